@@ -1,0 +1,370 @@
+"""The exception tree, and the one table between JSON-RPC codes and classes.
+
+Owns what can go wrong and how it is told to a person; knows nothing of bytes, eras or transports.
+
+    MCPError                        everything toolpost raises on purpose
+    ├─ RPCError                     an error answer: raise it in a handler to send it, catch it from a call
+    │  ├─ ParseError · InvalidRequest · MethodNotFound · InvalidParams · InternalError
+    │  ├─ ResourceNotFound          its code depends on the era
+    │  ├─ HeaderMismatch · MissingCapability · UnsupportedRevision
+    │  └─ UrlElicitationRequired · UserRejected
+    ├─ ToolError                    a tool says no: becomes an `isError` result, not a protocol error
+    ├─ ProtocolError
+    │  ├─ LocalProtocolError        we attempted what this state or revision forbids
+    │  │  └─ NotDeclared            … because the peer did not declare the capability for it
+    │  └─ RemoteProtocolError       the peer did; carries what to answer
+    ├─ TransportError
+    │  └─ ConnectFailed · ChannelClosed · RequestTimeout (also a TimeoutError)
+    ├─ AuthError
+    │  └─ AuthorizationRequired · TokenRejected · InsufficientScope
+    └─ SealBroken                   a sealed string is not ours, not whole, too old or meant for another use
+"""
+
+from typing import Any, Final
+
+__all__ = [
+    "AuthError",
+    "AuthorizationRequired",
+    "ChannelClosed",
+    "ConnectFailed",
+    "HeaderMismatch",
+    "InsufficientScope",
+    "InternalError",
+    "InvalidParams",
+    "InvalidRequest",
+    "LocalProtocolError",
+    "MCPError",
+    "MethodNotFound",
+    "MissingCapability",
+    "NotDeclared",
+    "ParseError",
+    "ProtocolError",
+    "RPCError",
+    "RemoteProtocolError",
+    "RequestTimeout",
+    "ResourceNotFound",
+    "SealBroken",
+    "TokenRejected",
+    "ToolError",
+    "TransportError",
+    "UnsupportedRevision",
+    "UrlElicitationRequired",
+    "UserRejected",
+]
+
+
+class MCPError(Exception):
+    """Something went wrong, told for a person.
+
+    Args:
+        message: what happened, in one sentence.
+        hint: what to do about it.
+        peer: who was at the other end, as far as we know.
+        retry_safe: whether the same request may be sent again without doing its work twice.
+
+    The cause, where there is one, is the exception's `__cause__`.
+    """
+
+    retry_safe: bool = False
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        hint: str | None = None,
+        peer: str | None = None,
+        retry_safe: bool | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.peer = peer
+        if retry_safe is not None:
+            self.retry_safe = retry_safe
+
+    def __str__(self) -> str:
+        text = self.message
+        if self.peer:
+            text = f"{self.peer}: {text}"
+        if self.hint:
+            text = f"{text} ({self.hint})"
+        return text
+
+
+# --------------------------------------------------------------------- error answers
+
+
+class RPCError(MCPError):
+    """A JSON-RPC error answer.
+
+    Raise one in a handler and the peer receives it; a call that was refused raises one. `code` is the
+    number on the wire, `data` whatever JSON the sender attached, `kind` a readable name for the code.
+    """
+
+    code: int = -32603
+    kind: str = "error"
+
+    def __init__(
+        self,
+        message: str,
+        data: Any = None,
+        *,
+        code: int | None = None,
+        kind: str | None = None,
+        hint: str | None = None,
+        peer: str | None = None,
+        retry_safe: bool | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, peer=peer, retry_safe=retry_safe)
+        self.data = data
+        if code is not None:
+            self.code = code
+        if kind is not None:
+            self.kind = kind
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.message!r}, code={self.code}, data={self.data!r})"
+
+
+class ParseError(RPCError):
+    """The bytes were not JSON."""
+
+    code = -32700
+    kind = "parse error"
+
+
+class InvalidRequest(RPCError):
+    """The JSON was not a message that may be sent now."""
+
+    code = -32600
+    kind = "invalid request"
+
+
+class MethodNotFound(RPCError):
+    """The method does not exist in this revision, or its capability was not declared."""
+
+    code = -32601
+    kind = "method not found"
+
+
+class InvalidParams(RPCError):
+    """The parameters do not fit the method."""
+
+    code = -32602
+    kind = "invalid params"
+
+
+class InternalError(RPCError):
+    """The receiver failed while it worked on the request."""
+
+    code = -32603
+    kind = "internal error"
+
+
+class ResourceNotFound(RPCError):
+    """No resource has this URI. −32002 in the session era, −32602 in the stateless one."""
+
+    code = -32002
+    kind = "resource not found"
+
+
+class HeaderMismatch(RPCError):
+    """An HTTP header is missing, or says something else than the body."""
+
+    code = -32020
+    kind = "header mismatch"
+
+
+class MissingCapability(RPCError):
+    """The request needs a client capability that it did not declare."""
+
+    code = -32021
+    kind = "missing client capability"
+
+
+class UnsupportedRevision(RPCError):
+    """The request names a protocol revision that the server does not speak."""
+
+    code = -32022
+    kind = "unsupported protocol revision"
+
+
+class UrlElicitationRequired(RPCError):
+    """The user has to visit a URL first (2025-11-25 only)."""
+
+    code = -32042
+    kind = "URL elicitation required"
+
+
+class UserRejected(RPCError):
+    """The user said no to a sampling request."""
+
+    code = -1
+    kind = "user rejected"
+
+
+CODES: Final[dict[int, type[RPCError]]] = {
+    kind.code: kind
+    for kind in (
+        ParseError,
+        InvalidRequest,
+        MethodNotFound,
+        InvalidParams,
+        InternalError,
+        ResourceNotFound,
+        HeaderMismatch,
+        MissingCapability,
+        UnsupportedRevision,
+        UrlElicitationRequired,
+        UserRejected,
+    )
+}
+"""JSON-RPC code → class; the other direction is the class's `code`."""
+
+OLD_KINDS: Final[dict[int, str]] = {
+    -32001: "resource not readable",
+    -32003: "tool not found",
+    -32004: "tool execution failed",
+    -32005: "prompt not found",
+    -32006: "sampling not supported",
+    -32007: "capability not supported",
+}
+"""Codes of some servers of the first revision: read in the session era only, never sent (ERR-2, ERR-3)."""
+
+
+def from_wire(
+    code: int, message: str, data: Any = None, *, session: bool, peer: str | None = None
+) -> RPCError:
+    """The error for a code that a peer sent.
+
+    Args:
+        code: the number in the error answer.
+        message: its text.
+        data: its attachment.
+        session: whether it came in the session era, where the old symbolic codes still have a meaning.
+        peer: who sent it.
+    """
+    kind = CODES.get(code)
+    if kind is not None:
+        return kind(message, data, peer=peer)
+    name = OLD_KINDS.get(code) if session else None
+    return RPCError(message, data, code=code, kind=name, peer=peer)
+
+
+# --------------------------------------------------------------------- everything else
+
+
+class ToolError(MCPError):
+    """A tool says no. The model reads the text; the protocol sees a result with `isError`."""
+
+
+class ProtocolError(MCPError):
+    """A rule of the protocol was broken."""
+
+
+class LocalProtocolError(ProtocolError):
+    """We attempted what this state or this revision forbids; nothing was sent."""
+
+    retry_safe = True
+
+
+class NotDeclared(LocalProtocolError):
+    """We attempted what the peer did not declare. `capability` names what is missing."""
+
+    def __init__(
+        self, capability: str, message: str, *, hint: str | None = None, peer: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint, peer=peer)
+        self.capability = capability
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke a rule.
+
+    Args:
+        message: which rule.
+        answer: the error to answer with; None where nothing may be answered.
+        id: the id of the message, where it could be read.
+        reply: whether the broken message was an answer to a request of ours.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        answer: RPCError | None = None,
+        id: int | str | None = None,  # noqa: A002 - the protocol's word
+        reply: bool = False,
+        hint: str | None = None,
+        peer: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, peer=peer)
+        self.answer = answer
+        self.id = id
+        self.reply = reply
+
+
+class TransportError(MCPError):
+    """The way to the peer failed. `sent` tells whether the request may have left us."""
+
+    sent: bool = True
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        sent: bool | None = None,
+        hint: str | None = None,
+        peer: str | None = None,
+        retry_safe: bool | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, peer=peer, retry_safe=retry_safe)
+        if sent is not None:
+            self.sent = sent
+            if retry_safe is None:
+                self.retry_safe = not sent
+
+
+class ConnectFailed(TransportError):
+    """There was no way to the peer at all."""
+
+    sent = False
+    retry_safe = True
+
+
+class ChannelClosed(TransportError):
+    """The channel ended, by our hand or theirs."""
+
+
+class RequestTimeout(TransportError, TimeoutError):
+    """No answer came in time."""
+
+
+class AuthError(MCPError):
+    """The peer wants to know who we are, or does not like the answer."""
+
+
+class AuthorizationRequired(AuthError):
+    """No credentials were given, and the peer wants some."""
+
+    retry_safe = True
+
+
+class TokenRejected(AuthError):
+    """The peer does not accept the credentials."""
+
+    retry_safe = True
+
+
+class InsufficientScope(AuthError):
+    """The credentials are good, but not for this."""
+
+    retry_safe = True
+
+
+class SealBroken(MCPError):
+    """A sealed string was refused. `reason` is for the log and never for the peer."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__("the sealed value is not valid here")
+        self.reason = reason

@@ -1,0 +1,407 @@
+"""One conversation, seen from one end: bytes in, events out; calls in, bytes out.
+
+A `Connection` remembers what is in flight in both directions and refuses what the protocol forbids. It does
+no I/O, has no clock and starts nothing: whoever owns it moves the bytes, runs the requests and decides when
+to give up.
+
+    receive(data)  →  Incoming             the peer asks; answer it with `reply` or `fail`
+                      NoticeReceived       the peer says something
+                      CancelReceived       the peer no longer wants an answer; `reply` will return None
+                      ProgressReceived     a request of ours has come further
+                      ReplyReceived        a request of ours was answered
+                      FailureReceived      … with an error, or with something that is no answer
+                      Refused              the peer broke a rule; send `data` if there is any
+                      Dropped              the message means nothing (any more); it was counted
+    request(…)     →  Outgoing             send its `data`; an event will carry it again
+    notify(…)      →  bytes                send them
+
+Which era a request belongs to is told by the request. A server may hold a session and serve stateless
+requests at the same time; a client is set to one revision, which `adopt` changes. Ids are told apart by type
+(1 is not "1"), and a request that was answered or cancelled is forgotten, so that what comes later is late.
+"""
+
+from collections.abc import Mapping
+from copy import copy
+from typing import Any, Final
+
+from toolpost.errors import (
+    LocalProtocolError,
+    NotDeclared,
+    RemoteProtocolError,
+    RPCError,
+)
+from toolpost.protocol import inbox, jsonrpc, keys
+from toolpost.protocol.eras import ERAS, Peer
+from toolpost.protocol.events import (
+    Event,
+    Incoming,
+    Outgoing,
+)
+from toolpost.protocol.jsonrpc import Message
+from toolpost.protocol.lifecycle import Lifecycle, State
+from toolpost.protocol.lowering import lower
+from toolpost.protocol.methods import CLIENT, SERVER, Role, Row
+from toolpost.protocol.party import Party, declares
+from toolpost.protocol.revisions import LATEST, Revision
+from toolpost.types.base import JSON, UNSET, Meta, Number, Raw, RequestId, Result, Wire
+from toolpost.types.lifecycle import (
+    SUBSCRIPTION_ID,
+    DiscoverResult,
+    InitializeResult,
+    LogLevel,
+    RequestMeta,
+    ServerCapabilities,
+)
+from toolpost.types.notices import CancelledParams, LogParams, NoticeParams, ProgressParams
+
+__all__ = ["LEVELS", "MAX_IN_FLIGHT", "Connection"]
+
+MAX_IN_FLIGHT: Final = 1024
+"""How many requests of one peer may wait for an answer: far more than a host sends, far less than memory."""
+
+LEVELS: Final[dict[str, int]] = {
+    level: rank
+    for rank, level in enumerate(
+        ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
+    )
+}
+"""Log levels, from talkative to grave."""
+
+# Notices that either side may send before the handshake is complete (LIFE-6).
+_EARLY: Final = frozenset(
+    {
+        "notifications/initialized",
+        "notifications/cancelled",
+        "notifications/progress",
+        "notifications/message",
+    }
+)
+
+
+class Connection:
+    """One end of a conversation.
+
+    Args:
+        party: who we are.
+        revision: for a client, the revision to speak or to offer.
+        peer: the other end, where the handshake was done elsewhere (on another worker, or not at all).
+        state: where that session stands.
+        extra: rows that extensions and authors add, in both directions.
+        limit: how many requests of the peer may be in flight.
+        depth: how deeply a message may nest.
+    """
+
+    __slots__ = (
+        "_depth",
+        "_revision",
+        "dropped",
+        "extra",
+        "incoming",
+        "lifecycle",
+        "limit",
+        "log_level",
+        "next_id",
+        "other",
+        "outgoing",
+        "party",
+        "peer",
+        "role",
+    )
+
+    def __init__(
+        self,
+        party: Party,
+        *,
+        revision: Revision = LATEST,
+        peer: Peer | None = None,
+        state: State | None = None,
+        extra: Mapping[str, Row] | None = None,
+        limit: int = MAX_IN_FLIGHT,
+        depth: int = jsonrpc.MAX_DEPTH,
+    ) -> None:
+        self.party = party
+        self.role: Role = party.role
+        self.other: Role = SERVER if party.role == CLIENT else CLIENT
+        self.peer = peer
+        self.lifecycle = Lifecycle(party.role, state or ("new" if peer is None else "ready"))
+        self.extra = extra or {}
+        self.log_level: LogLevel | None = None
+        self.incoming: dict[RequestId, Incoming] = {}
+        self.outgoing: dict[RequestId, Outgoing] = {}
+        self.dropped: dict[str, int] = {}
+        self.limit = limit
+        self._depth = depth
+        self.next_id = 1
+        self._revision = revision
+
+    @property
+    def revision(self) -> Revision:
+        """What is spoken, or, before that is agreed upon, what we would like to speak."""
+        return self._revision if self.peer is None else self.peer.revision
+
+    def adopt(self, revision: Revision) -> None:
+        """Speak another revision from here on (a client that found out what its server speaks)."""
+        self._revision = revision
+        self.peer = None
+
+    # ----------------------------------------------------------------- what arrives
+
+    def receive(self, data: bytes) -> list[Event]:
+        """What the peer's bytes mean: one event for a message, several for a batch where there are any."""
+        try:
+            if self.peer is not None and self.peer.revision.batches and jsonrpc.is_batch(data):
+                messages = jsonrpc.decode_batch(data, depth=self._depth)
+            else:
+                return [self.take(jsonrpc.decode(data, depth=self._depth))]
+        except RemoteProtocolError as error:
+            return [inbox.broken(self, error)]
+        return [
+            inbox.broken(self, item) if isinstance(item, RemoteProtocolError) else self.take(item)
+            for item in messages
+        ]
+
+    def take(self, message: Message, *, meta: RequestMeta | None = None, peer: Peer | None = None) -> Event:
+        """What a message means.
+
+        Args:
+            message: as decoded.
+            meta: what it says of itself, where that was read before.
+            peer: who sends it, where that was settled before (HTTP decides by headers).
+        """
+        return inbox.take(self, message, meta, peer)
+
+    # ----------------------------------------------------------------- what we answer
+
+    def reply(self, request_id: RequestId, result: Result | Raw) -> bytes | None:
+        """The bytes of an answer; None if the request was cancelled or answered.
+
+        Args:
+            request_id: of the peer's request.
+            result: a result, which is stamped as the era demands, or the raw bytes of one that was.
+
+        Raises:
+            LocalProtocolError: the result cannot be said; the request still waits for an answer.
+        """
+        incoming = self.incoming.get(request_id)
+        if incoming is None:
+            return None
+        if isinstance(result, Result):
+            result = ERAS[incoming.peer.revision.era].stamp_result(self, incoming, result)
+        data = jsonrpc.encode_reply(request_id, result)
+        del self.incoming[request_id]
+        if incoming.row.name == "initialize":
+            self.lifecycle.move("answered")
+            self.peer = incoming.peer
+        return data
+
+    def fail(self, request_id: RequestId, error: RPCError) -> bytes | None:
+        """The bytes of an error answer; None if the request was cancelled or answered."""
+        incoming = self.incoming.pop(request_id, None)
+        if incoming is None:
+            return None
+        if incoming.row.name == "initialize":
+            self.lifecycle.move("refused")
+        code = incoming.peer.revision.code(error.code)
+        try:
+            return jsonrpc.encode_failure(request_id, error, code)
+        except LocalProtocolError:
+            plain = RPCError("Internal error: the error cannot be written as JSON", code=code)
+            return jsonrpc.encode_failure(request_id, plain)
+
+    def introduce(
+        self, request_id: RequestId, instructions: str | None = None
+    ) -> InitializeResult | DiscoverResult:
+        """Who this server is: the result of `initialize` or of `server/discover`."""
+        revision = self.incoming[request_id].peer.revision
+        capabilities = self.party.declared(revision)
+        assert isinstance(capabilities, ServerCapabilities), "only a server introduces itself"
+        if revision.stateless:
+            return DiscoverResult(
+                supported_versions=list(self.party.supported),
+                capabilities=capabilities,
+                instructions=instructions,
+            )
+        return InitializeResult(
+            protocol_version=revision.date,
+            capabilities=capabilities,
+            server_info=self.party.info,
+            instructions=instructions,
+        )
+
+    # ----------------------------------------------------------------- what we ask
+
+    def request(
+        self,
+        method: str | Row,
+        params: Wire | Mapping[str, JSON] | None = None,
+        *,
+        meta: Mapping[str, JSON] | None = None,
+        progress: bool = False,
+    ) -> Outgoing:
+        """A request of ours.
+
+        Args:
+            method: its name, or a row of one's own for a method that is in no revision.
+            params: its parameters.
+            meta: what to put into `_meta` besides what the era demands.
+            progress: whether we want to hear how far it has come.
+
+        Raises:
+            LocalProtocolError: this revision or this state forbids it.
+            NotDeclared: the peer did not declare the capability for it.
+            ChannelClosed: the conversation is over.
+        """
+        revision = self.revision
+        row = method if isinstance(method, Row) else self._sendable(method, revision)
+        if self.role == SERVER and revision.stateless:
+            raise LocalProtocolError(f"{row.name} cannot be sent: there is no session with a client")
+        if not revision.stateless or self.lifecycle.state == "closed":
+            self.lifecycle.allow(row.name)
+        if row.needs and self.peer is not None and self.peer.capabilities is not None:
+            self._check_declared(row, self.peer, revision)
+        for key in meta or ():
+            wrong = keys.objection(key)
+            if wrong:
+                raise LocalProtocolError(f"a request cannot carry this key in _meta: {wrong}")
+        request_id = self.next_id
+        stamp = ERAS[revision.era].stamp_request(self, meta, request_id if progress else None)
+        data = jsonrpc.encode_request(request_id, row.name, _with_meta(params, stamp, revision))
+        self.next_id += 1
+        if row.name == "initialize":
+            self.lifecycle.move("initialize")
+        outgoing = Outgoing(request_id, row, data, revision, request_id if progress else None)
+        self.outgoing[request_id] = outgoing
+        return outgoing
+
+    def _sendable(self, method: str, revision: Revision) -> Row:
+        row = revision.requests[self.role].get(method) or self.extra.get(method)
+        if row is None:
+            raise LocalProtocolError(f"a {self.role} cannot send {method} in {revision.date}")
+        return row
+
+    def _check_declared(self, row: Row, peer: Peer, revision: Revision) -> None:
+        assert row.needs is not None
+        assert peer.capabilities is not None
+        if row.name not in revision.ungated and not declares(peer.capabilities, row.needs):
+            name = peer.info.name if peer.info else None
+            raise NotDeclared(
+                row.needs, f"the {self.other} does not offer {row.needs!r}, which {row.name} needs", peer=name
+            )
+
+    def cancel(self, request_id: RequestId, reason: str | None = None) -> bytes | None:
+        """Forget a request of ours; the bytes that tell the peer, None if it was answered or may not be told.
+
+        `initialize` is forgotten without a word (LIFE-16). On HTTP in the stateless era closing the stream
+        tells the peer, and the bytes are not needed.
+        """
+        outgoing = self.outgoing.pop(request_id, None)
+        if outgoing is None:
+            return None
+        if outgoing.row.name == "initialize":
+            self.lifecycle.move("refused")
+            return None
+        return jsonrpc.encode_notice(
+            "notifications/cancelled", CancelledParams(request_id=request_id, reason=reason)
+        )
+
+    # ----------------------------------------------------------------- what we say
+
+    def notify(
+        self,
+        method: str | Row,
+        params: NoticeParams | Mapping[str, JSON] | None = None,
+        *,
+        to: Incoming | None = None,
+    ) -> bytes:
+        """The bytes of a notice.
+
+        Args:
+            method: its name, or a row of one's own.
+            params: its parameters.
+            to: the request that it belongs to. A stateless peer hears nothing else.
+
+        Raises:
+            LocalProtocolError: this revision or this state forbids it.
+            NotDeclared: we did not declare the capability for it.
+        """
+        revision = self.revision if to is None else to.peer.revision
+        if isinstance(method, Row):
+            row = method
+        else:
+            found = revision.notices[self.role].get(method) or self.extra.get(method)
+            if found is None:
+                raise LocalProtocolError(f"a {self.role} cannot send {method} in {revision.date}")
+            row = found
+        if to is None:
+            self._check_unasked(row, revision)
+        if row.needs and row.name not in revision.ungated and not self.party.declares(row.needs):
+            raise NotDeclared(
+                row.needs, f"this {self.role} does not declare {row.needs!r}, which {row.name} needs"
+            )
+        meta = None
+        if to is not None and to.row.name == "subscriptions/listen":
+            meta = {SUBSCRIPTION_ID: to.id}  # META-19
+        return jsonrpc.encode_notice(row.name, _with_meta(params, meta, revision))
+
+    def _check_unasked(self, row: Row, revision: Revision) -> None:
+        """A notice that belongs to no request needs a session (a stateless client may still cancel)."""
+        if self.role == SERVER and revision.stateless:
+            raise LocalProtocolError(f"{row.name} belongs to a request: there is no session with a client")
+        if not revision.stateless and row.name not in _EARLY:
+            self.lifecycle.allow(row.name)
+
+    def progress(
+        self, request_id: RequestId, progress: Number, total: Number | None = None, message: str | None = None
+    ) -> bytes | None:
+        """The bytes that tell how far a request of the peer's has come.
+
+        None if the peer did not ask for it, has its answer, or has heard as much already (PROG-3 … PROG-6).
+        """
+        incoming = self.incoming.get(request_id)
+        if incoming is None or incoming.token is None:
+            return None
+        if incoming.progress is not None and progress <= incoming.progress:
+            return None
+        incoming.progress = progress
+        params = ProgressParams(
+            progress_token=incoming.token, progress=progress, total=total, message=message
+        )
+        return jsonrpc.encode_notice("notifications/progress", params)
+
+    def log(
+        self, level: LogLevel, data: JSON, *, logger: str | None = None, to: Incoming | None = None
+    ) -> bytes | None:
+        """The bytes of a line for the client's log; None if it does not want to hear it.
+
+        A stateless client hears only what belongs to a request that asked for logs.
+        """
+        stateless = to is not None and to.peer.revision.stateless
+        wanted = to.peer.log_level if stateless and to is not None else self.log_level
+        if (stateless and wanted is None) or (wanted is not None and LEVELS[level] < LEVELS[wanted]):
+            return None
+        return self.notify("notifications/message", LogParams(level=level, data=data, logger=logger), to=to)
+
+    # ----------------------------------------------------------------- the end
+
+    def close(self) -> list[Outgoing]:
+        """End the conversation: the requests of ours that will never be answered."""
+        self.lifecycle.state = "closed"
+        lost = list(self.outgoing.values())
+        self.outgoing.clear()
+        self.incoming.clear()
+        return lost
+
+
+def _with_meta(params: Wire | Mapping[str, JSON] | None, meta: Meta | None, revision: Revision) -> Any:
+    """The parameters, told so that the peer can read them, with `_meta`."""
+    if isinstance(params, Wire):
+        params = lower(params, revision)
+        if meta is not None:
+            own: Any = getattr(params, "meta", None)
+            params = copy(params)
+            # The encoder takes a dict where the struct, which is also read, has raw bytes.
+            setattr(params, "meta", {**own, **meta} if isinstance(own, dict) else meta)  # noqa: B010 - see above
+        return params
+    if meta is not None:
+        return {**(params or {}), "_meta": meta}
+    return UNSET if params is None else params

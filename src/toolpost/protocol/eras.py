@@ -1,0 +1,296 @@
+"""The two ways in which a conversation is held, behind one promise of six hooks.
+
+`Session`: a handshake, then both sides may ask. `Stateless`: every request carries its own facts, and a
+server asks by returning. The hooks are the only code that knows the difference; which era a message belongs
+to is told by the message itself. Knows nothing of transports.
+"""
+
+from collections.abc import Mapping
+from copy import copy
+from typing import TYPE_CHECKING, Final, Protocol
+
+from toolpost.errors import (
+    InvalidParams,
+    LocalProtocolError,
+    MissingCapability,
+    UnsupportedRevision,
+)
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.lowering import lower
+from toolpost.protocol.party import Capabilities, declares
+from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
+from toolpost.types.base import JSON, UNSET, Meta, ProgressToken, Raw, Result, Struct, Unset, Wire
+from toolpost.types.inputs import InputRequest, InputRequiredResult
+from toolpost.types.lifecycle import (
+    CLIENT_CAPABILITIES,
+    PROTOCOL_VERSION,
+    SUBSCRIPTION_ID,
+    Cacheable,
+    ClientCapabilities,
+    Implementation,
+    InitializeParams,
+    LogLevel,
+    RequestMeta,
+)
+from toolpost.types.notices import ListenParams, SubscriptionFilter
+from toolpost.types.resources import SubscribeParams
+
+if TYPE_CHECKING:
+    from toolpost.protocol.connection import Connection
+    from toolpost.protocol.events import Incoming, Outgoing
+
+__all__ = ["ERAS", "SESSION", "STATELESS", "Era", "Peer", "Session", "Stateless", "is_marked", "read_meta"]
+
+
+class Peer(Struct):
+    """Who is at the other end: for a whole session, or for one stateless request."""
+
+    revision: Revision
+    capabilities: Capabilities | None = None
+    info: Implementation | None = None
+    log_level: LogLevel | None = None
+
+
+class Era(Protocol):
+    """How a conversation is held."""
+
+    def open(self, connection: "Connection") -> "Outgoing":
+        """The request that a client opens the conversation with."""
+        ...
+
+    def admit(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:
+        """Who sends this request.
+
+        Raises:
+            RPCError: it may not be sent now, or lacks facts that it has to carry.
+        """
+        ...
+
+    def stamp_request(
+        self, connection: "Connection", meta: Mapping[str, JSON] | None, token: ProgressToken | None
+    ) -> Meta | None:
+        """The `_meta` that a request of ours carries."""
+        ...
+
+    def stamp_result(self, connection: "Connection", incoming: "Incoming", result: Result) -> Result:
+        """The result as the peer of this request expects it."""
+        ...
+
+    def ask(
+        self, connection: "Connection", incoming: "Incoming", method: str, params: Wire
+    ) -> "Outgoing | InputRequest":
+        """A question to the client of `incoming`: a request to send, or what to return instead of a result.
+
+        Raises:
+            NotDeclared: the client of this session did not declare the capability.
+            MissingCapability: the request did not declare the capability.
+        """
+        ...
+
+    def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[Outgoing]":
+        """The requests by which a client asks for notices; in a session most come unasked."""
+        ...
+
+
+# --------------------------------------------------------------------- what a request says of itself
+
+
+class _Facts(Struct, rename={"meta": "_meta"}):
+    meta: RequestMeta | None = None
+
+
+class _Marks(Struct, rename={"meta": "_meta"}):
+    meta: dict[str, Raw] | None = None
+
+
+_NO_META: Final = RequestMeta()
+_FACTS: Final = Reader(_Facts)
+_MARKS: Final = Reader(_Marks)
+
+
+def read_meta(params: Raw | Unset) -> RequestMeta:
+    """What the protocol reads in the `_meta` of a request.
+
+    Raises:
+        InvalidParams: a key of the protocol has a value of the wrong type.
+    """
+    if params is UNSET:
+        return _NO_META
+    try:
+        return _FACTS(params).meta or _NO_META
+    except Unfit as error:
+        raise InvalidParams(f"Invalid params: {error}") from error
+
+
+def is_marked(params: Raw | Unset) -> bool:
+    """Whether a request says that it belongs to the stateless era, be the rest of it right or wrong."""
+    try:
+        marks = _MARKS(params).meta
+    except Unfit:
+        return False
+    return marks is not None and PROTOCOL_VERSION in marks
+
+
+# --------------------------------------------------------------------- the session era
+
+
+class Session:
+    """A handshake, then both sides may ask."""
+
+    def open(self, connection: "Connection") -> "Outgoing":
+        """`initialize`, offering the revision that the connection is set to (LIFE-2, LIFE-8)."""
+        party = connection.party
+        assert isinstance(party.capabilities, ClientCapabilities), "only a client opens a conversation"
+        params = InitializeParams(
+            protocol_version=connection.revision.date,
+            capabilities=party.capabilities,
+            client_info=party.info,
+        )
+        return connection.request("initialize", params)
+
+    def admit(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:  # noqa: ARG002 - a hook
+        """Whoever shook hands; before that only what the state allows (LIFE-1, LIFE-5)."""
+        connection.lifecycle.admit(method)
+        return connection.peer or Peer(LATEST_SESSION)
+
+    def stamp_request(
+        self,
+        connection: "Connection",  # noqa: ARG002 - a hook
+        meta: Mapping[str, JSON] | None,
+        token: ProgressToken | None,
+    ) -> Meta | None:
+        """What the caller gave, and a progress token where one is wanted."""
+        stamped = dict(meta) if meta else {}
+        if token is not None:
+            stamped["progressToken"] = token
+        return stamped or None
+
+    def stamp_result(self, connection: "Connection", incoming: "Incoming", result: Result) -> Result:  # noqa: ARG002 - a hook
+        """The result without the members of the stateless era, told so that this peer can read it."""
+        revision = incoming.peer.revision
+        if isinstance(result, InputRequiredResult):
+            raise LocalProtocolError(f"a result cannot ask for input in {revision.date}")
+        result = lower(result, revision)
+        if isinstance(result, Cacheable) and (result.ttl_ms is not None or result.cache_scope is not None):
+            result = copy(result)
+            result.ttl_ms = result.cache_scope = None
+        if result.result_type is not None:
+            result = copy(result)
+            result.result_type = None
+        return result
+
+    def ask(
+        self,
+        connection: "Connection",
+        incoming: "Incoming",  # noqa: ARG002 - a hook
+        method: str,
+        params: Wire,
+    ) -> "Outgoing":
+        """A request of its own, to be sent on the stream of the call."""
+        return connection.request(method, params)
+
+    def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[Outgoing]":
+        """A subscription for each resource; lists announce their changes unasked."""
+        uris = wanted.resource_subscriptions or ()
+        return [connection.request("resources/subscribe", SubscribeParams(uri=uri)) for uri in uris]
+
+
+# --------------------------------------------------------------------- the stateless era
+
+
+class Stateless:
+    """Every request carries its own facts; a server asks by returning."""
+
+    def require(self, meta: RequestMeta) -> None:
+        """Return if the request carries the facts that it has to (META-7, META-8, META-10).
+
+        Raises:
+            InvalidParams: it does not; the text names what is missing.
+        """
+        for key, value in (
+            (PROTOCOL_VERSION, meta.protocol_version),
+            (CLIENT_CAPABILITIES, meta.client_capabilities),
+        ):
+            if value is UNSET:
+                raise InvalidParams(f"Invalid params: _meta lacks {key}")
+
+    def open(self, connection: "Connection") -> "Outgoing":
+        """`server/discover`: nothing has to be opened, but it tells what the server is and can do."""
+        return connection.request("server/discover")
+
+    def admit(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:  # noqa: ARG002 - a hook
+        """Whoever the request says it comes from (VER-1)."""
+        self.require(meta)
+        requested = meta.protocol_version
+        revision = REVISIONS.get(str(requested))
+        if revision is None or not revision.stateless or revision.date not in connection.party.supported:
+            raise UnsupportedRevision(
+                f"Unsupported protocol version: {requested}",
+                {"supported": list(connection.party.supported), "requested": requested},
+            )
+        return Peer(
+            revision,
+            meta.client_capabilities or None,
+            meta.client_info or None,
+            meta.log_level or None,
+        )
+
+    def stamp_request(
+        self, connection: "Connection", meta: Mapping[str, JSON] | None, token: ProgressToken | None
+    ) -> Meta:
+        """Revision, identity and capabilities, on every request (META-7 … META-9)."""
+        stamped = {**(meta or {}), **connection.party.facts(connection.revision)}
+        if token is not None:
+            stamped["progressToken"] = token
+        return stamped
+
+    def stamp_result(self, connection: "Connection", incoming: "Incoming", result: Result) -> Result:
+        """The result with its type, how long it may be kept, and who made it (MSG-11, META-16)."""
+        stamped = copy(lower(result, incoming.peer.revision))
+        if isinstance(stamped, InputRequiredResult):
+            if not incoming.row.asks:
+                raise LocalProtocolError(f"the result of {incoming.row.name} cannot ask for input")
+            if stamped.input_requests is None and stamped.request_state is None:
+                raise LocalProtocolError("a result that asks for input has questions, a state, or both")
+            stamped.result_type = "input_required"
+        stamped.result_type = stamped.result_type or "complete"
+        if isinstance(stamped, Cacheable):
+            stamped.ttl_ms = stamped.ttl_ms or 0
+            stamped.cache_scope = stamped.cache_scope or "private"
+        identity = connection.party.facts(incoming.peer.revision)
+        if incoming.row.name == "subscriptions/listen":
+            identity = {**identity, SUBSCRIPTION_ID: incoming.id}
+        stamped.meta = {**identity, **stamped.meta} if stamped.meta else identity
+        return stamped
+
+    def ask(
+        self,
+        connection: "Connection",  # noqa: ARG002 - a hook
+        incoming: "Incoming",
+        method: str,
+        params: Wire,
+    ) -> InputRequest:
+        """What to return instead of a result (MRTR-1, MRTR-2, MRTR-6)."""
+        revision = incoming.peer.revision
+        if not incoming.row.asks:
+            raise LocalProtocolError(f"{incoming.row.name} cannot ask the client in {revision.date}")
+        row = revision.asks.get(method)
+        if row is None:
+            raise LocalProtocolError(f"{method} cannot be asked of a client in {revision.date}")
+        capabilities = incoming.peer.capabilities
+        if row.needs and (capabilities is None or not declares(capabilities, row.needs)):
+            raise MissingCapability(
+                f"{method} needs the client capability {row.needs!r}",
+                {"requiredCapabilities": {row.needs: {}}},
+            )
+        return InputRequest(method, Raw(jsonrpc.encode(lower(params, revision))))
+
+    def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[Outgoing]":
+        """One long request whose stream carries all that was asked for."""
+        return [connection.request("subscriptions/listen", ListenParams(notifications=wanted))]
+
+
+SESSION: Final = Session()
+STATELESS: Final = Stateless()
+ERAS: Final[dict[str, Era]] = {"session": SESSION, "stateless": STATELESS}

@@ -1,0 +1,104 @@
+"""Lines: where one message ends and the next begins on a stream of bytes.
+
+Owns the newline framing of stdio, which sockets may use as well. Knows nothing of JSON beyond its white
+space, and nothing of where the bytes come from. A line that is too long costs its sender that one line.
+"""
+
+from typing import Final, NamedTuple
+
+__all__ = ["MAX_LINE", "LineBuffer", "Oversize", "frame"]
+
+MAX_LINE: Final = 4 * 1024 * 1024
+"""The longest line in bytes. Room for 3 MiB of picture in base64; a hundred peers that never send a newline
+hold 400 MiB and not all there is. The official TypeScript SDK takes posted messages up to the same size."""
+
+_LF: Final = 0x0A
+_CR: Final = 0x0D
+_JSON_SPACE: Final = b" \t\r"  # and LF, which no line holds
+
+
+class Oversize(NamedTuple):
+    """Stands where a line was that is over the limit. `size` counts its bytes, all of them dropped."""
+
+    size: int
+
+
+class LineBuffer:
+    """Turns chunks of a byte stream into whole lines; however the stream is cut, the lines are the same.
+
+    A line ends with LF, and one CR before it belongs to the line end. Lines of nothing but JSON white space
+    are left out. Memory stays within the limit and one chunk; the work is linear.
+
+    Args:
+        limit: the longest line to accept, in bytes without the line end.
+    """
+
+    __slots__ = ("_limit", "_lost", "_open")
+
+    def __init__(self, limit: int = MAX_LINE) -> None:
+        self._limit = limit
+        self._open = bytearray()  # the line that has not ended yet
+        self._lost = 0  # how much of it was dropped; not 0 once it is over the limit
+
+    def feed(self, data: bytes | bytearray | memoryview) -> list[bytes | Oversize]:
+        """The lines that this chunk completes, in order and without their ends."""
+        if not isinstance(data, bytes):
+            data = bytes(data)
+        end = data.find(b"\n")
+        if end < 0:
+            self._keep(data)
+            return []
+        if end == len(data) - 1 and not self._open and not self._lost:
+            # Nearly every chunk is one whole message: a slice, and nothing else is copied.
+            line = self._whole(data[:end])
+            return [] if line is None else [line]
+        first, *middle, rest = data.split(b"\n")
+        self._keep(first)
+        lines = [self.end(), *map(self._whole, middle)]
+        self._keep(rest)
+        return [line for line in lines if line is not None]
+
+    def end(self) -> bytes | Oversize | None:
+        """The line that was still open when the stream ended, or None. The buffer is empty afterwards.
+
+        A peer that forgets its last newline is still understood.
+        """
+        if self._lost:
+            lost, self._lost = self._lost, 0
+            return Oversize(lost)
+        line = bytes(self._open)
+        self._open.clear()
+        return self._whole(line)
+
+    def _keep(self, piece: bytes) -> None:
+        """Add a piece to the open line, or only its size once the line is over the limit."""
+        if self._lost:
+            self._lost += len(piece)
+        elif piece:
+            size = len(self._open) + len(piece)
+            # A CR in the last place may yet turn out to belong to the line end.
+            if size - (piece[-1] == _CR) > self._limit:
+                self._open.clear()
+                self._lost = size
+            else:
+                self._open += piece
+
+    def _whole(self, line: bytes) -> bytes | Oversize | None:
+        """What a complete line, given without its LF, counts as; None for white space."""
+        size = len(line)
+        if size and line[-1] == _CR:
+            line = line[:-1]
+        if len(line) > self._limit:
+            return Oversize(size)
+        return line if line.strip(_JSON_SPACE) else None
+
+
+def frame(message: bytes) -> bytes:
+    """The message as one line, with its LF.
+
+    JSON allows raw line breaks only as white space between values, never inside strings. So in a JSON text
+    that somebody else wrote they become spaces, and the text means the same (STDIO-1).
+    """
+    if _LF in message or _CR in message:
+        message = message.replace(b"\r", b" ").replace(b"\n", b" ")
+    return message + b"\n"

@@ -1,0 +1,358 @@
+"""The HTTP rules about values: what a header may say, and whether it agrees with the body.
+
+Owns the names of the headers, the Base64 form of a value, `x-mcp-header` annotations and the arguments they
+mirror, `Accept`, `Content-Type` and the form of a session id. All functions are pure: they are handed values
+and say what is wrong with them. Knows nothing of sessions, eras, routes or status codes.
+"""
+
+import re
+from base64 import b64decode, b64encode
+from collections import deque
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Any, Final, cast
+
+from toolpost.errors import HeaderMismatch
+
+__all__ = [
+    "LAST_EVENT",
+    "METHOD",
+    "NAME",
+    "PARAM_PREFIX",
+    "SESSION",
+    "VERSION",
+    "accepts",
+    "annotations",
+    "decode_value",
+    "encode_value",
+    "is_json",
+    "mirror",
+    "same_name",
+    "session_id_ok",
+    "show",
+    "verify",
+]
+
+# Header names are compared in lower case on both sides (HDR-27); ASGI hands them over that way.
+VERSION: Final = "mcp-protocol-version"
+SESSION: Final = "mcp-session-id"
+METHOD: Final = "mcp-method"
+NAME: Final = "mcp-name"
+PARAM_PREFIX: Final = "mcp-param-"
+LAST_EVENT: Final = "last-event-id"
+
+MAX_INTEGER: Final = 2**53 - 1
+"""The largest integer that every JSON implementation reads as the same number (HDR-10)."""
+MAX_DEPTH: Final = 32
+"""Levels of properties above an annotation. Bounds the length of a path, and so the work for all paths."""
+MAX_NODES: Final = 100_000
+"""Parts of one schema. No tool has so many; a Python object that contains itself has no end of them."""
+MAX_SESSION_ID: Final = 4096
+"""Room for a signed token as session id, and half of what common servers take for all headers."""
+MAX_SHOWN: Final = 80
+"""How much of a peer's value a message repeats."""
+
+
+def show(value: object) -> str:
+    """A value of the peer as a message may repeat it: short, and without line breaks."""
+    if isinstance(value, str):
+        return repr(value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}…")
+    try:
+        return _text(value)
+    except ValueError:
+        return f"of type {type(value).__name__}, which no header can carry"
+
+
+# --------------------------------------------------------------------- values
+
+_OPEN: Final = "=?base64?"
+_CLOSE: Final = "?="
+_LEGAL: Final = re.compile(r"[\t\x20-\x7e]*")
+_INTEGER: Final = re.compile(r"(-?(?:0|[1-9][0-9]{0,15}))(?:\.0+)?")
+
+
+def _text(value: object) -> str:
+    """The text of a string, an integer or a boolean, before it is made safe for a header."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # JSON has one kind of number: 42.0 is an integer
+    if isinstance(value, int) and abs(value) <= MAX_INTEGER:
+        return str(value)
+    kind = type(value).__name__
+    raise ValueError(
+        f"a header takes a string, a boolean or an integer within ±(2^53-1); this is of type {kind}"
+    )
+
+
+def encode_value(value: str | float) -> str:
+    """The form in which a string, an integer or a boolean travels in a header (HDR-16 to HDR-18).
+
+    Raises:
+        ValueError: no header can carry it: a fraction, an integer beyond ±(2^53-1), a lone surrogate.
+    """
+    text = _text(value)
+    # Within ASCII, `isprintable` means 0x20 to 0x7E: no control character, no TAB.
+    plain = text.isascii() and text.isprintable() and text == text.strip(" ")
+    if plain and not (text.startswith(_OPEN) and text.endswith(_CLOSE)):
+        return text
+    return f"{_OPEN}{b64encode(text.encode()).decode()}{_CLOSE}"
+
+
+def decode_value(text: str, header: str = "header") -> str:
+    """The text that a header carries, out of its Base64 form if it has one (HDR-19, HDR-20).
+
+    Args:
+        text: the value as received; white space around it does not count.
+        header: the name of the header, for the message.
+
+    Raises:
+        HeaderMismatch: a character may not stand in a header, or the Base64 is not exactly right.
+    """
+    text = text.strip(" \t")
+    if not _LEGAL.fullmatch(text):
+        raise HeaderMismatch(f"{header}: {show(text)} has characters that may not stand in a header")
+    # In `=?base64?=` the markers share a character: there is no room for both, so it is literal.
+    if not (text.startswith(_OPEN) and text.endswith(_CLOSE) and len(text) >= len(_OPEN) + len(_CLOSE)):
+        return text
+    payload = text[len(_OPEN) : -len(_CLOSE)]
+    try:
+        raw = b64decode(payload, validate=True)
+        decoded = raw.decode()
+    except ValueError as fault:
+        raise HeaderMismatch(f"{header}: {show(text)} is not Base64 of UTF-8 text") from fault
+    if b64encode(raw).decode() != payload:  # two spellings of one value would let two readers disagree
+        raise HeaderMismatch(f"{header}: {show(text)} is not the one correct Base64 form of its text")
+    return decoded
+
+
+def same_name(header: str | None, body: str) -> None:
+    """Return if `Mcp-Name` repeats the name, URI or task id in the body.
+
+    Raises:
+        HeaderMismatch: it is missing, malformed or says something else.
+    """
+    if header is None:
+        raise HeaderMismatch(f"{NAME}: the header is missing; the body says {show(body)}")
+    text = decode_value(header, NAME)
+    if text != body:
+        raise HeaderMismatch(f"{NAME}: the header says {show(text)}, the body says {show(body)}")
+
+
+def session_id_ok(value: str) -> bool:
+    """Whether a session id is visible ASCII, 0x21 to 0x7E, of a sensible length (HTTPL-23)."""
+    return 0 < len(value) <= MAX_SESSION_ID and value.isascii() and value.isprintable() and " " not in value
+
+
+# --------------------------------------------------------------------- annotated parameters
+
+_KEY: Final = "x-mcp-header"
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_TYPES: Final = ("string", "integer", "boolean")
+_DATA: Final = frozenset({_KEY, "const", "default", "enum", "examples"})
+"""Keywords that hold plain data, in which a key that looks like an annotation is none."""
+_NAMED: Final = frozenset(
+    {"$defs", "definitions", "dependentRequired", "dependentSchemas", "patternProperties", "properties"}
+)
+"""Keywords whose keys are names that the author chose, not keywords."""
+
+# A part of a schema, the property names that lead to it, and the first step that was none ("" if all were).
+_Part = tuple[object, tuple[str, ...], str]
+
+
+def annotations(schema: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+    """The `x-mcp-header` annotations of an input schema: header in lower case → path of property names.
+
+    Every part of the schema is looked at, also under keywords we do not know: an annotation anywhere but on
+    a chain of `properties` makes the tool invalid. A `$ref` is not followed.
+
+    Raises:
+        ValueError: an annotation breaks a rule (HDR-6 to HDR-12); the text says which one and why.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    parts: deque[_Part] = deque([(schema, (), "")])
+    seen = 0
+    while parts:
+        seen += 1
+        if seen + len(parts) > MAX_NODES:
+            raise ValueError(f"the schema has more than {MAX_NODES} parts, or contains itself")
+        part, path, left = parts.popleft()
+        if isinstance(part, list):
+            parts.extend((item, path, left) for item in cast("list[object]", part))
+        elif isinstance(part, Mapping):
+            node = cast("Mapping[str, object]", part)
+            if _KEY in node:
+                header = _header(node, path, left)
+                if header in found:
+                    raise ValueError(f"{_KEY} on {_dotted(path)}: {_dotted(found[header])} has it already")
+                found[header] = path
+            parts.extend(_below(node, path, left))
+    return found
+
+
+def _header(node: Mapping[str, object], path: tuple[str, ...], left: str) -> str:
+    """The header that an annotated part of a schema asks for."""
+    name, kind = node[_KEY], node.get("type")
+    if left or not path:
+        fault = f"only a chain of `properties` may lead to it; it stands {left or 'on the root'}"
+    elif not isinstance(name, str) or not name:
+        fault = "it must be a text that is not empty"
+    elif not _TOKEN.fullmatch(name):
+        fault = f"{show(name)} cannot be part of a header name; take letters, digits and !#$%&'*+-.^_`|~"
+    elif kind not in _TYPES:
+        fault = f"the type of the property must be exactly one of {', '.join(_TYPES)}"
+    else:
+        return PARAM_PREFIX + name.lower()
+    raise ValueError(f"{_KEY} on {_dotted(path)}: {fault}")
+
+
+def _below(node: Mapping[str, object], path: tuple[str, ...], left: str) -> Iterator[_Part]:
+    """The parts directly below a part of a schema."""
+    for keyword, value in node.items():
+        if keyword in _DATA or not isinstance(value, Mapping | list):
+            continue
+        outside = left or f"under `{keyword}`"
+        if keyword not in _NAMED or isinstance(value, list):
+            yield cast("object", value), path, outside
+            continue
+        for name, part in cast("Mapping[str, object]", value).items():
+            if left or keyword != "properties":
+                yield part, path, outside
+            elif len(path) < MAX_DEPTH:
+                yield part, (*path, name), ""
+            else:
+                yield part, path, f"more than {MAX_DEPTH} levels deep"
+
+
+def _dotted(path: tuple[str, ...]) -> str:
+    return show(".".join(path)) if path else "the schema"
+
+
+def _at(arguments: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+    """The value at a path of property names; None where there is none."""
+    value: Any = arguments
+    for name in path:
+        if not isinstance(value, Mapping):
+            return None
+        value = cast("Mapping[str, Any]", value).get(name)
+    return value
+
+
+def mirror(annotated: Mapping[str, tuple[str, ...]], arguments: Mapping[str, Any]) -> dict[str, str]:
+    """The `mcp-param-…` headers that a client sends with these arguments (HDR-5, HDR-21).
+
+    Args:
+        annotated: what `annotations` found in the input schema of the tool.
+        arguments: the arguments of the call. One that is null or absent has no header.
+
+    Raises:
+        ValueError: no header can carry an argument; the text names it.
+    """
+    headers: dict[str, str] = {}
+    for header, path in annotated.items():
+        value = _at(arguments, path)
+        if value is None:
+            continue
+        try:
+            headers[header] = encode_value(value)
+        except ValueError as fault:
+            raise ValueError(f"the argument {_dotted(path)} cannot be sent as {header}: {fault}") from fault
+    return headers
+
+
+def verify(
+    annotated: Mapping[str, tuple[str, ...]], arguments: Mapping[str, Any], headers: Mapping[str, str]
+) -> None:
+    """Return if every annotated argument and its header agree (HDR-22 to HDR-26).
+
+    A header for an argument that the body lacks is a mismatch too: whoever routed by it saw a value that
+    the tool never gets. Headers that no annotation asks for are not looked at.
+
+    Args:
+        annotated: what `annotations` found in the input schema of the tool.
+        arguments: the arguments in the body.
+        headers: the headers of the request, by their names in lower case.
+
+    Raises:
+        HeaderMismatch: one is missing, malformed, says something else or has nothing to repeat.
+    """
+    for header, path in annotated.items():
+        value, sent = _at(arguments, path), headers.get(header)
+        if value is None and sent is None:
+            continue
+        if value is None:
+            raise HeaderMismatch(
+                f"{header}: the header is there, but the body has no argument {_dotted(path)}"
+            )
+        if sent is None:
+            raise HeaderMismatch(
+                f"{header}: the header is missing; the argument {_dotted(path)} is {show(value)}"
+            )
+        text = decode_value(sent, header)
+        if not _agree(text, value):
+            raise HeaderMismatch(
+                f"{header}: the header says {show(text)}, the argument {_dotted(path)} is {show(value)}"
+            )
+
+
+def _agree(text: str, value: object) -> bool:
+    """Whether a header and a value of the body say the same; integers by value, not by spelling (HDR-26)."""
+    if isinstance(value, str | bool):
+        return text == _text(value)
+    number = _INTEGER.fullmatch(text)
+    safe = isinstance(value, int | float) and abs(value) <= MAX_INTEGER
+    return safe and number is not None and int(number[1]) == value
+
+
+# --------------------------------------------------------------------- media types
+
+_PIECE: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?|[,;]', re.DOTALL)
+
+
+def _split(text: str, separator: str) -> list[str]:
+    """The parts of a header, in lower case; a separator within a quoted string does not part it."""
+    text = text.lower()
+    if '"' not in text:  # nearly always, and much faster
+        return [part.strip(" \t") for part in text.split(separator)]
+    cuts = [piece.start() for piece in _PIECE.finditer(text) if piece[0] == separator]
+    return [text[start + 1 : end].strip(" \t") for start, end in pairwise([-1, *cuts, len(text)])]
+
+
+def _media(text: str) -> tuple[str, list[tuple[str, str]]]:
+    """A media type or range, and its parameters."""
+    name, *parameters = _split(text, ";")
+    pairs = (parameter.partition("=") for parameter in parameters)
+    return name, [(key.strip(" \t"), value.strip(" \t")) for key, _, value in pairs]
+
+
+def accepts(header: str | None, media: str) -> bool:
+    """Whether an `Accept` header admits a media type.
+
+    The most specific range decides and a weight of zero excludes; other parameters do not count. Without a
+    header, or with an empty one, everything is admitted.
+
+    Args:
+        header: the value of `Accept`; None if there is none.
+        media: a media type in lower case, such as `text/event-stream`.
+    """
+    if header is None or not header.strip(" \t"):
+        return True
+    ranges = (media, f"{media.partition('/')[0]}/*", "*/*")
+    admitted: dict[str, bool] = {}
+    for part in _split(header, ","):
+        name, parameters = _media(part)
+        if name in ranges:
+            excluded = any(key == "q" and "0" in value and not value.strip("0.") for key, value in parameters)
+            admitted[name] = admitted.get(name, False) or not excluded
+    return next((admitted[name] for name in ranges if name in admitted), False)
+
+
+def is_json(content_type: str | None) -> bool:
+    """Whether a `Content-Type` is `application/json`, in UTF-8 if it names a charset."""
+    if content_type is None:
+        return False
+    name, parameters = _media(content_type)
+    charsets = {value for key, value in parameters if key == "charset"}
+    return name == "application/json" and charsets <= {"utf-8", '"utf-8"'}

@@ -1,0 +1,270 @@
+"""What a message means to the conversation it arrives in: one function per kind of message.
+
+The receiving half of `connection`, which owns the state that is read and changed here. Every message comes
+out as exactly one event, and none of them raises.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from toolpost.errors import (
+    InternalError,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    RemoteProtocolError,
+    RPCError,
+    UnsupportedRevision,
+    from_wire,
+)
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.eras import SESSION, STATELESS, Peer, read_meta
+from toolpost.protocol.events import (
+    CancelReceived,
+    Dropped,
+    Event,
+    FailureReceived,
+    Incoming,
+    NoticeReceived,
+    ProgressReceived,
+    Refused,
+    ReplyReceived,
+)
+from toolpost.protocol.jsonrpc import Failure, Message, Notice, Reader, Reply, Request, Unfit
+from toolpost.protocol.methods import CLIENT, SERVER, Row
+from toolpost.protocol.revisions import LATEST, Revision, negotiate, newest
+from toolpost.types.base import UNSET, Raw, RequestId, Struct
+from toolpost.types.lifecycle import (
+    SERVER_INFO,
+    DiscoverResult,
+    Implementation,
+    InitializeParams,
+    InitializeResult,
+    RequestMeta,
+)
+from toolpost.types.notices import CancelledParams, ListenResult, ProgressParams
+
+if TYPE_CHECKING:
+    from toolpost.protocol.connection import Connection
+
+__all__ = ["broken", "take"]
+
+
+class _Kind(Struct, rename="camel"):
+    result_type: str = "complete"
+
+
+class _Tag(Struct, rename={"info": SERVER_INFO}):
+    info: Implementation | None = None
+
+
+class _Tagged(Struct, rename={"meta": "_meta"}):
+    meta: _Tag | None = None
+
+
+_KIND: Final = Reader(_Kind)
+_TAGGED: Final = Reader(_Tagged)
+
+
+def take(connection: "Connection", message: Message, meta: RequestMeta | None, peer: Peer | None) -> Event:
+    """What a message means; `meta` and `peer` where they were read and settled before."""
+    if isinstance(message, Request):
+        return _requested(connection, message, meta, peer)
+    if isinstance(message, Reply):
+        return _replied(connection, message)
+    if isinstance(message, Notice):
+        return _noticed(connection, message)
+    return _failed(connection, message)
+
+
+def _requested(
+    connection: "Connection", message: Request, meta: RequestMeta | None, peer: Peer | None
+) -> Event:
+    method = message.method
+    if connection.role == CLIENT and connection.revision.stateless:
+        return _drop(connection, "request to a stateless client")  # it must not answer (MSG-21, MSG-22)
+    try:
+        if meta is None:
+            meta = read_meta(message.params)
+        if peer is None:
+            stateless = connection.role == SERVER and meta.protocol_version is not UNSET
+            peer = (STATELESS if stateless else SESSION).admit(connection, method, meta)
+        row = _row_of(connection, method, peer.revision)
+        params = row.read_params(message.params)
+        if message.id in connection.incoming:
+            raise InvalidRequest(f"Invalid request: id {message.id!r} is in use by another request")
+        if len(connection.incoming) >= connection.limit:
+            raise InternalError(f"Too many requests in flight, at most {connection.limit} are allowed")
+        if isinstance(params, InitializeParams):
+            peer = _greeted(connection, params)
+    except Unfit as error:
+        refusal = InvalidParams(f"Invalid params for {method}: {error}")
+        return Refused(refusal, jsonrpc.encode_failure(message.id, refusal), message.id)
+    except RPCError as error:
+        return Refused(error, jsonrpc.encode_failure(message.id, error), message.id)
+    token = None if meta.progress_token is UNSET else meta.progress_token
+    incoming = Incoming(message.id, row, params, peer, message.params, token)
+    connection.incoming[message.id] = incoming
+    return incoming
+
+
+def _row_of(connection: "Connection", method: str, revision: Revision) -> Row:
+    """The row of a request that the peer sent.
+
+    Raises:
+        MethodNotFound: the revision lacks it, or we did not declare what it needs (ERR-10).
+    """
+    row = revision.requests[connection.other].get(method) or connection.extra.get(method)
+    if row is None:
+        raise MethodNotFound(f"Method not found: {method}")
+    if row.needs and method not in revision.ungated and not connection.party.declares(row.needs):
+        raise MethodNotFound(
+            f"Method not found: {method} (this {connection.role} does not offer {row.needs})"
+        )
+    return row
+
+
+def _greeted(connection: "Connection", params: InitializeParams) -> Peer:
+    """The client that opens a session."""
+    revision = negotiate(params.protocol_version, connection.party.supported)
+    if revision is None:
+        supported = list(connection.party.supported)
+        raise UnsupportedRevision(
+            f"Unsupported protocol version: there is no handshake here, only {', '.join(supported)}",
+            {"supported": supported, "requested": params.protocol_version},
+        )
+    connection.lifecycle.move("initialize")
+    return Peer(revision, params.capabilities, params.client_info)
+
+
+def _noticed(connection: "Connection", message: Notice) -> Event:
+    method = message.method
+    row = (
+        connection.revision.notices[connection.other].get(method)
+        or LATEST.notices[connection.other].get(method)
+        or connection.extra.get(method)
+    )
+    if row is None:
+        return NoticeReceived(method, None, None, message.params)
+    try:
+        params = row.read_params(message.params)
+    except Unfit as error:
+        return _drop(connection, "malformed notice", RemoteProtocolError(f"invalid {method}: {error}"))
+    if isinstance(params, CancelledParams):
+        return _cancelled(connection, params)
+    if isinstance(params, ProgressParams):
+        return _progressed(connection, params)
+    if method == "notifications/initialized" and not connection.lifecycle.move("initialized"):
+        return _drop(connection, "unexpected notifications/initialized")
+    return NoticeReceived(method, params, row, message.params)
+
+
+def _cancelled(connection: "Connection", params: CancelledParams) -> Event:
+    request_id = params.request_id
+    if request_id is None:
+        return _drop(connection, "cancellation of nothing")
+    incoming = connection.incoming.get(request_id)
+    if incoming is not None and incoming.row.name != "initialize":  # LIFE-16
+        del connection.incoming[request_id]
+        return CancelReceived(incoming, params.reason)
+    outgoing = connection.outgoing.get(request_id)
+    if outgoing is not None and outgoing.row.name == "subscriptions/listen":
+        # A stateless server ends a subscription this way, or by answering, or both (CANC-13).
+        del connection.outgoing[request_id]
+        return ReplyReceived(outgoing, ListenResult())
+    return _drop(connection, "cancellation of no request in flight")
+
+
+def _progressed(connection: "Connection", params: ProgressParams) -> Event:
+    outgoing = connection.outgoing.get(params.progress_token)
+    if outgoing is None or outgoing.token is None:
+        return _drop(connection, "progress of no request in flight")
+    if outgoing.progress is not None and params.progress <= outgoing.progress:
+        return _drop(connection, "progress that does not increase")
+    outgoing.progress = params.progress
+    return ProgressReceived(outgoing, params)
+
+
+def _replied(connection: "Connection", message: Reply) -> Event:
+    outgoing = connection.outgoing.pop(message.id, None)
+    if outgoing is None:
+        return _unexpected(connection, message.id)
+    row = outgoing.row
+    try:
+        kind = _KIND(message.result).result_type if outgoing.revision.stateless else "complete"
+        result = row.read_result(message.result, kind)
+        if isinstance(result, InitializeResult):
+            _welcomed(connection, result)
+        elif isinstance(result, DiscoverResult):
+            _discovered(connection, result, message.result)
+    except Unfit as error:
+        return FailureReceived(
+            outgoing, RemoteProtocolError(f"{row.name} was answered with an invalid result: {error}")
+        )
+    except RemoteProtocolError as error:
+        return FailureReceived(outgoing, error)
+    return ReplyReceived(outgoing, result)
+
+
+def _welcomed(connection: "Connection", result: InitializeResult) -> None:
+    """The server that a session was opened with (LIFE-12)."""
+    revision = newest([result.protocol_version], era="session", among=connection.party.supported)
+    if revision is None:
+        connection.lifecycle.move("refused")
+        raise RemoteProtocolError(
+            f"the server wants to speak {result.protocol_version}, which we do not",
+            hint=f"we speak {', '.join(connection.party.supported)}",
+        )
+    connection.lifecycle.move("answered")
+    connection.peer = Peer(revision, result.capabilities, result.server_info)
+
+
+def _discovered(connection: "Connection", result: DiscoverResult, raw: Raw) -> None:
+    """The server behind a stateless conversation, if it speaks a revision that we do."""
+    revision = newest(result.supported_versions, era="stateless", among=connection.party.supported)
+    if revision is not None:
+        tag = _TAGGED(raw).meta
+        connection.peer = Peer(revision, result.capabilities, None if tag is None else tag.info)
+
+
+def _failed(connection: "Connection", message: Failure) -> Event:
+    if message.id is None:
+        return _drop(connection, "error without an id", _error(connection, message))
+    outgoing = connection.outgoing.pop(message.id, None)
+    if outgoing is None:
+        return _unexpected(connection, message.id)
+    if outgoing.row.name == "initialize":
+        connection.lifecycle.move("refused")
+    return FailureReceived(outgoing, _error(connection, message))
+
+
+def _error(connection: "Connection", message: Failure) -> RPCError:
+    name = connection.peer.info.name if connection.peer and connection.peer.info else None
+    session = not connection.revision.stateless
+    return from_wire(message.code, message.message, message.data, session=session, peer=name)
+
+
+def broken(connection: "Connection", error: RemoteProtocolError) -> Event:
+    """What to do about a message that is none."""
+    if error.reply:
+        outgoing = None if error.id is None else connection.outgoing.pop(error.id, None)
+        return (
+            _drop(connection, "malformed answer", error)
+            if outgoing is None
+            else FailureReceived(outgoing, error)
+        )
+    assert error.answer is not None
+    if connection.role == CLIENT and (connection.revision.stateless or error.id is None):
+        # A stateless client writes no answers, and stray text of a server's is no question.
+        return _drop(connection, "malformed message", error)
+    return Refused(error, jsonrpc.encode_failure(error.id, error.answer), error.id)
+
+
+def _unexpected(connection: "Connection", request_id: RequestId) -> Dropped:
+    """An answer that nobody waits for: late if we once did ask, unknown otherwise."""
+    late = isinstance(request_id, int) and 0 < request_id < connection.next_id
+    return _drop(connection, "late answer" if late else "answer to an unknown request")
+
+
+def _drop(connection: "Connection", why: str, error: RemoteProtocolError | RPCError | None = None) -> Dropped:
+    connection.dropped[why] = connection.dropped.get(why, 0) + 1
+    return Dropped(why, error)

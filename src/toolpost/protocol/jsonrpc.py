@@ -1,0 +1,400 @@
+"""JSON-RPC 2.0: envelopes to bytes and back. The only place where JSON is parsed or written.
+
+An envelope is read once, its params, result and error data stay raw until somebody knows their type. A
+message that breaks a rule is a `RemoteProtocolError` that carries the answer it deserves and, where it
+could be read, the id. Knows no method, no revision and no transport.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from toolpost.errors import InvalidRequest, LocalProtocolError, ParseError, RemoteProtocolError, RPCError
+from toolpost.types.base import JSON, RequestId, Unset, dec_hook, enc_hook
+
+__all__ = [
+    "MAX_BATCH",
+    "MAX_DEPTH",
+    "Failure",
+    "Message",
+    "Notice",
+    "Reader",
+    "Reply",
+    "Request",
+    "Unfit",
+    "decode",
+    "decode_batch",
+    "encode",
+    "encode_batch",
+    "encode_failure",
+    "encode_notice",
+    "encode_reply",
+    "encode_request",
+    "is_batch",
+]
+
+MAX_DEPTH: Final = 64
+"""How deeply a message may nest. Real schemas stay below 30, and code that walks a value may recurse."""
+
+MAX_BATCH: Final = 100
+"""How many messages a batch may hold: one line must not be able to start unbounded work."""
+
+T = TypeVar("T")
+
+
+class Request(Struct, frozen=True):
+    """Somebody wants an answer."""
+
+    id: RequestId
+    method: str
+    params: Raw | Unset = UNSET
+
+
+class Notice(Struct, frozen=True):
+    """Somebody says something."""
+
+    method: str
+    params: Raw | Unset = UNSET
+
+
+class Reply(Struct, frozen=True):
+    """The answer to a request."""
+
+    id: RequestId
+    result: Raw
+
+
+class Failure(Struct, frozen=True):
+    """The error answer to a request; no id when the peer could not read ours."""
+
+    id: RequestId | None
+    code: int
+    message: str
+    data: JSON = None
+
+
+Message: TypeAlias = Request | Notice | Reply | Failure
+
+
+# --------------------------------------------------------------------- reading
+
+
+class _Error(Struct):
+    code: int | float
+    message: str
+    data: JSON = None
+
+
+class _Envelope(Struct):
+    jsonrpc: str | Unset = UNSET
+    # Wider than the rule, so that a wrong id is seen as what it is: msgspec would read 1.0 as the integer 1.
+    id: int | str | float | bool | Unset | None = UNSET
+    method: str | Unset = UNSET
+    params: Raw | Unset = UNSET
+    result: Raw | Unset = UNSET
+    error: _Error | Unset = UNSET
+
+
+class _Name(str):
+    """A member's name that is equal to no other, so that a dict of them keeps duplicates."""
+
+    __slots__ = ()
+    __hash__ = object.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+def _name(_kind: type[Any], value: JSON) -> _Name:
+    return _Name(value)
+
+
+_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
+_TEXT: Final = msgspec.json.Decoder(Raw)
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
+_NAMES: Final = msgspec.json.Decoder(dict[_Name, Raw], dec_hook=_name)
+_ITEMS: Final = msgspec.json.Decoder(list[Raw])
+_ID: Final = msgspec.json.Decoder(int | str | float)
+
+_NOT_BRACKETS: Final = bytes(code for code in range(256) if code not in b"[]{}")
+_BOM: Final = b"\xef\xbb\xbf"
+
+# The shortest envelope around method, params and the like. Whatever a message is longer than its parts by
+# tells how much else is in it, and a second `"id":0,` needs seven bytes: below that no member is there twice.
+_FRAME_REQUEST: Final = len('{"jsonrpc":"2.0","id":,"method":""}')
+_FRAME_NOTICE: Final = len('{"jsonrpc":"2.0","method":""}')
+_FRAME_REPLY: Final = len('{"jsonrpc":"2.0","id":,"result":}')
+_FRAME_PARAMS: Final = len(',"params":')
+_SHORTEST_MEMBER: Final = len('"id":0,')
+
+
+def decode(data: bytes, *, depth: int = MAX_DEPTH) -> Message:
+    """The message that `data` holds.
+
+    Args:
+        data: one JSON text, nothing else.
+        depth: how deeply it may nest.
+
+    Raises:
+        RemoteProtocolError: it is not JSON, or not one message; `answer` is what the peer may be told.
+    """
+    try:
+        if not data.isascii():
+            str(data, "utf-8")  # msgspec checks UTF-8 only in what it decodes, not in what stays raw
+        # A text of n bytes nests at most n/2 levels, and at most as many levels as it has brackets.
+        if len(data) > 2 * depth and data.count(b"{") + data.count(b"[") > depth and _deeper(data, depth):
+            raise _refuse(data, f"message is nested more than {depth} levels deep")
+        envelope = _ENVELOPE.decode(data)
+    except msgspec.ValidationError as error:
+        raise _misshapen(data, error) from error
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _unparseable(data, error) from error
+    if envelope.jsonrpc != "2.0":
+        raise _refuse(data, 'member "jsonrpc" must be "2.0"')
+    if envelope.method is not UNSET:
+        return _asked(data, envelope, envelope.method)
+    return _answered(data, envelope)
+
+
+def _asked(data: bytes, envelope: _Envelope, method: str) -> Request | Notice:
+    """The request or notice in an envelope that has a method."""
+    if envelope.result is not UNSET or envelope.error is not UNSET:
+        raise _refuse(data, "a message has either a method or a result or an error")
+    identity = envelope.id
+    params = envelope.params
+    size = len(method)
+    if params is not UNSET:
+        length = memoryview(params).nbytes
+        size += _FRAME_PARAMS + length
+        if length == 4 and bytes(params) == b"null":
+            params = UNSET  # not in the specification, but common, and it can mean only one thing
+    if identity is UNSET:
+        _check_once(data, size + _FRAME_NOTICE)
+        return Notice(method, params)
+    if type(identity) is not int and type(identity) is not str:
+        raise _refuse(data, 'member "id" must be a string or an integer')
+    _check_once(data, size + _FRAME_REQUEST, identity)
+    return Request(identity, method, params)
+
+
+def _answered(data: bytes, envelope: _Envelope) -> Reply | Failure:
+    """The answer in an envelope that has no method."""
+    identity = envelope.id
+    failure = envelope.error
+    if (envelope.result is UNSET) == (failure is UNSET):
+        raise _refuse(data, "an answer has either a result or an error")
+    if failure is UNSET:
+        if type(identity) is not int and type(identity) is not str:
+            raise _refuse(data, 'the "id" of an answer must be a string or an integer')
+        result = cast("Raw", envelope.result)
+        _check_once(data, _FRAME_REPLY + memoryview(result).nbytes, identity)
+        return Reply(identity, result)
+    if identity is UNSET or identity is None:
+        identity = None
+    elif type(identity) is not int and type(identity) is not str:
+        raise _refuse(data, 'the "id" of an answer must be a string or an integer')
+    if type(failure.code) is not int:
+        raise _refuse(data, "an error code must be an integer")
+    _check_once(data, 0)
+    return Failure(identity, failure.code, failure.message, failure.data)
+
+
+def _check_once(data: bytes, size: int, identity: RequestId = "") -> None:
+    """Refuse an envelope in which a member stands twice; `size` is what its parts need at least."""
+    rest = len(data) - size
+    if rest >= _SHORTEST_MEMBER:
+        rest -= len(identity) + 2 if isinstance(identity, str) else len(str(identity))
+        if rest >= _SHORTEST_MEMBER:
+            names = _NAMES.decode(data)
+            if len(names) > len({str(name) for name in names}):
+                raise _refuse(data, "a member of the message stands there twice")
+
+
+def _deeper(data: bytes, depth: int) -> bool:
+    """Whether brackets outside strings nest deeper than `depth`: linear passes, no recursion."""
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    brackets = b"".join(data.split(b'"')[::2]).translate(None, _NOT_BRACKETS)
+    for _ in range(depth):
+        inner = len(brackets)
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+        if len(brackets) == inner:
+            return False  # empty, or brackets that do not match: no JSON, as the parser will say
+    return bool(brackets)
+
+
+def _refuse(data: bytes, why: str) -> RemoteProtocolError:
+    """The error for a message that is JSON but breaks a rule, with the id as far as it can be read."""
+    identity: RequestId | None = None
+    reply = False
+    try:
+        members = _MEMBERS.decode(data)
+        reply = "method" not in members and ("result" in members or "error" in members)
+        found = _ID.decode(members["id"])
+        identity = None if isinstance(found, float) else found
+    except (msgspec.DecodeError, RecursionError, KeyError):
+        pass  # no id can be read: the answer goes without one (MSG-15)
+    return RemoteProtocolError(
+        why, answer=None if reply else InvalidRequest(f"Invalid request: {why}"), id=identity, reply=reply
+    )
+
+
+def _misshapen(data: bytes, error: Exception) -> RemoteProtocolError:
+    """The error for a text that stopped being a message somewhere, and may stop being JSON later."""
+    try:
+        _TEXT.decode(data)
+    except (msgspec.DecodeError, RecursionError) as worse:
+        return _unparseable(data, worse)
+    if is_batch(data):
+        return _refuse(b"", "a batch is not part of this protocol revision")
+    return _refuse(data, f"not a JSON-RPC message: {error}")
+
+
+def _unparseable(data: bytes, error: Exception) -> RemoteProtocolError:
+    """The error for bytes that are no JSON."""
+    if data.startswith(_BOM):
+        why = "text starts with a byte order mark"
+    elif isinstance(error, UnicodeDecodeError):
+        why = f"not UTF-8: {error.reason} at byte {error.start}"
+    elif isinstance(error, RecursionError):
+        why = "nested too deeply"
+    else:
+        why = str(error)
+    return RemoteProtocolError(f"message is not JSON: {why}", answer=ParseError(f"Parse error: {why}"))
+
+
+def is_batch(data: bytes) -> bool:
+    """Whether the text is a JSON array."""
+    return data.lstrip(b" \t\r\n")[:1] == b"["
+
+
+def decode_batch(
+    data: bytes, *, depth: int = MAX_DEPTH, limit: int = MAX_BATCH
+) -> list[Message | RemoteProtocolError]:
+    """The messages of a batch, each one or the error it deserves.
+
+    Raises:
+        RemoteProtocolError: the text is no JSON array, is empty or holds more than `limit` messages.
+    """
+    try:
+        items = _ITEMS.decode(data)
+    except msgspec.ValidationError as error:
+        raise _refuse(data, f"not a batch: {error}") from error
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _unparseable(data, error) from error
+    if not 0 < len(items) <= limit:
+        raise _refuse(b"", f"a batch holds 1 to {limit} messages, not {len(items)}")
+    messages: list[Message | RemoteProtocolError] = []
+    for item in items:
+        try:
+            messages.append(decode(bytes(item), depth=depth))
+        except RemoteProtocolError as error:
+            messages.append(error)
+    return messages
+
+
+# --------------------------------------------------------------------- typed values
+
+
+class Unfit(ValueError):
+    """A piece of JSON is not of the type that it should be; the text names the path."""
+
+
+class Reader(Generic[T]):
+    """A reader of one type, prepared when it is first used: a process that starts needs few of them."""
+
+    __slots__ = ("_decode", "kind")
+
+    def __init__(self, kind: type[T]) -> None:
+        self.kind = kind
+        self._decode: Callable[[Raw | bytes], T] | None = None
+
+    def __call__(self, raw: Raw | bytes | Unset) -> T:
+        """The value; absent JSON is an empty object.
+
+        Raises:
+            Unfit: it is not of this type.
+        """
+        decode = self._decode
+        if decode is None:
+            decode = self._decode = msgspec.json.Decoder(self.kind, dec_hook=dec_hook).decode
+        try:
+            return decode(b"{}" if raw is UNSET else raw)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise Unfit(str(error)) from error
+
+
+# --------------------------------------------------------------------- writing
+
+
+class _RequestOut(Struct, tag_field="jsonrpc", tag="2.0"):
+    id: RequestId
+    method: str
+    params: Any = UNSET
+
+
+class _NoticeOut(Struct, tag_field="jsonrpc", tag="2.0"):
+    method: str
+    params: Any = UNSET
+
+
+class _ReplyOut(Struct, tag_field="jsonrpc", tag="2.0"):
+    id: RequestId
+    result: Any
+
+
+class _ErrorOut(Struct):
+    code: int
+    message: str
+    data: JSON = UNSET
+
+
+class _FailureOut(Struct, tag_field="jsonrpc", tag="2.0"):
+    id: RequestId | Unset
+    error: _ErrorOut
+
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=enc_hook)
+
+
+def encode(value: Any) -> bytes:
+    """The JSON of a value made of our structs and plain values.
+
+    Raises:
+        LocalProtocolError: JSON has no way to say it; nothing was sent.
+    """
+    try:
+        return _ENCODER.encode(value)
+    except RecursionError as error:
+        raise LocalProtocolError("the value is nested too deeply to be written as JSON") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise LocalProtocolError(f"the value cannot be written as JSON: {error}") from error
+
+
+def encode_request(id: RequestId, method: str, params: Any = UNSET) -> bytes:  # noqa: A002 - the protocol's word
+    """The bytes of a request."""
+    return encode(_RequestOut(id, method, params))
+
+
+def encode_notice(method: str, params: Any = UNSET) -> bytes:
+    """The bytes of a notice."""
+    return encode(_NoticeOut(method, params))
+
+
+def encode_reply(id: RequestId, result: Any) -> bytes:  # noqa: A002 - the protocol's word
+    """The bytes of an answer."""
+    return encode(_ReplyOut(id, result))
+
+
+def encode_failure(id: RequestId | None, error: RPCError, code: int | None = None) -> bytes:  # noqa: A002 - the protocol's word
+    """The bytes of an error answer; `code` where the revision has another than the error's own."""
+    data = UNSET if error.data is None else error.data
+    body = _ErrorOut(error.code if code is None else code, error.message, data)
+    return encode(_FailureOut(UNSET if id is None else id, body))
+
+
+def encode_batch(messages: list[bytes]) -> bytes:
+    """The bytes of a batch of messages that are bytes already."""
+    return b"[" + b",".join(messages) + b"]"

@@ -1,0 +1,58 @@
+"""The keys of `_meta` objects and the identifiers of extensions: which ones may be used.
+
+A key is a name, or a prefix of dot-separated labels, a slash and a name. Prefixes whose second label is
+`modelcontextprotocol` or `mcp` belong to the specification. Looks at keys only, never at values.
+"""
+
+import re
+from typing import Final
+
+from toolpost.types.lifecycle import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LOG_LEVEL,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+    SUBSCRIPTION_ID,
+)
+from toolpost.types.tasks import RELATED_TASK
+
+__all__ = ["DEFINED", "objection"]
+
+DEFINED: Final = frozenset(
+    {
+        PROTOCOL_VERSION,
+        CLIENT_CAPABILITIES,
+        CLIENT_INFO,
+        LOG_LEVEL,
+        SERVER_INFO,
+        SUBSCRIPTION_ID,
+        RELATED_TASK,
+        "io.modelcontextprotocol/model-immediate-response",
+    }
+)
+"""The reserved keys that a revision gives a meaning."""
+
+_LABEL: Final = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_PREFIX: Final = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_NAME: Final = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?")
+_RESERVED: Final = frozenset({"modelcontextprotocol", "mcp"})
+
+
+def objection(key: str, *, extension: bool = False) -> str | None:
+    """What is wrong with a key, in a sentence; None if nothing is (META-2, META-3, META-5, META-6).
+
+    Args:
+        key: as it would stand on the wire.
+        extension: whether it identifies an extension, which needs a prefix (VER-4).
+    """
+    prefix, slash, name = key.rpartition("/")
+    if slash and not _PREFIX.fullmatch(prefix):
+        return f"{key!r}: a prefix is labels of letters, digits and hyphens, joined by dots"
+    if not _NAME.fullmatch(name):
+        return f"{key!r}: a name starts and ends with a letter or digit; between them may stand - _ and ."
+    if extension:
+        return None if slash and name else f"{key!r}: an extension is named by a prefix, a slash and a name"
+    if _RESERVED.intersection(prefix.split(".")[1:2]) and key not in DEFINED:
+        return f"{key!r}: this prefix is reserved for the specification, which defines no such key"
+    return None

@@ -1,0 +1,85 @@
+"""The handshake of the session era, as a table: which event leads where, what may be asked when.
+
+    server   new ─ initialize received → opening ─ answered → greeted ─ initialized received → ready
+    client   new ─ initialize sent ────→ opening ─ answered → ready
+    either   opening ─ initialize refused → new;   any state ─ closed → closed
+
+Knows no message but by name; the stateless era has no lifecycle and never comes here.
+"""
+
+from typing import Final, Literal, TypeAlias
+
+from toolpost.errors import ChannelClosed, InvalidRequest, LocalProtocolError
+from toolpost.protocol.methods import CLIENT, SERVER, Role
+
+__all__ = ["Event", "Lifecycle", "State"]
+
+State: TypeAlias = Literal["new", "opening", "greeted", "ready", "closed"]
+Event: TypeAlias = Literal["initialize", "answered", "refused", "initialized"]
+
+_NEXT: Final[dict[tuple[Role, State, Event], State]] = {
+    (SERVER, "new", "initialize"): "opening",
+    (SERVER, "opening", "answered"): "greeted",
+    (SERVER, "opening", "refused"): "new",
+    (SERVER, "greeted", "initialized"): "ready",
+    (CLIENT, "new", "initialize"): "opening",
+    (CLIENT, "opening", "answered"): "ready",
+    (CLIENT, "opening", "refused"): "new",
+}
+
+# Before the handshake is complete nothing but ping may be asked, by either side (LIFE-5, LIFE-6).
+_EARLY: Final[dict[State, frozenset[str]]] = {
+    "new": frozenset({"initialize", "ping"}),
+    "opening": frozenset({"ping"}),
+    "greeted": frozenset({"ping"}),
+}
+
+
+class Lifecycle:
+    """Where a session stands."""
+
+    __slots__ = ("role", "state")
+
+    def __init__(self, role: Role, state: State = "new") -> None:
+        self.role: Role = role
+        self.state: State = state
+
+    def move(self, event: Event) -> bool:
+        """Go on to the next state; False, and no change, if the event means nothing in this one."""
+        target = _NEXT.get((self.role, self.state, event))
+        if target is None:
+            return False
+        self.state = target
+        return True
+
+    def admit(self, method: str) -> None:
+        """Accept that the peer asks this now.
+
+        Raises:
+            InvalidRequest: the peer may not.
+        """
+        why = self._objection(method)
+        if why:
+            raise InvalidRequest(f"Invalid request: {why}")
+
+    def allow(self, method: str) -> None:
+        """Accept that we ask this now.
+
+        Raises:
+            ChannelClosed: the conversation is over.
+            LocalProtocolError: the handshake is not complete.
+        """
+        if self.state == "closed":
+            raise ChannelClosed("the connection is closed", sent=False)
+        why = self._objection(method)
+        if why:
+            raise LocalProtocolError(why)
+
+    def _objection(self, method: str) -> str | None:
+        if self.state == "ready":
+            return "the session is initialized already" if method == "initialize" else None
+        if method in _EARLY.get(self.state, ()):
+            return None
+        if method == "initialize":
+            return "the session is being initialized already"
+        return f"{method} has to wait until the session is initialized"

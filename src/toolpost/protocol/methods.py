@@ -1,0 +1,248 @@
+"""Everything MCP can say: one row for each of the 34 methods of all five revisions.
+
+A row tells the types, who may send the method in which revisions, and which capability it stands behind.
+What a row does not say is not allowed: a method that a revision lacks is simply absent from its record.
+"""
+
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+from toolpost.errors import RemoteProtocolError
+from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.types import asks, inputs, lifecycle, notices, prompts, resources, tasks, tools
+from toolpost.types.base import Params, Raw, Result, Wire
+from toolpost.types.notices import NoticeParams
+
+__all__ = [
+    "CLIENT",
+    "DATES",
+    "ROWS",
+    "SERVER",
+    "Role",
+    "Row",
+    "Span",
+]
+
+DATES: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
+"""The published revisions, oldest first."""
+
+R_2024_11_05, R_2025_03_26, R_2025_06_18, R_2025_11_25, R_2026_07_28 = DATES
+
+Role: TypeAlias = Literal["client", "server"]
+CLIENT: Final = "client"
+SERVER: Final = "server"
+
+
+class Span(NamedTuple):
+    """An unbroken run of revisions, both ends included."""
+
+    since: str
+    until: str
+
+    def __contains__(self, date: object) -> bool:
+        return DATES.index(self.since) <= DATES.index(date) <= DATES.index(self.until)
+
+
+ALWAYS: Final = Span(R_2024_11_05, R_2026_07_28)
+SESSION: Final = Span(R_2024_11_05, R_2025_11_25)
+STATELESS: Final = Span(R_2026_07_28, R_2026_07_28)
+TASKS: Final = Span(R_2025_11_25, R_2025_11_25)
+ELICITATION: Final = Span(R_2025_06_18, R_2025_11_25)
+
+INPUT_REQUIRED: Final = Reader[Result](inputs.InputRequiredResult)
+
+
+class Row:
+    """One method.
+
+    Args:
+        name: as it stands on the wire.
+        params: the type of its parameters.
+        result: the type of its result; None makes it a notice.
+        client: when a client may send it.
+        server: when a server may send it.
+        asked: when a server may put it into a result that wants input.
+        needs: the capability it stands behind, as a path of attributes: of the receiver for a request, of
+            the sender for a notice.
+        needs_since: the revision from which on that capability exists.
+        named: the parameter that HTTP mirrors in `Mcp-Name`.
+    """
+
+    __slots__ = (
+        "asked",
+        "client",
+        "name",
+        "named",
+        "needs",
+        "needs_since",
+        "params",
+        "read_params",
+        "result",
+        "results",
+        "server",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        params: type[Wire],
+        result: type[Result] | None = None,
+        *,
+        client: Span | None = None,
+        server: Span | None = None,
+        asked: Span | None = None,
+        needs: str | None = None,
+        needs_since: str = R_2024_11_05,
+        named: str | None = None,
+    ) -> None:
+        self.name = name
+        self.params = params
+        self.result = result
+        self.client = client
+        self.server = server
+        self.asked = asked
+        self.needs = needs
+        self.needs_since = needs_since
+        self.named = named
+        self.read_params = Reader(params)
+        self.results: dict[str, Reader[Result]] = {}
+        if result is not None:
+            self.results["complete"] = Reader(result)
+            if self.asks:
+                self.results["input_required"] = INPUT_REQUIRED
+
+    def __repr__(self) -> str:
+        return f"<Row {self.name}>"
+
+    @property
+    def asks(self) -> bool:
+        """Whether its result may be a wish for input (MRTR-2)."""
+        return issubclass(self.params, inputs.AnswerParams)
+
+    @property
+    def cacheable(self) -> bool:
+        """Whether its result says how long it may be kept."""
+        return self.result is not None and issubclass(self.result, lifecycle.Cacheable)
+
+    def read_result(self, raw: Raw, kind: str) -> Result:
+        """The result of this method, of the given `resultType`; it keeps its raw bytes.
+
+        Raises:
+            RemoteProtocolError: the kind is not known here, or the result is not of its type.
+        """
+        reader = self.results.get(kind)
+        if reader is None:
+            raise RemoteProtocolError(f"{self.name} was answered with an unknown result type: {kind!r}")
+        try:
+            result = reader(raw)
+        except Unfit as error:
+            raise RemoteProtocolError(f"{self.name} was answered with an invalid result: {error}") from error
+        vars(result)["raw"] = raw
+        return result
+
+
+# In the order of the specification: opening, tools, resources, prompts, the rest; then asks, then notices.
+ROWS: Final = (
+    Row("initialize", lifecycle.InitializeParams, lifecycle.InitializeResult, client=SESSION),
+    Row("ping", Params, Result, client=SESSION, server=SESSION),
+    Row("server/discover", Params, lifecycle.DiscoverResult, client=STATELESS),
+    Row("tools/list", lifecycle.PageParams, tools.ListToolsResult, client=ALWAYS, needs="tools"),
+    Row("tools/call", tools.CallToolParams, tools.CallToolResult, client=ALWAYS, needs="tools", named="name"),
+    Row(
+        "resources/list",
+        lifecycle.PageParams,
+        resources.ListResourcesResult,
+        client=ALWAYS,
+        needs="resources",
+    ),
+    Row(
+        "resources/templates/list",
+        lifecycle.PageParams,
+        resources.ListResourceTemplatesResult,
+        client=ALWAYS,
+        needs="resources",
+    ),
+    Row(
+        "resources/read",
+        resources.ReadResourceParams,
+        resources.ReadResourceResult,
+        client=ALWAYS,
+        needs="resources",
+        named="uri",
+    ),
+    Row(
+        "resources/subscribe", resources.SubscribeParams, Result, client=SESSION, needs="resources.subscribe"
+    ),
+    Row(
+        "resources/unsubscribe",
+        resources.SubscribeParams,
+        Result,
+        client=SESSION,
+        needs="resources.subscribe",
+    ),
+    Row("subscriptions/listen", notices.ListenParams, notices.ListenResult, client=STATELESS),
+    Row("prompts/list", lifecycle.PageParams, prompts.ListPromptsResult, client=ALWAYS, needs="prompts"),
+    Row(
+        "prompts/get",
+        prompts.GetPromptParams,
+        prompts.GetPromptResult,
+        client=ALWAYS,
+        needs="prompts",
+        named="name",
+    ),
+    Row(
+        "completion/complete",
+        prompts.CompleteParams,
+        prompts.CompleteResult,
+        client=ALWAYS,
+        needs="completions",
+        needs_since=R_2025_03_26,
+    ),
+    Row("logging/setLevel", lifecycle.SetLevelParams, Result, client=SESSION, needs="logging"),
+    Row("tasks/get", tasks.TaskParams, tasks.TaskResult, client=TASKS, server=TASKS, needs="tasks"),
+    Row("tasks/result", tasks.TaskParams, tasks.TaskPayload, client=TASKS, server=TASKS, needs="tasks"),
+    Row(
+        "tasks/list",
+        lifecycle.PageParams,
+        tasks.ListTasksResult,
+        client=TASKS,
+        server=TASKS,
+        needs="tasks.list",
+    ),
+    Row("tasks/cancel", tasks.TaskParams, tasks.TaskResult, client=TASKS, server=TASKS, needs="tasks.cancel"),
+    # What a server asks of a client
+    Row("roots/list", asks.AskParams, asks.ListRootsResult, server=SESSION, asked=STATELESS, needs="roots"),
+    Row(
+        "sampling/createMessage",
+        asks.CreateMessageParams,
+        asks.CreateMessageResult,
+        server=SESSION,
+        asked=STATELESS,
+        needs="sampling",
+    ),
+    Row(
+        "elicitation/create",
+        asks.ElicitParams,
+        asks.ElicitResult,
+        server=ELICITATION,
+        asked=STATELESS,
+        needs="elicitation",
+    ),
+    # Notices
+    Row("notifications/initialized", NoticeParams, client=SESSION),
+    Row("notifications/cancelled", notices.CancelledParams, client=ALWAYS, server=ALWAYS),
+    Row("notifications/progress", notices.ProgressParams, client=SESSION, server=ALWAYS),
+    Row("notifications/message", notices.LogParams, server=ALWAYS, needs="logging"),
+    Row("notifications/tools/list_changed", NoticeParams, server=ALWAYS, needs="tools.list_changed"),
+    Row("notifications/prompts/list_changed", NoticeParams, server=ALWAYS, needs="prompts.list_changed"),
+    Row("notifications/resources/list_changed", NoticeParams, server=ALWAYS, needs="resources.list_changed"),
+    Row(
+        "notifications/resources/updated",
+        notices.ResourceUpdatedParams,
+        server=ALWAYS,
+        needs="resources.subscribe",
+    ),
+    Row("notifications/roots/list_changed", NoticeParams, client=SESSION, needs="roots.list_changed"),
+    Row("notifications/elicitation/complete", notices.ElicitationCompleteParams, server=TASKS),
+    Row("notifications/tasks/status", tasks.TaskStatusParams, client=TASKS, server=TASKS, needs="tasks"),
+    Row("notifications/subscriptions/acknowledged", notices.AcknowledgedParams, server=STATELESS),
+)

@@ -1,0 +1,102 @@
+"""One end of a conversation as it presents itself: role, name tag, capabilities, revisions.
+
+Made once and shared by all connections of a server or client, so that what follows from it is worked out
+once. Knows nothing of what is being said.
+"""
+
+from collections.abc import Iterable
+from copy import copy
+from typing import Final
+
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.methods import CLIENT, DATES, SERVER, Role
+from toolpost.protocol.revisions import Revision
+from toolpost.types.base import JSON, Meta, Raw
+from toolpost.types.lifecycle import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+    ClientCapabilities,
+    Implementation,
+    ListCapability,
+    ServerCapabilities,
+)
+
+__all__ = ["Capabilities", "Party", "declares"]
+
+Capabilities = ClientCapabilities | ServerCapabilities
+
+_ROOTS_OF_STATELESS: Final = ListCapability()
+
+
+class Party:
+    """Who we are.
+
+    Args:
+        info: our name tag.
+        capabilities: what we declare; their type makes us a client or a server.
+        supported: the revisions that we speak.
+        anonymous: keep the name tag out of stateless messages (META-9, META-16).
+    """
+
+    __slots__ = ("_anonymous", "_declared", "_facts", "capabilities", "info", "role", "supported")
+
+    def __init__(
+        self,
+        info: Implementation,
+        capabilities: Capabilities,
+        *,
+        supported: Iterable[str] = DATES,
+        anonymous: bool = False,
+    ) -> None:
+        self.role: Role = CLIENT if isinstance(capabilities, ClientCapabilities) else SERVER
+        self.info = info
+        self.capabilities = capabilities
+        self.supported = tuple(date for date in DATES if date in frozenset(supported))
+        if not self.supported:
+            raise ValueError(f"no known protocol revision is supported; there are {', '.join(DATES)}")
+        self._anonymous = anonymous
+        self._declared: dict[str, bool] = {}
+        self._facts: dict[str, Meta] = {}
+
+    def declares(self, path: str) -> bool:
+        """Whether we declare a capability."""
+        known = self._declared.get(path)
+        if known is None:
+            known = self._declared[path] = declares(self.capabilities, path)
+        return known
+
+    def declared(self, revision: Revision) -> Capabilities:
+        """Our capabilities, as far as they exist in `revision`."""
+        if not revision.stateless:
+            return self.capabilities
+        capabilities = copy(self.capabilities)
+        capabilities.tasks = None
+        if isinstance(capabilities, ClientCapabilities) and capabilities.roots is not None:
+            capabilities.roots = _ROOTS_OF_STATELESS
+        return capabilities
+
+    def facts(self, revision: Revision) -> Meta:
+        """What our stateless messages carry in `_meta`: all about a client, the name tag of a server."""
+        facts = self._facts.get(revision.date)
+        if facts is None:
+            tag = {} if self._anonymous else {_TAGS[self.role]: Raw(jsonrpc.encode(self.info))}
+            facts = dict[str, JSON](tag)
+            if self.role == CLIENT:
+                facts[PROTOCOL_VERSION] = revision.date
+                facts[CLIENT_CAPABILITIES] = Raw(jsonrpc.encode(self.declared(revision)))
+            self._facts[revision.date] = facts
+        return facts
+
+
+_TAGS: Final[dict[Role, str]] = {CLIENT: CLIENT_INFO, SERVER: SERVER_INFO}
+
+
+def declares(capabilities: Capabilities, path: str) -> bool:
+    """Whether a capability was declared; `path` names attributes, such as "tools.list_changed"."""
+    value: JSON = capabilities
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    # An empty object declares a capability, a false flag does not.
+    return value is not None and value is not False

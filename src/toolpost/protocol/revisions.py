@@ -1,0 +1,167 @@
+"""The five revisions as records, folded from the rows, and the choice among them.
+
+A record says what a peer of that revision understands. Comparing revisions is done here and nowhere else;
+everybody else reads a field of the record.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Final, Literal, TypeAlias
+
+from toolpost.errors import CODES, InternalError
+from toolpost.protocol.methods import (
+    CLIENT,
+    DATES,
+    R_2024_11_05,
+    R_2025_03_26,
+    R_2025_06_18,
+    R_2025_11_25,
+    R_2026_07_28,
+    ROWS,
+    SERVER,
+    SESSION,
+    Role,
+    Row,
+    Span,
+)
+from toolpost.types.base import Struct
+
+__all__ = [
+    "LATEST",
+    "LATEST_SESSION",
+    "OLDEST_HTTP",
+    "REVISIONS",
+    "Revision",
+    "negotiate",
+    "newest",
+]
+
+Rows: TypeAlias = Mapping[str, Row]
+
+RESERVED: Final = range(-32099, -32019)
+"""The codes that the specification keeps for itself (ERR-4)."""
+
+
+class Revision(Struct, frozen=True, kw_only=True, eq=False):
+    """What may be said in one revision, and what its peers understand."""
+
+    date: str
+    era: Literal["session", "stateless"]
+    requests: Mapping[Role, Rows]
+    """The requests that a client, or a server, may send."""
+    notices: Mapping[Role, Rows]
+    """The notices that a client, or a server, may send."""
+    asks: Rows
+    """What a server may put into a result that wants input."""
+    ungated: frozenset[str]
+    """Methods whose capability does not exist yet: usable without it."""
+    content: frozenset[str]
+    """The kinds of content in tools and prompts."""
+    spoken: frozenset[str]
+    """The kinds of content in sampling."""
+    structured: Literal["any", "object"] | None
+    """What `structuredContent` may be."""
+    many_blocks: bool
+    """Whether a sampling message may hold several blocks."""
+    batches: bool
+    """Whether several messages may come in one array."""
+    version_header: bool
+    """Whether HTTP requests name the revision."""
+    priming: bool
+    """Whether an event stream opens with an empty event that carries an id."""
+    codes: Mapping[int, int]
+    """Error codes that this revision does not have, and what is said instead."""
+
+    def __repr__(self) -> str:
+        return f"<Revision {self.date}>"
+
+    @property
+    def stateless(self) -> bool:
+        """Whether every request carries its own facts."""
+        return self.era == "stateless"
+
+    def code(self, code: int) -> int:
+        """The error code as this revision says it; one that nobody has defined becomes "internal error"."""
+        if code in RESERVED and code not in CODES:
+            return InternalError.code
+        return self.codes.get(code, code)
+
+
+_ANY_CONTENT: Final = ("text", "image", "resource")
+_ANY_SPOKEN: Final = ("text", "image")
+
+
+def _since(date: str, first: str) -> bool:
+    return date in Span(first, DATES[-1])
+
+
+def _sent(by: Role, date: str, *, requests: bool) -> Rows:
+    return MappingProxyType(
+        {
+            row.name: row
+            for row in ROWS
+            if (row.result is not None) is requests and date in (getattr(row, by) or ())
+        }
+    )
+
+
+def _fold(date: str) -> Revision:
+    """The record of one revision."""
+    session = date in SESSION
+    audio = ("audio",) if _since(date, R_2025_03_26) else ()
+    links = ("resource_link",) if _since(date, R_2025_06_18) else ()
+    tool_turns = ("tool_use", "tool_result") if _since(date, R_2025_11_25) else ()
+    return Revision(
+        date=date,
+        era="session" if session else "stateless",
+        requests={by: _sent(by, date, requests=True) for by in (CLIENT, SERVER)},
+        notices={by: _sent(by, date, requests=False) for by in (CLIENT, SERVER)},
+        asks={row.name: row for row in ROWS if date in (row.asked or ())},
+        ungated=frozenset(row.name for row in ROWS if row.needs and not _since(date, row.needs_since)),
+        content=frozenset((*_ANY_CONTENT, *audio, *links)),
+        spoken=frozenset((*_ANY_SPOKEN, *audio, *tool_turns)),
+        structured=None if not _since(date, R_2025_06_18) else "object" if session else "any",
+        many_blocks=_since(date, R_2025_11_25),
+        batches=date == R_2025_03_26,
+        version_header=_since(date, R_2025_06_18),
+        priming=date == R_2025_11_25,
+        codes=_CODES[date],
+    )
+
+
+# −32042 exists in one revision only, −32002 in the session era only (ERR-6).
+_NO_URL: Final = {-32042: -32603}
+_CODES: Final[dict[str, Mapping[int, int]]] = {
+    R_2024_11_05: _NO_URL,
+    R_2025_03_26: _NO_URL,
+    R_2025_06_18: _NO_URL,
+    R_2025_11_25: {},
+    R_2026_07_28: {-32042: -32603, -32002: -32602},
+}
+
+REVISIONS: Final[Mapping[str, Revision]] = MappingProxyType({date: _fold(date) for date in DATES})
+"""All revisions by date, oldest first."""
+
+LATEST: Final = REVISIONS[R_2026_07_28]
+LATEST_SESSION: Final = REVISIONS[R_2025_11_25]
+OLDEST_HTTP: Final = REVISIONS[R_2025_03_26]
+"""What an HTTP request without a version header is taken for (HTTPL-32)."""
+
+
+def newest(dates: Iterable[str], *, era: str | None = None, among: Iterable[str] = DATES) -> Revision | None:
+    """The newest revision that is in both lists and, if given, in that era; None if there is none."""
+    common = set(dates) & set(among)
+    for date in reversed(DATES):
+        if date in common and era in (None, REVISIONS[date].era):
+            return REVISIONS[date]
+    return None
+
+
+def negotiate(offered: str, supported: Iterable[str] = DATES) -> Revision | None:
+    """The revision that a server answers `initialize` with (LIFE-9 … LIFE-11); None if it has no handshake.
+
+    The one that was offered if the server speaks it, otherwise the newest that it does. A revision of the
+    stateless era has no handshake and is never agreed upon this way.
+    """
+    supported = tuple(supported)
+    return newest([offered], era="session", among=supported) or newest(supported, era="session")

@@ -1,0 +1,278 @@
+"""Sealed strings: what a server hands to a client it does not trust and wants back unchanged.
+
+Cursors, request states and session handles are sealed here, on one worker, and opened on any other that has
+the key. Promised: integrity always; the same audience and binding as at the sealing; the expiry; secrecy of
+the payload only where the ring `encrypts`. Not promised: single use. A sealed string opens as often as it is
+shown, so what may happen only once must be remembered elsewhere. Knows no clock, no store and no principal.
+
+    sealed = base64url without padding of  header · body
+    header = form (1 byte) · key id (4) · expires (8, Unix seconds, big-endian; all ones: never)
+    body   = in form 1: payload · HMAC-SHA256 (32)
+             in form 2: nonce (12) · AES-256-GCM of the payload · its tag (16)
+
+Both forms authenticate header · audience · binding; the last two are never in the string.
+"""
+
+import base64
+import hmac
+import re
+import secrets
+from collections.abc import Callable, Sequence
+from struct import Struct
+from typing import TYPE_CHECKING, Final, Protocol, Self
+
+from toolpost.errors import MCPError, SealBroken
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+__all__ = ["MAX_PAYLOAD", "MAX_SEALED", "MIN_KEY", "KeyRing"]
+
+MIN_KEY: Final = 32
+"""Bytes of key material: as many as the keys derived from it have."""
+
+MAX_SEALED: Final = 64 * 1024
+"""Characters of a sealed string: room for a journal of answers, a bound on what a stranger makes us hash."""
+
+_MAC_FORM: Final = 1
+_AES_FORM: Final = 2
+
+_HEADER: Final = Struct(">B4sQ")
+_PART: Final = Struct(">cQ")
+_COUNT: Final = Struct(">Q")
+_NEVER: Final = 2**64 - 1
+_TAG: Final = 32
+_NONCE: Final = 12
+_AES_TAG: Final = 16
+
+MAX_PAYLOAD: Final = MAX_SEALED // 4 * 3 - _HEADER.size - max(_TAG, _NONCE + _AES_TAG)
+"""Bytes of payload that fit in a sealed string of either form."""
+
+_SALT: Final = b"toolpost seal 1"
+_ALPHABET: Final = re.compile(r"[A-Za-z0-9_-]*")
+_KEY_HINT: Final = "make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+
+
+class _Lock(Protocol):
+    """One form of sealing under one key. `bound` is what is authenticated but not carried in the body."""
+
+    def close(self, bound: bytes, payload: bytes) -> bytes: ...
+
+    def open(self, bound: bytes, body: bytes) -> bytes | None: ...
+
+
+class _MacLock:
+    """The payload in clear, then its HMAC. The same input gives the same body."""
+
+    def __init__(self, root: bytes) -> None:
+        self._key = _derive(root, b"mac")
+
+    def close(self, bound: bytes, payload: bytes) -> bytes:
+        return payload + self._tag(bound, payload)
+
+    def open(self, bound: bytes, body: bytes) -> bytes | None:
+        payload, tag = body[:-_TAG], body[-_TAG:]
+        return payload if hmac.compare_digest(tag, self._tag(bound, payload)) else None
+
+    def _tag(self, bound: bytes, payload: bytes) -> bytes:
+        return hmac.digest(self._key, bound + payload, "sha256")
+
+
+class _AesLock:
+    """The payload encrypted, under a fresh random nonce each time.
+
+    Random nonces of 96 bits are safe for about 2**32 strings per key (NIST SP 800-38D, 8.3); a ring that
+    seals more than that has its key rotated.
+    """
+
+    def __init__(self, cipher: "type[AESGCM]", mismatch: type[Exception], root: bytes) -> None:
+        self._cipher = cipher(_derive(root, b"encrypt"))
+        self._mismatch = mismatch
+
+    def close(self, bound: bytes, payload: bytes) -> bytes:
+        nonce = secrets.token_bytes(_NONCE)
+        return nonce + self._cipher.encrypt(nonce, payload, bound)
+
+    def open(self, bound: bytes, body: bytes) -> bytes | None:
+        if len(body) < _NONCE + _AES_TAG:
+            return None
+        try:
+            return self._cipher.decrypt(body[:_NONCE], body[_NONCE:], bound)
+        except self._mismatch:
+            return None
+
+
+class _Key:
+    """One key of a ring: its public id, and a lock for each form that can be had here."""
+
+    def __init__(self, material: bytes, locks: dict[int, Callable[[bytes], _Lock]]) -> None:
+        root = hmac.digest(_SALT, material, "sha256")
+        self.id = _derive(root, b"id")[:4]
+        self.locks = {form: lock(root) for form, lock in locks.items()}
+
+
+class KeyRing:
+    """The keys of a server: the first one seals, all of them open.
+
+    To rotate, put the new key in front and drop the old one when its last string has expired.
+
+    Args:
+        keys: each with at least `MIN_KEY` bytes; a str is taken as its UTF-8 bytes.
+        encrypt: whether to encrypt what is sealed. None means: where `cryptography` can be imported. Opening
+            does not depend on it.
+
+    Raises:
+        ValueError: there is no key, or one is too short.
+        MCPError: encryption is demanded and `cryptography` cannot be imported.
+
+    Example:
+        >>> ring = KeyRing(["an example, far too well known!!"])
+        >>> sealed = ring.seal(b"page 2", audience="cursor of shop", binding=["ann"], expires=1_800_000_000)
+        >>> ring.open(sealed, audience="cursor of shop", binding=["ann"], now=1_799_999_999)
+        b'page 2'
+    """
+
+    def __init__(self, keys: Sequence[bytes | str], *, encrypt: bool | None = None) -> None:
+        if isinstance(keys, str | bytes):
+            raise TypeError("the keys of a ring are a list, also when there is only one: KeyRing([key])")
+        if not keys:
+            raise ValueError(f"a key ring needs at least one key ({_KEY_HINT})")
+        materials = [_octets(key) for key in keys]
+        for number, material in enumerate(materials, 1):
+            if len(material) < MIN_KEY:
+                found = f"key {number} of the ring has {len(material)} bytes"
+                raise ValueError(f"{found}, at least {MIN_KEY} are needed ({_KEY_HINT})")
+        locks: dict[int, Callable[[bytes], _Lock]] = {_MAC_FORM: _MacLock}
+        try:
+            locks[_AES_FORM] = _aes_locks()
+        except ImportError as error:
+            if encrypt:
+                raise MCPError(
+                    "encryption of sealed strings needs the package `cryptography`, which cannot be imported",
+                    hint="pip install 'toolpost[auth]'",
+                ) from error
+        self._keys = [_Key(material, locks) for material in materials]
+        self._form = _AES_FORM if _AES_FORM in locks and encrypt is not False else _MAC_FORM
+
+    @classmethod
+    def random(cls, *, encrypt: bool | None = None) -> Self:
+        """A ring with one fresh key that no other worker has and that is gone with the process."""
+        return cls([secrets.token_bytes(MIN_KEY)], encrypt=encrypt)
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether the payload of what is sealed from now on is hidden from its bearer."""
+        return self._form == _AES_FORM
+
+    def __repr__(self) -> str:
+        return f"KeyRing(ids={[key.id.hex() for key in self._keys]}, encrypts={self.encrypts})"
+
+    def seal(
+        self,
+        payload: bytes,
+        *,
+        audience: str,
+        binding: Sequence[str | bytes] = (),
+        expires: int | None = None,
+    ) -> str:
+        """An opaque string of URL-safe characters that only this ring opens.
+
+        Args:
+            payload: at most `MAX_PAYLOAD` bytes.
+            audience: the use and the server, such as "cursor of shop". A string opens for no other.
+            binding: what must be the same when the string comes back: principal, method, target, a digest
+                of the arguments. It is not carried in the string.
+            expires: the Unix time from which on the string is refused. None means never.
+
+        Raises:
+            ValueError: the payload is too large, or the expiry is no Unix time.
+        """
+        if len(payload) > MAX_PAYLOAD:
+            raise ValueError(
+                f"a sealed string holds at most {MAX_PAYLOAD} bytes, the payload has {len(payload)}"
+            )
+        if expires is None:
+            expires = _NEVER
+        elif not 0 <= expires < _NEVER:
+            raise ValueError(f"the expiry of a sealed string is a Unix time in whole seconds, not {expires}")
+        key = self._keys[0]
+        header = _HEADER.pack(self._form, key.id, expires)
+        return _encode(header + key.locks[self._form].close(header + _context(audience, binding), payload))
+
+    def open(self, sealed: str, *, audience: str, binding: Sequence[str | bytes] = (), now: int) -> bytes:
+        """The payload that was sealed for this audience and binding.
+
+        Args:
+            sealed: what came back. Any text may be given.
+            audience: as at the sealing.
+            binding: as at the sealing.
+            now: the Unix time. A string that expires now has expired.
+
+        Raises:
+            SealBroken: for every reason there is; only its `reason`, which is for the log, tells them apart.
+        """
+        raw = _decode(sealed)
+        if len(raw) < _HEADER.size:
+            raise SealBroken("it is too short to be one of ours")
+        header, body = raw[: _HEADER.size], raw[_HEADER.size :]
+        form, key_id, expires = _HEADER.unpack(header)
+        if form not in {_MAC_FORM, _AES_FORM}:
+            raise SealBroken(f"its form {form} is unknown")
+        locks = [key.locks for key in self._keys if key.id == key_id]
+        if not locks:
+            raise SealBroken(f"no key of the ring has its key id {key_id.hex()}")
+        if form not in locks[0]:
+            raise SealBroken("it is encrypted, and the package `cryptography` cannot be imported here")
+        bound = header + _context(audience, binding)
+        # Ids are short, so two keys may share one.
+        payload = next((found for lock in locks if (found := lock[form].open(bound, body)) is not None), None)
+        if payload is None:
+            raise SealBroken("it is forged or damaged, or was sealed for another audience or binding")
+        if expires != _NEVER and expires <= now:
+            raise SealBroken(f"it expired at {expires}, and it is {now}")
+        return payload
+
+
+def _aes_locks() -> Callable[[bytes], _Lock]:
+    """What makes the encrypting lock of a key; an ImportError without `cryptography`."""
+    from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - optional
+    from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - optional
+
+    return lambda root: _AesLock(AESGCM, InvalidTag, root)
+
+
+def _derive(root: bytes, purpose: bytes) -> bytes:
+    """A key of 32 bytes for one purpose: the first block of HKDF-Expand (RFC 5869, 2.3)."""
+    return hmac.digest(root, purpose + b"\x01", "sha256")
+
+
+def _octets(text: str | bytes) -> bytes:
+    """The bytes of a text. Lone surrogates pass: whatever a stranger makes us bind to must not raise."""
+    return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
+
+
+def _context(audience: str, binding: Sequence[str | bytes]) -> bytes:
+    """Audience and binding as bytes, each with its type and length, so that no two of them look alike."""
+    if isinstance(binding, str | bytes):
+        raise TypeError("a binding is a list of strings, also when there is only one: binding=[principal]")
+    pieces = [_COUNT.pack(len(binding))]
+    for part in (audience, *binding):
+        data = _octets(part)
+        pieces += _PART.pack(b"b" if isinstance(part, bytes) else b"s", len(data)), data
+    return b"".join(pieces)
+
+
+def _encode(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
+
+
+def _decode(sealed: str) -> bytes:
+    if len(sealed) > MAX_SEALED:
+        raise SealBroken(f"it has {len(sealed)} characters, at most {MAX_SEALED} are allowed")
+    if not _ALPHABET.fullmatch(sealed) or len(sealed) % 4 == 1:
+        raise SealBroken("it is not base64url without padding")
+    raw = base64.urlsafe_b64decode(sealed + "=" * (-len(sealed) % 4))
+    # Up to four bits of the last character carry nothing. They must be zero, or two strings would be one.
+    if _encode(raw) != sealed:
+        raise SealBroken("its base64url is not canonical")
+    return raw

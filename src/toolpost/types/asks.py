@@ -1,0 +1,251 @@
+"""What a server may ask of a client: the model (sampling), the user (elicitation), the roots.
+
+In the session era an ask is a request of its own; in the stateless era it travels inside a result (see
+`inputs`) and its answer inside the retry. The types are the same.
+"""
+
+from typing import Literal, Self, cast
+
+from msgspec import convert, field
+
+from toolpost.types.base import JSON, Meta, Number, Open, Result, Role, Wire
+from toolpost.types.content import Blocks
+from toolpost.types.tasks import TaskMetadata
+from toolpost.types.tools import Tool
+
+__all__ = [
+    "AskParams",
+    "BooleanSchema",
+    "Choice",
+    "ChoiceItems",
+    "CreateMessageParams",
+    "CreateMessageResult",
+    "ElicitParams",
+    "ElicitResult",
+    "EnumSchema",
+    "FormSchema",
+    "ListRootsResult",
+    "ModelHint",
+    "ModelPreferences",
+    "MultiEnumSchema",
+    "NumberSchema",
+    "PropertySchema",
+    "Root",
+    "SamplingMessage",
+    "StringSchema",
+    "ToolChoice",
+    "UnknownSchema",
+]
+
+
+class AskParams(Wire, kw_only=True):
+    """The parameters of an ask; `roots/list` has none of its own."""
+
+    meta: Meta | None = field(name="_meta", default=None)
+
+
+# --------------------------------------------------------------------- the model
+
+
+class ModelHint(Wire):
+    """A part of a model's name."""
+
+    name: str | None = None
+
+
+class ModelPreferences(Wire, kw_only=True):
+    """Which model would be good, from 0 (does not matter) to 1 (matters most)."""
+
+    hints: list[ModelHint] | None = None
+    cost_priority: Number | None = None
+    speed_priority: Number | None = None
+    intelligence_priority: Number | None = None
+
+
+class SamplingMessage(Wire):
+    """One turn of the conversation given to the model."""
+
+    role: Role
+    content: Blocks
+    meta: Meta | None = field(name="_meta", default=None)
+
+
+class ToolChoice(Wire):
+    """Whether the model may, must or must not use tools."""
+
+    mode: Literal["auto", "required", "none"] | None = None
+
+
+class CreateMessageParams(AskParams):
+    """What the model is asked."""
+
+    messages: list[SamplingMessage]
+    max_tokens: int
+    system_prompt: str | None = None
+    model_preferences: ModelPreferences | None = None
+    temperature: Number | None = None
+    stop_sequences: list[str] | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
+    include_context: Literal["none", "thisServer", "allServers"] | None = None
+    metadata: dict[str, JSON] | None = None
+    task: TaskMetadata | None = None
+
+
+class CreateMessageResult(Result):
+    """What the model said."""
+
+    role: Role
+    content: Blocks
+    model: str
+    stop_reason: str | None = None
+
+
+# --------------------------------------------------------------------- the user
+
+
+class ElicitParams(AskParams):
+    """What the user is asked: a form (`requested_schema`), or to visit `url`.
+
+    The schema is kept as it came; `FormSchema` is the typed view of one.
+    """
+
+    message: str
+    requested_schema: dict[str, JSON] | None = None
+    mode: Literal["form", "url"] | None = None
+    url: str | None = None
+    elicitation_id: str | None = None
+    task: TaskMetadata | None = None
+
+
+class ElicitResult(Result):
+    """What the user answered; `content` only with "accept" and a form."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: dict[str, JSON] | None = None
+
+
+class PropertySchema(Open):
+    """One field of a form, of any kind; narrow it with `isinstance` or `match`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def read(cls, value: JSON) -> Self:
+        """The schema for a piece of decoded JSON."""
+        if not isinstance(value, dict):
+            raise ValueError("Expected the schema of a field: an object")  # noqa: TRY004 - msgspec adds the path
+        members = cast("dict[str, JSON]", value)
+        tag = members.get("type")
+        kind = EnumSchema if tag == "string" and members.keys() & {"enum", "oneOf"} else _PROPERTIES.get(tag)
+        schema = UnknownSchema(members) if kind is None else convert(members, kind)
+        return cast("Self", schema)
+
+
+class UnknownSchema(PropertySchema):
+    """A field of a kind that the specification does not name. `raw` is the whole schema."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: dict[str, JSON]) -> None:
+        self.raw = raw
+
+    def write(self) -> JSON:
+        """The schema as it came."""
+        return self.raw
+
+
+class _Property(Wire, PropertySchema, kw_only=True):
+    title: str | None = None
+    description: str | None = None
+
+
+class StringSchema(_Property, tag_field="type", tag="string", kw_only=True):
+    """A line of text."""
+
+    min_length: int | None = None
+    max_length: int | None = None
+    format: str | None = None
+    default: str | None = None
+
+
+class NumberSchema(_Property, kw_only=True):
+    """A number."""
+
+    type: Literal["number", "integer"]
+    minimum: Number | None = None
+    maximum: Number | None = None
+    default: Number | None = None
+
+
+class BooleanSchema(_Property, tag_field="type", tag="boolean", kw_only=True):
+    """Yes or no."""
+
+    default: bool | None = None
+
+
+class Choice(Wire):
+    """A value to choose, and how it is called."""
+
+    const: str
+    title: str
+
+
+class EnumSchema(_Property, tag_field="type", tag="string", kw_only=True):
+    """One of several: `enum` without titles, `one_of` with them, `enum_names` as older peers had them."""
+
+    enum: list[str] | None = None
+    one_of: list[Choice] | None = None
+    enum_names: list[str] | None = None
+    default: str | None = None
+
+
+class ChoiceItems(Wire, kw_only=True):
+    """What may be chosen several times over: `enum` without titles, `any_of` with them."""
+
+    type: str | None = None
+    enum: list[str] | None = None
+    any_of: list[Choice] | None = None
+
+
+class MultiEnumSchema(_Property, tag_field="type", tag="array", kw_only=True):
+    """Some of several."""
+
+    items: ChoiceItems
+    min_items: int | None = None
+    max_items: int | None = None
+    default: list[str] | None = None
+
+
+_PROPERTIES: dict[JSON, type[PropertySchema]] = {
+    "string": StringSchema,
+    "number": NumberSchema,
+    "integer": NumberSchema,
+    "boolean": BooleanSchema,
+    "array": MultiEnumSchema,
+}
+
+
+class FormSchema(Wire, tag_field="type", tag="object"):
+    """The typed view of a `requested_schema`: flat, each property a primitive or a choice."""
+
+    properties: dict[str, PropertySchema]
+    required: list[str] | None = None
+    schema: str | None = field(name="$schema", default=None)
+
+
+# --------------------------------------------------------------------- the roots
+
+
+class Root(Wire):
+    """A place that the user has opened; `uri` starts with file://."""
+
+    uri: str
+    name: str | None = None
+    meta: Meta | None = field(name="_meta", default=None)
+
+
+class ListRootsResult(Result):
+    """The places that the user has opened."""
+
+    roots: list[Root]

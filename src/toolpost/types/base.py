@@ -1,0 +1,129 @@
+"""What every struct of the vocabulary shares: names on the wire, `_meta`, icons, annotations, open kinds.
+
+Structs have snake_case fields and camelCase members; a field that is None is not written. They carry no
+behaviour: who may send what, and when, is ring 1's business.
+"""
+
+from typing import Any, Literal, Self, TypeAlias
+
+from msgspec import UNSET, Raw, Struct, UnsetType, ValidationError, field
+
+__all__ = [
+    "JSON",
+    "UNSET",
+    "Annotations",
+    "Icon",
+    "Meta",
+    "Number",
+    "Open",
+    "Params",
+    "ProgressToken",
+    "Raw",
+    "RequestId",
+    "Result",
+    "Role",
+    "Struct",
+    "Unset",
+    "Wire",
+    "dec_hook",
+    "enc_hook",
+]
+
+JSON: TypeAlias = Any
+"""Any JSON value. The one place where `Any` is meant."""
+
+Meta: TypeAlias = dict[str, JSON]
+"""A `_meta` object: keys as the specification names them, values untouched."""
+
+Number: TypeAlias = int | float
+RequestId: TypeAlias = int | str
+ProgressToken: TypeAlias = int | str
+Role: TypeAlias = Literal["user", "assistant"]
+Unset: TypeAlias = UnsetType
+
+
+class Wire(Struct, rename="camel", omit_defaults=True):
+    """A struct as it goes over the wire."""
+
+
+class Open:
+    """A value of several kinds, to which later revisions may add.
+
+    A field annotated with a subclass is decoded by `read`, so that a kind nobody knows yet becomes a value
+    instead of an error.
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def read(cls, value: JSON) -> Self:
+        """The value for a piece of decoded JSON.
+
+        Raises:
+            ValueError: it is not even of the shape that every kind shares.
+        """
+        raise NotImplementedError
+
+    def write(self) -> JSON:
+        """The JSON of a value that is not a struct."""
+        raise NotImplementedError
+
+
+def dec_hook(kind: type[Any], value: JSON) -> Any:
+    """What msgspec calls for a type it does not know: our open kinds."""
+    if issubclass(kind, Open):
+        try:
+            return kind.read(value)
+        except ValidationError as error:
+            # msgspec adds the path to a ValueError, but takes its own error for complete.
+            raise ValueError(str(error)) from error
+    raise NotImplementedError(f"{kind.__name__} is not a type of the protocol")
+
+
+def enc_hook(value: Any) -> JSON:
+    """What msgspec calls for a value it does not know: our open kinds that are no structs."""
+    if isinstance(value, Open):
+        return value.write()
+    raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
+
+
+class Params(Wire, kw_only=True):
+    """The parameters of a request from the client.
+
+    `_meta` stays undecoded: what the protocol needs of it is read once, before the parameters are.
+    """
+
+    meta: Raw | Unset = field(name="_meta", default=UNSET)
+
+
+class Result(Wire, kw_only=True, dict=True):
+    """The result of a request.
+
+    `result_type` belongs to the stateless era and is written by it; absent means "complete".
+    """
+
+    meta: Meta | None = field(name="_meta", default=None)
+    result_type: str | None = None
+
+    @property
+    def raw(self) -> bytes | None:
+        """The bytes as they were received, with all that the struct does not know; None if made here."""
+        raw: Raw | None = self.__dict__.get("raw")
+        return None if raw is None else bytes(raw)
+
+
+class Icon(Wire):
+    """A picture that a user interface may show."""
+
+    src: str
+    mime_type: str | None = None
+    sizes: list[str] | None = None
+    theme: str | None = None
+
+
+class Annotations(Wire, kw_only=True):
+    """Hints for whom something is, how much it matters and when it changed."""
+
+    audience: list[str] | None = None
+    priority: Number | None = None
+    last_modified: str | None = None

@@ -1,0 +1,170 @@
+"""The blocks that tools, prompts and models speak in.
+
+`Content` is an open kind: a block of a kind that we do not know becomes an `UnknownContent`, which keeps
+the raw block and writes it back as it came.
+"""
+
+from abc import ABC
+from typing import TYPE_CHECKING, Final, Self, TypeAlias, cast
+
+from msgspec import UNSET, convert, field
+
+from toolpost.types.base import JSON, Annotations, Icon, Meta, Open, Unset, Wire, dec_hook
+
+__all__ = [
+    "AudioContent",
+    "Blocks",
+    "Content",
+    "EmbeddedResource",
+    "ImageContent",
+    "ResourceContents",
+    "ResourceLink",
+    "TextContent",
+    "ToolResultContent",
+    "ToolUseContent",
+    "UnknownContent",
+]
+
+
+class Content(Open):
+    """A content block of any kind; narrow it with `isinstance` or `match`."""
+
+    __slots__ = ()
+
+    @classmethod
+    def read(cls, value: JSON) -> Self:
+        """The block for a piece of decoded JSON."""
+        members = cast("dict[str, JSON]", value) if isinstance(value, dict) else {}
+        tag = members.get("type")
+        if not isinstance(tag, str):
+            raise ValueError("Expected a content block: an object with a `type`")  # noqa: TRY004 - for msgspec
+        kind = KINDS.get(tag)
+        block = UnknownContent(members) if kind is None else convert(members, kind, dec_hook=dec_hook)
+        return cast("Self", block)
+
+
+class UnknownContent(Content):
+    """A block of a kind that this library does not know. `raw` is the whole block."""
+
+    __slots__ = ("raw",)
+
+    def __init__(self, raw: dict[str, JSON]) -> None:
+        self.raw = raw
+
+    @property
+    def type(self) -> str:
+        """The kind, as the peer named it."""
+        return self.raw["type"]
+
+    def write(self) -> JSON:
+        """The block as it came."""
+        return self.raw
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, UnknownContent) and self.raw == other.raw
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType] - the raw block is mutable, as a dict is
+
+    def __repr__(self) -> str:
+        return f"UnknownContent({self.raw!r})"
+
+
+class _Block(Wire, Content, tag_field="type", kw_only=True):
+    meta: Meta | None = field(name="_meta", default=None)
+
+
+class TextContent(_Block, tag="text"):
+    """Text for the model or the user."""
+
+    text: str
+    annotations: Annotations | None = None
+
+
+class ImageContent(_Block, tag="image"):
+    """A picture; `data` is base64."""
+
+    data: str
+    mime_type: str
+    annotations: Annotations | None = None
+
+
+class AudioContent(_Block, tag="audio"):
+    """A sound; `data` is base64."""
+
+    data: str
+    mime_type: str
+    annotations: Annotations | None = None
+
+
+class ResourceLink(_Block, tag="resource_link"):
+    """A pointer to a resource that the client may read."""
+
+    uri: str
+    name: str
+    title: str | None = None
+    description: str | None = None
+    mime_type: str | None = None
+    size: int | None = None
+    annotations: Annotations | None = None
+    icons: list[Icon] | None = None
+
+
+class ResourceContents(Wire):
+    """What a resource holds: `text`, or `blob` in base64."""
+
+    uri: str
+    text: str | None = None
+    blob: str | None = None
+    mime_type: str | None = None
+    meta: Meta | None = field(name="_meta", default=None)
+
+
+class EmbeddedResource(_Block, tag="resource"):
+    """A resource, contents included."""
+
+    resource: ResourceContents
+    annotations: Annotations | None = None
+
+
+class ToolUseContent(_Block, tag="tool_use"):
+    """A model wants to call a tool (sampling with tools)."""
+
+    id: str
+    name: str
+    input: dict[str, JSON]
+
+
+class ToolResultContent(_Block, tag="tool_result"):
+    """What the tool said, told to the model (sampling with tools)."""
+
+    tool_use_id: str
+    content: list[Content]
+    structured_content: JSON | Unset = UNSET
+    is_error: bool | None = None
+
+
+KINDS: Final[dict[str, type[Content]]] = {
+    "text": TextContent,
+    "image": ImageContent,
+    "audio": AudioContent,
+    "resource_link": ResourceLink,
+    "resource": EmbeddedResource,
+    "tool_use": ToolUseContent,
+    "tool_result": ToolResultContent,
+}
+
+if TYPE_CHECKING:
+    Blocks: TypeAlias = Content | list[Content]
+    """One block, or several."""
+else:
+
+    class Blocks(Open, ABC):
+        """One block, or several. A class at run time: msgspec has no union of an open kind and a list."""
+
+        @classmethod
+        def read(cls, value: JSON) -> Content | list[Content]:
+            """The block, or the list of blocks."""
+            return [Content.read(item) for item in value] if isinstance(value, list) else Content.read(value)
+
+    Blocks.register(Content)
+    Blocks.register(list)

@@ -1,0 +1,221 @@
+"""Who is talking, what each side can do, and how a conversation opens: `initialize`, `server/discover`.
+
+Capabilities are the union of what all revisions define; `experimental` and `extensions` stay open.
+"""
+
+from typing import Literal, TypeAlias
+
+from msgspec import UNSET, Struct, field
+
+from toolpost.types.base import JSON, Icon, Params, ProgressToken, Result, Unset, Wire
+
+__all__ = [
+    "CLIENT_CAPABILITIES",
+    "CLIENT_INFO",
+    "LOG_LEVEL",
+    "PROTOCOL_VERSION",
+    "SERVER_INFO",
+    "SUBSCRIPTION_ID",
+    "Cacheable",
+    "ClientCapabilities",
+    "ClientTasksCapability",
+    "ClientTasksRequests",
+    "DiscoverResult",
+    "ElicitationCapability",
+    "ElicitationTasks",
+    "Implementation",
+    "InitializeParams",
+    "InitializeResult",
+    "ListCapability",
+    "LogLevel",
+    "Page",
+    "PageParams",
+    "RequestMeta",
+    "ResourcesCapability",
+    "SamplingCapability",
+    "SamplingTasks",
+    "ServerCapabilities",
+    "ServerTasksCapability",
+    "ServerTasksRequests",
+    "SetLevelParams",
+    "ToolsTasks",
+]
+
+PROTOCOL_VERSION = "io.modelcontextprotocol/protocolVersion"
+CLIENT_CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
+LOG_LEVEL = "io.modelcontextprotocol/logLevel"
+SERVER_INFO = "io.modelcontextprotocol/serverInfo"
+SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
+
+LogLevel: TypeAlias = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+JSONObject: TypeAlias = dict[str, JSON]
+
+
+class Implementation(Wire):
+    """The name tag of a client or a server."""
+
+    name: str
+    version: str
+    title: str | None = None
+    description: str | None = None
+    website_url: str | None = None
+    icons: list[Icon] | None = None
+
+
+class ListCapability(Wire):
+    """A list that the peer can read; `list_changed` promises a notice when it changes."""
+
+    list_changed: bool | None = None
+
+
+class ResourcesCapability(Wire):
+    """Resources; `subscribe` promises a notice when one that was asked about changes."""
+
+    list_changed: bool | None = None
+    subscribe: bool | None = None
+
+
+class SamplingCapability(Wire):
+    """The client asks its model on the server's behalf."""
+
+    context: JSONObject | None = None
+    tools: JSONObject | None = None
+
+
+class ElicitationCapability(Wire):
+    """The client asks its user on the server's behalf. Neither mode named means forms."""
+
+    form: JSONObject | None = None
+    url: JSONObject | None = None
+
+
+class SamplingTasks(Wire):
+    """Sampling as a task (2025-11-25)."""
+
+    create_message: JSONObject | None = None
+
+
+class ElicitationTasks(Wire):
+    """Elicitation as a task (2025-11-25)."""
+
+    create: JSONObject | None = None
+
+
+class ToolsTasks(Wire):
+    """Tool calls as tasks (2025-11-25)."""
+
+    call: JSONObject | None = None
+
+
+class ClientTasksRequests(Wire):
+    """What a client runs as a task (2025-11-25)."""
+
+    sampling: SamplingTasks | None = None
+    elicitation: ElicitationTasks | None = None
+
+
+class ServerTasksRequests(Wire):
+    """What a server runs as a task (2025-11-25)."""
+
+    tools: ToolsTasks | None = None
+
+
+class ClientTasksCapability(Wire):
+    """Tasks on the client (2025-11-25)."""
+
+    list: JSONObject | None = None
+    cancel: JSONObject | None = None
+    requests: ClientTasksRequests | None = None
+
+
+class ServerTasksCapability(Wire):
+    """Tasks on the server (2025-11-25)."""
+
+    list: JSONObject | None = None
+    cancel: JSONObject | None = None
+    requests: ServerTasksRequests | None = None
+
+
+class ClientCapabilities(Wire, kw_only=True):
+    """What a client can do for a server."""
+
+    roots: ListCapability | None = None
+    sampling: SamplingCapability | None = None
+    elicitation: ElicitationCapability | None = None
+    tasks: ClientTasksCapability | None = None
+    experimental: dict[str, JSONObject] | None = None
+    extensions: dict[str, JSONObject] | None = None
+
+
+class ServerCapabilities(Wire, kw_only=True):
+    """What a server can do for a client."""
+
+    tools: ListCapability | None = None
+    resources: ResourcesCapability | None = None
+    prompts: ListCapability | None = None
+    completions: JSONObject | None = None
+    logging: JSONObject | None = None
+    tasks: ServerTasksCapability | None = None
+    experimental: dict[str, JSONObject] | None = None
+    extensions: dict[str, JSONObject] | None = None
+
+
+class RequestMeta(Struct, kw_only=True):
+    """What the protocol itself reads in the `_meta` of a request; other keys stay in the raw bytes."""
+
+    progress_token: ProgressToken | Unset = field(name="progressToken", default=UNSET)
+    protocol_version: str | Unset = field(name=PROTOCOL_VERSION, default=UNSET)
+    client_capabilities: ClientCapabilities | Unset = field(name=CLIENT_CAPABILITIES, default=UNSET)
+    client_info: Implementation | Unset = field(name=CLIENT_INFO, default=UNSET)
+    log_level: LogLevel | Unset = field(name=LOG_LEVEL, default=UNSET)
+
+
+class InitializeParams(Params):
+    """How a client opens a session."""
+
+    protocol_version: str
+    capabilities: ClientCapabilities
+    client_info: Implementation
+
+
+class InitializeResult(Result):
+    """How a server opens a session."""
+
+    protocol_version: str
+    capabilities: ServerCapabilities
+    server_info: Implementation
+    instructions: str | None = None
+
+
+class Cacheable(Result, kw_only=True):
+    """A result that a client may keep for a while (2026-07-28)."""
+
+    ttl_ms: int | None = None
+    cache_scope: str | None = None
+
+
+class DiscoverResult(Cacheable):
+    """What a server is and can do (2026-07-28)."""
+
+    supported_versions: list[str]
+    capabilities: ServerCapabilities
+    instructions: str | None = None
+
+
+class SetLevelParams(Params):
+    """From which level on the client wants log messages."""
+
+    level: LogLevel
+
+
+class PageParams(Params):
+    """Which page of a list is wanted; no cursor means the first."""
+
+    cursor: str | None = None
+
+
+class Page(Cacheable, kw_only=True):
+    """One page of a list; no cursor means the last."""
+
+    next_cursor: str | None = None

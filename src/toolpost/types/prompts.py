@@ -1,0 +1,128 @@
+"""Prompts that a server offers to users, and the completion of arguments while they are typed.
+
+Completion serves resource templates too; it lives here because prompts need it most.
+"""
+
+from typing import TypeAlias
+
+from msgspec import field
+
+from toolpost.types.base import Icon, Meta, Params, Result, Role, Wire
+from toolpost.types.content import Content
+from toolpost.types.inputs import AnswerParams
+from toolpost.types.lifecycle import Page
+
+__all__ = [
+    "CompleteParams",
+    "CompleteResult",
+    "Completion",
+    "CompletionArgument",
+    "CompletionContext",
+    "GetPromptParams",
+    "GetPromptResult",
+    "ListPromptsResult",
+    "Prompt",
+    "PromptArgument",
+    "PromptMessage",
+    "PromptReference",
+    "Reference",
+    "ResourceReference",
+]
+
+
+class PromptArgument(Wire):
+    """What a prompt wants to know."""
+
+    name: str
+    title: str | None = None
+    description: str | None = None
+    required: bool | None = None
+
+
+class Prompt(Wire):
+    """A conversation starter with gaps to fill."""
+
+    name: str
+    title: str | None = None
+    description: str | None = None
+    arguments: list[PromptArgument] | None = None
+    icons: list[Icon] | None = None
+    meta: Meta | None = field(name="_meta", default=None)
+
+
+class ListPromptsResult(Page):
+    """One page of the prompts."""
+
+    prompts: list[Prompt]
+
+
+class GetPromptParams(AnswerParams):
+    """Which prompt is wanted, with which gaps filled."""
+
+    name: str
+    arguments: dict[str, str] | None = None
+
+
+class PromptMessage(Wire):
+    """One turn of the conversation."""
+
+    role: Role
+    content: Content
+
+
+class GetPromptResult(Result):
+    """The prompt, filled in."""
+
+    messages: list[PromptMessage]
+    description: str | None = None
+
+
+class PromptReference(Wire, tag_field="type", tag="ref/prompt"):
+    """The prompt whose argument is being typed."""
+
+    name: str
+    title: str | None = None
+
+
+class ResourceReference(Wire, tag_field="type", tag="ref/resource"):
+    """The resource template whose variable is being typed; `uri` is the template."""
+
+    uri: str
+
+
+Reference: TypeAlias = PromptReference | ResourceReference
+
+
+class CompletionArgument(Wire):
+    """What has been typed so far."""
+
+    name: str
+    value: str
+
+
+class CompletionContext(Wire):
+    """The arguments that are already known."""
+
+    arguments: dict[str, str] | None = None
+
+
+class CompleteParams(Params):
+    """What is to be completed."""
+
+    ref: Reference
+    argument: CompletionArgument
+    context: CompletionContext | None = None
+
+
+class Completion(Wire):
+    """How it might go on: at most 100 values, best first."""
+
+    values: list[str]
+    total: int | None = None
+    has_more: bool | None = None
+
+
+class CompleteResult(Result):
+    """How it might go on."""
+
+    completion: Completion

@@ -1,0 +1,98 @@
+"""Tasks as the core of 2025-11-25 has them: requests whose result is fetched later.
+
+The extension of 2026-07-28 speaks differently and brings its own types.
+"""
+
+from typing import Literal, TypeAlias
+
+from toolpost.types.base import Params, Result, Wire
+from toolpost.types.lifecycle import Page
+from toolpost.types.notices import NoticeParams
+
+__all__ = [
+    "RELATED_TASK",
+    "CreateTaskResult",
+    "ListTasksResult",
+    "RelatedTask",
+    "Task",
+    "TaskMetadata",
+    "TaskParams",
+    "TaskPayload",
+    "TaskResult",
+    "TaskStatus",
+    "TaskStatusParams",
+]
+
+RELATED_TASK = "io.modelcontextprotocol/related-task"
+
+TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
+
+
+class TaskMetadata(Wire):
+    """The wish that a request be run as a task, and for how long its result is kept."""
+
+    ttl: int | None = None
+
+
+class RelatedTask(Wire):
+    """The task that a message belongs to; stands in `_meta`."""
+
+    task_id: str
+
+
+class Task(Wire):
+    """The state of a task. A `ttl` of None means that it is kept for ever."""
+
+    task_id: str
+    status: TaskStatus
+    created_at: str
+    last_updated_at: str
+    ttl: int | None
+    poll_interval: int | None = None
+    status_message: str | None = None
+
+
+class CreateTaskResult(Result):
+    """The answer to a request that became a task."""
+
+    task: Task
+
+
+class TaskParams(Params):
+    """Which task is meant."""
+
+    task_id: str
+
+
+class TaskResult(Result):
+    """The state of a task, as `tasks/get` and `tasks/cancel` answer."""
+
+    task_id: str
+    status: TaskStatus
+    created_at: str
+    last_updated_at: str
+    ttl: int | None
+    poll_interval: int | None = None
+    status_message: str | None = None
+
+
+class TaskPayload(Result):
+    """The result of the request behind a task: its members stand in `raw`."""
+
+
+class ListTasksResult(Page):
+    """One page of the tasks."""
+
+    tasks: list[Task]
+
+
+class TaskStatusParams(NoticeParams):
+    """A task has moved on."""
+
+    task_id: str
+    status: TaskStatus
+    created_at: str
+    last_updated_at: str
+    ttl: int | None
+    poll_interval: int | None = None
+    status_message: str | None = None

@@ -1,0 +1,73 @@
+"""Tools: what a server lets a model do, and how a call is asked for and answered.
+
+Schemas are kept as they are, with every keyword; nobody here reads them.
+"""
+
+from msgspec import UNSET, Raw, field
+
+from toolpost.types.base import JSON, Icon, Meta, Result, Unset, Wire
+from toolpost.types.content import Content
+from toolpost.types.inputs import AnswerParams
+from toolpost.types.lifecycle import Page
+from toolpost.types.tasks import TaskMetadata
+
+__all__ = [
+    "CallToolParams",
+    "CallToolResult",
+    "ListToolsResult",
+    "Tool",
+    "ToolAnnotations",
+    "ToolExecution",
+]
+
+
+class ToolAnnotations(Wire, kw_only=True):
+    """Hints about a tool, not to be trusted from a server that is not."""
+
+    title: str | None = None
+    read_only_hint: bool | None = None
+    destructive_hint: bool | None = None
+    idempotent_hint: bool | None = None
+    open_world_hint: bool | None = None
+
+
+class ToolExecution(Wire):
+    """Whether a call may, must or must not be a task (2025-11-25)."""
+
+    task_support: str | None = None
+
+
+class Tool(Wire):
+    """A function that a model may call."""
+
+    name: str
+    input_schema: dict[str, JSON]
+    description: str | None = None
+    title: str | None = None
+    output_schema: dict[str, JSON] | None = None
+    annotations: ToolAnnotations | None = None
+    icons: list[Icon] | None = None
+    execution: ToolExecution | None = None
+    meta: Meta | None = field(name="_meta", default=None)
+
+
+class ListToolsResult(Page):
+    """One page of the tools."""
+
+    tools: list[Tool]
+
+
+class CallToolParams(AnswerParams):
+    """Which tool is called, with what; the arguments stay raw until the tool is known."""
+
+    name: str
+    arguments: Raw | Unset = UNSET
+    task: TaskMetadata | None = None
+
+
+class CallToolResult(Result):
+    """What a tool said. A `structured_content` of None is a value: JSON's null."""
+
+    content: list[Content]
+    structured_content: JSON | Unset = UNSET
+    is_error: bool | None = None

@@ -1,0 +1,58 @@
+"""What all tests share: the specification as fixtures, and how hypothesis searches.
+
+`proof.py` counts which rules the tests prove; `specification.py` knows where the specification lies.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import hypothesis
+import pytest
+from hypothesis.configuration import set_hypothesis_home_dir
+from hypothesis.database import DirectoryBasedExampleDatabase
+
+import specification
+
+pytest_plugins = ["proof"]
+
+_HYPOTHESIS = Path(__file__).resolve().parents[1] / ".cache" / "hypothesis"
+
+# Steady: the same examples in every run, so a red test is red because of the change under test.
+# Thorough: new examples in every run; those that failed are kept and tried first the next time.
+set_hypothesis_home_dir(_HYPOTHESIS)
+hypothesis.settings.register_profile("steady", derandomize=True, deadline=None, max_examples=100)
+hypothesis.settings.register_profile(
+    "thorough",
+    deadline=None,
+    max_examples=1000,
+    database=DirectoryBasedExampleDatabase(_HYPOTHESIS / "examples"),
+)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
+
+
+@pytest.fixture(scope="session")
+def spec() -> Path:
+    """The folder of the specification. Where it must be there, `proof.py` has stopped the run already."""
+    absence = specification.absence()
+    if absence:
+        pytest.skip(reason=absence)
+    return specification.folder()
+
+
+@pytest.fixture(scope="session")
+def schemas(spec: Path) -> Mapping[str, dict[str, Any]]:
+    """The official JSON Schemas by revision, oldest first."""
+    return {path.stem: json.loads(path.read_bytes()) for path in sorted((spec / "schema").glob("*.json"))}
+
+
+@pytest.fixture(scope="session")
+def examples(spec: Path) -> Mapping[str, Mapping[str, bytes]]:
+    """The official example messages of the newest revision as they stand: name of the type → name → bytes."""
+    newest = max((spec / "examples").iterdir())
+    return {
+        kind.name: {path.stem: path.read_bytes() for path in sorted(kind.glob("*.json"))}
+        for kind in sorted(newest.iterdir())
+    }

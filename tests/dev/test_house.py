@@ -1,0 +1,208 @@
+"""Each house rule on tiny trees that keep it and on tiny trees that break it."""
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "dev" / "house.py"
+
+
+def load():
+    spec = importlib.util.spec_from_file_location("house", SCRIPT)
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["house"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+house = load()
+
+TOP = "src/toolpost/__init__.py"
+ERRORS = "src/toolpost/errors.py"
+THING = "src/toolpost/protocol/thing.py"
+METHODS = "src/toolpost/protocol/methods.py"
+REVISIONS = "src/toolpost/protocol/revisions.py"
+CODE = "x = 1\n" * 10
+ESSAY = '"""Essay.\n' + "more\n" * 9 + '"""\n'
+
+# rule, path, content
+KEEP = [
+    (house.module_size, THING, "#\n" * 600),
+    (house.module_size, "tests/test_long.py", "#\n" * 601),
+    (house.module_docstring, THING, '"""Owns things.\n\nKnows nothing else.\n"""\n' + CODE),
+    (house.module_docstring, THING, '"""Owns little."""\n'),
+    (house.module_docstring, THING, ""),
+    (house.module_docstring, "src/toolpost/__main__.py", CODE),
+    (house.module_docstring, ERRORS, ESSAY),
+    (house.names, "src/toolpost/server/handler.py", "class Handler: ...\nclass Simple: ...\n"),
+    (house.names, "src/toolpost/types/base.py", "class Base: ...\n"),
+    (house.names, "tests/types/test_base.py", ""),
+    (house.revision_literals, THING, 'x = "since 2025-11-25"\ny = "2025-11"\n'),
+    (house.revision_literals, METHODS, 'x = "2025-11-25"\n'),
+    (house.revision_literals, REVISIONS, 'x = "2025-11-25"\n'),
+    (house.revision_literals, "tests/test_x.py", 'x = "2025-11-25"\n'),
+    (house.revision_order, THING, "revision == other\nsize < 5\nlen(date) > 3\n"),
+    (house.revision_order, REVISIONS, "a.date < b.date\n"),
+    (
+        house.module_exports,
+        THING,
+        '__all__ = ["F", "g", "x"]\nclass F: ...\nasync def g(): ...\nx, y = 1, 2\n',
+    ),
+    (house.module_exports, THING, '__all__ = ["a", "b"]\nfrom m import a\nif a:\n    b: int = 1\n'),
+    (
+        house.module_exports,
+        THING,
+        '__all__ = ["a", "b"]\ntry:\n    import c as a\nexcept E: ...\nelse:\n    b = 1\n',
+    ),
+    (house.module_exports, "src/toolpost/protocol/_inner.py", "x = 1\n"),
+    (house.module_exports, "src/toolpost/types/__init__.py", ""),
+    (house.module_exports, "src/toolpost/run.py", "x = 1\n"),
+    (house.package_exports, "README.md", "no package yet"),
+    (house.package_exports, TOP, '"""Nothing yet."""'),
+    (
+        house.package_exports,
+        TOP,
+        '__all__ = ["Late"]\ndef __getattr__(name):\n    return {"Late": 1}[name]\n',
+    ),
+    (house.links, "a.md", "[web](https://example.com/x) [mail](mailto:a@example.com) `[code](gone.md)`\n"),
+    (house.links, "a.md", "[down](#start)\n# Start\n```md\n[block](gone.md)\n```\n"),
+    (house.links, "a.md", "# A `coded` part, and more\n[it](a.md#a-coded-part-and-more)\n"),
+    (house.links, "a.md", "# Same\n# Same ##\n[first](#same), [second]\n\n[second]: #same-1\n"),
+    (house.links, "a.md", "# [Linked](a.md) words\n[it](#linked-words)\n"),
+    (house.links, "docs/a b.md", "[self](a%20b.md), ![self](<../docs/a%20b.md>), [folder](../docs)\n"),
+    (house.machine_words, "a.md", "src/work/x ../root/x https://example.com/work/ /home/<name>/ {x}/root/"),
+    (house.machine_words, "a.md", "file:///home/user/project, ~/work/x, pypi.org/project/toolpost"),
+    (
+        house.excuses,
+        "a.py",
+        "import b  # noqa: F401 - for its effect\nc = 'see # noqa'\n# why noqa is rare\n",
+    ),
+    (house.excuses, "a.py", "@pytest.mark.skipif(x, reason='no forks')\ndef f(): skip()\n"),
+    (house.excuses, "a.py", "tree.skip(3)\npytest.skip(reason='why')\n"),
+    (house.excuses, "a.md", "import b  # noqa\n"),
+]
+
+# rule, path, content, line, what is said
+BREAK = [
+    (house.module_size, THING, "#\n" * 601, 601, "601 lines, 600 are the limit"),
+    (house.module_docstring, THING, CODE, 1, "docstring lines: 0, wanted: 2 to 6"),
+    (house.module_docstring, THING, '"""One line."""\n' + CODE, 1, "docstring lines: 1, wanted"),
+    (house.module_docstring, THING, ESSAY, 1, "docstring lines: 10, wanted"),
+    (house.module_docstring, ERRORS, CODE, 1, "docstring lines: 0, wanted"),
+    (house.names, "src/toolpost/protocol/base.py", "", 1, "`base` names no thing"),
+    (house.names, "src/toolpost/utils/text.py", "", 1, "`utils` names no thing"),
+    (house.names, "src/toolpost/tool_manager.py", "", 1, "`tool_manager` names no thing"),
+    (house.names, "src/toolpost/tool_handler.py", "", 1, "`tool_handler` names no thing"),
+    (house.names, THING, "class SessionManager: ...", 1, "class `SessionManager` names no thing"),
+    (house.names, THING, "\nclass HTTPHandler: ...", 2, "class `HTTPHandler` names no thing"),
+    (house.revision_literals, THING, '\nx = ["2025-11-25"]\n', 2, "revision 2025-11-25 as a literal"),
+    (house.revision_literals, THING, 'x = b"2025-11-25"\n', 1, "revision 2025-11-25 as a literal"),
+    (house.revision_order, THING, "\nold >= peer.revision\n", 2, "orders by `revision`"),
+    (house.revision_order, THING, "first <= revision.date < last\n", 1, "orders by `date`"),
+    (house.module_exports, THING, "x = 1\n", 1, "no `__all__`"),
+    (house.module_exports, THING, "__all__ = sorted(x)\n", 1, "no `__all__`"),
+    (house.module_exports, THING, '__all__ = ["x"]\nx.y = 1\n', 1, "`x`, which the module does not define"),
+    (house.module_exports, THING, '__all__ = ["x", "x"]\nx = 1\n', 1, "`x` twice"),
+    (house.package_exports, TOP, '__all__ = ["Gone"]\n', 1, "`Gone`, which `toolpost` does not have"),
+    (house.package_exports, TOP, '__all__ = ["x", "x"]\nx = 1\n', 1, "`x` twice"),
+    (
+        house.package_exports,
+        TOP,
+        "import nowhere_at_all\n",
+        1,
+        "`import toolpost` fails: ModuleNotFoundError",
+    ),
+    (house.links, "a.md", "\nsee [b](b.md)", 2, "the link to b.md is dead: there is no such file"),
+    (house.links, "a.md", "[b]: b.md", 1, "the link to b.md is dead: there is no such file"),
+    (house.links, "a.md", "[b](#b)\n# A", 1, "the link to #b is dead: there is no such heading"),
+    (house.links, "a.md", "~~~\n# A\n~~~\n[a](#a)", 4, "the link to #a is dead: there is no such heading"),
+    (house.links, "a.md", "[b](../b.md)", 1, "the link to ../b.md is dead: it leaves the repository"),
+    # Written in two pieces, because the rule reads this file too.
+    (house.machine_words, "a.md", f"\nsee /{'work'}/main", 2, f"/{'work'}/ is a local path"),
+    (house.machine_words, "a.txt", f"file:///{'root'}/x", 1, f"/{'root'}/ is a local path"),
+    (house.machine_words, "a.py", f"'/home/{'ann'}/x'", 1, f"/home/{'ann'}/ is a local path"),
+    (house.machine_words, "a.lock", f"https://pypi.org/{'simple'}/x", 1, "is a package index"),
+    (house.excuses, "a.py", "\nimport b  # noqa: F401\n", 2, "`noqa` without a reason"),
+    (house.excuses, "a.py", "# ruff: noqa\n", 1, "`ruff: noqa` without a reason"),
+    (house.excuses, "a.py", "x = 1  # type: ignore[x]  # more\n", 1, "`type: ignore` without a reason"),
+    (house.excuses, "a.py", "x = 1  # so - y  # pyright: ignore\n", 1, "`pyright: ignore` without a reason"),
+    (house.excuses, "a.py", "if x:  # pragma: no cover\n    y\n", 1, "`pragma: no cover` without a reason"),
+    (house.excuses, "a.py", "@pytest.mark.skip\ndef f(): ...\n", 1, "`pytest.mark.skip` without a reason"),
+    (
+        house.excuses,
+        "a.py",
+        "@pytest.mark.xfail(x)\nclass F: ...\n",
+        1,
+        "`pytest.mark.xfail` without a reason",
+    ),
+    (house.excuses, "a.py", "\npytest.importorskip('x')\n", 2, "`pytest.importorskip` without a reason"),
+]
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(monkeypatch):
+    """The `toolpost` of a tiny tree is not the one whose coverage counts."""
+    monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
+
+
+def plant(root: Path, files: dict[str, str | bytes]) -> Path:
+    for path, content in files.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return root
+
+
+@pytest.mark.parametrize(("rule", "path", "content"), KEEP)
+def test_a_tree_that_keeps_the_rule(rule, path, content, tmp_path):
+    assert list(rule(house.Tree(plant(tmp_path, {path: content})))) == []
+
+
+@pytest.mark.parametrize(("rule", "path", "content", "line", "said"), BREAK)
+def test_a_tree_that_breaks_the_rule(rule, path, content, line, said, tmp_path):
+    (finding,) = rule(house.Tree(plant(tmp_path, {path: content})))
+    assert (finding.path, finding.line) == (path, line)
+    assert said in finding.text
+
+
+def test_every_rule_is_kept_and_broken_above():
+    assert {case[0] for case in KEEP} == {case[0] for case in BREAK} == {*house.RULES}
+
+
+def test_all_findings_are_printed_in_order_and_fail_the_run(tmp_path, capsys):
+    plant(tmp_path, {"b.md": "[x](x.md)", "a.py": "x = 1  # noqa\n"})
+    assert house.main(tmp_path) == 1
+    assert capsys.readouterr().out.splitlines() == [
+        "a.py:1: `noqa` without a reason; write ` - why` behind it",
+        "b.md:1: the link to x.md is dead: there is no such file; correct or remove it",
+    ]
+
+
+def test_a_tree_that_keeps_all_rules_is_told_so_in_one_line(tmp_path, capsys):
+    plant(tmp_path, {"a.md": "# A", "a.png": b"\x89PNG", ".venv/x.md": "[x](x.md)", "dist/x.md": "[x](x.md)"})
+    assert house.main(tmp_path) == 0
+    assert capsys.readouterr().out == f"house rules: {len(house.RULES)} rules, 1 files, all hold\n"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+def test_git_says_which_files_are_ours(tmp_path):
+    plant(
+        tmp_path, {".gitignore": "made/\n", "made/x.md": "", "build/kept.md": "", "gone.md": "", "new.md": ""}
+    )
+    subprocess.run(["git", "init", "--quiet", str(tmp_path)], check=True)
+    subprocess.run(["git", "-C", str(tmp_path), "add", "build", "gone.md"], check=True)
+    (tmp_path / "gone.md").unlink()
+    assert [file.path for file in house.Tree(tmp_path).files] == [".gitignore", "build/kept.md", "new.md"]
+
+
+def test_the_script_checks_the_folder_that_it_is_given(tmp_path):
+    plant(tmp_path, {"a.md": "[x](x.md)"})
+    run = subprocess.run(
+        [sys.executable, str(SCRIPT), str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert (run.returncode, run.stdout[:7], run.stderr) == (1, "a.md:1:", "")

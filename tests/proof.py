@@ -1,0 +1,114 @@
+"""A pytest plugin: which rules of the specification do the tests prove?
+
+A test names the rules that it proves with `@pytest.mark.requirement("MSG-5", ...)`. A rule is proven when at
+least one test that names it passed and none that names it failed. The plugin refuses ids that do not exist
+and prints what is proven at the end of the run; it does not judge how well a test proves its rule.
+"""
+
+from collections.abc import Generator, Iterator
+
+import pytest
+
+import specification
+
+_PROPERTY = "requirement"
+"""Ids travel in the user properties of reports: pytest-xdist carries these from worker to controller."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addini(
+        "requirement_sections",
+        "sections of REQUIREMENTS.md in the summary, unless --requirements names others",
+        type="args",
+        default=["MSG", "ERR", "META", "HDR"],
+    )
+    parser.getgroup("requirements").addoption(
+        "--requirements",
+        metavar="MSG,HTTP,...|all|none",
+        help="sections of REQUIREMENTS.md in the summary of proven rules",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    absence = specification.absence()
+    if absence and specification.demanded():
+        raise pytest.UsageError(absence)
+    rules = {} if absence else specification.rules()
+    sections = _sections(config, known=list(rules))
+    config.pluginmanager.register(Proof(rules, sections, absence), "proof of rules")
+
+
+def _sections(config: pytest.Config, known: list[str]) -> list[str]:
+    option: str | None = config.getoption("--requirements")
+    if option == "none":
+        return []
+    if option == "all":
+        return known
+    sections: list[str] = option.split(",") if option else config.getini("requirement_sections")
+    unknown = [section for section in sections if known and section not in known]
+    if unknown:
+        raise pytest.UsageError(
+            f"REQUIREMENTS.md has no section {', '.join(unknown)}; "
+            f"name some of {', '.join(known)}, or all, or none"
+        )
+    return sections
+
+
+class Proof:
+    """The rules, and what the tests said about them so far.
+
+    Args:
+        rules: all ids by section; empty when the specification is missing.
+        sections: the sections to print.
+        absence: why the specification is missing, where it is.
+    """
+
+    def __init__(self, rules: dict[str, list[str]], sections: list[str], absence: str | None) -> None:
+        self.rules = rules
+        self.sections = sections
+        self.absence = absence
+        self.ids = {id_ for ids in rules.values() for id_ in ids}
+        self.passed: set[str] = set()
+        self.failed: set[str] = set()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(self) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        report = yield
+        items = [node for node in report.result or () if isinstance(node, pytest.Item)]
+        mistakes = [mistake for item in items for mistake in self._claim(item)]
+        if mistakes:
+            report.outcome, report.longrepr, report.result = "failed", "\n".join(mistakes), []
+        return report
+
+    def _claim(self, item: pytest.Item) -> Iterator[str]:
+        """Note on a test which rules it names; yield what is wrong about that."""
+        marks = list(item.iter_markers("requirement"))
+        path, line, name = item.location
+        where = f"{path}:{(line or 0) + 1}: {name}"
+        if not all(mark.args for mark in marks):
+            yield f'{where} has a requirement mark without ids; write @pytest.mark.requirement("MSG-5")'
+        for id_ in dict.fromkeys(id_ for mark in marks for id_ in mark.args):
+            item.user_properties.append((_PROPERTY, id_))
+            if id_ not in self.ids and not self.absence:
+                yield f"{where} names the rule {id_}, which REQUIREMENTS.md does not have"
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        ids = [str(value) for name, value in report.user_properties if name == _PROPERTY]
+        if report.failed:
+            self.failed.update(ids)
+        elif report.passed and report.when == "call" and not hasattr(report, "wasxfail"):
+            self.passed.update(ids)
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.sections or terminalreporter.config.getoption("collectonly"):
+            return
+        terminalreporter.section("rules of the specification")
+        for line in [self.absence] if self.absence else map(self._line, self.sections):
+            terminalreporter.line(line)
+
+    def _line(self, section: str) -> str:
+        ids = self.rules[section]
+        proven = self.passed - self.failed
+        open_ = [id_ for id_ in ids if id_ not in proven]
+        tail = f"; not proven: {' '.join(open_)}" if open_ else ""
+        return f"{section} {len(ids) - len(open_)}/{len(ids)} proven{tail}"
