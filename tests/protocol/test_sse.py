@@ -259,7 +259,7 @@ def test_an_event_comes_with_its_last_byte_and_does_not_wait_for_the_next():
 def test_an_event_is_an_immutable_value():
     assert Event(b"1") == Event(b"1", "message", "")
     with pytest.raises(AttributeError):
-        Event(b"1").data = b"2"  # pyright: ignore[reportAttributeAccessIssue]
+        Event(b"1").data = b"2"  # pyright: ignore[reportAttributeAccessIssue] - that it fails is the point
 
 
 # --------------------------------------------------------------------- limits

@@ -7,7 +7,7 @@ to is told by the message itself. Knows nothing of transports.
 
 from collections.abc import Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from toolpost.errors import (
     InvalidParams,
@@ -208,12 +208,10 @@ class Stateless:
         Raises:
             InvalidParams: it does not; the text names what is missing.
         """
-        for key, value in (
-            (PROTOCOL_VERSION, meta.protocol_version),
-            (CLIENT_CAPABILITIES, meta.client_capabilities),
-        ):
-            if value is UNSET:
-                raise InvalidParams(f"Invalid params: _meta lacks {key}")
+        if meta.protocol_version is UNSET:
+            raise InvalidParams(f"Invalid params: _meta lacks {PROTOCOL_VERSION}")
+        if meta.client_capabilities is UNSET:
+            raise InvalidParams(f"Invalid params: _meta lacks {CLIENT_CAPABILITIES}")
 
     def open(self, connection: "Connection") -> "Outgoing":
         """`server/discover`: nothing has to be opened, but it tells what the server is and can do."""
@@ -222,8 +220,8 @@ class Stateless:
     def admit(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:  # noqa: ARG002 - a hook
         """Whoever the request says it comes from (VER-1)."""
         self.require(meta)
-        requested = meta.protocol_version
-        revision = REVISIONS.get(str(requested))
+        requested = cast("str", meta.protocol_version)
+        revision = REVISIONS.get(requested)
         if revision is None or not revision.stateless or revision.date not in connection.party.supported:
             raise UnsupportedRevision(
                 f"Unsupported protocol version: {requested}",

@@ -13,6 +13,7 @@ from toolpost.protocol.revisions import Revision
 from toolpost.types.asks import CreateMessageParams, CreateMessageResult, SamplingMessage
 from toolpost.types.base import JSON, UNSET, Wire
 from toolpost.types.content import (
+    KINDS,
     AudioContent,
     Blocks,
     Content,
@@ -29,6 +30,8 @@ __all__ = ["lower"]
 
 W = TypeVar("W", bound=Wire)
 
+_TAGS: Final = {kind: tag for tag, kind in KINDS.items()}
+
 
 def lower(value: W, revision: Revision) -> W:
     """The value as a peer of `revision` can read it: itself where nothing has to change."""
@@ -38,20 +41,17 @@ def lower(value: W, revision: Revision) -> W:
 
 def _blocks(blocks: list[Content], kinds: frozenset[str]) -> list[Content]:
     """The blocks, the same list where all of them are known."""
-    if all(_kind(block) in kinds for block in blocks):
-        return blocks
-    return [_block(block, kinds) for block in blocks]
+    for block in blocks:
+        if _TAGS.get(type(block)) not in kinds:
+            return [_block(block, kinds) for block in blocks]
+    return blocks
 
 
 def _block(block: Content, kinds: frozenset[str]) -> Content:
     """The block, as text where its kind is not known; for what we do not know either, its author answers."""
-    if _kind(block) in kinds or isinstance(block, UnknownContent):
+    if _TAGS.get(type(block)) in kinds or isinstance(block, UnknownContent):
         return block
     return TextContent(_TEXTS.get(type(block), _json)(block))
-
-
-def _kind(block: Content) -> str:
-    return cast("str", block.__struct_config__.tag) if isinstance(block, Wire) else ""
 
 
 def _link(block: ResourceLink) -> str:
@@ -119,7 +119,7 @@ def _describes_object(schema: dict[str, JSON] | None) -> bool:
 
 
 def _prompt(result: GetPromptResult, revision: Revision) -> GetPromptResult:
-    if all(_kind(message.content) in revision.content for message in result.messages):
+    if all(_TAGS.get(type(message.content)) in revision.content for message in result.messages):
         return result
     lowered = copy(result)
     lowered.messages = [

@@ -185,9 +185,7 @@ class Template:
 
 def _parse(text: str) -> _Parts:
     if len(text) > MAX_TEMPLATE:
-        raise ValueError(
-            f"a URI template of {len(text)} characters is too long: shorten it to {MAX_TEMPLATE}"
-        )
+        raise ValueError(f"a URI template has at most {MAX_TEMPLATE} characters, not {len(text)}: shorten it")
     literal, *chunks = text.split("{")
     parts: _Parts = [_literal(text, 0, literal)]
     at = len(literal) + 1
@@ -228,7 +226,7 @@ def _variable(text: str, at: int, spec: str) -> _Variable:
     end = found.end() if found else 0
     if not found or end < len(spec):
         do = "write letters, digits, '_' and single dots, then nothing, '*', or ':' and a number up to 9999"
-        raise _bad(text, at + end, f"{_shown(spec)} stops being a variable", do)
+        raise _bad(text, at + end, f"{_shown(spec)} is not a variable", do)
     return _Variable(found[1], prefix=int(found[2] or 0), explode=spec.endswith("*"))
 
 

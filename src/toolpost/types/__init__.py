@@ -44,6 +44,7 @@ from toolpost.types.base import (
     Wire,
 )
 from toolpost.types.content import (
+    KINDS,
     AudioContent,
     Blocks,
     Content,
@@ -155,6 +156,7 @@ __all__ = [
     "CLIENT_CAPABILITIES",
     "CLIENT_INFO",
     "JSON",
+    "KINDS",
     "LOG_LEVEL",
     "PROTOCOL_VERSION",
     "RELATED_TASK",

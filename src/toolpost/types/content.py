@@ -12,6 +12,7 @@ from msgspec import UNSET, convert, field
 from toolpost.types.base import JSON, Annotations, Icon, Meta, Open, Unset, Wire, dec_hook
 
 __all__ = [
+    "KINDS",
     "AudioContent",
     "Blocks",
     "Content",
