@@ -260,6 +260,8 @@ def _pieces(variable: _Variable, value: Value, form: _Form) -> list[str]:
         return []
     if isinstance(value, str | bytes) or not isinstance(value, Mapping | Sequence):
         return [_piece(name, _encoded(name, value, form, prefix), form)]
+    if not value:
+        return []
     if prefix:
         raise ValueError(f"the variable {name!r} is cut to {prefix} characters: give it text, not a list")
     if isinstance(value, Mapping):
@@ -272,7 +274,7 @@ def _pieces(variable: _Variable, value: Value, form: _Form) -> list[str]:
         items = [_encoded(name, item, form) for item in value]
         exploded = [_piece(name, item, form) for item in items]
         joined = ",".join(items)
-    if explode or not exploded:
+    if explode:
         return exploded
     return [f"{name}={joined}" if form.named else joined]
 
