@@ -7,7 +7,7 @@ Owns what can go wrong and how it is told to a person; knows nothing of bytes, e
     │  ├─ ParseError · InvalidRequest · MethodNotFound · InvalidParams · InternalError
     │  ├─ ResourceNotFound          its code depends on the era
     │  ├─ HeaderMismatch · MissingCapability · UnsupportedRevision
-    │  └─ UrlElicitationRequired · UserRejected
+    │  └─ UrlElicitationRequired · UserRejected · RateLimited
     ├─ ToolError                    a tool says no: becomes an `isError` result, not a protocol error
     ├─ ProtocolError
     │  ├─ LocalProtocolError        we attempted what this state or revision forbids
@@ -40,6 +40,7 @@ __all__ = [
     "ParseError",
     "ProtocolError",
     "RPCError",
+    "RateLimited",
     "RemoteProtocolError",
     "RequestTimeout",
     "ResourceNotFound",
@@ -203,6 +204,14 @@ class UserRejected(RPCError):
     kind = "user rejected"
 
 
+class RateLimited(RPCError):
+    """The client has asked too much in too short a time. The code is ours, outside the reserved (ERR-8)."""
+
+    code = 429
+    kind = "rate limited"
+    retry_safe = True
+
+
 CODES: Final[dict[int, type[RPCError]]] = {
     kind.code: kind
     for kind in (
@@ -217,6 +226,7 @@ CODES: Final[dict[int, type[RPCError]]] = {
         UnsupportedRevision,
         UrlElicitationRequired,
         UserRejected,
+        RateLimited,
     )
 }
 """JSON-RPC code → class; the other direction is the class's `code`."""

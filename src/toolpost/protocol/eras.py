@@ -13,7 +13,6 @@ from toolpost.errors import (
     InvalidParams,
     LocalProtocolError,
     MissingCapability,
-    UnsupportedRevision,
 )
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import Reader, Unfit
@@ -223,10 +222,7 @@ class Stateless:
         requested = cast("str", meta.protocol_version)
         revision = REVISIONS.get(requested)
         if revision is None or not revision.stateless or revision.date not in connection.party.supported:
-            raise UnsupportedRevision(
-                f"Unsupported protocol version: {requested}",
-                {"supported": list(connection.party.supported), "requested": requested},
-            )
+            raise connection.party.refusal(requested)
         return Peer(
             revision,
             meta.client_capabilities or None,

@@ -13,7 +13,6 @@ from toolpost.errors import (
     MethodNotFound,
     RemoteProtocolError,
     RPCError,
-    UnsupportedRevision,
     from_wire,
 )
 from toolpost.protocol import jsonrpc
@@ -127,11 +126,7 @@ def _greeted(connection: "Connection", params: InitializeParams) -> Peer:
     """The client that opens a session."""
     revision = negotiate(params.protocol_version, connection.party.supported)
     if revision is None:
-        supported = list(connection.party.supported)
-        raise UnsupportedRevision(
-            f"Unsupported protocol version: there is no handshake here, only {', '.join(supported)}",
-            {"supported": supported, "requested": params.protocol_version},
-        )
+        raise connection.party.refusal(params.protocol_version)
     connection.lifecycle.move("initialize")
     return Peer(revision, params.capabilities, params.client_info)
 

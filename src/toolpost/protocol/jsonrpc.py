@@ -6,6 +6,7 @@ could be read, the id. Knows no method, no revision and no transport.
 """
 
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
@@ -40,6 +41,9 @@ MAX_DEPTH: Final = 64
 
 MAX_BATCH: Final = 100
 """How many messages a batch may hold: one line must not be able to start unbounded work."""
+
+MAX_BATCH_BYTES: Final = 1024 * 1024
+"""How long a batch may be: its items are told apart before they are counted, and each costs memory."""
 
 T = TypeVar("T")
 
@@ -101,10 +105,7 @@ class _Name(str):
     """A member's name that is equal to no other, so that a dict of them keeps duplicates."""
 
     __slots__ = ()
-    __hash__ = object.__hash__
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
+    __hash__ = object.__hash__  # two objects never share one, so a dict never asks whether they are equal
 
 
 def _name(_kind: type[Any], value: JSON) -> _Name:
@@ -118,7 +119,8 @@ _NAMES: Final = msgspec.json.Decoder(dict[_Name, Raw], dec_hook=_name)
 _ITEMS: Final = msgspec.json.Decoder(list[Raw])
 _ID: Final = msgspec.json.Decoder(int | str | float)
 
-_NOT_BRACKETS: Final = bytes(code for code in range(256) if code not in b"[]{}")
+_NOT_MARKS: Final = bytes(code for code in range(256) if code not in b'[]{}"')
+_STEPS: Final = bytes(1 if code in b"[{" else 0xFF for code in range(256))  # up, or down: 0xFF is a signed -1
 _BOM: Final = b"\xef\xbb\xbf"
 
 # The shortest envelope around method, params and the like. Whatever a message is longer than its parts by
@@ -216,13 +218,11 @@ def _deeper(data: bytes, depth: int) -> bool:
     """Whether brackets outside strings nest deeper than `depth`: linear passes, no recursion."""
     if b"\\" in data:
         data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    brackets = b"".join(data.split(b'"')[::2]).translate(None, _NOT_BRACKETS)
-    for _ in range(depth):
-        inner = len(brackets)
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-        if len(brackets) == inner:
-            return False  # empty, or brackets that do not match: no JSON, as the parser will say
-    return bool(brackets)
+    # Quotes go in pairs, so what was inside a string stays inside.
+    marks = data.translate(None, _NOT_MARKS).replace(b'""', b"")
+    if b'"' in marks:
+        marks = b"".join(marks.split(b'"')[::2])
+    return max(accumulate(memoryview(marks.translate(_STEPS)).cast("b")), default=0) > depth
 
 
 def _refuse(data: bytes, why: str) -> RemoteProtocolError:
@@ -230,7 +230,10 @@ def _refuse(data: bytes, why: str) -> RemoteProtocolError:
     identity: RequestId | None = None
     reply = False
     try:
-        members = _MEMBERS.decode(data)
+        try:
+            members = _MEMBERS.decode(data)
+        except RecursionError:
+            members = _MEMBERS.decode(_outline(data))
         reply = "method" not in members and ("result" in members or "error" in members)
         found = _ID.decode(members["id"])
         identity = None if isinstance(found, float) else found
@@ -241,11 +244,20 @@ def _refuse(data: bytes, why: str) -> RemoteProtocolError:
     )
 
 
+def _outline(data: bytes) -> bytes:
+    """An envelope that is too deep for the parser, with a zero for all that nests in it."""
+    opening, closing = data.find(b"{"), data.rfind(b"}")
+    starts = (data.find(b"{", opening + 1), data.find(b"[", opening + 1))
+    ends = (data.rfind(b"}", 0, closing), data.rfind(b"]", 0, closing))
+    return data[: min(filter(lambda at: at >= 0, starts), default=0)] + b"0" + data[max(ends) + 1 :]
+
+
 def _misshapen(data: bytes, error: Exception) -> RemoteProtocolError:
     """The error for a text that stopped being a message somewhere, and may stop being JSON later."""
     try:
+        str(data, "utf-8")
         _TEXT.decode(data)
-    except (msgspec.DecodeError, RecursionError) as worse:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as worse:
         return _unparseable(data, worse)
     if is_batch(data):
         return _refuse(b"", "a batch is not part of this protocol revision")
@@ -276,12 +288,14 @@ def decode_batch(
     """The messages of a batch, each one or the error it deserves.
 
     Raises:
-        RemoteProtocolError: the text is no JSON array, is empty or holds more than `limit` messages.
+        RemoteProtocolError: the text is no JSON array, or one that is empty, too long or of too many messages.
     """
+    if len(data) > MAX_BATCH_BYTES:
+        raise _refuse(b"", f"a batch has at most {MAX_BATCH_BYTES} bytes, not {len(data)}")
     try:
         items = _ITEMS.decode(data)
     except msgspec.ValidationError as error:
-        raise _refuse(data, f"not a batch: {error}") from error
+        raise _misshapen(data, error) from error
     except (msgspec.DecodeError, RecursionError) as error:
         raise _unparseable(data, error) from error
     if not 0 < len(items) <= limit:
@@ -322,7 +336,7 @@ class Reader(Generic[T]):
             decode = self._decode = msgspec.json.Decoder(self.kind, dec_hook=dec_hook).decode
         try:
             return decode(b"{}" if raw is UNSET else raw)
-        except (msgspec.DecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Unfit(str(error)) from error
 
 

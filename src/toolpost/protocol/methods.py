@@ -64,12 +64,13 @@ class Row:
         needs: the capability it stands behind, as a path of attributes: of the receiver for a request, of
             the sender for a notice.
         needs_since: the revision from which on that capability exists.
-        named: the parameter that HTTP mirrors in `Mcp-Name`.
+        named: the parameter that HTTP mirrors in `Mcp-Name`; `member` is its name on the wire.
     """
 
     __slots__ = (
         "asked",
         "client",
+        "member",
         "name",
         "named",
         "needs",
@@ -103,6 +104,9 @@ class Row:
         self.needs = needs
         self.needs_since = needs_since
         self.named = named
+        self.member = (
+            named and dict(zip(params.__struct_fields__, params.__struct_encode_fields__, strict=True))[named]
+        )
         self.read_params = Reader(params)
         self.results: dict[str, Reader[Result]] = {}
         if result is not None:

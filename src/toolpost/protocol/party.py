@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from copy import copy
 from typing import Final
 
+from toolpost.errors import UnsupportedRevision
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.methods import CLIENT, DATES, SERVER, Role
 from toolpost.protocol.revisions import Revision
@@ -59,6 +60,13 @@ class Party:
         self._anonymous = anonymous
         self._declared: dict[str, bool] = {}
         self._facts: dict[str, Meta] = {}
+
+    def refusal(self, requested: str) -> UnsupportedRevision:
+        """The error for a revision that we do not speak; it names those that we do (VER-1)."""
+        return UnsupportedRevision(
+            f"Unsupported protocol version: {requested}; this {self.role} speaks {', '.join(self.supported)}",
+            {"supported": list(self.supported), "requested": requested},
+        )
 
     def declares(self, path: str) -> bool:
         """Whether we declare a capability."""

@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 
 from toolpost.errors import (
     HeaderMismatch,
+    InvalidParams,
     InvalidRequest,
     MethodNotFound,
     MissingCapability,
@@ -21,7 +22,7 @@ from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import STATELESS, Peer, is_marked, read_meta
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.jsonrpc import Message, Notice, Reader, Request, Unfit
-from toolpost.protocol.methods import CLIENT
+from toolpost.protocol.methods import CLIENT, Row
 from toolpost.protocol.revisions import LATEST, OLDEST_HTTP, REVISIONS, Revision
 from toolpost.types.base import JSON, UNSET, Raw, RequestId, Struct, Unset
 from toolpost.types.lifecycle import RequestMeta
@@ -88,9 +89,8 @@ def classify(sent: Mapping[str, str], message: Message | None, connection: Conne
             return _to_stateless(sent, message, connection)
         return _to_session(sent, known, message, connection)
     except RPCError as error:
-        known_id = None if message is None or isinstance(message, Notice) else message.id
-        refused = 404 if isinstance(error, MethodNotFound) else 400
-        return Reject(refused, error, known_id)
+        # The id of a posted answer is one of ours: an error with it would answer something else.
+        return Reject(400, error, message.id if isinstance(message, Request) else None)
 
 
 def _to_session(
@@ -102,11 +102,9 @@ def _to_session(
     if session is not None and not headers.session_id_ok(session):
         raise InvalidRequest("Invalid request: the session id has characters that it may not have")
     if named is not None and not opening and named.date not in connection.party.supported:
-        supported = connection.party.supported
-        raise UnsupportedRevision(
-            f"Unsupported protocol version: {named.date}; this server speaks {', '.join(supported)}",
-            {"supported": list(supported), "requested": named.date},
-        )
+        raise connection.party.refusal(named.date)
+    if named is None and not opening and OLDEST_HTTP.date not in connection.party.supported:
+        raise HeaderMismatch(f"{headers.VERSION}: the header is missing")  # HTTPM-19
     return ToSession(named or OLDEST_HTTP, session, opening)
 
 
@@ -118,29 +116,27 @@ def _to_stateless(sent: Mapping[str, str], message: Message | None, connection: 
     if version is None:
         raise HeaderMismatch(f"{headers.VERSION}: the header is missing")
     version = version.strip(" \t")
+    meta = read_meta(message.params)
+    if isinstance(message, Request):
+        STATELESS.require(meta)
+    if meta.protocol_version not in (UNSET, version):
+        raise HeaderMismatch(
+            f"{headers.VERSION}: the header says {headers.show(version)}, "
+            f"the body says {headers.show(meta.protocol_version)}"
+        )
     if isinstance(message, Notice):
         _check_supported(version, connection)
         if headers.METHOD in sent:
             _check_method(sent, message.method)
         return ToStateless()
-    meta = read_meta(message.params)
-    STATELESS.require(meta)
-    if meta.protocol_version != version:
-        raise HeaderMismatch(
-            f"{headers.VERSION}: the header says {headers.show(version)}, "
-            f"the body says {headers.show(meta.protocol_version)}"
-        )
     peer = STATELESS.admit(connection, message.method, meta)
     _check_method(sent, message.method)
     return ToStateless(peer, meta)
 
 
 def _check_supported(version: str, connection: Connection) -> None:
-    supported = connection.party.supported
-    if version not in supported:
-        raise UnsupportedRevision(
-            f"Unsupported protocol version: {version}", {"supported": list(supported), "requested": version}
-        )
+    if version not in connection.party.supported or not REVISIONS[version].stateless:
+        raise connection.party.refusal(version)
 
 
 def _check_method(sent: Mapping[str, str], method: str) -> None:
@@ -182,23 +178,32 @@ def verify(sent: Mapping[str, str], incoming: Incoming, annotated: Annotated | N
         headers.verify(annotated, _arguments(incoming.params.arguments), sent)
 
 
-def mirrored(message: Request | Notice, annotated: Annotated | None = None) -> dict[str, str]:
+def mirrored(
+    message: Request | Notice, annotated: Annotated | None = None, extra: Mapping[str, Row] | None = None
+) -> dict[str, str]:
     """The headers that a client sends with a stateless message (HDR-1 … HDR-5, HTTPM-14, HTTPM-15).
 
     Args:
         message: the request or notice.
         annotated: the annotated parameters of the tool that it calls, where they are known.
+        extra: the rows of extensions.
 
     Raises:
-        ValueError: no header can carry an annotated argument.
+        ValueError: no header can carry what should be mirrored.
     """
-    meta = read_meta(message.params)
+    method = message.method
+    if headers.encode_value(method) != method:
+        raise ValueError(f"no header can carry the method {headers.show(method)}")
+    try:
+        meta = read_meta(message.params)
+    except InvalidParams as error:
+        raise ValueError(error.message) from error
     version = LATEST.date if meta.protocol_version is UNSET else meta.protocol_version
-    said = {headers.VERSION: version, headers.METHOD: message.method}
-    row = LATEST.requests[CLIENT].get(message.method)
-    if row is not None and row.named is not None:
+    said = {headers.VERSION: version, headers.METHOD: method}
+    row = LATEST.requests[CLIENT].get(method) or (extra or {}).get(method)
+    if row is not None and row.member is not None:
         members = _MEMBERS(message.params)
-        said[headers.NAME] = headers.encode_value(_TEXT(members[row.named]))
+        said[headers.NAME] = headers.encode_value(_TEXT(members.get(row.member, Raw(b"null"))))
         if annotated:
             said |= headers.mirror(annotated, _arguments(members.get("arguments", UNSET)))
     return said
