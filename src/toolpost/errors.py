@@ -285,6 +285,7 @@ class NotDeclared(LocalProtocolError):
         self, capability: str, message: str, *, hint: str | None = None, peer: str | None = None
     ) -> None:
         super().__init__(message, hint=hint, peer=peer)
+        self.args = (capability, message)  # what a copy is made from
         self.capability = capability
 
 

@@ -22,6 +22,7 @@ requests at the same time; a client is set to one revision, which `adopt` change
 
 from collections.abc import Mapping
 from copy import copy
+from math import isfinite
 from typing import Any, Final
 
 from toolpost.errors import (
@@ -31,17 +32,17 @@ from toolpost.errors import (
     RPCError,
 )
 from toolpost.protocol import inbox, jsonrpc, keys
-from toolpost.protocol.eras import ERAS, Peer
+from toolpost.protocol.eras import ERAS, Peer, lacking
 from toolpost.protocol.events import (
     Event,
     Incoming,
     Outgoing,
 )
-from toolpost.protocol.jsonrpc import Message
+from toolpost.protocol.jsonrpc import Message, Reader
 from toolpost.protocol.lifecycle import Lifecycle, State
 from toolpost.protocol.lowering import lower
 from toolpost.protocol.methods import CLIENT, SERVER, Role, Row
-from toolpost.protocol.party import Party, declares
+from toolpost.protocol.party import Party
 from toolpost.protocol.revisions import LATEST, Revision
 from toolpost.types.base import JSON, UNSET, Meta, Number, Raw, RequestId, Result, Wire
 from toolpost.types.lifecycle import (
@@ -76,6 +77,21 @@ _EARLY: Final = frozenset(
         "notifications/message",
     }
 )
+
+
+_FOR_LISTENERS: Final = frozenset(
+    {
+        "notifications/subscriptions/acknowledged",
+        "notifications/tools/list_changed",
+        "notifications/prompts/list_changed",
+        "notifications/resources/list_changed",
+        "notifications/resources/updated",
+        "notifications/cancelled",
+    }
+)
+"""What a stateless client hears on a subscription, and nowhere else."""
+
+_META: Final = Reader(dict[str, JSON])
 
 
 class Connection:
@@ -257,8 +273,10 @@ class Connection:
             raise LocalProtocolError(f"{row.name} cannot be sent: there is no session with a client")
         if not revision.stateless or self.lifecycle.state == "closed":
             self.lifecycle.allow(row.name)
-        if row.needs and self.peer is not None and self.peer.capabilities is not None:
-            self._check_declared(row, self.peer, revision)
+        if row.result is None:
+            raise LocalProtocolError(f"{row.name} is a notice, not a request")
+        if row.needs and row.name not in revision.ungated and self.peer is not None:
+            self._check_declared(row, self.peer, params)
         for key in meta or ():
             wrong = keys.objection(key)
             if wrong:
@@ -279,13 +297,12 @@ class Connection:
             raise LocalProtocolError(f"a {self.role} cannot send {method} in {revision.date}")
         return row
 
-    def _check_declared(self, row: Row, peer: Peer, revision: Revision) -> None:
-        assert row.needs is not None
-        assert peer.capabilities is not None
-        if row.name not in revision.ungated and not declares(peer.capabilities, row.needs):
+    def _check_declared(self, row: Row, peer: Peer, params: object) -> None:
+        missing = None if peer.capabilities is None else lacking(peer.capabilities, row, params)
+        if missing is not None:
             name = peer.info.name if peer.info else None
             raise NotDeclared(
-                row.needs, f"the {self.other} does not offer {row.needs!r}, which {row.name} needs", peer=name
+                missing, f"the {self.other} does not offer {missing!r}, which {row.name} needs", peer=name
             )
 
     def cancel(self, request_id: RequestId, reason: str | None = None) -> bytes | None:
@@ -332,8 +349,14 @@ class Connection:
             if found is None:
                 raise LocalProtocolError(f"a {self.role} cannot send {method} in {revision.date}")
             row = found
+        if row.result is not None:
+            raise LocalProtocolError(f"{row.name} is a request, not a notice")
+        if self.lifecycle.state == "closed":
+            self.lifecycle.allow(row.name)
         if to is None:
             self._check_unasked(row, revision)
+        elif revision.stateless:
+            self._check_heard(row, to)
         if row.needs and row.name not in revision.ungated and not self.party.declares(row.needs):
             raise NotDeclared(
                 row.needs, f"this {self.role} does not declare {row.needs!r}, which {row.name} needs"
@@ -350,6 +373,14 @@ class Connection:
         if not revision.stateless and row.name not in _EARLY:
             self.lifecycle.allow(row.name)
 
+    def _check_heard(self, row: Row, to: Incoming) -> None:
+        """A stateless request hears what belongs to it, until it has its answer (SUB-10, STDIO-11)."""
+        if self.incoming.get(to.id) is not to:
+            raise LocalProtocolError(f"{row.name} comes too late: the request {to.id!r} has ended")
+        listens = to.row.name == "subscriptions/listen"
+        if row.server is not None and (row.name in _FOR_LISTENERS) is not listens:
+            raise LocalProtocolError(f"{row.name} does not belong to {to.row.name}")
+
     def progress(
         self, request_id: RequestId, progress: Number, total: Number | None = None, message: str | None = None
     ) -> bytes | None:
@@ -358,9 +389,9 @@ class Connection:
         None if the peer did not ask for it, has its answer, or has heard as much already (PROG-3 … PROG-6).
         """
         incoming = self.incoming.get(request_id)
-        if incoming is None or incoming.token is None:
+        if incoming is None or incoming.token is None or incoming.row.name == "subscriptions/listen":
             return None
-        if incoming.progress is not None and progress <= incoming.progress:
+        if not isfinite(progress) or (incoming.progress is not None and progress <= incoming.progress):
             return None
         incoming.progress = progress
         params = ProgressParams(
@@ -375,9 +406,14 @@ class Connection:
 
         A stateless client hears only what belongs to a request that asked for logs.
         """
-        stateless = to is not None and to.peer.revision.stateless
-        wanted = to.peer.log_level if stateless and to is not None else self.log_level
-        if (stateless and wanted is None) or (wanted is not None and LEVELS[level] < LEVELS[wanted]):
+        if to is not None and to.peer.revision.stateless:
+            listens = to.row.name == "subscriptions/listen"
+            over = self.incoming.get(to.id) is not to
+            wanted = None if listens or over else to.peer.log_level
+            heard = wanted is not None
+        else:
+            wanted, heard = self.log_level, True
+        if not heard or (wanted is not None and LEVELS[level] < LEVELS[wanted]):
             return None
         return self.notify("notifications/message", LogParams(level=level, data=data, logger=logger), to=to)
 
@@ -393,15 +429,19 @@ class Connection:
 
 
 def _with_meta(params: Wire | Mapping[str, JSON] | None, meta: Meta | None, revision: Revision) -> Any:
-    """The parameters, told so that the peer can read them, with `_meta`."""
+    """The parameters, told so that the peer can read them, with `_meta`; what they have there stays."""
     if isinstance(params, Wire):
         params = lower(params, revision)
-        if meta is not None:
-            own: Any = getattr(params, "meta", None)
-            params = copy(params)
-            # The encoder takes a dict where the struct, which is also read, has raw bytes.
-            setattr(params, "meta", {**own, **meta} if isinstance(own, dict) else meta)  # noqa: B010 - see above
+        if meta is None:
+            return params
+        own: Any = getattr(params, "meta", None)
+        if isinstance(own, Raw):
+            own = _META(own)
+        params = copy(params)
+        # The encoder takes a dict where the struct, which is also read, has raw bytes.
+        setattr(params, "meta", {**own, **meta} if own else meta)  # noqa: B010 - see above
         return params
-    if meta is not None:
-        return {**(params or {}), "_meta": meta}
-    return UNSET if params is None else params
+    if meta is None:
+        return UNSET if params is None else params
+    plain = params or {}
+    return {**plain, "_meta": {**plain.get("_meta", {}), **meta}}

@@ -17,8 +17,10 @@ from toolpost.errors import (
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.lowering import lower
+from toolpost.protocol.methods import Row
 from toolpost.protocol.party import Capabilities, declares
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
+from toolpost.types.asks import CreateMessageParams, ElicitParams
 from toolpost.types.base import JSON, UNSET, Meta, ProgressToken, Raw, Result, Struct, Unset, Wire
 from toolpost.types.inputs import InputRequest, InputRequiredResult
 from toolpost.types.lifecycle import (
@@ -39,7 +41,18 @@ if TYPE_CHECKING:
     from toolpost.protocol.connection import Connection
     from toolpost.protocol.events import Incoming, Outgoing
 
-__all__ = ["ERAS", "SESSION", "STATELESS", "Era", "Peer", "Session", "Stateless", "is_marked", "read_meta"]
+__all__ = [
+    "ERAS",
+    "SESSION",
+    "STATELESS",
+    "Era",
+    "Peer",
+    "Session",
+    "Stateless",
+    "is_marked",
+    "lacking",
+    "read_meta",
+]
 
 
 class Peer(Struct):
@@ -129,6 +142,22 @@ def is_marked(params: Raw | Unset) -> bool:
     except Unfit:
         return False
     return marks is not None and PROTOCOL_VERSION in marks
+
+
+def lacking(capabilities: Capabilities | None, row: Row, params: object) -> str | None:
+    """The capability that an ask needs and the client did not declare, as finely as its parameters tell."""
+    if capabilities is None or (row.needs and not declares(capabilities, row.needs)):
+        return row.needs
+    if isinstance(params, ElicitParams):
+        if params.mode == "url":
+            return None if declares(capabilities, "elicitation.url") else "elicitation.url"
+        # Neither mode named means forms (REVISIONS.md §7).
+        only_url = declares(capabilities, "elicitation.url") and not declares(
+            capabilities, "elicitation.form"
+        )
+        return "elicitation.form" if only_url else None
+    with_tools = isinstance(params, CreateMessageParams) and (params.tools or params.tool_choice)
+    return "sampling.tools" if with_tools and not declares(capabilities, "sampling.tools") else None
 
 
 # --------------------------------------------------------------------- the session era
@@ -252,10 +281,10 @@ class Stateless:
         if isinstance(stamped, Cacheable):
             stamped.ttl_ms = stamped.ttl_ms or 0
             stamped.cache_scope = stamped.cache_scope or "private"
-        identity = connection.party.facts(incoming.peer.revision)
+        facts = connection.party.facts(incoming.peer.revision)
+        stamped.meta = {**facts, **stamped.meta} if stamped.meta else facts
         if incoming.row.name == "subscriptions/listen":
-            identity = {**identity, SUBSCRIPTION_ID: incoming.id}
-        stamped.meta = {**identity, **stamped.meta} if stamped.meta else identity
+            stamped.meta = {**stamped.meta, SUBSCRIPTION_ID: incoming.id}
         return stamped
 
     def ask(
@@ -272,11 +301,13 @@ class Stateless:
         row = revision.asks.get(method)
         if row is None:
             raise LocalProtocolError(f"{method} cannot be asked of a client in {revision.date}")
-        capabilities = incoming.peer.capabilities
-        if row.needs and (capabilities is None or not declares(capabilities, row.needs)):
+        missing = lacking(incoming.peer.capabilities, row, params)
+        if missing is not None:
+            needed: JSON = {}
+            for name in reversed(missing.split(".")):
+                needed = {name: needed}
             raise MissingCapability(
-                f"{method} needs the client capability {row.needs!r}",
-                {"requiredCapabilities": {row.needs: {}}},
+                f"{method} needs the client capability {missing!r}", {"requiredCapabilities": needed}
             )
         return InputRequest(method, Raw(jsonrpc.encode(lower(params, revision))))
 

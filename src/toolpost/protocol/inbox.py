@@ -10,6 +10,7 @@ from toolpost.errors import (
     InternalError,
     InvalidParams,
     InvalidRequest,
+    MCPError,
     MethodNotFound,
     RemoteProtocolError,
     RPCError,
@@ -24,13 +25,14 @@ from toolpost.protocol.events import (
     FailureReceived,
     Incoming,
     NoticeReceived,
+    Outgoing,
     ProgressReceived,
     Refused,
     ReplyReceived,
 )
 from toolpost.protocol.jsonrpc import Failure, Message, Notice, Reader, Reply, Request, Unfit
 from toolpost.protocol.methods import CLIENT, SERVER, Row
-from toolpost.protocol.revisions import LATEST, Revision, negotiate, newest
+from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision, negotiate, newest
 from toolpost.types.base import UNSET, Raw, RequestId, Struct
 from toolpost.types.lifecycle import (
     SERVER_INFO,
@@ -82,10 +84,15 @@ def _requested(
     if connection.role == CLIENT and connection.revision.stateless:
         return _drop(connection, "request to a stateless client")  # it must not answer (MSG-21, MSG-22)
     try:
+        if connection.lifecycle.state == "closed":
+            connection.lifecycle.admit(method)
         if meta is None:
             meta = read_meta(message.params)
         if peer is None:
-            stateless = connection.role == SERVER and meta.protocol_version is not UNSET
+            stateless = connection.role == SERVER and (
+                meta.protocol_version is not UNSET
+                or (not connection.party.sessions and method != "initialize")
+            )
             peer = (STATELESS if stateless else SESSION).admit(connection, method, meta)
         row = _row_of(connection, method, peer.revision)
         params = row.read_params(message.params)
@@ -113,7 +120,7 @@ def _row_of(connection: "Connection", method: str, revision: Revision) -> Row:
         MethodNotFound: the revision lacks it, or we did not declare what it needs (ERR-10).
     """
     row = revision.requests[connection.other].get(method) or connection.extra.get(method)
-    if row is None:
+    if row is None or row.result is None:
         raise MethodNotFound(f"Method not found: {method}")
     if row.needs and method not in revision.ungated and not connection.party.declares(row.needs):
         raise MethodNotFound(
@@ -136,9 +143,10 @@ def _noticed(connection: "Connection", message: Notice) -> Event:
     row = (
         connection.revision.notices[connection.other].get(method)
         or LATEST.notices[connection.other].get(method)
+        or LATEST_SESSION.notices[connection.other].get(method)
         or connection.extra.get(method)
     )
-    if row is None:
+    if row is None or row.result is not None:
         return NoticeReceived(method, None, None, message.params)
     try:
         params = row.read_params(message.params)
@@ -192,19 +200,24 @@ def _replied(connection: "Connection", message: Reply) -> Event:
         elif isinstance(result, DiscoverResult):
             _discovered(connection, result, message.result)
     except Unfit as error:
-        return FailureReceived(
-            outgoing, RemoteProtocolError(f"{row.name} was answered with an invalid result: {error}")
-        )
+        wrong = RemoteProtocolError(f"{row.name} was answered with an invalid result: {error}")
+        return _lost(connection, outgoing, wrong)
     except RemoteProtocolError as error:
-        return FailureReceived(outgoing, error)
+        return _lost(connection, outgoing, error)
     return ReplyReceived(outgoing, result)
+
+
+def _lost(connection: "Connection", outgoing: Outgoing, error: MCPError) -> FailureReceived:
+    """A request of ours that failed; a handshake may be tried again."""
+    if outgoing.row.name == "initialize":
+        connection.lifecycle.move("refused")
+    return FailureReceived(outgoing, error)
 
 
 def _welcomed(connection: "Connection", result: InitializeResult) -> None:
     """The server that a session was opened with (LIFE-12)."""
     revision = newest([result.protocol_version], era="session", among=connection.party.supported)
     if revision is None:
-        connection.lifecycle.move("refused")
         raise RemoteProtocolError(
             f"the server wants to speak {result.protocol_version}, which we do not",
             hint=f"we speak {', '.join(connection.party.supported)}",
@@ -217,8 +230,16 @@ def _discovered(connection: "Connection", result: DiscoverResult, raw: Raw) -> N
     """The server behind a stateless conversation, if it speaks a revision that we do."""
     revision = newest(result.supported_versions, era="stateless", among=connection.party.supported)
     if revision is not None:
-        tag = _TAGGED(raw).meta
-        connection.peer = Peer(revision, result.capabilities, None if tag is None else tag.info)
+        connection.peer = Peer(revision, result.capabilities, _tag(raw))
+
+
+def _tag(raw: Raw) -> Implementation | None:
+    """The name tag of a server. One that cannot be read does not hide the server (DISC-3)."""
+    try:
+        tagged = _TAGGED(raw).meta
+    except Unfit:
+        return None
+    return None if tagged is None else tagged.info
 
 
 def _failed(connection: "Connection", message: Failure) -> Event:
@@ -227,9 +248,7 @@ def _failed(connection: "Connection", message: Failure) -> Event:
     outgoing = connection.outgoing.pop(message.id, None)
     if outgoing is None:
         return _unexpected(connection, message.id)
-    if outgoing.row.name == "initialize":
-        connection.lifecycle.move("refused")
-    return FailureReceived(outgoing, _error(connection, message))
+    return _lost(connection, outgoing, _error(connection, message))
 
 
 def _error(connection: "Connection", message: Failure) -> RPCError:
@@ -242,11 +261,9 @@ def broken(connection: "Connection", error: RemoteProtocolError) -> Event:
     """What to do about a message that is none."""
     if error.reply:
         outgoing = None if error.id is None else connection.outgoing.pop(error.id, None)
-        return (
-            _drop(connection, "malformed answer", error)
-            if outgoing is None
-            else FailureReceived(outgoing, error)
-        )
+        if outgoing is None:
+            return _drop(connection, "malformed answer", error)
+        return _lost(connection, outgoing, error)
     assert error.answer is not None
     if connection.role == CLIENT and (connection.revision.stateless or error.id is None):
         # A stateless client writes no answers, and stray text of a server's is no question.

@@ -288,7 +288,7 @@ def decode_batch(
     """The messages of a batch, each one or the error it deserves.
 
     Raises:
-        RemoteProtocolError: the text is no JSON array, or one that is empty, too long or of too many messages.
+        RemoteProtocolError: it is no JSON array, or one that is empty, too long or of too many messages.
     """
     if len(data) > MAX_BATCH_BYTES:
         raise _refuse(b"", f"a batch has at most {MAX_BATCH_BYTES} bytes, not {len(data)}")

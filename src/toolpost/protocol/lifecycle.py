@@ -76,6 +76,8 @@ class Lifecycle:
             raise LocalProtocolError(why)
 
     def _objection(self, method: str) -> str | None:
+        if self.state == "closed":
+            return "the connection is closed"
         if self.state == "ready":
             return "the session is initialized already" if method == "initialize" else None
         if method in _EARLY.get(self.state, ()):

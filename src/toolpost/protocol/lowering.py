@@ -6,11 +6,13 @@ becomes text as well. What the peer understands passes untouched, and nothing is
 
 from collections.abc import Callable
 from copy import copy
+from operator import is_
 from typing import Final, TypeVar, cast
 
+from toolpost.errors import LocalProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.revisions import Revision
-from toolpost.types.asks import CreateMessageParams, CreateMessageResult, SamplingMessage
+from toolpost.types.asks import CreateMessageParams, CreateMessageResult, ElicitParams, SamplingMessage
 from toolpost.types.base import JSON, UNSET, Wire
 from toolpost.types.content import (
     KINDS,
@@ -24,7 +26,7 @@ from toolpost.types.content import (
     UnknownContent,
 )
 from toolpost.types.prompts import GetPromptResult, PromptMessage
-from toolpost.types.tools import CallToolResult, ListToolsResult
+from toolpost.types.tools import CallToolResult, ListToolsResult, Tool
 
 __all__ = ["lower"]
 
@@ -34,24 +36,31 @@ _TAGS: Final = {kind: tag for tag, kind in KINDS.items()}
 
 
 def lower(value: W, revision: Revision) -> W:
-    """The value as a peer of `revision` can read it: itself where nothing has to change."""
+    """The value as a peer of `revision` can read it: itself where nothing has to change.
+
+    Raises:
+        LocalProtocolError: the revision has no way to say it.
+    """
     change = _CHANGES.get(type(value))
     return value if change is None else cast("W", change(value, revision))
 
 
-def _blocks(blocks: list[Content], kinds: frozenset[str]) -> list[Content]:
-    """The blocks, the same list where all of them are known."""
+def _blocks(blocks: list[Content], kinds: frozenset[str], revision: Revision) -> list[Content]:
+    """The blocks, the same list where none of them changes."""
     for block in blocks:
-        if _TAGS.get(type(block)) not in kinds:
-            return [_block(block, kinds) for block in blocks]
+        if _TAGS.get(type(block)) not in kinds or type(block) is ToolResultContent:
+            lowered = [_block(block, kinds, revision) for block in blocks]
+            return blocks if all(map(is_, lowered, blocks)) else lowered
     return blocks
 
 
-def _block(block: Content, kinds: frozenset[str]) -> Content:
+def _block(block: Content, kinds: frozenset[str], revision: Revision) -> Content:
     """The block, as text where its kind is not known; for what we do not know either, its author answers."""
-    if _TAGS.get(type(block)) in kinds or isinstance(block, UnknownContent):
+    if isinstance(block, UnknownContent):
         return block
-    return TextContent(_TEXTS.get(type(block), _json)(block))
+    if _TAGS[type(block)] not in kinds:
+        return TextContent(_TEXTS.get(type(block), _json)(block))
+    return _told(block, revision) if isinstance(block, ToolResultContent) else block
 
 
 def _link(block: ResourceLink) -> str:
@@ -83,14 +92,19 @@ _TEXTS: Final[dict[type, Callable[..., str]]] = {
 }
 
 
+def _structured(value: JSON, revision: Revision) -> JSON:
+    """Structured output, or UNSET where the revision does not have it in this shape."""
+    kind: type = dict if revision.structured == "object" else object
+    return UNSET if revision.structured is None or not issubclass(type(value), kind) else value
+
+
 def _tool_call(result: CallToolResult, revision: Revision) -> CallToolResult:
-    content: list[Content] = _blocks(result.content, revision.content)
+    content: list[Content] = _blocks(result.content, revision.content, revision)
     structured = result.structured_content
     if structured is not UNSET and revision.structured != "any":
         if not content:
             content = [TextContent(_json(structured))]
-        if revision.structured is None or not isinstance(structured, dict):
-            structured = UNSET
+        structured = _structured(structured, revision)
     if content is result.content and structured is result.structured_content:
         return result
     lowered = copy(result)
@@ -99,18 +113,29 @@ def _tool_call(result: CallToolResult, revision: Revision) -> CallToolResult:
     return lowered
 
 
-def _tool_list(result: ListToolsResult, revision: Revision) -> ListToolsResult:
-    """Before `structuredContent` could be anything, an output schema had to describe an object."""
-    if revision.structured == "any" or all(_describes_object(tool.output_schema) for tool in result.tools):
-        return result
-    lowered = copy(result)
-    lowered.tools = []
-    for tool in result.tools:
+def _told(block: ToolResultContent, revision: Revision) -> ToolResultContent:
+    """What a tool said, told to a model."""
+    content = _blocks(block.content, revision.content, revision)
+    structured = _structured(block.structured_content, revision)
+    if content is block.content and structured is block.structured_content:
+        return block
+    lowered = copy(block)
+    lowered.content = content
+    lowered.structured_content = structured
+    return lowered
+
+
+def _tools(tools: list[Tool], revision: Revision) -> list[Tool]:
+    """Tools. Before structured output could be anything, its schema had to describe an object."""
+    if revision.structured == "any" or all(_describes_object(tool.output_schema) for tool in tools):
+        return tools
+    lowered: list[Tool] = []
+    for tool in tools:
         kept = tool
         if not _describes_object(tool.output_schema):
             kept = copy(tool)
             kept.output_schema = None
-        lowered.tools.append(kept)
+        lowered.append(kept)
     return lowered
 
 
@@ -118,12 +143,22 @@ def _describes_object(schema: dict[str, JSON] | None) -> bool:
     return schema is None or schema.get("type") == "object"
 
 
+def _tool_list(result: ListToolsResult, revision: Revision) -> ListToolsResult:
+    tools = _tools(result.tools, revision)
+    if tools is result.tools:
+        return result
+    lowered = copy(result)
+    lowered.tools = tools
+    return lowered
+
+
 def _prompt(result: GetPromptResult, revision: Revision) -> GetPromptResult:
-    if all(_TAGS.get(type(message.content)) in revision.content for message in result.messages):
+    contents = [_block(message.content, revision.content, revision) for message in result.messages]
+    if all(now is message.content for now, message in zip(contents, result.messages, strict=True)):
         return result
     lowered = copy(result)
     lowered.messages = [
-        PromptMessage(message.role, _block(message.content, revision.content)) for message in result.messages
+        PromptMessage(message.role, now) for now, message in zip(contents, result.messages, strict=True)
     ]
     return lowered
 
@@ -131,16 +166,26 @@ def _prompt(result: GetPromptResult, revision: Revision) -> GetPromptResult:
 def _question(params: CreateMessageParams, revision: Revision) -> CreateMessageParams:
     messages: list[SamplingMessage] = []
     for message in params.messages:
-        for content in _turns(message.content, revision):
-            messages.append(SamplingMessage(message.role, content, message.meta))  # noqa: PERF401 - reads better
+        turns = _turns(message.content, revision)
+        if len(turns) == 1 and turns[0] is message.content:
+            messages.append(message)
+        else:
+            messages += [SamplingMessage(message.role, turn, message.meta) for turn in turns]
+    tools = None if params.tools is None else _tools(params.tools, revision)
+    same = len(messages) == len(params.messages) and all(map(is_, messages, params.messages))
+    if same and tools is params.tools:
+        return params
     lowered = copy(params)
     lowered.messages = messages
+    lowered.tools = tools
     return lowered
 
 
 def _spoken(result: CreateMessageResult, revision: Revision) -> CreateMessageResult:
     """What a model said. Where only one block may be said, several become one text."""
     turns = _turns(result.content, revision)
+    if len(turns) == 1 and turns[0] is result.content:
+        return result
     lowered = copy(result)
     lowered.content = turns[0] if len(turns) == 1 else TextContent("\n".join(map(_said, turns)))
     return lowered
@@ -153,9 +198,45 @@ def _said(blocks: Blocks) -> str:
 def _turns(content: Blocks, revision: Revision) -> list[Blocks]:
     """The content of one message, split into several where a message may hold only one block."""
     if not isinstance(content, list):
-        return [_block(content, revision.spoken)]
-    blocks = _blocks(content, revision.spoken)
+        return [_block(content, revision.spoken, revision)]
+    blocks = _blocks(content, revision.spoken, revision)
     return [blocks] if revision.many_blocks else list(blocks)
+
+
+def _form(params: ElicitParams, revision: Revision) -> ElicitParams:
+    """A question to the user. What the first forms could not ask is refused, titles become `enumNames`.
+
+    Raises:
+        LocalProtocolError: the revision has no way to ask this.
+    """
+    if params.mode == "url":
+        if not revision.rich_forms:
+            raise LocalProtocolError(f"a user cannot be asked to visit a URL in {revision.date}")
+        if not revision.stateless and params.elicitation_id is None:
+            raise LocalProtocolError(
+                f"a URL that is to be visited needs an elicitation_id in {revision.date}"
+            )
+    if revision.rich_forms or params.requested_schema is None:
+        return params
+    fields: dict[str, JSON] = params.requested_schema.get("properties", {})
+    plain = {name: _field(name, schema, revision) for name, schema in fields.items()}
+    if all(map(is_, plain.values(), fields.values())):
+        return params
+    lowered = copy(params)
+    lowered.requested_schema = {**params.requested_schema, "properties": plain}
+    return lowered
+
+
+def _field(name: str, schema: JSON, revision: Revision) -> JSON:
+    if schema.get("type") == "array":
+        raise LocalProtocolError(f"the field {name!r} takes several values, which {revision.date} cannot ask")
+    choices = schema.get("oneOf")
+    if choices is None:
+        return schema
+    plain = {key: value for key, value in schema.items() if key != "oneOf"}
+    plain["enum"] = [choice["const"] for choice in choices]
+    plain["enumNames"] = [choice["title"] for choice in choices]
+    return plain
 
 
 _CHANGES: Final[dict[type, Callable[..., Wire]]] = {
@@ -164,4 +245,5 @@ _CHANGES: Final[dict[type, Callable[..., Wire]]] = {
     GetPromptResult: _prompt,
     CreateMessageParams: _question,
     CreateMessageResult: _spoken,
+    ElicitParams: _form,
 }

@@ -11,7 +11,7 @@ from typing import Final
 from toolpost.errors import UnsupportedRevision
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.methods import CLIENT, DATES, SERVER, Role
-from toolpost.protocol.revisions import Revision
+from toolpost.protocol.revisions import REVISIONS, Revision
 from toolpost.types.base import JSON, Meta, Raw
 from toolpost.types.lifecycle import (
     CLIENT_CAPABILITIES,
@@ -41,7 +41,7 @@ class Party:
         anonymous: keep the name tag out of stateless messages (META-9, META-16).
     """
 
-    __slots__ = ("_anonymous", "_declared", "_facts", "capabilities", "info", "role", "supported")
+    __slots__ = ("_anonymous", "_declared", "_facts", "capabilities", "info", "role", "sessions", "supported")
 
     def __init__(
         self,
@@ -54,7 +54,9 @@ class Party:
         self.role: Role = CLIENT if isinstance(capabilities, ClientCapabilities) else SERVER
         self.info = info
         self.capabilities = capabilities
-        self.supported = tuple(date for date in DATES if date in frozenset(supported))
+        spoken = frozenset(supported)
+        self.supported = tuple(date for date in DATES if date in spoken)
+        self.sessions = any(not REVISIONS[date].stateless for date in self.supported)
         if not self.supported:
             raise ValueError(f"no known protocol revision is supported; there are {', '.join(DATES)}")
         self._anonymous = anonymous

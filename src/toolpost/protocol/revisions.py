@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
-from toolpost.errors import CODES, InternalError
+from toolpost.errors import CODES, OLD_KINDS, InternalError
 from toolpost.protocol.methods import (
     CLIENT,
     DATES,
@@ -63,6 +63,8 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
     """What `structuredContent` may be."""
     many_blocks: bool
     """Whether a sampling message may hold several blocks."""
+    rich_forms: bool
+    """Whether a user may be asked to choose several things, by title, or to visit a URL."""
     batches: bool
     """Whether several messages may come in one array."""
     version_header: bool
@@ -82,7 +84,7 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
 
     def code(self, code: int) -> int:
         """The error code as this revision says it; one that nobody has defined becomes "internal error"."""
-        if code in RESERVED and code not in CODES:
+        if (code in RESERVED and code not in CODES) or code in OLD_KINDS:
             return InternalError.code
         return self.codes.get(code, code)
 
@@ -122,6 +124,7 @@ def _fold(date: str) -> Revision:
         spoken=frozenset((*_ANY_SPOKEN, *audio, *tool_turns)),
         structured=None if not _since(date, R_2025_06_18) else "object" if session else "any",
         many_blocks=_since(date, R_2025_11_25),
+        rich_forms=_since(date, R_2025_11_25),
         batches=date == R_2025_03_26,
         version_header=_since(date, R_2025_06_18),
         priming=date == R_2025_11_25,

@@ -137,7 +137,9 @@ class PropertySchema(Open):
             raise ValueError("Expected the schema of a field: an object")  # noqa: TRY004 - msgspec adds the path
         members = cast("dict[str, JSON]", value)
         tag = members.get("type")
-        kind = EnumSchema if tag == "string" and members.keys() & {"enum", "oneOf"} else _PROPERTIES.get(tag)
+        kind = _PROPERTIES.get(tag) if isinstance(tag, str) else None
+        if kind is StringSchema and members.keys() & {"enum", "oneOf"}:
+            kind = EnumSchema
         schema = UnknownSchema(members) if kind is None else convert(members, kind)
         return cast("Self", schema)
 
@@ -217,7 +219,7 @@ class MultiEnumSchema(_Property, tag_field="type", tag="array", kw_only=True):
     default: list[str] | None = None
 
 
-_PROPERTIES: dict[JSON, type[PropertySchema]] = {
+_PROPERTIES: dict[str, type[PropertySchema]] = {
     "string": StringSchema,
     "number": NumberSchema,
     "integer": NumberSchema,

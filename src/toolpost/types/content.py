@@ -165,7 +165,8 @@ else:
         @classmethod
         def read(cls, value: JSON) -> Content | list[Content]:
             """The block, or the list of blocks."""
-            return [Content.read(item) for item in value] if isinstance(value, list) else Content.read(value)
+            many = isinstance(value, list)
+            return convert(value, list[Content], dec_hook=dec_hook) if many else Content.read(value)
 
     Blocks.register(Content)
     Blocks.register(list)

@@ -1,0 +1,160 @@
+"""What an import costs: no library that is not needed; no loop, socket, clock or log in the inner rings."""
+
+import ast
+import pkgutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import toolpost
+from toolpost import protocol, types
+
+PACKAGE = Path(toolpost.__file__).parent
+INNER = [
+    "toolpost.channel",
+    "toolpost.errors",
+    "toolpost.types",
+    *(f"toolpost.types.{module.name}" for module in pkgutil.iter_modules(types.__path__)),
+    *(f"toolpost.protocol.{module.name}" for module in pkgutil.iter_modules(protocol.__path__)),
+]
+
+HEAVY = {
+    "aiohttp",
+    "anyio",
+    "asyncio",
+    "click",
+    "concurrent",
+    "cryptography",
+    "ctypes",
+    "email",
+    "http",
+    "httpcore",
+    "httptools",
+    "httpx",
+    "httpx_sse",
+    "joserfc",
+    "jsonschema_rs",
+    "logging",
+    "multiprocessing",
+    "opentelemetry",
+    "pydantic",
+    "pydantic_core",
+    "redis",
+    "requests",
+    "rich",
+    "select",
+    "selectors",
+    "signal",
+    "socket",
+    "sqlite3",
+    "ssl",
+    "starlette",
+    "subprocess",
+    "urllib.request",
+    "urllib3",
+    "uvicorn",
+    "uvloop",
+    "xml",
+}
+
+
+def loaded(*modules: str, then: str = "") -> set[str]:
+    """The modules of a fresh interpreter that has imported these; the site's start-up files are left out."""
+    paths = [str(PACKAGE.parent), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    lines = [f"import sys; sys.path += {paths}", *(f"import {module}" for module in modules), then]
+    script = "\n".join([*lines, "print(*sys.modules)"])
+    run = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True
+    )
+    return set(run.stdout.split())
+
+
+def foreign(modules: set[str]) -> set[str]:
+    """The packages that come neither with Python nor from us."""
+    names = {module.partition(".")[0] for module in modules}
+    # msgspec takes typing_extensions where it is installed, and does without it elsewhere.
+    return names - sys.stdlib_module_names - {"__main__", "toolpost", "typing_extensions"}
+
+
+def heavy(modules: set[str]) -> set[str]:
+    """Those that nobody should load, by themselves or by a part of them."""
+    return {
+        module for module in modules if any(module == name or module.startswith(f"{name}.") for name in HEAVY)
+    }
+
+
+def test_importing_toolpost_loads_next_to_nothing():
+    ours = loaded("toolpost") - loaded("typing", "importlib")
+    assert {module.partition(".")[0] for module in ours} == {"toolpost"}
+    assert ours == {"toolpost", "toolpost.version"}
+
+
+def test_the_inner_rings_load_nothing_heavy():
+    assert heavy(loaded(*INNER) - loaded("msgspec", "msgspec.json")) == set()
+
+
+def test_the_inner_rings_need_no_package_but_msgspec():
+    assert foreign(loaded(*INNER)) == {"msgspec"}
+
+
+def test_no_public_name_loads_a_library_before_it_is_used():
+    """HTTP, pydantic and their like come with a connection, and not with a name."""
+    everything = "for name in toolpost.__all__: getattr(toolpost, name)"
+    assert foreign(loaded("toolpost", then=everything)) == {"msgspec"}
+
+
+# --------------------------------------------------------------------- by reading the sources
+
+FORBIDDEN = {
+    "asyncio",
+    "concurrent",
+    "datetime",
+    "logging",
+    "multiprocessing",
+    "os",
+    "queue",
+    "sched",
+    "select",
+    "selectors",
+    "signal",
+    "socket",
+    "socketserver",
+    "ssl",
+    "subprocess",
+    "sys",
+    "threading",
+    "time",
+    "warnings",
+}
+"""Loops, sockets, clocks, logs, threads, processes: ring 1 is bytes in and events out."""
+
+SOURCES = sorted([*(PACKAGE / "types").glob("*.py"), *(PACKAGE / "protocol").glob("*.py")])
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Every module that a source imports, wherever in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or "."
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_the_inner_rings_do_no_io(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert [name for name in imports(tree) if name.partition(".")[0] in FORBIDDEN] == []
+    called = {
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not called & {"open", "print", "input", "exec", "eval", "__import__"}
+
+
+def test_there_are_sources_to_read():
+    assert len(SOURCES) > 20
