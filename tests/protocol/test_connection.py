@@ -52,7 +52,7 @@ from toolpost.protocol.events import (
     Refused,
     ReplyReceived,
 )
-from toolpost.protocol.methods import CLIENT, DATES, R_2024_11_05, R_2025_03_26, SERVER, Role, Row
+from toolpost.protocol.methods import CLIENT, DATES, R_2024_11_05, R_2025_03_26, SERVER, Role, Row, Span
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS, Revision
 from toolpost.types import (
     LOG_LEVEL,
@@ -1124,6 +1124,15 @@ def test_ids_of_both_types_can_be_cancelled(revision, identity):
     assert one(server.receive(data), CancelReceived).request is incoming
 
 
+def test_a_cancellation_whose_reason_cannot_be_said_can_be_tried_again():
+    client = talk(LATEST).client
+    outgoing = client.request("tools/call", CALL)
+    with pytest.raises(LocalProtocolError):
+        client.cancel(outgoing.id, LONE)
+    assert client.outgoing == {outgoing.id: outgoing}
+    assert client.cancel(outgoing.id)
+
+
 @pytest.mark.requirement("CANC-9")
 @every_revision
 @pytest.mark.parametrize(
@@ -1254,6 +1263,20 @@ def test_progress_that_is_no_number_is_not_said(value):
     assert data is None
     assert conversation.server.progress(incoming.id, 1)
     assert conversation.server.progress(incoming.id, 1) is None
+
+
+def test_progress_may_be_any_number():
+    conversation = talk(LATEST)
+    incoming = conversation.ask("tools/call", progress=True).incoming
+    assert parse(conversation.server.progress(incoming.id, 10**400))["params"]["progress"] == 10**400
+
+
+def test_progress_that_cannot_be_said_was_not_said():
+    conversation = talk(LATEST)
+    incoming = conversation.ask("tools/call", progress=True).incoming
+    with pytest.raises(LocalProtocolError):
+        conversation.server.progress(incoming.id, 1, message=LONE)
+    assert conversation.server.progress(incoming.id, 1)
 
 
 @pytest.mark.requirement("PROG-3")
@@ -1597,6 +1620,13 @@ def test_a_notice_of_ones_own_belongs_to_any_request(method):
     assert one(conversation.client.receive(data), NoticeReceived).params.town == "Bonn"
 
 
+def test_a_notice_of_an_extension_belongs_to_any_request_whatever_its_span():
+    hail = Row("com.example/hail", Storm, server=Span(OLDEST, NEWEST))
+    conversation = talk(LATEST, extra={hail.name: hail})
+    for method in ("tools/call", "subscriptions/listen"):
+        assert conversation.server.notify(hail.name, {"town": "Bonn"}, to=conversation.ask(method).incoming)
+
+
 def test_rows_of_ones_own_may_need_a_capability():
     conversation = talk(LATEST, extra=EXTRA)
     with pytest.raises(NotDeclared, match="experimental"):
@@ -1670,6 +1700,25 @@ def test_the_meta_of_parameters_is_not_lost(revision, params, progress):
     assert said["com.example/a"] == 1
     assert ("progressToken" in said) is progress
     assert (PROTOCOL_VERSION in said) is revision.stateless
+
+
+@every_revision
+def test_meta_may_be_null(revision):
+    client = talk(revision).client
+    said = parse(client.request("tools/call", {"name": "add", "_meta": None}, progress=True).data)
+    assert said["params"]["_meta"]["progressToken"] == said["id"]
+
+
+@pytest.mark.parametrize(
+    "params",
+    [{"name": "add", "_meta": 5}, CallToolParams(name="add", meta=Raw(b"5"))],
+    ids=["plain", "typed"],
+)
+def test_meta_that_is_no_object_cannot_be_said(params):
+    client = Connection(CLIENT_PARTY)
+    with pytest.raises(LocalProtocolError):
+        client.request("tools/call", params)
+    assert client.outgoing == {}
 
 
 @pytest.mark.requirement("META-2", "META-5")

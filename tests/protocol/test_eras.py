@@ -1,8 +1,9 @@
 """The six hooks of both eras, and what a request says of itself."""
 
 import json
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 from conversation import (
     CLIENT_CAN,
@@ -55,6 +56,8 @@ from toolpost.types import (
     ServerCapabilities,
     SubscriptionFilter,
     Tool,
+    ToolChoice,
+    Wire,
 )
 
 OLDEST, *_, NEWEST = DATES
@@ -547,43 +550,72 @@ def test_a_peer_without_capabilities_is_asked_nothing():
         STATELESS.ask(server, incoming, "roots/list", ASKS["roots/list"])
 
 
-@pytest.mark.requirement("MRTR-6")
-@pytest.mark.parametrize(
-    ("declared", "mode", "ok"),
+TOOLS = [Tool("t", {"type": "object"})]
+
+
+def _user(mode: Literal["form", "url"] | None) -> tuple[str, Wire]:
+    url = "https://example.com/" if mode == "url" else None
+    return "elicitation/create", ElicitParams(message="Who?", mode=mode, url=url)
+
+
+def _model(**tools: Any) -> tuple[str, Wire]:
+    return "sampling/createMessage", CreateMessageParams(messages=[], max_tokens=1, **tools)
+
+
+# what the client declared, what it is asked, what it lacks
+finer_capabilities = pytest.mark.parametrize(
+    ("declared", "question", "lacks"),
     [
-        ({}, "form", True),
-        ({}, None, True),
-        ({"form": {}}, "form", True),
-        ({"url": {}}, "url", True),
-        ({"form": {}, "url": {}}, "url", True),
-        ({"form": {}, "url": {}}, "form", True),
-        ({}, "url", False),
-        ({"form": {}}, "url", False),
-        ({"url": {}}, "form", False),
-        ({"url": {}}, None, False),
+        pytest.param({"elicitation": {}}, _user("form"), None, id="{} means forms"),
+        pytest.param({"elicitation": {}}, _user(None), None, id="{} means forms, without a word"),
+        pytest.param({"elicitation": {}}, _user("url"), "elicitation.url", id="{} means no URL"),
+        pytest.param({"elicitation": {"form": {}}}, _user("form"), None, id="form for a form"),
+        pytest.param({"elicitation": {"form": {}}}, _user("url"), "elicitation.url", id="form for a URL"),
+        pytest.param({"elicitation": {"url": {}}}, _user("url"), None, id="url for a URL"),
+        pytest.param({"elicitation": {"url": {}}}, _user("form"), "elicitation.form", id="url for a form"),
+        pytest.param(
+            {"elicitation": {"url": {}}}, _user(None), "elicitation.form", id="url for a silent form"
+        ),
+        pytest.param({"elicitation": {"form": {}, "url": {}}}, _user("form"), None, id="both for a form"),
+        pytest.param({"elicitation": {"form": {}, "url": {}}}, _user("url"), None, id="both for a URL"),
+        pytest.param({"sampling": {}}, _model(), None, id="no tools"),
+        pytest.param({"sampling": {}}, _model(tools=TOOLS), "sampling.tools", id="undeclared tools"),
+        pytest.param(
+            {"sampling": {}},
+            _model(tool_choice=ToolChoice("none")),
+            "sampling.tools",
+            id="an undeclared choice of tools",
+        ),
+        pytest.param({"sampling": {"tools": {}}}, _model(tools=TOOLS), None, id="declared tools"),
     ],
 )
-def test_a_user_is_asked_only_in_a_mode_that_the_request_declared(declared, mode, ok):
+
+
+@pytest.mark.requirement("MRTR-6", "ELIC-9", "SAMP-3", "META-13")
+@finer_capabilities
+def test_a_request_is_asked_only_in_the_ways_that_it_declared(declared, question, lacks):
     server = Connection(SERVER_PARTY)
-    incoming = _call(server, elicitation=declared)
-    question = ElicitParams(message="Who?", mode=mode, url="https://example.com/" if mode == "url" else None)
-    if ok:
-        assert STATELESS.ask(server, incoming, "elicitation/create", question)
+    incoming = _call(server, **declared)
+    if lacks is None:
+        assert STATELESS.ask(server, incoming, *question)
         return
     with pytest.raises(MissingCapability) as missing:
-        STATELESS.ask(server, incoming, "elicitation/create", question)
-    assert missing.value.data == {"requiredCapabilities": {"elicitation": {mode or "form": {}}}}
+        STATELESS.ask(server, incoming, *question)
+    outer, inner = lacks.split(".")
+    assert missing.value.data == {"requiredCapabilities": {outer: {inner: {}}}}
 
 
-@pytest.mark.requirement("MRTR-6")
-def test_a_model_is_lent_tools_only_where_the_request_declared_that():
-    server = Connection(SERVER_PARTY)
-    question = CreateMessageParams(messages=[], max_tokens=1, tools=[Tool("t", {"type": "object"})])
-    with pytest.raises(MissingCapability) as missing:
-        STATELESS.ask(server, _call(server, sampling={}), "sampling/createMessage", question)
-    assert missing.value.data == {"requiredCapabilities": {"sampling": {"tools": {}}}}
-    server.fail("call", missing.value)
-    assert STATELESS.ask(server, _call(server, sampling={"tools": {}}), "sampling/createMessage", question)
+@pytest.mark.requirement("LIFE-15", "ELIC-9", "SAMP-3")
+@finer_capabilities
+def test_a_session_is_asked_only_in_the_ways_that_it_declared(declared, question, lacks):
+    conversation = talk(LATEST_SESSION, client=party(msgspec.convert(declared, ClientCapabilities)))
+    incoming = conversation.ask("tools/call").incoming
+    if lacks is None:
+        assert SESSION.ask(conversation.server, incoming, *question)
+        return
+    with pytest.raises(NotDeclared) as missing:
+        SESSION.ask(conversation.server, incoming, *question)
+    assert missing.value.capability == lacks
 
 
 @pytest.mark.requirement("MRTR-2")

@@ -19,6 +19,7 @@ from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming, NoticeReceived, Refused
 from toolpost.protocol.jsonrpc import (
     MAX_BATCH,
+    MAX_BATCH_BYTES,
     MAX_DEPTH,
     Failure,
     Message,
@@ -1296,3 +1297,12 @@ def test_what_json_cannot_say_is_an_error_of_ours(make, why):
 def test_envelopes_that_json_cannot_say_are_errors_of_ours(write):
     with pytest.raises(LocalProtocolError):
         write()
+
+
+def test_a_batch_has_a_length():
+    item = encode_notice("x", {"text": "a" * (MAX_BATCH_BYTES // 2)})
+    with pytest.raises(RemoteProtocolError, match="a batch has at most") as refused:
+        decode_batch(encode_batch([item, item]))
+    assert refused.value.answer is not None
+    assert refused.value.answer.code == -32600
+    assert len(decode_batch(encode_batch([item]))) == 1

@@ -17,12 +17,12 @@ from toolpost.protocol.eras import STATELESS, Peer
 from toolpost.protocol.events import Dropped, Incoming, NoticeReceived, Refused
 from toolpost.protocol.headers import METHOD, NAME, SESSION, VERSION
 from toolpost.protocol.jsonrpc import Failure, Message, Notice, Reply, Request
-from toolpost.protocol.methods import CLIENT
+from toolpost.protocol.methods import CLIENT, TASKS, Row
 from toolpost.protocol.party import Party
 from toolpost.protocol.revisions import LATEST, REVISIONS
 from toolpost.protocol.route import Reject, ToSession, ToStateless, classify, mirrored, status, verify
 from toolpost.types.asks import ElicitParams
-from toolpost.types.base import UNSET, Raw
+from toolpost.types.base import UNSET, Raw, Result
 from toolpost.types.lifecycle import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
@@ -35,6 +35,7 @@ from toolpost.types.lifecycle import (
     ResourcesCapability,
     ServerCapabilities,
 )
+from toolpost.types.tasks import TaskParams
 
 MODERN: Final = LATEST.date
 LEGACY: Final = [revision.date for revision in REVISIONS.values() if not revision.stateless]
@@ -947,3 +948,22 @@ def test_what_a_client_mirrors_a_server_verifies(kind, name, call, white):
             refused = classify(broken, message, server())
             assert isinstance(refused, Reject)
             assert (refused.status, refused.error.code) == (400, -32020)
+
+
+@pytest.mark.parametrize("method", ["com.example/a\r\nx: y", "com.example/ä", "=?base64?eA==?=", " x"])
+def test_a_method_that_no_header_can_carry_is_refused(method):
+    with pytest.raises(ValueError, match="no header can carry the method"):
+        mirrored(Request(1, method))
+
+
+def test_a_meta_of_ours_that_is_wrong_is_refused():
+    with pytest.raises(ValueError, match="protocolVersion"):
+        mirrored(Request(1, "tools/list", Raw(json.dumps({"_meta": {PROTOCOL_VERSION: 5}}).encode())))
+
+
+@pytest.mark.requirement("HDR-2", "HDR-3")
+def test_the_name_of_an_extension_s_request_is_mirrored_under_its_name_on_the_wire():
+    row = Row("tasks/update", TaskParams, Result, client=TASKS, named="task_id")
+    message = Request(1, "tasks/update", Raw(b'{"taskId":"t 1"}'))
+    assert mirrored(message, extra={row.name: row})[NAME] == "t 1"
+    assert NAME not in mirrored(message)

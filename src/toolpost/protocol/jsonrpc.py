@@ -17,6 +17,7 @@ from toolpost.types.base import JSON, RequestId, Unset, dec_hook, enc_hook
 
 __all__ = [
     "MAX_BATCH",
+    "MAX_BATCH_BYTES",
     "MAX_DEPTH",
     "Failure",
     "Message",
