@@ -83,7 +83,7 @@ def conversation(revision: Revision) -> tuple[Connection, bytes]:
     server = Connection(Party(Implementation("adder", "1.0"), ServerCapabilities(tools=ListCapability())))
     [hello] = server.receive(ERAS[revision.era].open(client).data)
     assert isinstance(hello, Incoming)
-    client.receive(server.reply(hello.id, server.introduce(hello.id)) or b"")
+    client.receive(server.reply(hello.id, server.introduce(hello)) or b"")
     if not revision.stateless:
         server.receive(client.notify("notifications/initialized"))
     params = CallToolParams(name="add", arguments=Raw(b'{"a":1,"b":2}'))

@@ -82,7 +82,7 @@ def open_pair(date: str, client: Party = CLIENT, server: Party = SERVER) -> Pair
     ours, theirs = Connection(client, revision=REVISIONS[date]), Connection(server)
     outgoing = ERAS[ours.revision.era].open(ours)
     incoming = arrived(theirs.receive(outgoing.data))
-    answer = theirs.reply(incoming.id, theirs.introduce(incoming.id, "Be kind."))
+    answer = theirs.reply(incoming.id, theirs.introduce(incoming, "Be kind."))
     assert answer is not None
     ours.receive(answer)
     opening = (outgoing.data, answer)

@@ -281,7 +281,7 @@ class Conversation:
         incoming = one(self.server.receive(opening.data), Incoming)
         if until == "opening":
             return self
-        answer = self.server.reply(incoming.id, self.server.introduce(incoming.id, "Be kind."))
+        answer = self.server.reply(incoming.id, self.server.introduce(incoming, "Be kind."))
         assert answer is not None
         self.client.receive(answer)
         if until == "ready" and not self.client.revision.stateless:

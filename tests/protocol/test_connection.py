@@ -249,10 +249,10 @@ def test_an_introduction_that_cannot_be_said_leaves_the_handshake_open():
     server = Conversation(LATEST_SESSION).open("opening").server
     [identity] = server.incoming
     with pytest.raises(LocalProtocolError):
-        server.reply(identity, server.introduce(identity, LONE))
+        server.reply(identity, server.introduce(server.incoming[identity], LONE))
     assert server.lifecycle.state == "opening"
     assert server.peer is None
-    assert server.reply(identity, server.introduce(identity))
+    assert server.reply(identity, server.introduce(server.incoming[identity]))
     assert server.lifecycle.state == "greeted"
 
 
@@ -696,7 +696,7 @@ def test_a_handshake_step_by_step(revision):
     assert (client.lifecycle.state, client.peer, client.revision) == ("opening", None, revision)
     incoming = one(server.receive(opening.data), Incoming)
     assert (server.lifecycle.state, server.peer) == ("opening", None)
-    answer = server.reply(incoming.id, server.introduce(incoming.id))
+    answer = server.reply(incoming.id, server.introduce(incoming))
     assert answer
     assert server.lifecycle.state == "greeted"
     assert server.peer == Peer(revision, CLIENT_CAN, Implementation("a client", "1"))
@@ -798,7 +798,7 @@ def test_a_server_agrees_or_names_its_newest(offered, supported, agreed):
     params = {**PARAMS["initialize"], "protocolVersion": offered}
     incoming = one(server.receive(message(id=1, method="initialize", params=params)), Incoming)
     assert incoming.peer.revision is REVISIONS[agreed]
-    written = parse(server.reply(1, server.introduce(1)))["result"]
+    written = parse(server.reply(1, server.introduce(server.incoming[1])))["result"]
     assert written["protocolVersion"] == agreed
     assert server.revision is REVISIONS[agreed]
 
@@ -1163,7 +1163,9 @@ def test_initialize_is_not_cancelled(revision):
     [identity] = conversation.server.incoming
     forbidden = message(method="notifications/cancelled", params={"requestId": identity})
     assert dropped(conversation.server, forbidden) == "cancellation of no request in flight"
-    assert conversation.server.reply(identity, conversation.server.introduce(identity))
+    assert conversation.server.reply(
+        identity, conversation.server.introduce(conversation.server.incoming[identity])
+    )
 
 
 @pytest.mark.requirement("LIFE-16")

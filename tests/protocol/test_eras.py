@@ -554,8 +554,10 @@ TOOLS = [Tool("t", {"type": "object"})]
 
 
 def _user(mode: Literal["form", "url"] | None) -> tuple[str, Wire]:
-    url = "https://example.com/" if mode == "url" else None
-    return "elicitation/create", ElicitParams(message="Who?", mode=mode, url=url)
+    visit: dict[str, Any] = {}
+    if mode == "url":
+        visit = {"url": "https://example.com/", "elicitation_id": "e"}
+    return "elicitation/create", ElicitParams(message="Who?", mode=mode, **visit)
 
 
 def _model(**tools: Any) -> tuple[str, Wire]:
@@ -676,7 +678,7 @@ def test_a_stateless_client_listens_with_one_request():
 def test_a_server_introduces_itself_to_a_session(revision):
     conversation = Conversation(revision).open("opening")
     [identity] = conversation.server.incoming
-    introduction = conversation.server.introduce(identity, "Be kind.")
+    introduction = conversation.server.introduce(conversation.server.incoming[identity], "Be kind.")
     assert parse(conversation.server.reply(identity, introduction))["result"] == {
         "protocolVersion": revision.date,
         "capabilities": {
@@ -696,7 +698,7 @@ def test_a_server_introduces_itself_to_a_session(revision):
 def test_a_server_introduces_itself_when_discovered():
     conversation = Conversation(LATEST).open("opening")
     [identity] = conversation.server.incoming
-    introduction = conversation.server.introduce(identity)
+    introduction = conversation.server.introduce(conversation.server.incoming[identity])
     assert parse(conversation.server.reply(identity, introduction))["result"] == {
         "supportedVersions": list(DATES),
         "capabilities": {

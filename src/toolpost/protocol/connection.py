@@ -38,7 +38,7 @@ from toolpost.protocol.events import (
     Incoming,
     Outgoing,
 )
-from toolpost.protocol.jsonrpc import Message, Reader
+from toolpost.protocol.jsonrpc import Message, Reader, Unfit
 from toolpost.protocol.lifecycle import Lifecycle, State
 from toolpost.protocol.lowering import lower
 from toolpost.protocol.methods import CLIENT, SERVER, Role, Row
@@ -91,7 +91,7 @@ _FOR_LISTENERS: Final = frozenset(
 )
 """What a stateless client hears on a subscription, and nowhere else."""
 
-_META: Final = Reader(dict[str, JSON])
+_META: Final = Reader(dict[str, Raw])
 
 
 class Connection:
@@ -160,6 +160,23 @@ class Connection:
         self._revision = revision
         self.peer = None
 
+        if self.lifecycle.state != "closed":
+            self.lifecycle.state = "new"
+
+    def request_row(self, method: str, revision: Revision, by: Role) -> Row | None:
+        """The row of a request; that of an extension before that of the protocol."""
+        extra = self.extra.get(method)
+        if extra is not None and extra.result is not None and extra.sent(by, revision.date):
+            return extra
+        return revision.requests[by].get(method)
+
+    def notice_row(self, method: str, revision: Revision, by: Role) -> Row | None:
+        """The row of a notice; that of an extension before that of the protocol."""
+        extra = self.extra.get(method)
+        if extra is not None and extra.result is None and extra.sent(by, revision.date):
+            return extra
+        return revision.notices[by].get(method)
+
     # ----------------------------------------------------------------- what arrives
 
     def receive(self, data: bytes) -> list[Event]:
@@ -225,10 +242,10 @@ class Connection:
             return jsonrpc.encode_failure(request_id, plain)
 
     def introduce(
-        self, request_id: RequestId, instructions: str | None = None
+        self, incoming: Incoming, instructions: str | None = None
     ) -> InitializeResult | DiscoverResult:
         """Who this server is: the result of `initialize` or of `server/discover`."""
-        revision = self.incoming[request_id].peer.revision
+        revision = incoming.peer.revision
         capabilities = self.party.declared(revision)
         assert isinstance(capabilities, ServerCapabilities), "only a server introduces itself"
         if revision.stateless:
@@ -292,7 +309,7 @@ class Connection:
         return outgoing
 
     def _sendable(self, method: str, revision: Revision) -> Row:
-        row = revision.requests[self.role].get(method) or self.extra.get(method)
+        row = self.request_row(method, revision, self.role)
         if row is None:
             raise LocalProtocolError(f"a {self.role} cannot send {method} in {revision.date}")
         return row
@@ -311,15 +328,17 @@ class Connection:
         `initialize` is forgotten without a word (LIFE-16). On HTTP in the stateless era closing the stream
         tells the peer, and the bytes are not needed.
         """
-        outgoing = self.outgoing.pop(request_id, None)
+        outgoing = self.outgoing.get(request_id)
         if outgoing is None:
             return None
+        data = None
         if outgoing.row.name == "initialize":
             self.lifecycle.move("refused")
-            return None
-        return jsonrpc.encode_notice(
-            "notifications/cancelled", CancelledParams(request_id=request_id, reason=reason)
-        )
+        else:
+            params = CancelledParams(request_id=request_id, reason=reason)
+            data = jsonrpc.encode_notice("notifications/cancelled", params)
+        del self.outgoing[request_id]
+        return data
 
     # ----------------------------------------------------------------- what we say
 
@@ -345,7 +364,7 @@ class Connection:
         if isinstance(method, Row):
             row = method
         else:
-            found = revision.notices[self.role].get(method) or self.extra.get(method)
+            found = self.notice_row(method, revision, self.role)
             if found is None:
                 raise LocalProtocolError(f"a {self.role} cannot send {method} in {revision.date}")
             row = found
@@ -378,7 +397,8 @@ class Connection:
         if self.incoming.get(to.id) is not to:
             raise LocalProtocolError(f"{row.name} comes too late: the request {to.id!r} has ended")
         listens = to.row.name == "subscriptions/listen"
-        if row.server is not None and (row.name in _FOR_LISTENERS) is not listens:
+        known = LATEST.notices[SERVER].get(row.name) is row
+        if known and (row.name in _FOR_LISTENERS) is not listens:
             raise LocalProtocolError(f"{row.name} does not belong to {to.row.name}")
 
     def progress(
@@ -391,13 +411,16 @@ class Connection:
         incoming = self.incoming.get(request_id)
         if incoming is None or incoming.token is None or incoming.row.name == "subscriptions/listen":
             return None
-        if not isfinite(progress) or (incoming.progress is not None and progress <= incoming.progress):
+        if isinstance(progress, float) and not isfinite(progress):
             return None
-        incoming.progress = progress
+        if incoming.progress is not None and progress <= incoming.progress:
+            return None
         params = ProgressParams(
             progress_token=incoming.token, progress=progress, total=total, message=message
         )
-        return jsonrpc.encode_notice("notifications/progress", params)
+        data = jsonrpc.encode_notice("notifications/progress", params)
+        incoming.progress = progress
+        return data
 
     def log(
         self, level: LogLevel, data: JSON, *, logger: str | None = None, to: Incoming | None = None
@@ -435,13 +458,21 @@ def _with_meta(params: Wire | Mapping[str, JSON] | None, meta: Meta | None, revi
         if meta is None:
             return params
         own: Any = getattr(params, "meta", None)
-        if isinstance(own, Raw):
-            own = _META(own)
         params = copy(params)
         # The encoder takes a dict where the struct, which is also read, has raw bytes.
-        setattr(params, "meta", {**own, **meta} if own else meta)  # noqa: B010 - see above
+        setattr(params, "meta", _merged(own, meta))  # noqa: B010 - see above
         return params
     if meta is None:
         return UNSET if params is None else params
     plain = params or {}
-    return {**plain, "_meta": {**plain.get("_meta", {}), **meta}}
+    return {**plain, "_meta": _merged(plain.get("_meta"), meta)}
+
+
+def _merged(own: Any, meta: Meta) -> Meta:
+    """The `_meta` that parameters brought, and ours over it."""
+    if not own:
+        return meta
+    try:
+        return {**(_META(own) if isinstance(own, Raw) else own), **meta}
+    except (Unfit, TypeError) as error:
+        raise LocalProtocolError("a request cannot carry a _meta that is no object") from error

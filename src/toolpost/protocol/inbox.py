@@ -62,6 +62,12 @@ class _Tagged(Struct, rename={"meta": "_meta"}):
     meta: _Tag | None = None
 
 
+# A server with a session still reads what its stateless clients say, and the other way round.
+_NOTICES: Final = {by: {**LATEST_SESSION.notices[by], **LATEST.notices[by]} for by in (CLIENT, SERVER)}
+
+MAX_NAME: Final = 80
+"""How much of an unknown method's name an error repeats."""
+
 _KIND: Final = Reader(_Kind)
 _TAGGED: Final = Reader(_Tagged)
 
@@ -119,9 +125,9 @@ def _row_of(connection: "Connection", method: str, revision: Revision) -> Row:
     Raises:
         MethodNotFound: the revision lacks it, or we did not declare what it needs (ERR-10).
     """
-    row = revision.requests[connection.other].get(method) or connection.extra.get(method)
-    if row is None or row.result is None:
-        raise MethodNotFound(f"Method not found: {method}")
+    row = connection.request_row(method, revision, connection.other)
+    if row is None:
+        raise MethodNotFound(f"Method not found: {method[:MAX_NAME]}")
     if row.needs and method not in revision.ungated and not connection.party.declares(row.needs):
         raise MethodNotFound(
             f"Method not found: {method} (this {connection.role} does not offer {row.needs})"
@@ -134,19 +140,17 @@ def _greeted(connection: "Connection", params: InitializeParams) -> Peer:
     revision = negotiate(params.protocol_version, connection.party.supported)
     if revision is None:
         raise connection.party.refusal(params.protocol_version)
-    connection.lifecycle.move("initialize")
+    if not connection.lifecycle.move("initialize"):
+        raise InvalidRequest("Invalid request: the session is initialized already")
     return Peer(revision, params.capabilities, params.client_info)
 
 
 def _noticed(connection: "Connection", message: Notice) -> Event:
     method = message.method
-    row = (
-        connection.revision.notices[connection.other].get(method)
-        or LATEST.notices[connection.other].get(method)
-        or LATEST_SESSION.notices[connection.other].get(method)
-        or connection.extra.get(method)
-    )
-    if row is None or row.result is not None:
+    row = connection.notice_row(method, connection.revision, connection.other)
+    if row is None:
+        row = _NOTICES[connection.other].get(method)
+    if row is None:
         return NoticeReceived(method, None, None, message.params)
     try:
         params = row.read_params(message.params)
@@ -229,7 +233,7 @@ def _welcomed(connection: "Connection", result: InitializeResult) -> None:
 def _discovered(connection: "Connection", result: DiscoverResult, raw: Raw) -> None:
     """The server behind a stateless conversation, if it speaks a revision that we do."""
     revision = newest(result.supported_versions, era="stateless", among=connection.party.supported)
-    if revision is not None:
+    if revision is not None and connection.revision.stateless:
         connection.peer = Peer(revision, result.capabilities, _tag(raw))
 
 
@@ -244,16 +248,16 @@ def _tag(raw: Raw) -> Implementation | None:
 
 def _failed(connection: "Connection", message: Failure) -> Event:
     if message.id is None:
-        return _drop(connection, "error without an id", _error(connection, message))
+        return _drop(connection, "error without an id", _error(connection, message, connection.revision))
     outgoing = connection.outgoing.pop(message.id, None)
     if outgoing is None:
         return _unexpected(connection, message.id)
-    return _lost(connection, outgoing, _error(connection, message))
+    return _lost(connection, outgoing, _error(connection, message, outgoing.revision))
 
 
-def _error(connection: "Connection", message: Failure) -> RPCError:
+def _error(connection: "Connection", message: Failure, revision: Revision) -> RPCError:
     name = connection.peer.info.name if connection.peer and connection.peer.info else None
-    session = not connection.revision.stateless
+    session = not revision.stateless
     return from_wire(message.code, message.message, message.data, session=session, peer=name)
 
 

@@ -127,6 +127,13 @@ class Row:
         """Whether its result says how long it may be kept."""
         return self.result is not None and issubclass(self.result, lifecycle.Cacheable)
 
+    def sent(self, by: Role, date: str) -> bool:
+        """Whether that side may send it in that revision; a row without spans has no limits."""
+        if self.client is None and self.server is None:
+            return True
+        span = self.client if by == CLIENT else self.server
+        return span is not None and date in span
+
     def read_result(self, raw: Raw, kind: str) -> Result:
         """The result of this method, of the given `resultType`; it keeps its raw bytes.
 

@@ -1,0 +1,126 @@
+"""Rows that extensions bring, and what a connection does with a revision that changes under it."""
+
+import json
+
+import pytest
+from conversation import SERVER_PARTY, Conversation, marked, message, one, refusal, talk
+
+from toolpost.errors import LocalProtocolError
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.eras import SESSION, Peer
+from toolpost.protocol.events import FailureReceived, Incoming, NoticeReceived, Refused, ReplyReceived
+from toolpost.protocol.jsonrpc import Reader, decode
+from toolpost.protocol.methods import ALWAYS, CLIENT, SERVER, STATELESS, Row
+from toolpost.protocol.revisions import LATEST, LATEST_SESSION
+from toolpost.types.base import Result
+from toolpost.types.notices import NoticeParams
+from toolpost.types.tools import CallToolParams, CallToolResult
+
+
+class Started(Result):
+    """What the extension answers instead of a result."""
+
+    ticket: str
+
+
+def _calling() -> Row:
+    """`tools/call` as an extension knows it, which may be answered with a ticket."""
+    row = Row("tools/call", CallToolParams, CallToolResult, client=STATELESS, needs="tools", named="name")
+    row.results["ticket"] = Reader[Result](Started)
+    return row
+
+
+@pytest.mark.requirement("MSG-13", "MSG-14")
+def test_a_result_type_of_an_extension_is_known_only_where_the_extension_is():
+    answer = {"resultType": "ticket", "ticket": "7"}
+    for extra, kind in (({"tools/call": _calling()}, ReplyReceived), ({}, FailureReceived)):
+        client = talk(LATEST, extra=extra).client
+        outgoing = client.request("tools/call", {"name": "add"})
+        event = one(client.receive(message(id=outgoing.id, result=answer)), kind)
+        if isinstance(event, ReplyReceived):
+            assert event.result == Started(ticket="7", result_type="ticket")
+
+
+def test_a_row_of_an_extension_has_its_own_span():
+    """In a session the row of the protocol serves, because the extension is stateless."""
+    extra = {"tools/call": _calling()}
+    assert talk(LATEST, extra=extra).client.request("tools/call", {"name": "a"}).row is extra["tools/call"]
+    assert (
+        talk(LATEST_SESSION, extra=extra).client.request("tools/call", {"name": "a"}).row
+        is not extra["tools/call"]
+    )
+
+
+def test_a_notice_of_an_extension_has_its_own_span():
+    row = Row("com.example/hail", NoticeParams, server=STATELESS)
+    client = talk(LATEST, extra={row.name: row}).client
+    assert one(client.receive(message(method=row.name)), NoticeReceived).row is row
+    session = talk(LATEST_SESSION, extra={row.name: row}).client
+    assert one(session.receive(message(method=row.name)), NoticeReceived).row is None
+    with pytest.raises(LocalProtocolError):
+        client.notify(row.name)
+
+
+@pytest.mark.parametrize(
+    ("client", "server", "by", "allowed"),
+    [
+        (None, None, CLIENT, True),
+        (None, None, SERVER, True),
+        (ALWAYS, None, CLIENT, True),
+        (ALWAYS, None, SERVER, False),
+        (None, STATELESS, SERVER, False),
+    ],
+)
+def test_who_may_send_a_row(client, server, by, allowed):
+    row = Row("com.example/x", NoticeParams, client=client, server=server)
+    assert row.sent(by, LATEST_SESSION.date) is allowed
+
+
+def test_a_client_that_changed_its_mind_may_shake_hands_again():
+    conversation = Conversation(LATEST_SESSION).open()
+    conversation.client.adopt(LATEST)
+    conversation.client.adopt(LATEST_SESSION)
+    assert SESSION.open(conversation.client).row.name == "initialize"
+
+
+def test_a_closed_connection_stays_closed_whatever_it_adopts():
+    client = talk(LATEST_SESSION).client
+    client.close()
+    client.adopt(LATEST)
+    assert client.lifecycle.state == "closed"
+
+
+def test_a_late_discovery_does_not_undo_a_session():
+    """The answer to a probe may come after the client has given up on it."""
+    conversation = Conversation(LATEST)
+    probe = conversation.client.request("server/discover")
+    conversation.client.adopt(LATEST_SESSION)
+    answer = {"supportedVersions": [LATEST.date], "capabilities": {}, "resultType": "complete"}
+    one(conversation.client.receive(message(id=probe.id, result=answer)), ReplyReceived)
+    assert conversation.client.revision is LATEST_SESSION
+
+
+def test_a_handshake_that_is_let_in_by_hand_is_still_only_one():
+    server = talk(LATEST_SESSION).server
+    again = decode(
+        message(
+            id=9,
+            method="initialize",
+            params={
+                "protocolVersion": LATEST_SESSION.date,
+                "capabilities": {},
+                "clientInfo": {"name": "c", "version": "1"},
+            },
+        )
+    )
+    event = server.take(again, peer=Peer(LATEST_SESSION))
+    assert isinstance(event, Refused)
+    assert event.data is not None
+    assert json.loads(event.data)["error"]["code"] == -32600
+
+
+@pytest.mark.requirement("MSG-18")
+def test_a_name_that_nobody_knows_is_not_repeated_whole():
+    events = Connection(SERVER_PARTY).receive(message(id=1, method="x" * 100_000, params=marked({})))
+    assert len(refusal(events)["message"]) < 200
+    assert not any(isinstance(event, Incoming) for event in events)
