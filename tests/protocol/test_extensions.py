@@ -124,3 +124,11 @@ def test_a_name_that_nobody_knows_is_not_repeated_whole():
     events = Connection(SERVER_PARTY).receive(message(id=1, method="x" * 100_000, params=marked({})))
     assert len(refusal(events)["message"]) < 200
     assert not any(isinstance(event, Incoming) for event in events)
+
+
+def test_a_row_knows_whether_it_is_a_request():
+    client = talk(LATEST_SESSION).client
+    with pytest.raises(LocalProtocolError, match="is a notice"):
+        client.request(Row("com.example/hail", NoticeParams))
+    with pytest.raises(LocalProtocolError, match="is a request"):
+        client.notify(_calling())
