@@ -11,6 +11,9 @@ from toolpost.version import __version__
 
 if TYPE_CHECKING:
     from toolpost.channel import Channel as Channel
+    from toolpost.client.client import Client as Client
+    from toolpost.client.results import ToolResult as ToolResult
+    from toolpost.client.sync import SyncClient as SyncClient
     from toolpost.errors import AuthError as AuthError
     from toolpost.errors import ChannelClosed as ChannelClosed
     from toolpost.errors import ConnectFailed as ConnectFailed
@@ -22,6 +25,18 @@ if TYPE_CHECKING:
     from toolpost.errors import RPCError as RPCError
     from toolpost.errors import ToolError as ToolError
     from toolpost.errors import TransportError as TransportError
+    from toolpost.server.app import Server as Server
+    from toolpost.server.context import Context as Context
+    from toolpost.server.forms import Accepted as Accepted
+    from toolpost.server.forms import Cancelled as Cancelled
+    from toolpost.server.forms import Declined as Declined
+    from toolpost.server.handler import Handler as Handler
+    from toolpost.server.marks import Header as Header
+    from toolpost.server.media import Audio as Audio
+    from toolpost.server.media import File as File
+    from toolpost.server.media import Image as Image
+    from toolpost.server.sync import SyncContext as SyncContext
+    from toolpost.transports.command import Stdio as Stdio
     from toolpost.types.base import Annotations as Annotations
     from toolpost.types.base import Icon as Icon
     from toolpost.types.content import AudioContent as AudioContent
@@ -50,6 +65,17 @@ _HOMES: Final = {
         "ToolError",
         "TransportError",
     ),
+    "client.client": ("Client",),
+    "client.results": ("ToolResult",),
+    "client.sync": ("SyncClient",),
+    "server.app": ("Server",),
+    "server.context": ("Context",),
+    "server.forms": ("Accepted", "Cancelled", "Declined"),
+    "server.handler": ("Handler",),
+    "server.marks": ("Header",),
+    "server.media": ("Audio", "File", "Image"),
+    "server.sync": ("SyncContext",),
+    "transports.command": ("Stdio",),
     "types": (
         "Annotations",
         "AudioContent",
@@ -68,16 +94,26 @@ _HOMES: Final = {
 _HOME: Final = {name: f"toolpost.{home}" for home, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Accepted",
     "Annotations",
+    "Audio",
     "AudioContent",
     "AuthError",
     "CallToolResult",
+    "Cancelled",
     "Channel",
     "ChannelClosed",
+    "Client",
     "ConnectFailed",
     "Content",
+    "Context",
+    "Declined",
     "EmbeddedResource",
+    "File",
+    "Handler",
+    "Header",
     "Icon",
+    "Image",
     "ImageContent",
     "InvalidParams",
     "MCPError",
@@ -87,10 +123,15 @@ __all__ = [
     "ResourceContents",
     "ResourceLink",
     "ResourceNotFound",
+    "Server",
+    "Stdio",
+    "SyncClient",
+    "SyncContext",
     "TextContent",
     "Tool",
     "ToolAnnotations",
     "ToolError",
+    "ToolResult",
     "TransportError",
     "__version__",
 ]

@@ -1,0 +1,61 @@
+"""Work that is done one piece after the other, in the order in which it came, and never by who hands it in.
+
+Keeps callbacks in order without making the reader of a connection wait for them. Knows nothing of what the
+work is.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, TypeAlias
+
+__all__ = ["MAX_WAITING", "Lane", "Spawn"]
+
+MAX_WAITING: Final = 1000
+"""How much work may wait: a peer that talks faster than it is listened to must not fill the memory."""
+
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+"""Who starts a task and answers for its end."""
+
+logger: Final = logging.getLogger("toolpost.client")
+
+
+class Lane:
+    """A queue with a task that lives only as long as there is work."""
+
+    __slots__ = ("_limit", "_spawn", "_task", "_waiting")
+
+    def __init__(self, spawn: Spawn, limit: int = MAX_WAITING) -> None:
+        self._spawn = spawn
+        self._limit = limit
+        self._waiting: deque[Callable[[], Awaitable[object]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, work: Callable[[], Awaitable[object]]) -> bool:
+        """Hand in some work; False if too much waits already. Its errors are logged."""
+        if len(self._waiting) >= self._limit:
+            return False
+        self._waiting.append(work)
+        if self._task is None:
+            self._task = self._spawn(self._run())
+        return True
+
+    async def idle(self) -> None:
+        """Return when nothing waits and nothing is being done."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+
+    def stop(self) -> None:
+        """Drop what waits; what is being done may end."""
+        self._waiting.clear()
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                try:
+                    await self._waiting.popleft()()
+                except Exception:
+                    logger.exception("a callback failed")
+        finally:
+            self._task = None

@@ -1,0 +1,123 @@
+"""Lists that come in pages: one record for each of the four, and the walk from page to page.
+
+An item that cannot be read costs that item, not the list. Cursors are never looked into (PAGE-4). Knows
+nothing of what is done with the items.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Final, Generic, TypeVar
+
+from toolpost.errors import RemoteProtocolError
+from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.methods import ROWS, Row
+from toolpost.types.base import Raw, Wire
+from toolpost.types.lifecycle import Page, PageParams
+from toolpost.types.prompts import ListPromptsResult, Prompt
+from toolpost.types.resources import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    Resource,
+    ResourceTemplate,
+)
+from toolpost.types.tools import ListToolsResult, Tool
+
+__all__ = ["MAX_PAGES", "PROMPTS", "RESOURCES", "TEMPLATES", "TOOLS", "Listing", "walk"]
+
+MAX_PAGES: Final = 1000
+"""How many pages a list may have: a server that always has one more must not keep us for ever."""
+
+P = TypeVar("P", bound=Page)
+
+
+class _Tools(Page):
+    tools: list[Raw]
+
+
+class _Resources(Page):
+    resources: list[Raw]
+
+
+class _Templates(Page):
+    resource_templates: list[Raw]
+
+
+class _Prompts(Page):
+    prompts: list[Raw]
+
+
+class Listing(Generic[P]):
+    """One of the lists.
+
+    Args:
+        method: the method that reads it.
+        member: where its items stand.
+        loose: a page whose items are not read yet.
+        page: a page whose items are.
+        item: the type of an item.
+    """
+
+    def __init__(self, method: str, member: str, loose: type[Page], page: type[P], item: type[Wire]) -> None:
+        (row,) = (row for row in ROWS if row.name == method)
+        self.row: Final = Row(
+            method, PageParams, loose, client=row.client, needs=row.needs, needs_since=row.needs_since
+        )
+        self._member = member
+        self._page = page
+        self._item: Reader[Any] = Reader(item)
+
+    def read(self, loose: Page, report: Callable[[RemoteProtocolError], None]) -> P:
+        """The page with the items that can be read; `report` hears of each that cannot."""
+        items: list[Any] = []
+        for index, raw in enumerate(getattr(loose, self._member)):
+            try:
+                items.append(self._item(raw))
+            except Unfit as error:
+                report(RemoteProtocolError(f"{self.row.name}: item {index} cannot be read: {error}"))
+        page = self._page(
+            **{self._member: items},
+            next_cursor=loose.next_cursor,
+            ttl_ms=loose.ttl_ms,
+            cache_scope=loose.cache_scope,
+            meta=loose.meta,
+            result_type=loose.result_type,
+        )
+        vars(page)["raw"] = vars(loose).get("raw")
+        return page
+
+
+TOOLS: Final = Listing("tools/list", "tools", _Tools, ListToolsResult, Tool)
+RESOURCES: Final = Listing("resources/list", "resources", _Resources, ListResourcesResult, Resource)
+TEMPLATES: Final = Listing(
+    "resources/templates/list",
+    "resource_templates",
+    _Templates,
+    ListResourceTemplatesResult,
+    ResourceTemplate,
+)
+PROMPTS: Final = Listing("prompts/list", "prompts", _Prompts, ListPromptsResult, Prompt)
+
+
+async def walk(method: str, turn: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
+    """The pages of a list, each fetched when it is wanted.
+
+    Args:
+        method: the method that reads the list, for errors.
+        turn: fetches the page at a cursor.
+
+    Raises:
+        RemoteProtocolError: the pages go in a circle, or there are too many of them.
+    """
+    cursor: str | None = None
+    seen: set[str] = set()
+    for _ in range(MAX_PAGES):
+        page = await turn(cursor)
+        yield page
+        cursor = page.next_cursor
+        if cursor is None:  # an empty cursor is a cursor (PAGE-3, PAGE-5)
+            return
+        if cursor in seen:
+            raise RemoteProtocolError(
+                f"{method}: the server gave the same cursor twice, so the list has no end"
+            )
+        seen.add(cursor)
+    raise RemoteProtocolError(f"{method}: the list has more than {MAX_PAGES} pages")

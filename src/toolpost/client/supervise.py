@@ -1,0 +1,103 @@
+"""Opens a conversation and ends it, whoever asks for it and from whichever task.
+
+Owns the task that connects and the one link that results. Knows nothing of what is said over it.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from toolpost.client.link import Link
+from toolpost.client.negotiate import Opened
+from toolpost.errors import ChannelClosed
+
+__all__ = ["Supervisor"]
+
+_HINT: Final = "use `async with client:`, or `await client.connect()`"
+
+
+class Supervisor:
+    """The life of a client: closed, connecting, ready, closed, and so on.
+
+    Args:
+        dial: opens a conversation.
+    """
+
+    def __init__(self, dial: Callable[[], Awaitable[Opened]]) -> None:
+        self._dial = dial
+        self._opening: asyncio.Task[Opened] | None = None
+        self._waiting = 0
+        self._link: Link | None = None
+        self.opened: Opened | None = None
+        """The conversation that was opened last."""
+
+    @property
+    def link(self) -> Link:
+        """The conversation.
+
+        Raises:
+            ChannelClosed: there is none.
+        """
+        if self._link is None:
+            raise ChannelClosed("the client is not connected", sent=False, hint=_HINT)
+        self._link.check_open()
+        return self._link
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a conversation."""
+        return self._link is not None and self._link.ended is None
+
+    async def open(self) -> None:
+        """Connect, unless that was done. Several tasks may wait for the same connection.
+
+        Raises:
+            ConnectFailed: the server cannot be reached, or there is no revision that both speak.
+            ChannelClosed: somebody closed the client in the meantime.
+        """
+        if self.ready:
+            return
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._open())
+        opening = self._opening
+        self._waiting += 1
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if opening.cancelled() and task is not None and not task.cancelling():
+                raise ChannelClosed("the client was closed while it connected", sent=False) from None
+            raise
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                await _stop(opening)  # nobody wants it any more
+
+    async def _open(self) -> Opened:
+        try:
+            if self._link is not None:
+                await self._link.close()
+            opened = await self._dial()
+            self._link, self.opened = opened.link, opened
+            return opened
+        finally:
+            self._opening = None
+
+    async def close(self) -> None:
+        """End the conversation, or the attempt to open one. Closing twice is fine."""
+        if self._opening is not None:
+            await _stop(self._opening)
+        link = self._link
+        if link is not None:
+            await link.close()
+            if self._link is link:
+                self._link = None
+
+
+async def _stop(opening: "asyncio.Task[Opened]") -> None:
+    """End a task, if it has not ended; its error belongs to whoever waits for it."""
+    if not opening.done():
+        opening.cancel()
+        await asyncio.wait([opening])
+    if not opening.cancelled():
+        opening.exception()

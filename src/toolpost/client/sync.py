@@ -1,0 +1,245 @@
+"""`SyncClient`: the methods of a client without `await`, for scripts and notebooks.
+
+Owns one thread with one event loop, where an ordinary `Client` lives; each method hands its work over and
+waits. Adds nothing of its own to what a client can do.
+"""
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from functools import wraps
+from types import TracebackType
+from typing import Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar
+
+from toolpost.client.client import Client
+from toolpost.client.stats import Stats
+from toolpost.errors import ChannelClosed, LocalProtocolError
+from toolpost.types.base import RequestId
+from toolpost.types.lifecycle import DiscoverResult, Implementation, ServerCapabilities
+
+__all__ = ["SyncClient"]
+
+THREADS: Final = 40
+"""Threads for callbacks that are not async: one that asks back holds its thread until it is answered."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _same(
+    _like: Callable[P, Client],
+) -> Callable[[Callable[..., None]], Callable[Concatenate["SyncClient", P], None]]:
+    """Gives a constructor the parameters of a client's."""
+    return lambda constructor: constructor
+
+
+def _waits(
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate["SyncClient", P], T]:
+    """A method of a client, waited for."""
+
+    @wraps(method)
+    def call(self: "SyncClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._wait(lambda client: method(client, *args, **kwargs))  # pyright: ignore[reportPrivateUsage] - a method
+
+    return call
+
+
+def _iterates(
+    method: Callable[Concatenate[Client, P], AsyncIterator[T]],
+) -> Callable[Concatenate["SyncClient", P], Iterator[T]]:
+    """An iterator of a client's, each step waited for."""
+
+    @wraps(method)
+    def call(self: "SyncClient", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        steps: AsyncIterator[T] | None = None
+
+        async def step(client: Client) -> T | None:
+            nonlocal steps
+            if steps is None:
+                steps = method(client, *args, **kwargs)
+            return await anext(steps, None)
+
+        while (item := self._wait(step)) is not None:  # pyright: ignore[reportPrivateUsage] - a method
+            yield item
+
+    return call
+
+
+class SyncClient:
+    """A client for code that is not async. Takes what `Client` takes.
+
+    Use it as `with SyncClient(target) as client:`, or call `connect` and `close`. Every method may be called
+    from any thread. A callback that is not async may call the client; an async one may not, for it runs in
+    the client's own thread.
+    """
+
+    @_same(Client)
+    def __init__(self, *args: Any, **options: Any) -> None:
+        self._client = Client(*args, **options)
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+
+    # ----------------------------------------------------------------- the connection
+
+    def connect(self) -> Self:
+        """Connect to the server, unless that was done; the client itself.
+
+        Raises:
+            ConnectFailed: the server cannot be reached, or there is no revision that both speak.
+        """
+        with self._lock:
+            if self._loop is None:
+                self._loop = asyncio.new_event_loop()
+                self._thread = threading.Thread(
+                    target=_run, args=(self._loop,), name="toolpost client", daemon=True
+                )
+                self._thread.start()
+        try:
+            self._wait(Client.connect)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def close(self) -> None:
+        """Leave the server and end the thread. Closing twice is fine."""
+        try:
+            self._wait(Client.close)
+        except ChannelClosed:
+            return  # somebody else did
+        with self._lock:
+            loop, thread = self._loop, self._thread
+            self._loop = self._thread = None
+        if loop is not None and thread is not None:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+
+    def __enter__(self) -> Self:
+        return self.connect()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _wait(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+        """What work on the client gives, done in the client's thread.
+
+        Raises:
+            ChannelClosed: the client is not connected, or was closed in the meantime.
+            LocalProtocolError: this is the client's thread, which would wait for itself.
+        """
+        if threading.current_thread() is self._thread:
+            raise LocalProtocolError("an async callback cannot use a SyncClient, which would wait for itself")
+
+        async def run() -> T:
+            return await work(self._client)
+
+        with self._lock:
+            if self._loop is None:
+                hint = "use `with client:`, or `client.connect()`"
+                raise ChannelClosed("the client is not connected", sent=False, hint=hint)
+            future = asyncio.run_coroutine_threadsafe(run(), self._loop)
+        try:
+            return future.result()
+        except CancelledError:
+            raise ChannelClosed("the client was closed") from None
+        except BaseException:
+            future.cancel()  # we were interrupted: the server is told, too
+            raise
+
+    # ----------------------------------------------------------------- what is known about the server
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a conversation."""
+        return self._client.connected
+
+    @property
+    def revision(self) -> str:
+        """The protocol revision that is spoken, or was spoken last."""
+        return self._client.revision
+
+    @property
+    def era(self) -> Literal["session", "stateless"]:
+        """How the conversation is held."""
+        return self._client.era
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """What the server can do."""
+        return self._client.capabilities
+
+    @property
+    def server_info(self) -> Implementation | None:
+        """The name tag of the server."""
+        return self._client.server_info
+
+    @property
+    def instructions(self) -> str | None:
+        """How the server wants to be used."""
+        return self._client.instructions
+
+    @property
+    def discovered(self) -> DiscoverResult | None:
+        """What the server said of itself in the stateless era; None in a session."""
+        return self._client.discovered
+
+    @property
+    def pending(self) -> Mapping[RequestId, str]:
+        """The requests in flight: id → method."""
+
+        async def look(client: Client) -> Mapping[RequestId, str]:
+            return client.pending
+
+        return self._wait(look)
+
+    @property
+    def stats(self) -> Stats:
+        """What was seen so far."""
+        return self._client.stats
+
+    # ----------------------------------------------------------------- what it can be asked
+
+    list_tools = _waits(Client.list_tools)
+    list_tools_pages = _iterates(Client.list_tools_pages)
+    call_tool = _waits(Client.call_tool)
+    list_resources = _waits(Client.list_resources)
+    list_resources_pages = _iterates(Client.list_resources_pages)
+    list_resource_templates = _waits(Client.list_resource_templates)
+    list_resource_templates_pages = _iterates(Client.list_resource_templates_pages)
+    read_resource = _waits(Client.read_resource)
+    subscribe = _waits(Client.subscribe)
+    unsubscribe = _waits(Client.unsubscribe)
+    list_prompts = _waits(Client.list_prompts)
+    list_prompts_pages = _iterates(Client.list_prompts_pages)
+    get_prompt = _waits(Client.get_prompt)
+    complete = _waits(Client.complete)
+    set_log_level = _waits(Client.set_log_level)
+    ping = _waits(Client.ping)
+    cancel = _waits(Client.cancel)
+    notify_roots_changed = _waits(Client.notify_roots_changed)
+    request = _waits(Client.request)
+    notify = _waits(Client.notify)
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    """Run a loop until it is stopped, and leave nothing of it behind."""
+    asyncio.set_event_loop(loop)
+    callbacks = ThreadPoolExecutor(THREADS, thread_name_prefix="toolpost callback")
+    loop.set_default_executor(callbacks)
+    try:
+        loop.run_forever()
+        rest = asyncio.all_tasks(loop)
+        for task in rest:
+            task.cancel()
+        if rest:
+            loop.run_until_complete(asyncio.wait(rest))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    finally:
+        # A callback may be the one who closes, or may never return: nobody waits for it.
+        callbacks.shutdown(wait=False, cancel_futures=True)
+        loop.close()

@@ -1,0 +1,226 @@
+"""How a client reaches its target: one row for each kind of target, the first that fits opens the channel.
+
+The only module that knows clients and transports at once. What a transport needs is imported when a channel
+is opened, so that a client of one does not load the others.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast, runtime_checkable
+
+from toolpost.channel import Channel
+from toolpost.client.negotiate import Way
+from toolpost.errors import ChannelClosed, ConnectFailed
+from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.types.base import JSON
+
+if TYPE_CHECKING:
+    from toolpost.transports.command import Stdio
+
+__all__ = ["Serves", "Target", "way_to"]
+
+SERVER_PATIENCE: Final = 5.0
+"""Seconds that a server in this process has to end when its client has left, before it is cancelled."""
+
+_CONFIG_KEYS: Final = ("mcpServers", "servers")
+"""Where the programs that read an `mcp.json` look for servers."""
+
+_OBJECT: Final = Reader(dict[str, JSON])
+
+logger: Final = logging.getLogger("toolpost.client")
+
+
+@runtime_checkable
+class Serves(Protocol):
+    """A server in this process."""
+
+    async def serve(self, channel: Channel, /) -> None:
+        """Serve one channel until it closes."""
+        ...
+
+
+Target: TypeAlias = "Channel | Serves | Stdio | Sequence[str] | Mapping[str, JSON] | PathLike[str] | str"
+"""A channel, a server object, a command, an entry of an `mcp.json` or the whole of it, its path, or a URL."""
+
+
+def way_to(target: Target, server: str | None = None) -> Way:
+    """How to reach a target.
+
+    Args:
+        target: what the user gave.
+        server: which server of an `mcp.json` with several.
+
+    Raises:
+        TypeError: it is no target.
+    """
+    for row in ROWS:
+        way = row(target, server)
+        if way is not None:
+            return way
+    raise TypeError(
+        f"a {type(target).__name__} is nothing to connect to: give a command as a list, a Stdio, a server, "
+        "the path of an mcp.json or an entry of one, a URL, or a Channel"
+    )
+
+
+# --------------------------------------------------------------------- channels and servers
+
+
+def _channel(target: object, _server: str | None) -> Way | None:
+    if not isinstance(target, Channel):
+        return None
+    unused = [target]
+
+    async def take() -> Channel:
+        if not unused:
+            raise ConnectFailed("this channel was used before", hint="give the client a new one")
+        return unused.pop()
+
+    return Way(type(target).__name__, take, again=False)
+
+
+def _served(target: object, _server: str | None) -> Way | None:
+    if not isinstance(target, Serves):
+        return None
+
+    async def serve() -> Channel:
+        return Served(target)
+
+    return Way(str(getattr(target, "name", type(target).__name__)), serve)
+
+
+class Served:
+    """The channel to a server in this process, which it starts and ends."""
+
+    def __init__(self, server: Serves) -> None:
+        from toolpost.transports.memory import pair  # noqa: PLC0415 - see the module's docstring
+
+        self._channel, other = pair()
+        self._failure: Exception | None = None
+        self._task = asyncio.get_running_loop().create_task(self._serve(server, other))
+
+    async def _serve(self, server: Serves, channel: Channel) -> None:
+        try:
+            await server.serve(channel)
+        except Exception as error:
+            logger.exception("the server failed")
+            self._failure = error
+        finally:
+            await channel.close()
+
+    async def receive(self) -> bytes:
+        """The next message of the server."""
+        try:
+            return await self._channel.receive()
+        except ChannelClosed:
+            if self._failure is None:
+                raise
+            raise ChannelClosed(f"the server failed: {self._failure!r}") from self._failure
+
+    async def send(self, data: bytes, related: int | str | None = None) -> None:
+        """Hand one message over to the server."""
+        await self._channel.send(data, related)
+
+    async def close(self) -> None:
+        """Let the server end."""
+        await self._channel.close()
+        await asyncio.wait([self._task], timeout=SERVER_PATIENCE)
+        if not self._task.done():
+            logger.warning("the server did not end when its channel was closed, and is cancelled")
+            self._task.cancel()
+            await asyncio.wait([self._task], timeout=SERVER_PATIENCE)
+
+
+# --------------------------------------------------------------------- URLs and commands
+
+
+def _url(target: object, _server: str | None) -> Way | None:
+    if not isinstance(target, str) or not target.lower().startswith(("http://", "https://")):
+        return None
+
+    async def refuse() -> Channel:
+        raise ConnectFailed(f"{target}: HTTP is not part of this build", hint="connect to a command instead")
+
+    return Way(target, refuse)
+
+
+def _command(target: object, _server: str | None) -> Way | None:
+    from toolpost.transports.command import Stdio  # noqa: PLC0415 - see the module's docstring
+
+    if not isinstance(target, Stdio | str | Sequence):
+        return None
+    stdio = Stdio.of(cast("Stdio | str | Sequence[str]", target))
+
+    async def start() -> Channel:
+        from toolpost.transports.child import open_child  # noqa: PLC0415 - see the module's docstring
+
+        return await open_child(stdio)
+
+    return Way(stdio.label, start)
+
+
+# --------------------------------------------------------------------- mcp.json
+
+
+def _entry(target: object, server: str | None) -> Way | None:
+    if not isinstance(target, Mapping):
+        return None
+    config = cast("Mapping[str, JSON]", target)
+    if any(key in config for key in _CONFIG_KEYS):
+        return way_to(_chosen(config, server))
+    if "url" in config:
+        return way_to(str(config["url"]))
+    from toolpost.transports.command import Stdio  # noqa: PLC0415 - see the module's docstring
+
+    return way_to(Stdio.of(config))
+
+
+def _file(target: object, server: str | None) -> Way | None:
+    if not isinstance(target, PathLike) and not (isinstance(target, str) and target.endswith(".json")):
+        return None
+    path = Path(fspath(cast("PathLike[str] | str", target)))
+
+    async def read() -> Channel:
+        try:
+            config = _OBJECT(await asyncio.to_thread(path.read_bytes))
+        except Unfit as error:
+            raise ConnectFailed(f"{path} is not the JSON of an mcp.json: {error}") from error
+        return await way_to(config, server).open()
+
+    return Way(str(path) if server is None else f"{path}, {server}", read)
+
+
+def _chosen(config: Mapping[str, JSON], server: str | None) -> Mapping[str, JSON]:
+    """The entry of a server.
+
+    Raises:
+        ConnectFailed: there is no such server, or none was named and there are several.
+    """
+    found: dict[str, Any] = {}
+    for key in _CONFIG_KEYS:
+        found.update(config.get(key) or {})
+    if server is None and len(found) == 1:
+        (server,) = found
+    entry = found.get(server or "")
+    if not isinstance(entry, Mapping):
+        raise ConnectFailed(
+            f"the configuration has no server {server!r}"
+            if server
+            else "the configuration has several servers",
+            hint=f"pass server=, one of: {', '.join(found) or 'none'}",
+        )
+    return cast("Mapping[str, JSON]", entry)
+
+
+ROWS: Final[tuple[Callable[[object, str | None], Way | None], ...]] = (
+    _channel,
+    _served,
+    _url,
+    _file,
+    _entry,
+    _command,
+)
+"""The kinds of targets, in the order in which they are tried."""

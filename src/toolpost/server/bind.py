@@ -1,0 +1,341 @@
+"""How a function becomes something that a peer can call: its signature is the schema.
+
+`bind` surveys a signature once, at registration, and refuses what cannot work. A `Bound` reads the arguments
+of a call, and calls. Knows nothing of tools, prompts, results, threads or loops.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Container, Iterator, Mapping
+from copy import copy
+from typing import Annotated, Any, Final, TypeAlias, TypeVar, cast, get_args, get_origin
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+from msgspec.structs import asdict, astuple
+
+from toolpost.errors import InvalidParams
+from toolpost.protocol import headers
+from toolpost.server import docstring
+from toolpost.server.arguments import UNREAD, from_json, from_text
+from toolpost.server.marks import is_field, read_marks
+from toolpost.server.problems import (
+    MAX_PROBLEMS,
+    ArgumentError,
+    Misfit,
+    Problem,
+    SignatureError,
+)
+from toolpost.server.schema import Schema, noted, with_defs
+from toolpost.server.scope import UNIONS, Scope, layers
+from toolpost.server.shapes import Shape, dec_hook, default_note
+from toolpost.server.survey import Survey
+from toolpost.types.base import JSON, Unset
+
+__all__ = ["Bound", "Parameter", "bind"]
+
+T = TypeVar("T")
+Arguments: TypeAlias = Struct
+"""What `Bound.read` makes and `Bound.call` takes: one field per argument."""
+
+_EMPTY: Final = inspect.Parameter.empty
+_VARIADIC: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+_MUTABLE: Final = frozenset({list, dict, set, bytearray})
+_MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
+
+
+class Parameter(Struct, frozen=True):
+    """One argument of a function. `name` is its name on the wire, `field` the one in Python."""
+
+    name: str
+    field: str
+    required: bool
+    annotation: Any
+    shape: Shape
+    description: str | None = None
+    default: Any = UNSET
+    """What the function gets if it is not sent; UNSET if it must be, or if `factory` makes it."""
+    factory: Callable[[], Any] | None = None
+
+
+# --------------------------------------------------------------------- at registration
+
+
+def bind(
+    fn: Callable[..., Any],
+    *,
+    context_types: tuple[type, ...] = (),
+    hidden: Container[str] = (),
+    name: str | None = None,
+) -> "Bound":
+    """The function, ready to be called with arguments in JSON.
+
+    Args:
+        fn: any callable: a function, a method, a partial, an object with `__call__`. What a partial has set
+            by keyword is no argument any more.
+        context_types: a parameter of one of these types gets the context of the call and is no argument.
+        hidden: names of parameters that are no arguments either, because `Bound.call` is handed them.
+        name: how it is called; like the function if not given.
+
+    Raises:
+        SignatureError: its signature cannot work; the text names the parameter.
+    """
+    chain = list(layers(fn))
+    name = name or _name(chain)
+    try:
+        return Bound(fn, name, chain, context_types, hidden)
+    except SignatureError as error:
+        raise SignatureError(f"`{name}`: {error.message}", hint=error.hint) from error
+
+
+def _name(chain: list[Any]) -> str:
+    named = next(layer for layer in chain if not isinstance(layer, functools.partial))
+    name = named.__name__ if hasattr(named, "__name__") else type(named).__name__
+    if not name.isidentifier():
+        raise SignatureError(f"a function called `{name}` needs a name", hint="give one with name=")
+    return name
+
+
+def _doc(chain: list[Any]) -> str | None:
+    """The docstring: of a function before that of the class of an object which is called."""
+    written = [layer.__doc__ for layer in chain if inspect.isroutine(layer) and layer.__doc__]
+    classes = [layer.__doc__ for layer in chain if not isinstance(layer, functools.partial)]
+    return next(iter(written + classes), None)
+
+
+def _signature(fn: Callable[..., Any]) -> inspect.Signature:
+    made = type(fn).__call__
+    if any(inspect.isgeneratorfunction(it) or inspect.isasyncgenfunction(it) for it in (fn, made)):
+        raise SignatureError("a generator cannot be called for a result", hint="return a list")
+    try:
+        return inspect.signature(fn)
+    except (TypeError, ValueError) as error:
+        raise SignatureError(f"it has no signature: {error}") from error
+
+
+def _is_context(annotation: Any, kinds: tuple[type, ...]) -> bool:
+    """Whether a parameter is for the context, also one that is optional or annotated."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _is_context(args[0], kinds)
+    if origin in UNIONS:
+        return any(_is_context(arg, kinds) for arg in args)
+    kind = origin or annotation
+    return isinstance(kind, type) and issubclass(kind, kinds)
+
+
+# --------------------------------------------------------------------- for a call
+
+
+class Bound:
+    """A function whose arguments come as JSON. Made by `bind`.
+
+    Attributes:
+        fn: the function.
+        name: how it is called.
+        summary: its docstring without the part about parameters.
+        is_async: whether a call has to be awaited.
+        parameters: its arguments, in the order of the signature.
+        context: the name of the parameter that gets the context of a call; None if it has none.
+        input_schema: the JSON Schema of its arguments.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        name: str,
+        chain: list[Any],
+        context_types: tuple[type, ...],
+        hidden: Container[str],
+    ) -> None:
+        self.fn = fn
+        self.name = name
+        self.is_async = any(map(inspect.iscoroutinefunction, chain))
+        self.summary, described = docstring.parse(_doc(chain))
+        self.context: str | None = None
+        scope = Scope(fn)
+        survey = Survey(scope)
+        signature = _signature(fn)
+        partials = [layer.keywords for layer in chain if isinstance(layer, functools.partial)]
+        parameters: list[Parameter] = []
+        for it in signature.parameters.values():
+            if it.name not in hidden and not any(it.name in keywords for keywords in partials):
+                try:
+                    parameters += self._argument(it, scope, survey, context_types, described)
+                except SignatureError as error:
+                    raise SignatureError(
+                        f"parameter `{it.name}`: {error.message}", hint=error.hint
+                    ) from error
+        self.parameters = tuple(parameters)
+        self.input_schema = _input_schema(self.parameters, survey)
+        self._defs = survey.defs
+        kinds = {it.name: it.kind for it in signature.parameters.values()}
+        self._positional = [one for one, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_ONLY]
+        in_order = inspect.Parameter.KEYWORD_ONLY not in kinds.values()
+        self._plain = in_order and len(parameters) == len(kinds)
+        self._arguments: type[Arguments] | None = None
+        self._decode: Callable[[bytes | Raw], Arguments] | None = None
+
+    def _argument(
+        self,
+        it: inspect.Parameter,
+        scope: Scope,
+        survey: Survey,
+        context_types: tuple[type, ...],
+        described: Mapping[str, str],
+    ) -> Iterator[Parameter]:
+        """The argument that a parameter is; nothing if it is for the context."""
+        if it.kind in _VARIADIC:
+            raise SignatureError(
+                f"a schema cannot name what goes into `{_VARIADIC[it.kind]}{it.name}`",
+                hint="take a list, or a dict, as one parameter",
+            )
+        annotation = Any if it.annotation is _EMPTY else scope.evaluate(it.annotation)
+        if _is_context(annotation, context_types):
+            if self.context is not None:
+                raise SignatureError(f"`{self.context}` gets the context already")
+            self.context = it.name
+            return
+        default, factory = it.default, None
+        if is_field(default):
+            annotation, default = Annotated[annotation, default], _EMPTY
+        marks = read_marks(get_args(annotation)[1:] if get_origin(annotation) is Annotated else ())
+        if default is _EMPTY and marks.optional:
+            default, factory = marks.default, marks.factory
+        shape = survey.shape(annotation)
+        yield Parameter(
+            marks.alias or it.name,
+            it.name,
+            required=default is _EMPTY,
+            annotation=annotation,
+            shape=shape,
+            description=shape.schema.get("description") or described.get(it.name),
+            default=UNSET if default is _EMPTY else default,
+            factory=factory,
+        )
+
+    def read(self, raw: Raw | bytes | Unset) -> Arguments:
+        """The arguments in a JSON object; absent JSON is an empty one.
+
+        What the schema accepts is read, and nothing else, but for this:
+
+        - Where no string fits, JSON in a string is understood, after the plain value has failed. Some models
+          send it.
+        - A set takes an item twice. A struct with a tag needs it only in a union. Null counts as absent where
+          a header mirrors the parameter. Pydantic's types convert as pydantic does.
+        - Formats, predicates, limits of dates and decimals, and what a class checks by itself are refused
+          although the schema cannot say so. So is a float beyond 2^53 for an integer.
+
+        Raises:
+            ArgumentError: they do not fit.
+            InvalidParams: they are no object.
+        """
+        decode = self._decode or self._prepare()
+        if raw is UNSET:
+            raw = b"{}"
+        try:
+            return decode(raw)
+        except UNREAD:
+            return self._recover(raw)
+
+    def read_strings(self, values: Mapping[str, str | JSON]) -> Arguments:
+        """The arguments in strings, as prompts and URI templates have them.
+
+        A string stays one where the type takes it. Elsewhere "3" is a number, "true" a boolean, and lists and
+        objects are JSON. The lists of strings that a template may find are converted item by item.
+
+        Raises:
+            ArgumentError: they do not fit.
+        """
+        return self._settle(values, from_text)
+
+    def call(self, arguments: Arguments, context: Any = None, **extra: Any) -> Any:
+        """What the function returns: an awaitable if it is asynchronous.
+
+        Args:
+            arguments: what `read` or `read_strings` made.
+            context: for the parameter that wants it.
+            extra: for the hidden parameters, by name.
+        """
+        if self._plain:
+            return self.fn(*astuple(arguments))
+        values = asdict(arguments) | extra
+        if self.context is not None:
+            values[self.context] = context
+        positional = [values.pop(name) for name in self._positional if name in values]
+        return self.fn(*positional, **values)
+
+    def _prepare(self) -> Callable[[bytes | Raw], Arguments]:
+        """Make what reads the arguments. At the first call: a process that starts needs few of them."""
+        fields = [(one.field, one.shape.type, *_default(one)) for one in self.parameters]
+        names = {one.field: one.name for one in self.parameters}
+        self._arguments = msgspec.defstruct(
+            "Arguments", cast("Any", fields), kw_only=True, rename=names, forbid_unknown_fields=True
+        )
+        self._decode = msgspec.json.Decoder(self._arguments, dec_hook=dec_hook).decode
+        return self._decode
+
+    def _recover(self, raw: Raw | bytes) -> Arguments:
+        """The arguments, read one by one: where one needs help, or to say what is wrong with each."""
+        try:
+            members = _MEMBERS.decode(raw)
+        except UNREAD as error:
+            if bytes(raw).strip() != b"null":
+                raise InvalidParams("the arguments of a call must be a JSON object") from error
+            members = {}  # not in the specification, but common, and it can mean only one thing
+        return self._settle(members, from_json)
+
+    def _settle(self, members: Mapping[str, T], read: Callable[[T, Shape, Schema, str], Any]) -> Arguments:
+        values: dict[str, Any] = {}
+        problems: list[Problem] = []
+        for parameter in self.parameters:
+            if parameter.name not in members:
+                if parameter.required:
+                    problems.append(Problem(parameter.name, "is missing"))
+                continue
+            try:
+                value = members[parameter.name]
+                values[parameter.field] = read(value, parameter.shape, self._defs, parameter.name)
+            except Misfit as misfit:
+                problems += misfit.problems
+        known = [parameter.name for parameter in self.parameters]
+        unknown = [headers.show(name) for name in members if name not in known]
+        if unknown:
+            told = f"not known; known are: {', '.join(known) or 'none'}"
+            problems.append(Problem(", ".join(unknown[:MAX_PROBLEMS]), told))
+        if problems:
+            raise ArgumentError(problems)
+        if self._arguments is None:
+            self._prepare()
+        return cast("type[Arguments]", self._arguments)(**values)
+
+
+def _input_schema(parameters: tuple[Parameter, ...], survey: Survey) -> dict[str, JSON]:
+    properties: dict[str, JSON] = {}
+    for one in parameters:
+        notes = default_note(one.default, one.shape, survey.defs)
+        if one.description:
+            notes["description"] = one.description
+        properties[one.name] = noted(one.shape.schema, notes)
+    if len(properties) < len(parameters):
+        raise SignatureError("two parameters have the same name on the wire")
+    required = [one.name for one in parameters if one.required]
+    schema: dict[str, JSON] = {"type": "object", "properties": properties}
+    schema |= {"required": required} if required else {}
+    schema = with_defs({**schema, "additionalProperties": False}, survey.defs)
+    if survey.mirrored:
+        try:
+            headers.annotations(schema)
+        except ValueError as error:
+            raise SignatureError(str(error)) from error
+    return schema
+
+
+def _default(parameter: Parameter) -> tuple[Any, ...]:
+    """The default of a parameter, for `defstruct`. A list is copied: calls must not share one."""
+    if parameter.required:
+        return ()
+    factory, default = parameter.factory, parameter.default
+    if factory is None and type(default) in _MUTABLE:
+        factory = functools.partial(copy, default)
+    return (default if factory is None else msgspec.field(default_factory=factory),)

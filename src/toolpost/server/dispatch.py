@@ -1,0 +1,109 @@
+"""One request → middleware → the route that serves it → the bytes of the answer.
+
+The one path that every request takes, whatever brought it. Whatever a handler raises stays with its request:
+this module turns it into an answer. Knows no tool, no channel and no task.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from inspect import isawaitable
+from typing import Any, Final, TypeAlias
+
+from toolpost.errors import InternalError, MCPError, MethodNotFound, RPCError
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.events import Incoming
+from toolpost.server.context import Context
+from toolpost.types.base import Raw, Result, Struct
+
+__all__ = ["Answer", "Call", "Middleware", "Next", "Route", "Routes", "answer", "begin", "failed"]
+
+logger: Final = logging.getLogger("toolpost.server")
+
+Answer: TypeAlias = Result | Raw
+"""A result, or the bytes of one that is stamped already."""
+
+Route: TypeAlias = Callable[[Context, Any], Answer | Awaitable[Answer]]
+"""What serves a method. One that has its answer at once returns it; the others return an awaitable."""
+
+Routes: TypeAlias = Mapping[str, Route]
+
+
+class Call(Struct):
+    """What passes through middleware: a request or a notice, coming in or going out."""
+
+    method: str
+    params: Any
+    context: Context
+    incoming: bool = True
+    notice: bool = False
+
+
+Next: TypeAlias = Callable[[Call], Awaitable[Any]]
+Middleware: TypeAlias = Callable[[Call, Next], Awaitable[Any]]
+
+
+def begin(
+    routes: Routes, middleware: Sequence[Middleware], context: Context, incoming: Incoming
+) -> Answer | Awaitable[Answer]:
+    """Start to serve a request: its answer, or what to await for it.
+
+    Raises:
+        MethodNotFound: nobody serves the method.
+    """
+    method = incoming.row.name
+    route = routes.get(method)
+    if route is None:
+        raise MethodNotFound(f"Method not found: {method}")
+    if middleware:
+        return through(middleware, Call(method, incoming.params, context), route)
+    return route(context, incoming.params)
+
+
+async def through(middleware: Sequence[Middleware], call: Call, route: Callable[[Context, Any], Any]) -> Any:
+    """The call passed through all middleware, the first one outermost, and then served."""
+
+    async def innermost(call: Call) -> Any:
+        value = route(call.context, call.params)
+        return await value if isawaitable(value) else value
+
+    step: Next = innermost
+    for layer in reversed(middleware):
+        step = _wrapped(layer, step)
+    return await step(call)
+
+
+def _wrapped(layer: Middleware, step: Next) -> Next:
+    async def wrapped(call: Call) -> Any:
+        return await layer(call, step)
+
+    return wrapped
+
+
+async def answer(connection: Connection, incoming: Incoming, pending: Awaitable[Answer]) -> bytes | None:
+    """The bytes that answer a request, once its answer is there; None if nobody wants it any more."""
+    try:
+        return connection.reply(incoming.id, await pending)
+    except asyncio.CancelledError as error:
+        if incoming.id not in connection.incoming or _cancelled():
+            raise
+        return failed(connection, incoming, error)  # the handler raised it, nobody cancelled the request
+    except BaseException as error:  # noqa: BLE001 - whatever a handler raises stays with its request
+        return failed(connection, incoming, error)
+
+
+def _cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def failed(connection: Connection, incoming: Incoming, error: BaseException) -> bytes | None:
+    """The bytes of the error answer that an exception deserves. What is not meant for the peer is logged."""
+    if isinstance(error, RPCError):
+        return connection.fail(incoming.id, error)
+    method = incoming.row.name
+    if isinstance(error, MCPError):
+        logger.warning("%s (id %r) failed: %s", method, incoming.id, error)
+        return connection.fail(incoming.id, InternalError(f"Internal error: {error.message}"))
+    logger.error("%s (id %r) failed", method, incoming.id, exc_info=error)
+    return connection.fail(incoming.id, InternalError("Internal error: the request could not be served"))

@@ -1,0 +1,157 @@
+"""Forms: how a type becomes a question to the user, and the user's answer a value of that type.
+
+A form is flat, as the specification demands: text, numbers, yes or no, and choices. A type that is not is
+refused with the field's name. How the question travels is not known here.
+"""
+
+from functools import lru_cache
+from typing import Any, Final, Generic, TypeVar, cast
+
+from msgspec import Struct
+
+from toolpost.errors import ToolError
+from toolpost.server.problems import Misfit, SignatureError
+from toolpost.server.schema import resolved, rooted
+from toolpost.server.scope import Scope, shown
+from toolpost.server.shapes import fit
+from toolpost.server.survey import Survey
+from toolpost.types.asks import ElicitResult
+from toolpost.types.base import JSON
+
+__all__ = ["ANSWERS", "Accepted", "Cancelled", "Declined", "Form", "form_of"]
+
+T = TypeVar("T")
+
+_ALONE: Final = "value"
+"""The name of the field when only one value is asked for."""
+
+_FORMATS: Final = frozenset({"email", "uri", "date", "date-time"})
+"""What a client of every revision can check; other formats are left to our own reading."""
+
+_KEEP: Final = {
+    "string": ("minLength", "maxLength", "format", "enum", "enumNames", "oneOf", "default"),
+    "integer": ("minimum", "maximum", "default"),
+    "number": ("minimum", "maximum", "default"),
+    "boolean": ("default",),
+    "array": ("items", "minItems", "maxItems", "default"),
+}
+"""The kinds of fields, and the keywords that each may have."""
+
+
+class Accepted(Struct, Generic[T], frozen=True):
+    """The user answered."""
+
+    data: T
+
+
+class Declined(Struct, frozen=True):
+    """The user said no."""
+
+
+class Cancelled(Struct, frozen=True):
+    """The user said nothing."""
+
+
+ANSWERS: Final[dict[str, Accepted[None] | Declined | Cancelled]] = {
+    "accept": Accepted(None),
+    "decline": Declined(),
+    "cancel": Cancelled(),
+}
+"""What an answer without content means."""
+
+
+class Form(Generic[T]):
+    """A type as a form. Made by `form_of`.
+
+    Attributes:
+        schema: what the client is asked to fill in.
+    """
+
+    def __init__(self, kind: type[T]) -> None:
+        survey = Survey(Scope(lambda: None))
+        shape = survey.shape(kind)
+        root = rooted(shape.schema, survey.defs)
+        self._kind = shape.type
+        self._alone = root.get("type") != "object"
+        fields: dict[str, JSON] = {_ALONE: root} if self._alone else root.get("properties", {})
+        if not fields:
+            raise SignatureError(f"{shown(kind)} has no field that a user could fill in")
+        self.schema: dict[str, JSON] = {
+            "type": "object",
+            "properties": {name: _field(name, schema, survey.defs) for name, schema in fields.items()},
+        }
+        required = [_ALONE] if self._alone else root.get("required")
+        if required:
+            self.schema["required"] = required
+
+    def read(self, result: ElicitResult) -> Accepted[T] | Declined | Cancelled:
+        """What the user answered.
+
+        Raises:
+            ToolError: the client let something pass that does not fit the form.
+        """
+        if result.action != "accept":
+            return cast("Declined | Cancelled", ANSWERS[result.action])
+        content = result.content or {}
+        try:
+            return Accepted(fit(content.get(_ALONE) if self._alone else content, self._kind))
+        except Misfit as error:
+            raise ToolError(f"The answer does not fit what was asked: {error}") from error
+
+
+@lru_cache(maxsize=256)
+def form_of(kind: type[T]) -> Form[T]:
+    """The form for a type.
+
+    Raises:
+        SignatureError: a form cannot ask for this; the text names the field.
+    """
+    return Form(kind)
+
+
+def _field(name: str, schema: JSON, defs: dict[str, JSON]) -> dict[str, JSON]:
+    """The schema of one field, with nothing in it that a form may not have."""
+    plain = _required(resolved(schema, defs), defs)
+    kind = plain.get("type")
+    if "enum" in plain and all(isinstance(choice, str) for choice in plain["enum"]):
+        kind = "string"
+    if not isinstance(kind, str) or kind not in _KEEP:
+        raise SignatureError(
+            f"the field {name!r} cannot stand in a form",
+            hint="a form takes text, numbers, yes or no, and choices among texts; ask several times instead",
+        )
+    field: dict[str, JSON] = {"type": kind}
+    for keyword in ("title", "description"):
+        said = schema.get(keyword) or plain.get(keyword)
+        if said:
+            field[keyword] = said
+    field |= {keyword: plain[keyword] for keyword in _KEEP[kind] if keyword in plain}
+    if "default" in schema:
+        field["default"] = schema["default"]
+    if field.get("format", "email") not in _FORMATS:
+        del field["format"]
+    if field.get("default", "") is None:
+        del field["default"]
+    if kind == "array":
+        field["items"] = _choices(name, resolved(field.get("items", {}), defs))
+    return field
+
+
+def _required(schema: JSON, defs: dict[str, JSON]) -> JSON:
+    """The schema without null: a field that may be left out is not asked as "or nothing"."""
+    options = [resolved(option, defs) for option in schema.get("anyOf", ())]
+    others = [option for option in options if option.get("type") != "null"]
+    if len(others) == 1 and len(options) == 2:
+        return {**others[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
+    return schema
+
+
+def _choices(name: str, items: JSON) -> dict[str, Any]:
+    """What a field that takes several values may choose among."""
+    choices = items.get("enum")
+    if not choices or not all(isinstance(choice, str) for choice in choices):
+        raise SignatureError(
+            f"the field {name!r} takes a list that cannot stand in a form",
+            hint="a list in a form is a choice among texts: list[Literal[...]] or list of an enum",
+        )
+    return {"type": "string", "enum": choices}

@@ -1,0 +1,134 @@
+"""Pydantic as a guest: what it reads, writes and describes in a signature that uses it.
+
+Pydantic is never imported by us: who uses it has imported it. Its schemas are taken over without the titles
+that it invents, and explained by its own errors.
+"""
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, cast, get_args, get_origin
+
+import msgspec
+
+from toolpost.server.problems import Misfit, Problem, SignatureError
+from toolpost.server.schema import Opaque
+from toolpost.types.base import JSON
+
+__all__ = ["Guest", "is_guest", "validated", "written"]
+
+
+def is_guest(kind: type[Any]) -> bool:
+    """Whether a class is one of pydantic's, or made for it."""
+    return hasattr(kind, "__get_pydantic_core_schema__") or hasattr(kind, "__pydantic_validator__")
+
+
+class Guest:
+    """A type that pydantic reads and describes.
+
+    Args:
+        annotation: the type.
+        output: whether it is written, not read: its schema may differ.
+
+    Raises:
+        SignatureError: pydantic is not there, or cannot do it either.
+    """
+
+    def __init__(self, annotation: Any, *, output: bool = False) -> None:
+        module = sys.modules.get("pydantic")
+        if module is None:
+            raise SignatureError("nobody has imported pydantic, which it needs")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter(
+                    "ignore"
+                )  # a default or an alias in a Field has no effect there, but here
+                self.adapter = module.TypeAdapter(annotation)
+                schema = self.adapter.json_schema(mode="serialization" if output else "validation")
+        except Exception as error:  # each of pydantic's errors means the same here
+            reason = str(error).partition("\n")[0]
+            raise SignatureError(f"pydantic cannot read it: {reason}") from error
+        self.defs: dict[str, JSON] = schema.pop("$defs", {})
+        self.schema: dict[str, JSON] = schema
+        inner = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+        self._label = getattr(inner, "__name__", "")
+
+    def read(self, value: JSON) -> Any:
+        """The value, as pydantic makes it out of JSON."""
+        return validated(self.adapter.validate_json, value)
+
+    def check(self, text: bytes) -> None:
+        """Return if JSON is what pydantic would read."""
+        self.read(msgspec.json.decode(text))
+
+    def write(self, value: Any) -> bytes:
+        """The JSON of a value, which has been validated before, or is now."""
+        try:
+            value = self.adapter.validate_python(value)
+        except ValueError as error:
+            raise Misfit(_told(cast("Any", error))) from error
+        return self.adapter.dump_json(value, by_alias=True, warnings="error")
+
+    def adopted(self, names: Mapping[str, str]) -> tuple[Opaque, dict[str, Opaque]]:
+        """The schema and its definitions, under other names and without the titles that pydantic invents."""
+        refs = {f"#/$defs/{old}": f"#/$defs/{new}" for old, new in names.items()}
+        defs = {names[name]: _renamed(part, refs, name) for name, part in self.defs.items()}
+        return _renamed(self.schema, refs, self._label), defs
+
+
+def written(value: Any) -> JSON:
+    """The JSON of a value of one of pydantic's classes."""
+    return sys.modules["pydantic_core"].to_jsonable_python(value, by_alias=True)
+
+
+def validated(validate: Callable[[bytes], Any], value: JSON) -> Any:
+    """What one of pydantic's validators makes out of decoded JSON.
+
+    Raises:
+        Misfit: it does not fit.
+    """
+    # As JSON, because then a strict model takes a date, which JSON can only say in a string.
+    try:
+        return validate(msgspec.json.encode(value))
+    except ValueError as error:
+        raise Misfit(_told(cast("Any", error))) from error
+
+
+def _told(error: Any) -> list[Problem]:
+    """The problems in a validation error of pydantic."""
+    told = error.errors(include_url=False, include_context=False, include_input=False)
+    return [Problem(_path(problem["loc"]), problem["msg"]) for problem in told]
+
+
+def _path(steps: tuple[str | int, ...]) -> str:
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return path.removeprefix(".")
+
+
+_DATA: Final = frozenset({"const", "default", "enum", "examples"})
+"""Keywords that hold plain data, in which nothing is a reference or a title."""
+
+
+def _renamed(schema: Mapping[str, JSON], refs: Mapping[str, str], label: str) -> Opaque:
+    """A piece of a guest's schema with other references; a title that only repeats `label` is left out."""
+    renamed = Opaque()
+    for keyword, value in schema.items():
+        if keyword in _DATA:
+            renamed[keyword] = value
+        elif keyword == "properties":
+            renamed[keyword] = {name: _renamed(part, refs, name) for name, part in value.items()}
+        elif keyword != "title" or _squashed(value) != _squashed(label):
+            renamed[keyword] = _renamed_value(value, refs)
+    return renamed
+
+
+def _renamed_value(value: JSON, refs: Mapping[str, str]) -> JSON:
+    if isinstance(value, dict):
+        return _renamed(cast("dict[str, JSON]", value), refs, "")
+    if isinstance(value, list):
+        return [_renamed_value(item, refs) for item in cast("list[JSON]", value)]
+    return refs.get(value, value) if isinstance(value, str) else value
+
+
+def _squashed(title: str) -> str:
+    return title.replace(" ", "").replace("_", "").lower()

@@ -1,0 +1,357 @@
+"""`Handler`: the explicit form of a server. Subclass it, and override only what you serve.
+
+Capabilities follow from what is overridden. Everything else of a server stands on it: its routes are the one
+way from a method to the code that serves it. Knows nothing of transports.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import cached_property
+from typing import Any, Final, TypeAlias
+
+from toolpost.channel import Channel
+from toolpost.errors import InvalidParams
+from toolpost.protocol.connection import MAX_IN_FLIGHT, Connection
+from toolpost.protocol.events import NoticeReceived
+from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.methods import DATES, Row
+from toolpost.protocol.party import Party
+from toolpost.server.context import Context
+from toolpost.server.dispatch import Middleware, Routes
+from toolpost.server.notify import Announcer
+from toolpost.server.serve import Conversation, Listen
+from toolpost.server.work import Work
+from toolpost.types.base import JSON, Icon, Params, Raw, Result, Unset
+from toolpost.types.content import ResourceContents
+from toolpost.types.lifecycle import (
+    Implementation,
+    InitializeParams,
+    ListCapability,
+    LogLevel,
+    PageParams,
+    ResourcesCapability,
+    ServerCapabilities,
+    SetLevelParams,
+)
+from toolpost.types.notices import ListenParams, SubscriptionFilter
+from toolpost.types.prompts import (
+    CompleteParams,
+    CompleteResult,
+    GetPromptParams,
+    GetPromptResult,
+    ListPromptsResult,
+    Prompt,
+)
+from toolpost.types.resources import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceParams,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+    SubscribeParams,
+)
+from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
+
+__all__ = ["Handler", "Lifespan"]
+
+Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
+"""What a server does before it serves and after: an async context manager, given the server."""
+
+_ARGUMENTS: Final = Reader(dict[str, JSON])
+
+
+class Handler:
+    """A server in its explicit form.
+
+    Args:
+        name: how it is called.
+        version: of the server, not of the protocol.
+        title: for people.
+        description: for people.
+        instructions: for the model, about the server as a whole.
+        icons: for user interfaces.
+        website_url: where to read more.
+        lifespan: entered before the first client is served, left after the last; functions find what it
+            gives in `ctx.lifespan`.
+        middleware: wraps every request and notice, the first one outermost.
+        revisions: the protocol revisions to speak; all of them unless you say so.
+        limit: how many requests of one client may be in flight.
+        threads: how many functions that are not async may run at once.
+        extra: rows for methods that are in no revision; `routes` has to serve them.
+    """
+
+    def __init__(
+        self,
+        name: str | None = None,
+        *,
+        version: str = "0.0.0",
+        title: str | None = None,
+        description: str | None = None,
+        instructions: str | None = None,
+        icons: list[Icon] | None = None,
+        website_url: str | None = None,
+        lifespan: Lifespan | None = None,
+        middleware: Iterable[Middleware] = (),
+        revisions: Iterable[str] = DATES,
+        limit: int = MAX_IN_FLIGHT,
+        threads: int = 40,
+        extra: Iterable[Row] = (),
+    ) -> None:
+        self.info = Implementation(
+            name or type(self).__name__,
+            version,
+            title=title,
+            description=description,
+            website_url=website_url,
+            icons=icons,
+        )
+        self.instructions = instructions
+        self.middleware: list[Middleware] = list(middleware)
+        self.announcer = Announcer()
+        self.work = Work(threads)
+        self.revisions = tuple(revisions)
+        self.extra: dict[str, Row] = {row.name: row for row in extra}
+        self.notices: dict[str, Callable[[NoticeReceived], Coroutine[Any, Any, None]]] = {}
+        self._limit = limit
+        self._lifespan = lifespan
+        self._users = 0
+        self._living: tuple[AbstractAsyncContextManager[Any], Any] | None = None
+        self._lock: asyncio.Lock | None = None
+
+    # ----------------------------------------------------------------- override what you serve
+
+    async def init(self, ctx: Context) -> None:
+        """A client opens a session. Raise to refuse it."""
+
+    async def list_tools(self, cursor: str | None) -> ListToolsResult | Sequence[Tool]:
+        """The tools, or one page of them."""
+        raise NotImplementedError
+
+    async def call_tool(self, name: str, arguments: dict[str, JSON], ctx: Context) -> CallToolResult:
+        """What a tool says."""
+        raise NotImplementedError
+
+    async def list_resources(self, cursor: str | None) -> ListResourcesResult | Sequence[Resource]:
+        """The resources, or one page of them."""
+        raise NotImplementedError
+
+    async def list_resource_templates(
+        self, cursor: str | None
+    ) -> ListResourceTemplatesResult | Sequence[ResourceTemplate]:
+        """The resource templates, or one page of them."""
+        raise NotImplementedError
+
+    async def read_resource(self, uri: str, ctx: Context) -> ReadResourceResult | Sequence[ResourceContents]:
+        """What a resource holds."""
+        raise NotImplementedError
+
+    async def subscribe(self, uri: str, ctx: Context) -> None:
+        """A client wants to hear when a resource changes; `announce_update` tells it."""
+        raise NotImplementedError
+
+    async def unsubscribe(self, uri: str, ctx: Context) -> None:
+        """A client no longer wants to hear of a resource."""
+
+    async def list_prompts(self, cursor: str | None) -> ListPromptsResult | Sequence[Prompt]:
+        """The prompts, or one page of them."""
+        raise NotImplementedError
+
+    async def get_prompt(self, name: str, arguments: dict[str, str], ctx: Context) -> GetPromptResult:
+        """A prompt, filled in."""
+        raise NotImplementedError
+
+    async def complete(self, params: CompleteParams, ctx: Context) -> CompleteResult:
+        """How an argument might go on."""
+        raise NotImplementedError
+
+    async def set_log_level(self, level: LogLevel, ctx: Context) -> None:
+        """A client of the session era says from which level on it wants log messages."""
+
+    # ----------------------------------------------------------------- what follows from it
+
+    def offers(self, *names: str) -> bool:
+        """Whether any of these methods is overridden."""
+        return any(getattr(type(self), name) is not getattr(Handler, name) for name in names)
+
+    def capabilities(self) -> ServerCapabilities:
+        """What is declared to clients."""
+        resources = None
+        if self.offers("list_resources", "read_resource", "list_resource_templates"):
+            resources = ResourcesCapability(list_changed=True, subscribe=self.offers("subscribe") or None)
+        return ServerCapabilities(
+            tools=ListCapability(list_changed=True) if self.offers("list_tools", "call_tool") else None,
+            resources=resources,
+            prompts=ListCapability(list_changed=True) if self.offers("list_prompts", "get_prompt") else None,
+            completions={} if self.offers("complete") else None,
+            logging={} if self.offers("set_log_level") else None,
+        )
+
+    @cached_property
+    def party(self) -> Party:
+        """How we present ourselves."""
+        return Party(self.info, self.capabilities(), supported=self.revisions)
+
+    @cached_property
+    def routes(self) -> Routes:
+        """What serves each method."""
+        return {
+            "initialize": self._initialize,
+            "server/discover": self._discover,
+            "ping": self._ping,
+            "logging/setLevel": self._set_level,
+            "subscriptions/listen": self._listen,
+            "resources/subscribe": self._subscribe,
+            "resources/unsubscribe": self._unsubscribe,
+            "tools/list": self._list_tools,
+            "tools/call": self._call_tool,
+            "resources/list": self._list_resources,
+            "resources/templates/list": self._list_templates,
+            "resources/read": self._read_resource,
+            "prompts/list": self._list_prompts,
+            "prompts/get": self._get_prompt,
+            "completion/complete": self._complete,
+        }
+
+    def connection(self) -> Connection:
+        """A fresh connection, to be driven over a channel."""
+        return Connection(self.party, extra=self.extra, limit=self._limit)
+
+    def announce_update(self, uri: str) -> None:
+        """Tell everybody who watches this resource that it has changed."""
+        self.announcer.updated(uri)
+
+    async def read(self, uri: str, ctx: Context) -> list[ResourceContents]:
+        """What a resource of ours holds, for a function that serves another request."""
+        result = await self._read_resource(ctx, ReadResourceParams(uri=uri))
+        return result.contents
+
+    # ----------------------------------------------------------------- routes
+
+    async def _initialize(self, ctx: Context, params: InitializeParams) -> Result:  # noqa: ARG002 - read by the connection
+        await self.init(ctx)
+        return ctx.introduce(self.instructions)
+
+    def _discover(self, ctx: Context, params: Params) -> Result:  # noqa: ARG002 - it has none
+        return ctx.introduce(self.instructions)
+
+    def _ping(self, ctx: Context, params: Params) -> Result:  # noqa: ARG002 - it has none
+        return Result()
+
+    async def _set_level(self, ctx: Context, params: SetLevelParams) -> Result:
+        ctx.set_log_level(params.level)
+        await self.set_log_level(params.level, ctx)
+        return Result()
+
+    async def _listen(self, ctx: Context, params: ListenParams) -> Result:
+        listen = Listen(ctx, self._honoured(params.notifications))
+        self.announcer.join(listen)
+        try:
+            return await listen.run()
+        finally:
+            self.announcer.leave(listen)
+
+    def _honoured(self, wishes: SubscriptionFilter) -> SubscriptionFilter:
+        """The part of a filter that we can serve."""
+        offered = self.party.declares
+        return SubscriptionFilter(
+            tools_list_changed=(wishes.tools_list_changed and offered("tools.list_changed")) or None,
+            prompts_list_changed=(wishes.prompts_list_changed and offered("prompts.list_changed")) or None,
+            resources_list_changed=(wishes.resources_list_changed and offered("resources.list_changed"))
+            or None,
+            resource_subscriptions=wishes.resource_subscriptions if offered("resources.subscribe") else None,
+        )
+
+    async def _subscribe(self, ctx: Context, params: SubscribeParams) -> Result:
+        await self.subscribe(params.uri, ctx)
+        ctx.watch(params.uri)
+        return Result()
+
+    async def _unsubscribe(self, ctx: Context, params: SubscribeParams) -> Result:
+        ctx.unwatch(params.uri)
+        await self.unsubscribe(params.uri, ctx)
+        return Result()
+
+    async def _list_tools(self, ctx: Context, params: PageParams) -> Result:  # noqa: ARG002 - the same for all
+        page = await self.list_tools(params.cursor)
+        return page if isinstance(page, Result) else ListToolsResult(tools=list(page))
+
+    async def _call_tool(self, ctx: Context, params: CallToolParams) -> Result:
+        return await self.call_tool(params.name, _arguments(params.arguments), ctx)
+
+    async def _list_resources(self, ctx: Context, params: PageParams) -> Result:  # noqa: ARG002 - the same for all
+        page = await self.list_resources(params.cursor)
+        return page if isinstance(page, Result) else ListResourcesResult(resources=list(page))
+
+    async def _list_templates(self, ctx: Context, params: PageParams) -> Result:  # noqa: ARG002 - the same for all
+        if not self.offers("list_resource_templates"):
+            return ListResourceTemplatesResult(resource_templates=[])
+        page = await self.list_resource_templates(params.cursor)
+        return (
+            page if isinstance(page, Result) else ListResourceTemplatesResult(resource_templates=list(page))
+        )
+
+    async def _read_resource(self, ctx: Context, params: ReadResourceParams) -> ReadResourceResult:
+        read = await self.read_resource(params.uri, ctx)
+        return read if isinstance(read, ReadResourceResult) else ReadResourceResult(contents=list(read))
+
+    async def _list_prompts(self, ctx: Context, params: PageParams) -> Result:  # noqa: ARG002 - the same for all
+        page = await self.list_prompts(params.cursor)
+        return page if isinstance(page, Result) else ListPromptsResult(prompts=list(page))
+
+    async def _get_prompt(self, ctx: Context, params: GetPromptParams) -> Result:
+        return await self.get_prompt(params.name, params.arguments or {}, ctx)
+
+    async def _complete(self, ctx: Context, params: CompleteParams) -> Result:
+        return await self.complete(params, ctx)
+
+    # ----------------------------------------------------------------- serving
+
+    async def serve(self, channel: Channel) -> None:
+        """Serve one client over a channel, until the channel closes."""
+        async with self.alive() as lifespan:
+            await Conversation(self, channel, lifespan).run()
+
+    def run(self) -> None:
+        """Serve over stdin and stdout, as hosts start it, until the client has gone."""
+        from toolpost.run import run_stdio  # noqa: PLC0415 - it knows the transports, which this ring may not
+
+        run_stdio(self)
+
+    @asynccontextmanager
+    async def alive(self) -> AsyncGenerator[Any]:
+        """Hold the lifespan open: entered by the first who needs it, left by the last."""
+        if self._lock is None:
+            self._lock = asyncio.Lock()
+        async with self._lock:
+            if self._living is None and self._lifespan is not None:
+                manager = self._lifespan(self)
+                self._living = (manager, await manager.__aenter__())
+            self._users += 1
+        try:
+            yield None if self._living is None else self._living[1]
+        finally:
+            async with self._lock:
+                self._users -= 1
+                if self._users == 0:
+                    self.work.close()
+                    living, self._living = self._living, None
+                    if living is not None:
+                        await living[0].__aexit__(None, None, None)
+            if self._users == 0:
+                self._lock = None  # the next loop makes its own
+
+
+def _arguments(raw: Raw | Unset) -> dict[str, JSON]:
+    """The arguments of a call, as a dict.
+
+    Raises:
+        InvalidParams: they are no object.
+    """
+    if raw == Raw(b"null"):
+        return {}
+    try:
+        return _ARGUMENTS(raw)
+    except Unfit as error:
+        raise InvalidParams(f"Invalid params: arguments must be an object: {error}") from error

@@ -1,0 +1,290 @@
+"""What the metadata of an `Annotated` says: descriptions, limits, a header, or something only for pydantic.
+
+Reads msgspec's `Meta`, annotated-types, pydantic's `Field`, `Doc`, a bare string and our own `Header`, and
+imports nothing that may not be installed. Knows which limits fit which classes, how JSON Schema says them,
+which ones msgspec enforces, and how to check the others.
+"""
+
+import datetime as dt
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, Final, cast
+
+from msgspec import UNSET, Meta, Struct
+
+from toolpost.server.problems import Misfit, Problem, SignatureError
+from toolpost.server.shapes import Read, Shape, fit, possible, stand_in
+from toolpost.types.base import JSON
+
+__all__ = ["Header", "Limit", "Marks", "fits", "is_field", "limited", "read_marks"]
+
+_NUMBERS: Final = (int, float)
+_ORDERED: Final = (*_NUMBERS, Decimal, dt.datetime, dt.date, dt.time, dt.timedelta)
+_SIZED: Final = (str, bytes, bytearray, list, set, frozenset, tuple, dict)
+
+LIMITS: Final[dict[str, tuple[type, ...]]] = {
+    "gt": _ORDERED,
+    "ge": _ORDERED,
+    "lt": _ORDERED,
+    "le": _ORDERED,
+    "multiple_of": (*_NUMBERS, Decimal),
+    "min_length": _SIZED,
+    "max_length": _SIZED,
+    "pattern": (str,),
+    "tz": (dt.datetime, dt.time),
+}
+"""The limits by the names that msgspec has for them, and the classes whose values can have them."""
+
+_STRICTER: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "gt": max,
+    "ge": max,
+    "min_length": max,
+    "lt": min,
+    "le": min,
+    "max_length": min,
+}
+_KEYWORDS: Final = {
+    "gt": "exclusiveMinimum",
+    "ge": "minimum",
+    "lt": "exclusiveMaximum",
+    "le": "maximum",
+    "multiple_of": "multipleOf",
+    "pattern": "pattern",
+}
+_SIZES: Final = {"string": "Length", "array": "Items", "object": "Properties"}
+_CHECKS: Final[dict[str, tuple[Callable[[Any, Any], bool], str]]] = {
+    "gt": (operator.gt, "expected more than {}"),
+    "ge": (operator.ge, "expected at least {}"),
+    "lt": (operator.lt, "expected less than {}"),
+    "le": (operator.le, "expected at most {}"),
+    "multiple_of": (lambda value, factor: not value % factor, "expected a multiple of {}"),
+    "min_length": (lambda value, size: len(value) >= size, "expected a length of at least {}"),
+    "max_length": (lambda value, size: len(value) <= size, "expected a length of at most {}"),
+    "predicate": (lambda value, holds: bool(holds(value)), "{} does not hold"),
+}
+"""How a limit is checked where msgspec cannot, and what is said when it does not hold."""
+
+
+class Limit(Struct, frozen=True):
+    """One limit of a value, or a predicate. `own` tells whether msgspec enforces it without our help."""
+
+    name: str
+    bound: Any
+    own: bool = False
+
+
+# --------------------------------------------------------------------- reading marks
+
+_ANNOTATED_TYPES: Final = {
+    "Gt": "gt",
+    "Ge": "ge",
+    "Lt": "lt",
+    "Le": "le",
+    "MultipleOf": "multiple_of",
+    "MinLen": "min_length",
+    "MaxLen": "max_length",
+}
+
+
+class Header(Struct, frozen=True):
+    """A mark that mirrors a tool's parameter into an HTTP header: `Annotated[str, Header("Region")]`.
+
+    For such a parameter null is the same as absent, so the schema does not mention it.
+    """
+
+    name: str
+
+
+class Marks(Struct):
+    """What all metadata of one annotation says together; of two that contradict, the outer one wins."""
+
+    notes: dict[str, JSON] = {}
+    """What goes into the schema as it is: description, title, examples and the like."""
+    limits: list[Limit] = []
+    guest: bool = False
+    """Whether something is there that only pydantic can do."""
+    alias: str | None = None
+    optional: bool = False
+    """Whether there is a `default`, or a `factory` that makes one."""
+    default: Any = UNSET
+    factory: Callable[[], Any] | None = None
+
+
+def read_marks(metadata: Iterable[Any]) -> Marks:
+    """What the metadata of an `Annotated` says. Marks of libraries that we do not know are none of ours."""
+    marks = Marks()
+    for mark in metadata:
+        _read(mark, marks)
+    return marks
+
+
+def _read(mark: Any, marks: Marks) -> None:
+    if isinstance(mark, str):
+        marks.notes["description"] = mark
+    elif isinstance(mark, Header):
+        marks.notes["x-mcp-header"] = mark.name
+    elif isinstance(mark, Limit):
+        marks.limits.append(mark)
+    elif isinstance(mark, Meta):
+        _read_meta(mark, marks)
+    elif is_field(mark):
+        _read_field(mark, marks)
+    elif getattr(mark, "__is_annotated_types_grouped_metadata__", False):
+        for part in mark:
+            _read(part, marks)
+    elif isinstance(getattr(mark, "documentation", None), str):
+        marks.notes["description"] = mark.documentation
+    else:
+        _read_limit(mark, marks)
+
+
+def _read_meta(meta: Meta, marks: Marks) -> None:
+    for name in ("title", "description", "examples"):
+        if getattr(meta, name) is not None:
+            marks.notes[name] = getattr(meta, name)
+    marks.notes.update(meta.extra_json_schema or {})
+    for name in LIMITS:
+        if getattr(meta, name) is not None:
+            marks.limits.append(Limit(name, getattr(meta, name), own=True))
+
+
+def is_field(mark: object) -> bool:
+    """Whether a mark, or a default, is pydantic's `Field(…)`."""
+    kind = type(mark)
+    return kind.__name__ == "FieldInfo" and kind.__module__ == "pydantic.fields"
+
+
+def _read_field(field: Any, marks: Marks) -> None:
+    for name in ("title", "description", "examples", "deprecated"):
+        if getattr(field, name) is not None:
+            marks.notes[name] = getattr(field, name)
+    alias = field.validation_alias
+    if not isinstance(alias, str | None) or field.validate_default:
+        raise SignatureError(
+            "`validate_default`, and an alias that is not a string, have no effect in pydantic's Field here"
+        )
+    marks.alias = alias or marks.alias
+    extra = field.json_schema_extra
+    marks.guest |= field.discriminator is not None or callable(extra)
+    if extra and not callable(extra):
+        marks.notes.update(extra)
+    if not field.is_required():
+        marks.optional, marks.factory = True, field.default_factory
+        marks.default = field.default if marks.factory is None else UNSET
+    for part in field.metadata:
+        _read(part, marks)
+
+
+def _read_limit(mark: Any, marks: Marks) -> None:
+    """Read a mark of annotated-types or pydantic; note that pydantic is needed for what only it can do."""
+    kind = cast("type[Any]", type(mark))
+    homes = {base.__module__.partition(".")[0] for base in kind.__mro__}
+    name = kind.__name__
+    if "pydantic" in homes:
+        pattern = getattr(mark, "__dict__", {}).get("pattern")
+        # A compiled pattern has flags, which JSON Schema and `Meta` have no word for.
+        if isinstance(pattern, str) and len(mark.__dict__) == 1:
+            marks.limits.append(Limit("pattern", pattern))
+        else:
+            marks.guest |= name != "Strict"  # everything is read strictly
+    elif hasattr(mark, "__get_pydantic_core_schema__"):
+        marks.guest = True
+    elif "annotated_types" not in homes or name == "Unit":
+        pass  # somebody else's
+    elif name in _ANNOTATED_TYPES:
+        limit = _ANNOTATED_TYPES[name]
+        marks.limits.append(Limit(limit, getattr(mark, limit)))
+    elif name in {"Predicate", "Not"}:
+        marks.limits.append(Limit("predicate", mark.func if name == "Predicate" else mark))
+    elif name == "Timezone" and mark.tz in {None, ...}:
+        marks.limits.append(Limit("tz", mark.tz is not None))
+    else:
+        raise SignatureError(f"nobody can check {mark!r}", hint="use a predicate, or a validator of pydantic")
+
+
+# --------------------------------------------------------------------- keeping limits
+
+
+def fits(limit: Limit, shape: Shape) -> bool:
+    """Whether the values of a type can have a limit. A predicate decides about any value but null."""
+    if limit.name == "predicate":
+        return shape.type is not type(None)
+    return shape.base in LIMITS[limit.name]
+
+
+def limited(shape: Shape, limits: Sequence[Limit], what: str) -> Shape:
+    """The shape with limits: through msgspec if it can, checked by us if not.
+
+    Args:
+        shape: the shape without them.
+        limits: the limits.
+        what: how its author calls the type.
+
+    Raises:
+        SignatureError: a limit does not fit, contradicts another, or is not valid.
+    """
+    for limit in limits:
+        if not fits(limit, shape):
+            raise SignatureError(f"a limit `{limit.name}` does not fit {what}")
+    limits = list(_merged(limits))
+    schema = {**shape.schema}
+    for limit in limits:
+        schema.update(_keywords(limit, shape))
+    kind = _with_meta(shape.type, limits)
+    if kind is not None:
+        return Shape(kind, schema, shape.native and all(limit.own for limit in limits), shape.base)
+    if not {limit.name for limit in limits} <= _CHECKS.keys():
+        raise SignatureError(
+            f"the limits of {what} are not valid: {', '.join(f'{one.bound!r}' for one in limits)}"
+        )
+    return Shape(stand_in("limited", _checker(shape.type, limits)), schema, native=False, base=shape.base)
+
+
+def _merged(limits: Sequence[Limit]) -> Iterator[Limit]:
+    """The limits, of two of the same kind only the stricter one."""
+    kept: dict[str, Limit] = {}
+    for limit in limits:
+        other = kept.get(limit.name)
+        if limit.name == "predicate":
+            yield limit
+        elif other is None or other.bound == limit.bound:
+            kept[limit.name] = limit
+        elif limit.name in _STRICTER:
+            kept[limit.name] = Limit(limit.name, _STRICTER[limit.name](limit.bound, other.bound))
+        else:
+            raise SignatureError(f"a limit `{limit.name}` is set twice: {other.bound!r} and {limit.bound!r}")
+    yield from kept.values()
+
+
+def _keywords(limit: Limit, shape: Shape) -> dict[str, JSON]:
+    """The keywords that say a limit; none where JSON Schema has no word for it."""
+    if limit.name in {"min_length", "max_length"}:
+        # Base64 has four characters for three bytes.
+        bound = 4 * ((limit.bound + 2) // 3) if "contentEncoding" in shape.schema else limit.bound
+        return {limit.name[:3] + _SIZES[shape.schema["type"]]: bound}
+    keyword = _KEYWORDS.get(limit.name)
+    return {keyword: limit.bound} if keyword and shape.base in {*_NUMBERS, str} else {}
+
+
+def _with_meta(kind: Any, limits: Sequence[Limit]) -> Any:
+    """The type with its limits as msgspec enforces them; None if it cannot."""
+    try:
+        narrowed = Annotated[kind, Meta(**{limit.name: limit.bound for limit in limits})]
+    except (TypeError, ValueError, re.error):
+        return None
+    return narrowed if possible(narrowed) else None
+
+
+def _checker(kind: Any, limits: Sequence[Limit]) -> Read:
+    def read(value: JSON) -> Any:
+        made = fit(value, kind)
+        for limit in limits:
+            holds, words = _CHECKS[limit.name]
+            if not holds(made, limit.bound):
+                shown = getattr(limit.bound, "__qualname__", limit.bound)
+                raise Misfit([Problem("", words.format(shown))])
+        return made
+
+    return read

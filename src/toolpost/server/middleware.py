@@ -1,0 +1,136 @@
+"""Middleware to put around every request: `async (call, next)`.
+
+Each is a small class whose instance is the middleware. What a request means, and what its answer looks like
+on the wire, is not known here.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from toolpost.errors import InternalError, RateLimited, RPCError
+from toolpost.server.dispatch import Call, Next
+
+__all__ = ["Concurrency", "Logging", "MaskErrors", "RateLimit", "Timeout"]
+
+_ALWAYS: Final = frozenset({"initialize", "ping", "subscriptions/listen"})
+"""What is neither timed nor counted: the handshake, signs of life, and requests that are meant to last."""
+
+
+class Timeout:
+    """Give up requests that take too long."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+
+    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
+        """Serve the call within the time."""
+        if call.method in _ALWAYS:
+            return await next(call)
+        limit = asyncio.timeout(self.seconds)
+        try:
+            async with limit:
+                return await next(call)
+        except TimeoutError as error:
+            if not limit.expired():
+                raise
+            raise InternalError(
+                f"{call.method} took longer than {self.seconds} s and was given up"
+            ) from error
+
+
+class Concurrency:
+    """Serve at most so many requests at once; the others wait their turn."""
+
+    def __init__(self, most: int) -> None:
+        self._places = asyncio.Semaphore(most)
+
+    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
+        """Serve the call when there is a place."""
+        if call.notice or call.method in _ALWAYS:
+            return await next(call)
+        async with self._places:
+            return await next(call)
+
+
+class RateLimit:
+    """Serve at most `calls` requests per `seconds` of one client, with bursts up to `calls`.
+
+    Args:
+        calls: how many.
+        seconds: in how much time.
+        method: only requests of this method, such as "tools/call"; all of them otherwise.
+        clock: what tells the time, in seconds.
+    """
+
+    def __init__(
+        self,
+        calls: int,
+        seconds: float = 1.0,
+        *,
+        method: str | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._calls = calls
+        self._refill = calls / seconds
+        self._method = method
+        self._clock = clock
+        self._buckets: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
+
+    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
+        """Serve the call unless its client has had its share."""
+        counted = call.incoming and not call.notice and call.method not in _ALWAYS
+        if counted and self._method in (None, call.method):
+            self._take(call.context.conversation)
+        return await next(call)
+
+    def _take(self, client: Any) -> None:
+        now = self._clock()
+        left, then = self._buckets.get(client, (float(self._calls), now))
+        left = min(float(self._calls), left + (now - then) * self._refill)
+        if left < 1:
+            wait = (1 - left) / self._refill
+            self._buckets[client] = (left, now)
+            raise RateLimited(f"Too many requests: try again in {wait:.1f} s", {"retryAfter": round(wait, 3)})
+        self._buckets[client] = (left - 1, now)
+
+
+class Logging:
+    """Write a line for every request: what, from whom, how long, how it ended."""
+
+    def __init__(self, logger: logging.Logger | None = None, level: int = logging.INFO) -> None:
+        self._logger = logger or logging.getLogger("toolpost.calls")
+        self._level = level
+
+    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
+        """Serve the call and write about it."""
+        start = time.perf_counter()
+        ended = "ok"
+        try:
+            return await next(call)
+        except BaseException as error:
+            ended = type(error).__name__
+            raise
+        finally:
+            took = (time.perf_counter() - start) * 1000
+            arrow = "→" if call.incoming else "←"
+            self._logger.log(self._level, "%s %s %s in %.1f ms", arrow, call.method, ended, took)
+
+
+class MaskErrors:
+    """Keep from clients what went wrong inside: every error that is not meant for them gets one text."""
+
+    def __init__(self, text: str = "Internal error") -> None:
+        self._text = text
+
+    async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
+        """Serve the call and mask what it raises."""
+        try:
+            return await next(call)
+        except RPCError:
+            raise
+        except Exception as error:
+            raise InternalError(self._text) from error

@@ -1,0 +1,267 @@
+"""What is wrong with a signature or with a value, told for an author or for a model.
+
+Owns the errors of this ring's binding, and `explain`, which says in words why a value misses a schema that we
+made. Decides nothing: whether a value fits was decided before, by whoever read it.
+"""
+
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+
+from toolpost.errors import MCPError, ToolError
+from toolpost.server.schema import Opaque, Schema, kind_of, of_kind, resolved
+from toolpost.types.base import JSON
+
+__all__ = [
+    "ArgumentError",
+    "Misfit",
+    "Problem",
+    "SignatureError",
+    "explain",
+    "problems_of",
+]
+
+MAX_PROBLEMS: Final = 20
+"""Problems that one answer names. Who sent more of them reads no further either."""
+MAX_DEPTH: Final = 64
+"""Levels of a value that are looked at: what arrives is not nested deeper."""
+MAX_SHOWN: Final = 60
+"""How much of a value, or how many choices, a text repeats."""
+
+
+class Problem(NamedTuple):
+    """What is wrong, and where: `path` is `days` or `items[2].price`, empty for the value itself."""
+
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.text}" if self.path else self.text
+
+
+class Misfit(ValueError):
+    """A value is not of the type that it should be; the paths count from that value."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(islice(problems, MAX_PROBLEMS))
+        super().__init__("; ".join(map(str, self.problems)))
+
+
+class ArgumentError(ToolError):
+    """The arguments of a call do not fit. The text is for the model; `problems` has the parts of it."""
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(islice(problems, MAX_PROBLEMS))
+        super().__init__("\n- ".join(["The arguments do not fit:", *map(str, self.problems)]))
+
+
+class SignatureError(MCPError, TypeError):
+    """A function cannot be bound. The text names the parameter, the hint what to write instead."""
+
+
+# --------------------------------------------------------------------- from msgspec's words
+
+
+def problems_of(error: Exception, path: str = "") -> list[Problem]:
+    """The problems that an error of msgspec tells, or carries from one of our hooks.
+
+    Args:
+        error: what was raised.
+        path: where the value stands that was read.
+    """
+    text, at, where = str(error).rpartition(" - at `")
+    if not at:
+        text, where = where, "$`"
+    of_key = where.startswith("key` in `")
+    path = f"{path}{where.removeprefix('key` in `')[1:-1]}".lstrip(".")
+    cause = error.__cause__
+    if isinstance(cause, Misfit):
+        return [Problem(_joined(path, problem.path), problem.text) for problem in cause.problems]
+    text = text[:1].lower() + _QUOTED.sub(lambda name: _NAMES.get(name[1], name[0]), text[1:])
+    return [Problem(path, f"a key: {text}" if of_key else text)]
+
+
+_QUOTED: Final = re.compile(r"`(\w+)`")
+_NAMES: Final = {
+    "int": "an integer",
+    "float": "a number",
+    "str": "a string",
+    "bool": "a boolean",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+"""The words that msgspec has for types, and ours."""
+
+
+def _joined(path: str, more: str) -> str:
+    return f"{path}{more}" if not more or more.startswith("[") or not path else f"{path}.{more}"
+
+
+# --------------------------------------------------------------------- from our own schemas
+
+_WORDS: Final = {
+    "boolean": "a boolean",
+    "integer": "an integer",
+    "number": "a number",
+    "string": "a string",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+_LIMITS: Final[tuple[tuple[str, Callable[[Any, Any], bool], str], ...]] = (
+    ("minimum", operator.lt, "at least"),
+    ("exclusiveMinimum", operator.le, "more than"),
+    ("maximum", operator.gt, "at most"),
+    ("exclusiveMaximum", operator.ge, "less than"),
+)
+_SIZES: Final = {
+    "string": ("minLength", "maxLength", "characters"),
+    "array": ("minItems", "maxItems", "items"),
+    "object": ("minProperties", "maxProperties", "keys"),
+}
+
+_ANYTHING: Final[Schema] = {}
+
+
+def explain(value: JSON, schema: Schema, defs: Schema, path: str = "", depth: int = 0) -> Iterator[Problem]:
+    """Why a JSON value misses a schema, as far as can be said: nothing is said of formats and patterns.
+
+    Args:
+        value: the value.
+        schema: a schema made by `Survey`.
+        defs: what its references refer to.
+        path: where the value stands.
+        depth: how far down that is.
+    """
+    schema = resolved(schema, defs)
+    if isinstance(schema, Opaque) or depth > MAX_DEPTH:
+        return
+    if "anyOf" in schema:
+        yield from _none_of(value, schema["anyOf"], defs, path, depth)
+        return
+    kind = kind_of(value)
+    if not of_kind(schema, kind):
+        yield Problem(path, f"expected {_expected(schema, defs)}, got {_WORDS[kind]}")
+    elif not _chosen(schema, value):
+        yield Problem(path, f"expected {_expected(schema, defs)}, got {_shown(value)}")
+    elif kind in {"integer", "number"}:
+        yield from _outside(value, schema, path)
+    elif kind in _SIZES:
+        yield from _sized(value, schema, kind, path)
+        for below, part, inner in _below(value, schema, path):
+            yield from explain(below, part, defs, inner, depth + 1)
+        if kind == "object":
+            yield from _unkept(value, schema, path)
+
+
+def _chosen(schema: Schema, value: JSON) -> bool:
+    choices = schema.get("enum", [schema.get("const", value)])
+    return any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices)
+
+
+def _none_of(value: JSON, options: list[Schema], defs: Schema, path: str, depth: int) -> Iterator[Problem]:
+    """Why a value misses all options: in detail for the one that was meant, if only one can be."""
+    meant = [option for option in options if _meant(value, resolved(option, defs), defs)]
+    faults = [list(islice(explain(value, option, defs, path, depth + 1), MAX_PROBLEMS)) for option in meant]
+    if not meant:
+        expected = " or ".join(dict.fromkeys(_expected(option, defs) for option in options))
+        yield Problem(path, f"expected {expected}, got {_WORDS[kind_of(value)]}")
+    elif all(faults):
+        yield from min(faults, key=len)
+
+
+def _meant(value: JSON, option: Schema, defs: Schema) -> bool:
+    """Whether an option is of the type of a value and carries the same tag, if it has one."""
+    if "anyOf" in option:
+        return any(_meant(value, resolved(inner, defs), defs) for inner in option["anyOf"])
+    if not of_kind(option, kind_of(value)):
+        return False
+    if isinstance(value, dict):
+        members = cast("dict[str, JSON]", value)
+        tags = {name: part for name, part in option.get("properties", {}).items() if "const" in part}
+        return all(name in members and _chosen(part, members[name]) for name, part in tags.items())
+    if isinstance(value, list) and value and option.get("prefixItems"):
+        return _chosen({"const": option["prefixItems"][0].get("const", value[0])}, value[0])
+    return True
+
+
+def _expected(schema: Schema, defs: Schema) -> str:
+    """What a schema wants, in words."""
+    schema = resolved(schema, defs)
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_expected(option, defs) for option in schema["anyOf"]))
+    choices = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    if choices:
+        shown = ", ".join(map(_shown, choices[:MAX_SHOWN])) + (", …" if len(choices) > MAX_SHOWN else "")
+        return f"one of {shown}" if len(choices) > 1 else shown
+    types = schema.get("type", "another value")
+    words = " or ".join(_WORDS.get(kind, kind) for kind in ([types] if isinstance(types, str) else types))
+    for name, part in schema.get("properties", {}).items():
+        if "const" in part:
+            return f"{words} with {_shown(part['const'])} as `{name}`"
+    if "const" in schema.get("prefixItems", [{}])[0]:
+        return f"{words} that begins with {_shown(schema['prefixItems'][0]['const'])}"
+    return f"{words} ({schema['format']})" if "format" in schema else words
+
+
+def _shown(value: JSON) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+
+
+def _outside(value: float, schema: Schema, path: str) -> Iterator[Problem]:
+    for keyword, outside, words in _LIMITS:
+        if keyword in schema and outside(value, schema[keyword]):
+            yield Problem(path, f"expected {words} {schema[keyword]}, got {_shown(value)}")
+    factor = schema.get("multipleOf")
+    if isinstance(factor, int) and value % factor:
+        yield Problem(path, f"expected a multiple of {factor}, got {_shown(value)}")
+
+
+def _sized(value: Any, schema: Schema, kind: str, path: str) -> Iterator[Problem]:
+    least, most, noun = _SIZES[kind]
+    if "contentEncoding" in schema:
+        return  # the limit counts characters of Base64, which would confuse
+    if len(value) < schema.get(least, 0):
+        yield Problem(path, f"expected at least {schema[least]} {noun}, got {len(value)}")
+    if len(value) > schema.get(most, len(value)):
+        yield Problem(path, f"expected at most {schema[most]} {noun}, got {len(value)}")
+
+
+def _below(value: Any, schema: Schema, path: str) -> Iterator[tuple[JSON, Schema, str]]:
+    """The parts of an array or an object, each with its schema and path."""
+    if isinstance(value, list):
+        fixed: list[Schema] = schema.get("prefixItems", [])
+        rest: Schema = schema.get("items", {})
+        for index, item in enumerate(cast("list[JSON]", value)):
+            yield item, fixed[index] if index < len(fixed) else rest, f"{path}[{index}]"
+    elif isinstance(value, dict):
+        known = schema.get("properties", {})
+        rest = schema.get("additionalProperties") or _ANYTHING
+        for name, item in cast("dict[str, JSON]", value).items():
+            yield item, known.get(name, rest), _joined(path, _key(name))
+
+
+def _key(name: str) -> str:
+    """A key as a step of a path; short, whatever the peer sent."""
+    return name if name.isidentifier() and len(name) <= MAX_SHOWN else f"[{_shown(name)}]"
+
+
+def _unkept(value: dict[str, JSON], schema: Schema, path: str) -> Iterator[Problem]:
+    """The keys of an object that are missing, that are not known, or that are none."""
+    for name in value:
+        for problem in explain(name, schema.get("propertyNames", _ANYTHING), _ANYTHING):
+            yield Problem(path, f"a key: {problem.text}")
+    known = ", ".join(schema.get("properties", {}))
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield Problem(_joined(path, name), "is missing")
+    if schema.get("additionalProperties") is False:
+        for name in value:
+            if name not in schema["properties"]:
+                yield Problem(_joined(path, _key(name)), f"is not known; known are: {known or 'none'}")

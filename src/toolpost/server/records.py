@@ -1,0 +1,183 @@
+"""Classes with fields, described alike: dataclasses, attrs, TypedDicts, named tuples and structs.
+
+Knows what a class asks for, and where msgspec would make its values otherwise than the class itself. How
+values are read is not known here.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final, cast, get_args, get_origin
+
+import msgspec
+from msgspec import UNSET, Struct
+
+from toolpost.server.schema import Schema
+from toolpost.server.scope import Scope
+from toolpost.types.base import JSON
+
+__all__ = ["Field", "Record", "describe", "record_schema"]
+
+
+class Field(Struct, frozen=True):
+    """One field: its name in Python and on the wire, its type, and whether it must be there."""
+
+    name: str
+    wire: str
+    annotation: Any
+    required: bool = True
+    default: Any = UNSET
+
+
+class Record(Struct, frozen=True, kw_only=True):
+    """What a class with fields asks for."""
+
+    fields: list[Field]
+    array: bool = False
+    """Whether it is an array on the wire, not an object."""
+    closed: bool = False
+    """Whether unknown keys, or further items, are refused."""
+    tag: tuple[str, str | int] | None = None
+    ordinary: bool = True
+    """Whether msgspec makes values of this class as the class itself would."""
+    build: Callable[..., Any]
+    """Makes a value from fields by keyword."""
+
+
+def describe(it: Any, scope: Scope, *, output: bool) -> Record | None:
+    """What a class asks for; None if it is none with fields.
+
+    Args:
+        it: the class, or a generic one with its arguments.
+        scope: where names are looked up.
+        output: whether values are written, not read.
+
+    Raises:
+        SignatureError: an annotation of it cannot be evaluated.
+    """
+    cls = cast("type[Any]", get_origin(it) or it)
+    kinds = (kind for mark, kind in _KINDS.items() if hasattr(cls, mark))
+    kind = next(kinds, None)
+    return None if kind is None else kind(it, cls, scope, output)
+
+
+def record_schema(record: Record, parts: Sequence[Schema], about: str) -> dict[str, JSON]:
+    """The schema of a class with fields, given those of the fields and what its docstring says."""
+    schema: dict[str, JSON] = {"description": about} if about else {}
+    names = [field.wire for field in record.fields]
+    needed = [field.wire for field in record.fields if field.required]
+    if record.tag is not None:
+        names, parts = [record.tag[0], *names], [{"const": record.tag[1]}, *parts]
+        needed = [record.tag[0], *needed]
+    if record.array:
+        least = max((index + 1 for index, name in enumerate(names) if name in needed), default=0)
+        schema |= {"type": "array", "minItems": least} | ({"prefixItems": parts} if parts else {})
+        return schema | ({"maxItems": len(parts)} if record.closed else {})
+    schema |= {"type": "object", "properties": dict(zip(names, parts, strict=True))}
+    schema |= {"required": needed} if needed else {}
+    return schema | ({"additionalProperties": False} if record.closed else {})
+
+
+def _struct(it: Any, cls: Any, scope: Scope, output: bool) -> Record:
+    config = cls.__struct_config__
+    hints, whole = scope.hints(it)
+    nothing = msgspec.NODEFAULT
+    defaults = cls.__struct_defaults__
+    defaults = (nothing,) * (len(cls.__struct_fields__) - len(defaults)) + defaults
+    fields = [
+        Field(name, wire, hints[name], default is nothing, UNSET if hasattr(default, "factory") else default)
+        for name, wire, default in zip(
+            cls.__struct_fields__, cls.__struct_encode_fields__, defaults, strict=True
+        )
+    ]
+    return Record(
+        fields=fields,
+        array=config.array_like,
+        closed=config.forbid_unknown_fields,
+        tag=None if config.tag is None else (config.tag_field, config.tag),
+        ordinary=whole and not (output and hasattr(cls, "__post_init__")),
+        build=cls,
+    )
+
+
+def _dataclass(it: Any, cls: Any, scope: Scope, output: bool) -> Record:
+    hints, whole = scope.hints(it)
+    missing = sys.modules["dataclasses"].MISSING
+    init_only = sys.modules["dataclasses"].InitVar
+    fields: list[Field] = []
+    for field in cls.__dataclass_fields__.values():
+        kind = hints[field.name]
+        if kind is ClassVar or get_origin(kind) is ClassVar:
+            continue
+        at_start = kind is init_only or isinstance(kind, init_only)
+        # Msgspec leaves a default to the class: it would be missing from `vars()`, and where it is written.
+        unset = cls.__dictoffset__ and field.default is not missing and not output
+        whole = whole and field.init and not at_start and not unset
+        if at_start if output else not field.init:
+            continue
+        kind = getattr(kind, "type", Any) if at_start else kind
+        required = field.default is missing and field.default_factory is missing
+        default = UNSET if field.default is missing else field.default
+        fields.append(Field(field.name, field.name, kind, required, default))
+    ordinary = whole and not (output and hasattr(cls, "__post_init__"))
+    return Record(fields=fields, ordinary=ordinary, build=cls)
+
+
+def _attrs(it: Any, cls: Any, scope: Scope, output: bool) -> Record:
+    hints, whole = scope.hints(it)
+    nothing = sys.modules["attr"].NOTHING
+    fields: list[Field] = []
+    for field in cls.__attrs_attrs__:
+        hidden = field.name.startswith("_") if output else not field.init  # as msgspec writes them
+        if not hidden:
+            made = hasattr(field.default, "factory")
+            default = UNSET if field.default is nothing or made else field.default
+            wire = field.name if output else field.alias
+            kind = hints.get(field.name, field.type or Any)
+            fields.append(Field(wire, wire, kind, field.default is nothing, default))
+        simple = field.init and field.converter is None and field.alias == field.name
+        checked = field.validator is not None and output
+        whole = whole and simple and not checked and not getattr(field.default, "takes_self", False)
+    ordinary = whole and not (output and hasattr(cls, "__attrs_post_init__"))
+    return Record(fields=fields, ordinary=ordinary, build=cls)
+
+
+def _typed_dict(it: Any, cls: Any, scope: Scope, _output: bool) -> Record:
+    hints, whole = scope.hints(it)
+    fields: list[Field] = []
+    for name, annotation in hints.items():
+        # A string annotation hides `NotRequired` from the class itself, so the evaluated one decides.
+        required, kind = name in cls.__required_keys__, annotation
+        while (qualifier := str(get_origin(kind)).rpartition(".")[2]) in {
+            "Required",
+            "NotRequired",
+            "ReadOnly",
+        }:
+            required = required if qualifier == "ReadOnly" else qualifier == "Required"
+            (kind,) = get_args(kind)
+        fields.append(Field(name, name, kind, required))
+    return Record(fields=fields, ordinary=whole, build=dict)
+
+
+def _named_tuple(it: Any, cls: Any, scope: Scope, _output: bool) -> Record:
+    hints, whole = scope.hints(it)
+    fields = [
+        Field(
+            name,
+            name,
+            hints.get(name, Any),
+            name not in cls._field_defaults,
+            cls._field_defaults.get(name, UNSET),
+        )
+        for name in cls._fields
+    ]
+    return Record(fields=fields, array=True, closed=True, ordinary=whole, build=cls)
+
+
+_KINDS: Final[dict[str, Callable[[Any, Any, Scope, bool], Record]]] = {
+    "__struct_fields__": _struct,
+    "__dataclass_fields__": _dataclass,
+    "__attrs_attrs__": _attrs,
+    "__required_keys__": _typed_dict,
+    "_field_defaults": _named_tuple,
+}
+"""What a class with fields is known by."""

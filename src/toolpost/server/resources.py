@@ -1,0 +1,141 @@
+"""A function as a resource, or as many of them behind one URI template: what is shown, and how it is read.
+
+What a function returns becomes contents here: text, bytes, JSON. Who watches a resource is not known here.
+"""
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Mapping
+from copy import copy
+from typing import Any, ParamSpec, TypeVar, cast
+
+from toolpost.errors import ResourceNotFound, ToolError
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.uri import Template
+from toolpost.server.bind import Bound
+from toolpost.server.catalogue import Catalogue, Handle
+from toolpost.server.complete import Completes
+from toolpost.server.context import Context
+from toolpost.server.media import Media
+from toolpost.server.sync import SyncContext
+from toolpost.server.work import Work
+from toolpost.types.content import ResourceContents
+from toolpost.types.resources import ReadResourceResult, Resource, ResourceTemplate
+
+__all__ = ["ServedResource", "ServedTemplate", "contents_of"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ServedResource(Handle[P, R]):
+    """A resource of a server; its function takes no arguments but a context."""
+
+    def __init__(self, resource: Resource, bound: Bound, home: Catalogue[Any], work: Work) -> None:
+        super().__init__(resource.uri, bound.fn, home)
+        self.resource = resource
+        self._bound = bound
+        self._work = work
+
+    def shown(self, structured: str | None) -> Resource:  # noqa: ARG002 - the same for every peer
+        """The resource."""
+        return self.resource
+
+    def update(self, **changes: Any) -> None:
+        """Change what the list shows, such as `title=` or `description=`."""
+        self.resource = _changed(self.resource, changes)
+        self._home.touch()
+
+    async def read(self, context: Context, uri: str) -> ReadResourceResult:
+        """What it holds."""
+        value = await run(self._bound, self._bound.read_strings({}), context, self._work)
+        return contents_of(value, uri, self.resource.mime_type)
+
+
+class ServedTemplate(Handle[P, R], Completes):
+    """Many resources of a server; the variables of the template are the arguments of the function."""
+
+    def __init__(self, template: ResourceTemplate, bound: Bound, home: Catalogue[Any], work: Work) -> None:
+        super().__init__(template.uri_template, bound.fn, home)
+        Completes.__init__(self, [parameter.name for parameter in bound.parameters])
+        self.template = template
+        self._match = Template(template.uri_template).match
+        self._bound = bound
+        self._work = work
+
+    def shown(self, structured: str | None) -> ResourceTemplate:  # noqa: ARG002 - the same for every peer
+        """The template."""
+        return self.template
+
+    def update(self, **changes: Any) -> None:
+        """Change what the list shows, such as `title=` or `description=`."""
+        self.template = _changed(self.template, changes)
+        self._home.touch()
+
+    def match(self, uri: str) -> Mapping[str, Any] | None:
+        """The arguments that a URI carries; None if it is none of the template's."""
+        return self._match(uri)
+
+    async def read(self, context: Context, uri: str, values: Mapping[str, Any]) -> ReadResourceResult:
+        """What the resource with these arguments holds.
+
+        Raises:
+            ResourceNotFound: the arguments do not fit the function, so there is no such resource.
+        """
+        try:
+            arguments = self._bound.read_strings(values)
+        except ToolError as error:
+            raise ResourceNotFound(f"Resource not found: {uri} ({error})", {"uri": uri}) from error
+        return contents_of(
+            await run(self._bound, arguments, context, self._work), uri, self.template.mime_type
+        )
+
+
+async def run(bound: Bound, arguments: Any, context: Context, work: Work) -> Any:
+    """What an author's function returns, on the loop or in a thread."""
+    if bound.is_async:
+        return await bound.call(arguments, context)
+    loop = asyncio.get_running_loop()
+    return await work.in_thread(lambda: bound.call(arguments, SyncContext(context, loop)))
+
+
+W = TypeVar("W", Resource, ResourceTemplate)
+
+
+def _changed(shown: W, changes: Mapping[str, Any]) -> W:
+    changed = copy(shown)
+    for name, value in changes.items():
+        if name not in shown.__struct_fields__ or name in {"uri", "uri_template"}:
+            raise TypeError(f"{type(shown).__name__} has no {name!r} that could be changed")
+        setattr(changed, name, value)
+    return changed
+
+
+def contents_of(value: Any, uri: str, mime_type: str | None) -> ReadResourceResult:
+    """The result of reading a resource, from what its function returned."""
+    if isinstance(value, ReadResourceResult):
+        return value
+    items: list[Any] = value if _is_parts(value) else [value]
+    return ReadResourceResult(contents=[_part(item, uri, mime_type) for item in items])
+
+
+def _is_parts(value: Any) -> bool:
+    """Whether a value is a list of several parts of a resource, and not one JSON array."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(item, ResourceContents | Media | bytes) for item in cast("list[Any]", value))
+
+
+def _part(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
+    if isinstance(value, ResourceContents):
+        return value
+    if isinstance(value, str):
+        return ResourceContents(uri, text=value, mime_type=mime_type or "text/plain")
+    if isinstance(value, bytes):
+        blob = b64encode(value).decode()
+        return ResourceContents(uri, blob=blob, mime_type=mime_type or "application/octet-stream")
+    if isinstance(value, Media):
+        blob = b64encode(value.read()).decode()
+        return ResourceContents(uri, blob=blob, mime_type=mime_type or value.mime_type)
+    text = jsonrpc.encode(value).decode()
+    return ResourceContents(uri, text=text, mime_type=mime_type or "application/json")

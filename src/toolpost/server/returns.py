@@ -1,0 +1,215 @@
+"""What a tool returns, made into a result: content for the model, and structured content with its schema.
+
+Owns how Python values become content, what the output schema is, and the check that a value keeps it. Which
+shape a peer's revision allows is known to the caller, who says `wrap`.
+"""
+
+import inspect
+from collections import abc
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from copy import copy
+from typing import Annotated, Any, Final, Self, TypeAlias, cast, get_args, get_origin
+
+import msgspec
+from msgspec import UNSET
+
+from toolpost.errors import MCPError
+from toolpost.server.guest import Guest
+from toolpost.server.media import File, Media
+from toolpost.server.problems import SignatureError, problems_of
+from toolpost.server.schema import RESULT, rooted, wrapped
+from toolpost.server.scope import UNIONS, Scope
+from toolpost.server.shapes import ENCODER, dec_hook
+from toolpost.server.survey import Survey
+from toolpost.types.base import JSON
+from toolpost.types.content import Content, TextContent
+from toolpost.types.tools import CallToolResult
+
+__all__ = ["OutputError", "Returns"]
+
+_BLOCKS: Final = (Content, Media, bytes)
+_LISTS: Final = frozenset({list, tuple, abc.Sequence, abc.Iterable, abc.Collection})
+
+Check: TypeAlias = Callable[[bytes], Any]
+"""Returns if the JSON keeps the output schema; raises if it does not."""
+Write: TypeAlias = Callable[[Any], bytes]
+"""Makes JSON that keeps the output schema; raises if it cannot."""
+
+
+class OutputError(MCPError):
+    """A tool returned what it did not promise, or what cannot be sent. It is the author's to mend."""
+
+
+class Returns:
+    """What one tool returns. Made by `of` or `raw`.
+
+    A `str` is one block of text, `None` no block, and bytes are a file, because nothing tells what else they
+    are: an embedded resource. Images, audio, files and content blocks stay what they are, alone or in a list.
+    Everything else is structured content, with its JSON as a block of text.
+
+    Attributes:
+        output_schema: the JSON Schema of the structured content; None if the tool promises none.
+        wrapped: whether a peer that knows only objects gets the value under the key `result`.
+        wrapped_schema: the output schema for such a peer.
+    """
+
+    def __init__(
+        self, schema: dict[str, JSON] | None, check: Check | None = None, write: Write | None = None
+    ) -> None:
+        self.output_schema = schema
+        self.wrapped = schema is not None and schema.get("type") != "object"
+        self.wrapped_schema = wrapped(schema) if schema is not None and self.wrapped else schema
+        self._check = check
+        self._write = write
+
+    @classmethod
+    def of(cls, fn: Callable[..., Any]) -> Self:
+        """What a function says that it returns, by its annotation.
+
+        `str`, `bytes`, media and content blocks are content without a schema, also in lists and unions.
+        Anything else is structured content that keeps the schema of its type. Without an annotation, or with
+        `Any`, there is no schema.
+
+        Raises:
+            SignatureError: what it returns cannot be said in JSON.
+        """
+        scope = Scope(fn)
+        try:
+            annotation = inspect.signature(fn).return_annotation
+            if annotation is inspect.Signature.empty:
+                return cls(None)
+            annotation = scope.evaluate(annotation)
+            return cls(None) if _is_content(annotation) else cls(*_promise(annotation, scope))
+        except SignatureError as error:
+            name = getattr(fn, "__name__", repr(fn))
+            raise SignatureError(f"`{name}`: return value: {error.message}", hint=error.hint) from error
+
+    @classmethod
+    def raw(cls, schema: dict[str, JSON] | None) -> Self:
+        """What a tool returns whose output schema the author wrote.
+
+        Raises:
+            MCPError: jsonschema-rs is not installed, so that nobody could check the output.
+            ValueError: it is no valid schema.
+        """
+        return cls(schema, None if schema is None else _validator(schema))
+
+    def convert(self, value: Any, *, wrap: bool = False) -> CallToolResult:
+        """The result of a call.
+
+        Args:
+            value: what the function returned.
+            wrap: whether the peer takes only objects as structured content.
+
+        Raises:
+            OutputError: the value is not what was promised, or cannot be sent.
+        """
+        result = value if isinstance(value, CallToolResult) else self._convert(value)
+        if value is result and self._check is not None and not result.is_error:
+            self._verify(_encode(result.structured_content))
+        if wrap and self.wrapped and result.structured_content is not UNSET:
+            result = copy(result)
+            result.structured_content = {RESULT: result.structured_content}
+        return result
+
+    def _convert(self, value: Any) -> CallToolResult:
+        if self._check is not None:
+            text = _encode(value, self._write or ENCODER.encode)
+            if self._write is None:
+                self._verify(text)
+            return CallToolResult(
+                content=[TextContent(text.decode())], structured_content=msgspec.json.decode(text)
+            )
+        if value is None:
+            return CallToolResult(content=[])
+        if isinstance(value, (str, *_BLOCKS)):
+            return CallToolResult(content=[_block(value)])
+        if isinstance(value, list | tuple) and any(
+            isinstance(item, _BLOCKS) for item in cast("Iterable[Any]", value)
+        ):
+            return CallToolResult(content=[_block(item) for item in cast("Iterable[Any]", value)])
+        text = _encode(value)
+        plain = msgspec.json.decode(text)
+        if isinstance(plain, dict):
+            return CallToolResult(
+                content=[TextContent(text.decode())], structured_content=cast("JSON", plain)
+            )
+        return CallToolResult(content=[TextContent(plain if isinstance(plain, str) else text.decode())])
+
+    def _verify(self, text: bytes) -> None:
+        try:
+            cast("Check", self._check)(text)
+        except Exception as error:  # a validator of the author's type may raise anything
+            told = "; ".join(map(str, problems_of(error)))
+            raise OutputError(f"what the tool returned is not what it promised: {told}") from error
+
+
+# --------------------------------------------------------------------- values
+
+
+def _block(value: Any) -> Content:
+    """One block of content. Bytes become a file: nothing tells what else they could be."""
+    if isinstance(value, str):
+        return TextContent(value)
+    if isinstance(value, bytes):
+        value = File(value)
+    if isinstance(value, Media):
+        return value.content()
+    if isinstance(value, Content):
+        return value
+    return TextContent(_encode(value).decode())
+
+
+def _encode(value: Any, write: Write = ENCODER.encode) -> bytes:
+    try:
+        return write(value)
+    except Exception as error:  # whatever the value's own code raises
+        raise OutputError(f"what the tool returned cannot be sent: {error}") from error
+
+
+# --------------------------------------------------------------------- annotations
+
+
+def _is_content(it: Any) -> bool:
+    """Whether a return annotation means content, or says nothing, so that there is no schema."""
+    if get_origin(it) is Annotated:
+        return _is_content(get_args(it)[0])
+    members = get_args(it) if get_origin(it) in UNIONS else (it,)
+    texts = all(member is str or member is None or member is type(None) for member in members)
+    return texts or any(member is Any or member is object or _is_block(member) for member in members)
+
+
+def _is_block(it: Any) -> bool:
+    """Whether a type is a block, a whole result, or a list with blocks in it."""
+    origin = get_origin(it)
+    if origin is Annotated or origin in UNIONS or origin in _LISTS:
+        return any(map(_is_block, get_args(it)))
+    return isinstance(it, type) and issubclass(it, (*_BLOCKS, CallToolResult))
+
+
+def _promise(annotation: Any, scope: Scope) -> tuple[dict[str, JSON], Check, Write | None]:
+    """The schema of a type, what checks a value against it, and what writes one if msgspec does not."""
+    survey = Survey(scope, output=True)
+    shape = survey.shape(annotation)
+    schema = rooted(shape.schema, survey.defs)
+    if survey.guests and not survey.metas:
+        # Pydantic writes what it would not read back, such as computed fields: it has the whole, if it can.
+        with suppress(SignatureError):
+            guest = Guest(annotation, output=True)
+            return schema, guest.check, guest.write
+    return schema, msgspec.json.Decoder(shape.type, dec_hook=dec_hook).decode, None
+
+
+def _validator(schema: dict[str, JSON]) -> Check:
+    """What checks JSON against a schema that the author wrote."""
+    try:
+        import jsonschema_rs  # noqa: PLC0415 - optional, and only needed here
+    except ImportError as error:
+        raise MCPError(
+            "an output schema of your own can only be checked by jsonschema-rs, which is not installed",
+            hint="pip install 'toolpost[schema]'",
+        ) from error
+    options = jsonschema_rs.RegexOptions()  # patterns in linear time
+    validator = jsonschema_rs.validator_for(schema, offline=True, pattern_options=options)
+    return lambda text: validator.validate(msgspec.json.decode(text))

@@ -1,0 +1,402 @@
+"""The types of a signature, surveyed once: for each what msgspec is to read, and the schema of just that.
+
+One walk makes both, so that they cannot disagree. What msgspec reads by itself stays as it is, everything
+else gets a stand-in, what cannot be read soundly is refused. Knows nothing of functions and calls.
+"""
+
+import enum
+import inspect
+import sys
+import types
+import typing
+from collections import abc
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import combinations
+from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+
+from msgspec import Struct, UnsetType
+from msgspec.structs import replace
+
+from toolpost.server import docstring
+from toolpost.server.guest import Guest, is_guest
+from toolpost.server.marks import Limit, Marks, fits, is_field, limited, read_marks
+from toolpost.server.problems import SignatureError
+from toolpost.server.records import Field, Record, describe, record_schema
+from toolpost.server.schema import KINDS, NULL, Definitions, Opaque, Schema, accepts, any_of, kind_of, noted
+from toolpost.server.scope import UNIONS, Scope, label, meant, shown
+from toolpost.server.shapes import (
+    SCALARS,
+    Shape,
+    StandIn,
+    default_note,
+    first_fit,
+    fit,
+    one_of,
+    possible,
+    record_reader,
+    stand_in,
+)
+from toolpost.types.base import JSON
+
+__all__ = ["Survey"]
+
+_READ_AS: Final[dict[Any, Any]] = {
+    list: list,
+    abc.Sequence: list,
+    abc.MutableSequence: list,
+    abc.Collection: list,
+    abc.Iterable: list,
+    set: set,
+    abc.Set: set,
+    abc.MutableSet: set,
+    frozenset: frozenset,
+    tuple: tuple,
+    dict: dict,
+    abc.Mapping: dict,
+    abc.MutableMapping: dict,
+}
+_CHOICES: Final = frozenset({str, int, float, bool, type(None)})
+_KEYS: Final[dict[Any, str]] = {
+    int: "^-?(0|[1-9][0-9]*)$",
+    float: r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$",
+}
+"""Numbers as keys: what the string must look like."""
+_INSTEAD: Final = "take a builtin type, a dataclass, a TypedDict, a msgspec struct or a pydantic model"
+
+
+class Survey:
+    """The types of one signature.
+
+    Args:
+        scope: where the names in annotations are looked up.
+        output: whether the types are written, not read.
+
+    Attributes:
+        defs: the definitions that the schemas share.
+        mirrored: whether something is mirrored into a header.
+        guests: whether something is read by pydantic.
+        metas: how many limits of `msgspec.Meta` there are.
+    """
+
+    def __init__(self, scope: Scope, *, output: bool = False) -> None:
+        self.defs = Definitions()
+        self.mirrored = False
+        self.guests = False
+        self.metas = 0
+        self._scope = scope
+        self._output = output
+        self._known: dict[Any, Shape] = {}
+        self._stand_ins: dict[Any, StandIn] = {}
+        self._open: set[Any] = set()
+        """The classes and aliases whose survey has begun and not ended."""
+        self._met: set[Any] = set()
+        """Those of them that were met again, because they contain themselves."""
+        self._reached: dict[Any, frozenset[Any]] = {}
+        """For a class that is known: which open ones were met in it."""
+        self._stale = False
+
+    def shape(self, annotation: Any) -> Shape:
+        """The shape of a type.
+
+        Raises:
+            SignatureError: no value of this type can be read, or not soundly.
+        """
+        try:
+            shape = self._shape(annotation)
+            while self._stale:
+                # A class that contains itself needs a stand-in after all: look again at what contains it.
+                self._stale = False
+                self._known.clear()
+                shape = self._shape(annotation)
+        except SignatureError:
+            raise
+        except TypeError as error:  # metadata in the arguments of a generic class may have no hash
+            raise SignatureError(f"{shown(annotation)} cannot be surveyed: {error}") from error
+        if not possible(shape.type):
+            raise SignatureError(f"{shown(annotation)} cannot be read from JSON")
+        return shape
+
+    def _shape(self, it: Any) -> Shape:
+        origin, args = get_origin(it), get_args(it)
+        if origin is Annotated:
+            return self._annotated(it)
+        if it is None or it is Any or (isinstance(it, type) and it in SCALARS):
+            kind = type(None) if it is None else it
+            return Shape(Any if it is object else kind, SCALARS[kind], native=it is not object, base=kind)
+        if origin in UNIONS:
+            return self._union(args)
+        if origin is Literal:
+            return self._choices(it, args)
+        behind = meant(it)
+        if behind is not it and hasattr(origin or it, "__value__"):
+            return self._alias(it, behind)
+        if behind is not it:
+            shape = self._shape(self._scope.evaluate(behind))
+            return replace(shape, native=shape.native and possible(it))
+        if (origin or it) in _READ_AS:
+            return self._collection(it, origin or it, args)
+        return self._class(it, origin or it)
+
+    # ----------------------------------------------------------------- metadata
+
+    def _annotated(self, it: Any) -> Shape:
+        """The shape of a type with marks on it."""
+        inner, *metadata = get_args(it)
+        marks = read_marks(metadata)
+        if marks.guest:
+            shape = self._marked_guest(it, inner, marks)
+        else:
+            self.metas += sum(limit.own for limit in marks.limits)
+            shape = self._limited(inner, marks.limits) if marks.limits else self._shape(inner)
+        schema = shape.schema
+        if "x-mcp-header" in marks.notes:
+            self.mirrored = True
+            # For a parameter that is mirrored in a header, null is the same as absent.
+            kept = [option for option in schema.get("anyOf", ()) if option != NULL]
+            schema = kept[0] if len(kept) == 1 else schema
+        return replace(shape, schema=noted(schema, marks.notes))
+
+    def _marked_guest(self, it: Any, inner: Any, marks: Marks) -> Shape:
+        """The shape of a type with marks that only pydantic understands, and no limits of msgspec's."""
+        before = self.metas, set(self._open), set(self._met)
+        try:
+            self._shape(inner)
+        except SignatureError:  # pydantic may read what we do not
+            _, self._open, self._met = before
+        if any(limit.own for limit in marks.limits) or self.metas != before[0]:
+            raise SignatureError(
+                "pydantic's metadata is mixed with a limit of `msgspec.Meta`, which pydantic ignores",
+                hint="write the limit as `pydantic.Field`",
+            )
+        return self._guest(it)
+
+    def _limited(self, inner: Any, limits: list[Limit]) -> Shape:
+        """The shape of a type with limits; those of a union go to the members that they fit."""
+        behind = meant(inner)
+        if behind is not inner:
+            return self._limited(behind, limits)
+        if get_origin(inner) is Annotated:
+            inner, *metadata = get_args(inner)
+            return self._shape(Annotated[inner, *metadata, *limits])
+        if get_origin(inner) in UNIONS:
+            return self._union(self._distributed(inner, limits))
+        return limited(self._shape(inner), limits, shown(inner))
+
+    def _distributed(self, union: Any, limits: list[Limit]) -> list[Any]:
+        """The members of a union, each with those limits that fit it."""
+        members: list[Any] = []
+        used: list[Limit] = []
+        for member in get_args(union):
+            shape = self._shape(member)
+            fitting = [limit for limit in limits if fits(limit, shape)]
+            used += fitting
+            members.append(Annotated[member, *fitting] if fitting else member)
+        for limit in limits:
+            if limit not in used:
+                raise SignatureError(f"a limit `{limit.name}` fits no part of {shown(union)}")
+        return members
+
+    # ----------------------------------------------------------------- choices
+
+    def _union(self, members: Sequence[Any]) -> Shape:
+        """The shape of a union: read by msgspec if it can tell the members apart, else by trying them."""
+        outside, met, metas = frozenset(self._open), self._met, self.metas
+        self._met = set()
+        shapes = [self._shape(member) for member in members]
+        contains_itself = not outside.isdisjoint(self._met)
+        self._met |= met
+        real = [shape for shape in shapes if shape.type is not UnsetType]
+        schema = any_of([shape.schema for shape in real])
+        kind = Union[tuple(shape.type for shape in shapes)]  # noqa: UP007 - of a tuple
+        alike = any(self._alike(*pair) for pair in combinations(real, 2))
+        if possible(kind) and not alike:
+            return Shape(kind, schema, all(shape.native for shape in shapes))
+        if self.metas == metas and any(isinstance(shape.schema, Opaque) for shape in shapes):
+            with suppress(SignatureError):  # one of ours is among them, which pydantic does not know
+                return self._guest(Union[tuple(members)])  # noqa: UP007 - of a tuple
+        if contains_itself and alike:
+            # Trying would double the work with each level of a value.
+            raise SignatureError(
+                f"the members of {' | '.join(map(shown, members))} look alike and contain each other",
+                hint="make them msgspec structs with tags, or pydantic models with a discriminator",
+            )
+        return Shape(stand_in("union", first_fit(real)), schema, native=False)
+
+    def _alike(self, one: Shape, other: Shape) -> bool:
+        """Whether some value may fit both types; msgspec would read two kinds of integer as one."""
+        plain = (SCALARS[int], SCALARS[float])
+        if one.schema in plain and other.schema in plain:
+            return False
+        tagged = all(
+            isinstance(shape.type, type) and issubclass(shape.type, Struct) for shape in (one, other)
+        )
+        return not tagged and any(
+            accepts(one.schema, kind, self.defs) and accepts(other.schema, kind, self.defs) for kind in KINDS
+        )
+
+    def _choices(self, it: Any, members: Sequence[Any]) -> Shape:
+        """The shape of an enumeration or of a `Literal`."""
+        choices = [member.value if isinstance(member, enum.Enum) else member for member in members]
+        if not choices or not all(type(choice) in _CHOICES for choice in choices):
+            raise SignatureError(
+                f"{shown(it)} has choices that JSON cannot say",
+                hint="take strings, integers, numbers, booleans or None",
+            )
+        kinds = {kind_of(choice) for choice in choices}
+        schema: Schema = {"enum": choices} if len(kinds) > 1 else {"type": kinds.pop(), "enum": choices}
+        if possible(it):
+            return Shape(it, schema)
+        return Shape(stand_in("choices", one_of(choices, members)), schema, native=False)
+
+    # ----------------------------------------------------------------- collections
+
+    def _collection(self, it: Any, origin: Any, args: tuple[Any, ...]) -> Shape:
+        kind: Any = _READ_AS[origin]
+        if kind is dict:
+            return self._mapping(*(args or (Any, Any)))
+        if kind is tuple and it not in {tuple, typing.Tuple} and args[1:] != (...,):  # noqa: UP006 - is meant
+            return self._tuple(args)
+        item = args[0] if args else Any
+        shape = self._shape(item)
+        schema: dict[str, JSON] = {"type": "array"} | ({"items": shape.schema} if shape.schema else {})
+        if kind in {set, frozenset}:
+            schema["uniqueItems"] = True
+            members = get_args(item) if get_origin(item) in UNIONS else (item,)
+            if any((get_origin(member) or member).__hash__ is None for member in members):
+                raise SignatureError(f"a set cannot hold {shown(item)}", hint="take a list")
+        inner = (shape.type, ...) if kind is tuple else (shape.type,)
+        native = shape.native and origin is not abc.Iterable
+        return Shape(types.GenericAlias(kind, inner), schema, native, kind)
+
+    def _tuple(self, args: tuple[Any, ...]) -> Shape:
+        shapes = [self._shape(arg) for arg in args]
+        schema: dict[str, JSON] = {"type": "array", "minItems": len(args), "maxItems": len(args)}
+        if shapes:
+            schema["prefixItems"] = [shape.schema for shape in shapes]
+        kind = types.GenericAlias(tuple, tuple(shape.type for shape in shapes))
+        return Shape(kind, schema, all(shape.native for shape in shapes), tuple)
+
+    def _mapping(self, key: Any, item: Any) -> Shape:
+        names, shape = self._shape(key), self._shape(item)
+        schema: dict[str, JSON] = {"type": "object"}
+        if names.base in _KEYS:
+            schema["propertyNames"] = {"pattern": _KEYS[names.base]}
+        elif not accepts(names.schema, "string", self.defs):
+            raise SignatureError(f"a key in JSON is a string and cannot be {shown(key)}", hint="take str")
+        elif names.schema not in ({}, SCALARS[str]):
+            schema["propertyNames"] = names.schema
+        if shape.schema:
+            schema["additionalProperties"] = shape.schema
+        return Shape(dict[names.type, shape.type], schema, names.native and shape.native, dict)
+
+    # ----------------------------------------------------------------- named types
+
+    def _alias(self, it: Any, behind: Any) -> Shape:
+        """The shape of a type alias, which may contain itself."""
+        if it in self._open:
+            self._met.add(it)
+            return Shape(self._stand_in(it), self.defs.ref(it, label(it)), native=False)
+        self._open.add(it)
+        shape = self._shape(self._scope.evaluate(behind))
+        self._open.discard(it)
+        if it not in self._stand_ins:
+            own = isinstance(get_origin(it) or it, getattr(typing, "TypeAliasType", ()))
+            return replace(shape, native=shape.native and own)
+        self._stand_ins[it].reader = lambda value: fit(value, shape.type)
+        self.defs[self.defs.name(it, label(it))] = shape.schema
+        return Shape(shape.type, self.defs.ref(it, label(it)), native=False)
+
+    def _class(self, it: Any, cls: Any) -> Shape:
+        """The shape of a class that is none of the builtin ones."""
+        if not inspect.isclass(cls):
+            raise SignatureError(f"{shown(it)} cannot be said in JSON", hint=_INSTEAD)
+        if it in self._known:
+            self._met |= self._reached.get(it, frozenset())
+            return self._known[it]
+        if it in self._open:
+            self._met.add(it)
+            kind = self._stand_ins.get(it)
+            return Shape(kind or it, self.defs.ref(it, label(it)), native=kind is None)
+        if is_guest(cls) and not issubclass(cls, Struct):
+            return self._guest(it)
+        if issubclass(cls, enum.Flag):
+            return Shape(it, {"type": "integer"})
+        if issubclass(cls, enum.Enum):
+            return self._choices(it, list(cls))
+        if _is_path(cls):
+            return Shape(it, {"type": "string", "format": "path"})
+        record = describe(it, self._scope, output=self._output)
+        if record is None:
+            raise SignatureError(f"{shown(it)} cannot be said in JSON", hint=_INSTEAD)
+        return self._record(it, cls, record)
+
+    def _record(self, it: Any, cls: type[Any], record: Record) -> Shape:
+        """The shape of a class with fields: the class itself, or a stand-in that builds values of it."""
+        outside, met = frozenset(self._open), self._met
+        self._met = set()
+        self._open.add(it)
+        about = docstring.parse(_doc(cls))
+        shapes = [self._field(cls, field, about.parameters) for field in record.fields]
+        self._open.discard(it)
+        kind = it
+        native = record.ordinary and all(shape.native for shape in shapes) and possible(it)
+        if not native:
+            self._stale |= it in self._met and it not in self._stand_ins
+            kind = self._stand_in(it)
+            kind.reader = record_reader(record, [shape.type for shape in shapes], build=not self._output)
+        self._reached[it] = frozenset(self._met & outside)
+        self._met |= met
+        self.defs[self.defs.name(it, label(it))] = record_schema(
+            record, [shape.schema for shape in shapes], about.summary
+        )
+        keys = None if record.array else frozenset(field.wire for field in record.fields)
+        self._known[it] = Shape(kind, self.defs.ref(it, label(it)), native, keys=keys)
+        return self._known[it]
+
+    def _field(self, cls: type[Any], field: Field, described: Mapping[str, str]) -> Shape:
+        where = f"field `{field.name}` of {cls.__name__}"
+        if is_field(field.default):
+            raise SignatureError(
+                f"{where}: pydantic's Field has no effect here", hint="use pydantic's dataclass"
+            )
+        try:
+            shape = self._shape(field.annotation)
+        except SignatureError as error:
+            raise SignatureError(f"{where}: {error.message}", hint=error.hint) from error
+        notes = default_note(field.default, shape, self.defs)
+        if field.name in described and "description" not in shape.schema:
+            notes["description"] = described[field.name]
+        return replace(shape, schema=noted(shape.schema, notes))
+
+    def _guest(self, it: Any) -> Shape:
+        """The shape of a type that pydantic reads."""
+        self.guests = True
+        guest = Guest(it, output=self._output)
+        schema, defs = guest.adopted(
+            {name: self.defs.name_of(name, part) for name, part in guest.defs.items()}
+        )
+        self.defs |= defs
+        if not isinstance(it, type):
+            return Shape(stand_in("guest", guest.read), schema, native=False)
+        if "$ref" not in schema:
+            name = self.defs.name_of(it.__name__, guest.schema)
+            self.defs[name] = schema
+            schema = Opaque({"$ref": f"#/$defs/{name}"})
+        model = hasattr(it, "model_validate_json")
+        self._known[it] = Shape(it if model else stand_in("guest", guest.read), schema, native=model)
+        return self._known[it]
+
+    def _stand_in(self, it: Any) -> StandIn:
+        return self._stand_ins.setdefault(it, stand_in(self.defs.name(it, label(it))))
+
+
+def _is_path(cls: type[Any]) -> bool:
+    paths = sys.modules.get("pathlib")  # who has a path has loaded it, and it is slow to load
+    return paths is not None and issubclass(cls, paths.PurePath)
+
+
+def _doc(cls: type[Any]) -> str | None:
+    """The docstring that the author of a class wrote; not one that a decorator made from the signature."""
+    doc = cls.__dict__.get("__doc__")
+    return None if doc is None or doc.startswith(f"{cls.__name__}(") else doc

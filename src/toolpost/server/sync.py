@@ -1,0 +1,146 @@
+"""`SyncContext`: a context for functions that are not async. The same names, without `await`.
+
+Such functions run in a thread of their own, so that they never block the loop; each method here hands its
+work to the loop and waits for the answer. Owns nothing else.
+"""
+
+import asyncio
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Literal, TypeVar
+
+from toolpost.server.context import Client, Context, Request
+from toolpost.server.forms import Accepted, Cancelled, Declined
+from toolpost.types.asks import CreateMessageResult, ModelPreferences, Root, SamplingMessage
+from toolpost.types.base import JSON, Number
+from toolpost.types.content import Content, ResourceContents
+from toolpost.types.lifecycle import LogLevel
+from toolpost.types.tools import Tool
+
+__all__ = ["SyncContext"]
+
+T = TypeVar("T")
+
+
+class SyncContext:
+    """One request, as the function that serves it sees it from its thread."""
+
+    __slots__ = ("_context", "_loop")
+
+    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
+        self._loop = loop
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    @property
+    def request(self) -> Request:
+        """The request itself."""
+        return self._context.request
+
+    @property
+    def client(self) -> Client:
+        """Who is asking."""
+        return self._context.client
+
+    @property
+    def revision(self) -> str:
+        """The protocol revision that the client speaks."""
+        return self._context.revision
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """A place of the session's own; in the stateless era it lives as long as the request."""
+        return self._context.state
+
+    @property
+    def lifespan(self) -> Any:
+        """What the server's lifespan gave."""
+        return self._context.lifespan
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more. A thread cannot be stopped: look now and then."""
+        return self._context.cancelled
+
+    def progress(self, progress: Number, total: Number | None = None, message: str | None = None) -> None:
+        """Tell how far the work has come."""
+        self._wait(self._context.progress(progress, total, message))
+
+    def log(self, level: LogLevel, data: JSON, *, logger: str | None = None) -> None:
+        """Write to the client's log, if it wants lines of this level."""
+        self._wait(self._context.log(level, data, logger=logger))
+
+    def debug(self, data: JSON) -> None:
+        """Write a line that helps to find faults."""
+        self.log("debug", data)
+
+    def info(self, data: JSON) -> None:
+        """Write a line about what goes on."""
+        self.log("info", data)
+
+    def warning(self, data: JSON) -> None:
+        """Write a line about what might go wrong."""
+        self.log("warning", data)
+
+    def error(self, data: JSON) -> None:
+        """Write a line about what went wrong."""
+        self.log("error", data)
+
+    def notify(self, method: str, params: Mapping[str, JSON] | None = None) -> None:
+        """Send a notice of a method of your own, on the stream of this request."""
+        self._wait(self._context.notify(method, params))
+
+    def notify_resource_updated(self, uri: str) -> None:
+        """Tell everybody who watches this resource that it has changed."""
+        self._wait(self._context.notify_resource_updated(uri))
+
+    def read_resource(self, uri: str) -> list[ResourceContents]:
+        """What a resource of this server holds."""
+        return self._wait(self._context.read_resource(uri))
+
+    def elicit(
+        self, message: str, form: type[T], *, timeout: float | None = None
+    ) -> Accepted[T] | Declined | Cancelled:
+        """What the user answers to a question."""
+        return self._wait(self._context.elicit(message, form, timeout=timeout))
+
+    def elicit_url(
+        self, message: str, url: str, *, timeout: float | None = None
+    ) -> Accepted[None] | Declined | Cancelled:
+        """Whether the user agrees to visit a URL."""
+        return self._wait(self._context.elicit_url(message, url, timeout=timeout))
+
+    def sample(
+        self,
+        messages: str | Content | SamplingMessage | Sequence[SamplingMessage | str],
+        *,
+        max_tokens: int = 1024,
+        system: str | None = None,
+        model: ModelPreferences | str | None = None,
+        temperature: Number | None = None,
+        stop: list[str] | None = None,
+        tools: list[Tool] | None = None,
+        tool_choice: Literal["auto", "required", "none"] | None = None,
+        metadata: dict[str, JSON] | None = None,
+        timeout: float | None = None,
+    ) -> CreateMessageResult:
+        """What the client's model says."""
+        return self._wait(
+            self._context.sample(
+                messages,
+                max_tokens=max_tokens,
+                system=system,
+                model=model,
+                temperature=temperature,
+                stop=stop,
+                tools=tools,
+                tool_choice=tool_choice,
+                metadata=metadata,
+                timeout=timeout,
+            )
+        )
+
+    def roots(self, *, timeout: float | None = None) -> list[Root]:
+        """The places that the user has opened."""
+        return self._wait(self._context.roots(timeout=timeout))

@@ -1,0 +1,144 @@
+"""A function as a tool: what the list shows of it, and how it is called.
+
+Whatever the function raises becomes an answer that a model can read; only an `RPCError` is a protocol error.
+How arguments and results are bound is told in `bind` and `returns`; who calls is not known here.
+"""
+
+import asyncio
+import logging
+from copy import copy
+from typing import Any, Final, ParamSpec, TypeVar
+
+from toolpost.errors import LocalProtocolError, RPCError, ToolError
+from toolpost.server.bind import Bound
+from toolpost.server.catalogue import Catalogue, Handle
+from toolpost.server.context import Context
+from toolpost.server.returns import Returns
+from toolpost.server.sync import SyncContext
+from toolpost.server.verbatim import Verbatim
+from toolpost.server.work import Work
+from toolpost.types.base import Icon, Meta, Raw, Unset
+from toolpost.types.content import TextContent
+from toolpost.types.tools import CallToolParams, CallToolResult, Tool, ToolAnnotations
+
+__all__ = ["ServedTool", "tool_error"]
+
+logger: Final = logging.getLogger("toolpost.server")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class ServedTool(Handle[P, R]):
+    """A tool of a server.
+
+    Args:
+        tool: what the list shows.
+        bound: the function with its signature.
+        returns: what it returns.
+        home: the catalogue it stands in.
+        work: the threads for functions that are not async.
+        timeout: seconds that a call may take.
+        debug: tell the model what went wrong inside; otherwise that is only logged.
+    """
+
+    def __init__(
+        self,
+        tool: Tool,
+        bound: Bound | Verbatim,
+        returns: Returns,
+        home: Catalogue[Any],
+        work: Work,
+        *,
+        timeout: float | None = None,
+        debug: bool = False,
+    ) -> None:
+        super().__init__(tool.name, bound.fn, home)
+        self.tool = tool
+        self.timeout = timeout
+        self._bound = bound
+        self._returns = returns
+        self._work = work
+        self._debug = debug
+
+    def shown(self, structured: str | None) -> Tool:
+        """The tool, its output schema in the shape that the peer takes."""
+        if structured == "any" or self.tool.output_schema is None or not self._returns.wrapped:
+            return self.tool
+        tool = copy(self.tool)
+        tool.output_schema = self._returns.wrapped_schema if structured else None
+        return tool
+
+    def update(
+        self,
+        *,
+        title: str | None = None,
+        description: str | None = None,
+        annotations: ToolAnnotations | None = None,
+        icons: list[Icon] | None = None,
+        meta: Meta | None = None,
+    ) -> None:
+        """Change what the list shows; what is not given stays."""
+        changes = {
+            "title": title,
+            "description": description,
+            "annotations": annotations,
+            "icons": icons,
+            "meta": meta,
+        }
+        tool = copy(self.tool)
+        for name, value in changes.items():
+            if value is not None:
+                setattr(tool, name, value)
+        self.tool = tool
+        self._home.touch()
+
+    async def call(self, context: Context, params: CallToolParams) -> CallToolResult:
+        """The result of a call. An `RPCError` is the only exception of the function's that comes through."""
+        try:
+            if self.timeout is None:
+                value = await self._run(context, params.arguments)
+            else:
+                async with asyncio.timeout(self.timeout):
+                    value = await self._run(context, params.arguments)
+            return self._returns.convert(value, wrap=context.wraps)
+        except RPCError:
+            raise
+        except asyncio.CancelledError:
+            if context.cancelled or _being_cancelled():
+                raise
+            return self._broken(RuntimeError("the function raised CancelledError"))
+        except ToolError as error:
+            return tool_error(str(error))
+        except TimeoutError as error:
+            return self._late() if self.timeout is not None else self._broken(error)
+        except BaseException as error:  # noqa: BLE001 - whatever the function raises stays with its call
+            return self._broken(error)
+
+    async def _run(self, context: Context, arguments: Raw | Unset) -> Any:
+        bound = self._bound
+        values: Any = bound.read(arguments)
+        if bound.is_async:
+            return await bound.call(values, context)
+        loop = asyncio.get_running_loop()
+        return await self._work.in_thread(lambda: bound.call(values, SyncContext(context, loop)))
+
+    def _late(self) -> CallToolResult:
+        logger.warning("tool %s took longer than %s s and was given up", self.name, self.timeout)
+        return tool_error(f"The tool {self.name} took longer than {self.timeout} seconds and was given up.")
+
+    def _broken(self, error: BaseException) -> CallToolResult:
+        logger.error("tool %s failed", self.name, exc_info=error)
+        if self._debug or isinstance(error, LocalProtocolError):
+            return tool_error(f"{type(error).__name__}: {error}")
+        return tool_error(f"The tool {self.name} failed; its log tells why.")
+
+
+def tool_error(text: str) -> CallToolResult:
+    """A result by which a tool says no."""
+    return CallToolResult(content=[TextContent(text)], is_error=True)
+
+
+def _being_cancelled() -> bool:
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -1,0 +1,85 @@
+"""Threads for functions that are not async, so that none of them ever blocks the loop.
+
+Owns a bounded pool of daemon threads: one that is stuck costs one thread, holds up nobody else, and does not
+keep the process from ending. Knows nothing of what the functions are for.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Final, TypeAlias
+
+__all__ = ["THREADS", "Work"]
+
+THREADS: Final = 40
+"""Enough for many slow functions at once, few enough for a small machine."""
+
+_Job: TypeAlias = tuple[Callable[[], Any], asyncio.Future[Any], asyncio.AbstractEventLoop]
+
+
+class Work:
+    """The threads of one server; each is made when it is first needed.
+
+    Args:
+        threads: how many there may be. Calls beyond that wait their turn.
+    """
+
+    def __init__(self, threads: int = THREADS) -> None:
+        self._most = threads
+        self._crew = _Crew()
+
+    async def in_thread(self, call: Callable[[], Any]) -> Any:
+        """What a blocking call returns. It sees the caller's context variables."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Any] = loop.create_future()
+        context = contextvars.copy_context()
+        crew = self._crew
+        crew.jobs.put((lambda: context.run(call), future, loop))
+        if not crew.idle.acquire(blocking=False) and crew.size < self._most:
+            crew.size += 1
+            threading.Thread(target=crew.serve, name=f"toolpost-{crew.size}", daemon=True).start()
+        return await future
+
+    def close(self) -> None:
+        """Let the threads end once they are done; nobody waits for them. New calls get new threads."""
+        crew, self._crew = self._crew, _Crew()
+        for _ in range(crew.size):
+            crew.jobs.put(None)
+
+
+class _Crew:
+    """Threads that share a queue. `idle` counts those that wait for a job, as long as not all are busy."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.idle = threading.Semaphore(0)
+        self.jobs: SimpleQueue[_Job | None] = SimpleQueue()
+
+    def serve(self) -> None:
+        """Take jobs until there are no more."""
+        while (job := self.jobs.get()) is not None:
+            call, future, loop = job
+            value, error = None, None
+            try:
+                value = call()
+            except StopIteration as stop:  # no future can carry one
+                error = RuntimeError("the function raised StopIteration")
+                error.__cause__ = stop
+            except BaseException as raised:  # noqa: BLE001 - whatever it is, it belongs to the caller
+                error = raised
+            self.idle.release()
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever waited
+                loop.call_soon_threadsafe(_settle, future, value, error)
+            del job, call, future, value, error
+
+
+def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+    if future.done():
+        return  # cancelled: nobody waits any more
+    if error is None:
+        future.set_result(value)
+    else:
+        future.set_exception(error)

@@ -1,0 +1,1 @@
+"""The edges: each transport makes channels, and knows neither servers nor clients."""

@@ -1,0 +1,376 @@
+"""A server as a child process: how a client starts it, talks to it, hears why it died, and ends it.
+
+Owns the process and all that is in its group, from the start until nothing is left, and the last lines of its
+stderr. Knows nothing of what is said over its pipes.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+from toolpost.errors import ChannelClosed, ConnectFailed
+from toolpost.protocol.framing import MAX_LINE, frame
+from toolpost.transports.command import Stdio
+from toolpost.transports.mailbox import Mailbox
+from toolpost.transports.reader import LineFeed
+from toolpost.transports.stderr import ServerStderr
+from toolpost.transports.writer import open_writer
+
+__all__ = ["Child", "Stdio", "open_child"]
+
+LINGER: Final = 1.0
+"""Seconds to wait for the exit code when a server has closed a pipe, before the channel ends without it."""
+
+KILL_WAIT: Final = 2.0
+"""Seconds to wait after SIGKILL. Only a process that is stuck in the kernel, or is not ours, takes them."""
+
+GROUP_CHECK: Final = 0.02
+"""Seconds between two looks whether the group is empty: nobody tells us when a grandchild ends."""
+
+_SIGKILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows knows only one way to end a process
+_CLOSED: Final = "the channel was closed"
+
+_log = logging.getLogger("toolpost.child")
+
+
+class Child:
+    """The channel to a child process. `open_child` makes it.
+
+    Attributes:
+        pid: the number of the process, and of its group.
+    """
+
+    def __init__(
+        self,
+        stdio: Stdio,
+        process: asyncio.SubprocessTransport,
+        exited: asyncio.Future[None],
+        *,
+        stdin: int,
+        stdout: int,
+        stderr: ServerStderr | None,
+        limit: int,
+        oversized: Callable[[int], object],
+    ) -> None:
+        self._closing: asyncio.Future[None] | None = None
+        self._loop = loop = asyncio.get_running_loop()
+        self._stdio = stdio
+        self._process = process
+        self._exited = exited
+        self._stderr = stderr
+        self._told: asyncio.Future[None] = loop.create_future()  # the reason of the end is known
+        self._timer: asyncio.TimerHandle | None = None
+        self._empty = False  # nobody is left in the group
+        self._box = Mailbox(stdio.label)
+        self._stdin = open_writer(
+            loop, stdin, "the server closed its stdin, and is still running", _log.debug
+        )
+        self._feed = LineFeed(loop, stdout, self._box, limit=limit, oversized=oversized, ended=self._conclude)
+        self.pid = process.get_pid()
+        # The loop keeps the process until it is reaped, but not us: else `__del__` would never be called.
+        conclude = weakref.WeakMethod(self._has_exited)
+
+        def has_exited(_: asyncio.Future[None]) -> None:
+            if (method := conclude()) is not None:  # pragma: no branch - a living loop keeps us as well
+                method()
+
+        exited.add_done_callback(has_exited)
+        if stderr is not None:
+            stderr.listen(loop, self._stderr_ended)
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, negative for a signal; None while the process runs."""
+        return self._process.get_returncode() if self._exited.done() else None
+
+    @property
+    def last_words(self) -> tuple[str, ...]:
+        """The last lines of stderr, each cut to a reasonable length; empty if it is inherited."""
+        return () if self._stderr is None else tuple(self._stderr.kept)
+
+    async def receive(self) -> bytes:
+        """The next line that the server wrote to stdout. Cancelling it loses no message.
+
+        Raises:
+            ChannelClosed: the server has ended, and the text says how; or the channel was closed.
+            LocalProtocolError: another task is receiving already.
+        """
+        return await self._box.receive()
+
+    async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
+        """Hand one message over; wait while the server does not read.
+
+        Raises:
+            ChannelClosed: the server has ended, and the text says how; or the channel was closed. The
+                message was not sent.
+        """
+        try:
+            await self._stdin.send(frame(data))
+        except ChannelClosed as error:
+            # A server that is dying closes its pipes first; a moment later we know how it died.
+            await asyncio.wait({self._told}, timeout=LINGER)
+            reason = self._box.reason or error.message
+            raise ChannelClosed(reason, sent=False, peer=self._box.peer) from None
+
+    async def close(self) -> None:
+        """End the server, and whatever it has started in its process group. Closing twice is fine.
+
+        Its stdin is closed and it may leave by itself; then come SIGTERM and SIGKILL, for the whole group.
+        Cancelling this sends SIGKILL at once. The process is reaped in any case.
+        """
+        if self._closing is not None:
+            await asyncio.wait({self._closing})
+            return
+        self._closing = self._loop.create_future()
+        self._feed.discard()  # a server that is stuck in a write would not notice the end of stdin
+        self._box.shut(_CLOSED)
+        self._tell()
+        self._stdin.finish(_CLOSED)
+        try:
+            await self._leave()
+        finally:
+            try:
+                await self._kill()
+            finally:
+                self._release()
+                self._closing.set_result(None)
+
+    def __del__(self) -> None:
+        if self._closing is None:
+            text = f"{self._stdio.label} (process {self.pid}) was never closed"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
+            self._signal(_SIGKILL)
+            self._release()
+
+    # ----------------------------------------------------------------- how it ended
+
+    def _has_exited(self) -> None:
+        self._signal(0)  # an empty group is noted now: its number may soon be somebody else's
+        self._conclude()
+
+    def _stderr_ended(self) -> None:
+        if self._exited.done():
+            self._conclude()
+
+    def _conclude(self) -> None:
+        """Tell why the channel ends as soon as that is known, or after a while what is known by then."""
+        if self._told.done():
+            return
+        if self._exited.done() and (self._stderr is None or self._stderr.drain()) and self._feed.drain():
+            self._tell()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(LINGER, self._tell)
+
+    def _tell(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._told.done():
+            return
+        self._told.set_result(None)
+        self._feed.finish()
+        self._box.end(self._obituary())
+        if self._exited.done():
+            # A grandchild may still hold the pipes, but nobody who would answer.
+            self._feed.close()
+            self._stdin.abort(_CLOSED)
+
+    def _obituary(self) -> str:
+        text = f"the server process {_fate(self.returncode)}"
+        if self._stderr is None:
+            return text
+        if not self._stderr.kept:
+            return f"{text}; it wrote nothing to stderr"
+        return "\n    ".join((f"{text}; its last lines on stderr:", *self._stderr.kept))
+
+    # ----------------------------------------------------------------- how it is ended
+
+    async def _leave(self) -> None:
+        """Let the server leave by itself, then ask it and those it left behind."""
+        await asyncio.wait({self._exited}, timeout=self._stdio.stdin_wait)
+        if self._signal(signal.SIGTERM):
+            deadline = self._loop.time() + self._stdio.term_wait
+            await asyncio.wait({self._exited}, timeout=self._stdio.term_wait)
+            while self._signal(0) and self._loop.time() < deadline:  # noqa: ASYNC110 - no event tells it
+                await asyncio.sleep(GROUP_CHECK)
+
+    async def _kill(self) -> None:
+        """End what is left, and wait until what we have to reap is reaped; only then be cancelled."""
+        cancelled = False
+        deadline = self._loop.time() + KILL_WAIT
+        self._signal(_SIGKILL)
+        while (not self._exited.done() or self._reap_adopted()) and self._loop.time() < deadline:
+            try:
+                await asyncio.sleep(GROUP_CHECK)
+            except asyncio.CancelledError:
+                cancelled = True
+        if not self._exited.done():
+            _log.warning("%s: process %d cannot be ended", self._stdio.label, self.pid)
+        if cancelled:
+            raise asyncio.CancelledError
+
+    def _signal(self, number: int) -> bool:
+        """Send a signal to the whole group, or none with 0. Whether anybody is there who got it."""
+        if self._empty:
+            return False
+        if sys.platform == "win32":  # pragma: no cover - there are no groups; the process has to do
+            self._empty = self._exited.done()
+            if number and not self._empty:
+                self._process.terminate()
+            return not self._empty
+        self._reap_adopted()
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            self._empty = True
+        return not self._empty
+
+    def _reap_adopted(self) -> bool:
+        """Reap grandchildren who have become our children: we may be the first process of a container.
+
+        Returns:
+            Whether some of them are left, and will have to be reaped.
+        """
+        if self._empty or not self._exited.done() or sys.platform == "win32":
+            return False
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-self.pid, os.WNOHANG)[0]:
+                pass
+            return True
+        return False
+
+    def _release(self) -> None:
+        self._feed.close()
+        self._stdin.abort(_CLOSED)
+        if self._stderr is not None:
+            self._stderr.close()
+        with contextlib.suppress(PermissionError):  # it is not ours: nothing more can be done
+            self._process.close()
+
+
+async def open_child(
+    stdio: Stdio, *, limit: int = MAX_LINE, oversized: Callable[[int], object] | None = None
+) -> Child:
+    """Start a server, and return the channel to it.
+
+    It runs in a session of its own, so that Ctrl-C in our terminal is not for it. If it dies, right at the
+    start or later, the channel says so.
+
+    Args:
+        stdio: how to start it.
+        limit: the longest message to accept, in bytes. Longer ones are dropped.
+        oversized: is told the size of each message that was dropped; without it the log is.
+
+    Raises:
+        ConnectFailed: it could not be started.
+    """
+    loop = asyncio.get_running_loop()
+    environment = stdio.environment()
+    with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+        our_stdin, stdin = _pipe(ours, theirs, reading=False)
+        our_stdout, stdout = _pipe(ours, theirs)
+        stderr, words = None, None
+        if stdio.stderr != "inherit":
+            our_stderr, stderr = _pipe(ours, theirs)
+            words = ServerStderr(stdio, our_stderr)
+            ours.callback(words.close)
+        try:
+            process, protocol = await loop.subprocess_exec(
+                lambda: _Exit(loop),
+                _program(stdio.command, environment),
+                *stdio.args,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=stdio.cwd,
+                env=environment,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise _start_failure(stdio, environment, error) from error
+        ours.pop_all()
+    return Child(
+        stdio,
+        process,
+        protocol.exited,
+        stdin=our_stdin,
+        stdout=our_stdout,
+        stderr=words,
+        limit=limit,
+        oversized=oversized or _log_oversized,
+    )
+
+
+def _log_oversized(size: int) -> None:
+    _log.warning("dropped a message of %d bytes from a server: it is over the limit", size)
+
+
+def _pipe(
+    ours: contextlib.ExitStack, theirs: contextlib.ExitStack, *, reading: bool = True
+) -> tuple[int, int]:
+    """Our end of a new pipe and the server's, each to be closed with its stack."""
+    reader, writer = os.pipe()
+    our_end, their_end = (reader, writer) if reading else (writer, reader)
+    ours.callback(os.close, our_end)
+    theirs.callback(os.close, their_end)
+    if sys.platform != "win32":  # pragma: no branch - threads do the reading there
+        os.set_blocking(our_end, False)  # the server's end is another description, and stays as it is
+    return our_end, their_end
+
+
+class _Exit(asyncio.SubprocessProtocol):
+    """Hears from the event loop that the process has ended and was reaped."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.exited: asyncio.Future[None] = loop.create_future()
+
+    def process_exited(self) -> None:
+        self.exited.set_result(None)
+
+
+def _fate(code: int | None) -> str:
+    """What became of a process, for a person."""
+    if code is None:
+        return "closed its stdout, and is still running"
+    if code >= 0:
+        return f"exited with code {code}"
+    names = {item.value: item.name for item in signal.Signals}
+    return f"was killed by {names.get(-code, f'signal {-code}')}"
+
+
+def _program(command: str, environment: Mapping[str, str]) -> str:
+    """The program to start. Windows does not try the endings of PATHEXT by itself, and `npx` is `npx.cmd`."""
+    if sys.platform == "win32":  # pragma: no cover - only there
+        import shutil  # noqa: PLC0415 - slow to load, and needed nowhere else
+
+        return shutil.which(command, path=environment.get("PATH")) or command
+    return command
+
+
+def _start_failure(stdio: Stdio, environment: Mapping[str, str], error: Exception) -> ConnectFailed:
+    """Why the server could not be started, and what to do about it."""
+    command = stdio.command
+    if stdio.cwd is not None and not Path(stdio.cwd).is_dir():
+        what, hint = f"there is no folder {os.fspath(stdio.cwd)!r}", "create it, or correct `cwd`"
+    elif isinstance(error, FileNotFoundError) and os.sep in command and Path(command).exists():
+        what, hint = f"the interpreter of {command!r} does not exist", "correct its first line, behind #!"
+    elif isinstance(error, FileNotFoundError) and " " in command:
+        what, hint = f"there is no program {command!r}", "give its arguments separately, in `args`"
+    elif isinstance(error, FileNotFoundError):
+        what = f"there is no program {command!r}"
+        hint = f"install it, or give its full path; PATH is {environment.get('PATH', '')!r}"
+    elif isinstance(error, PermissionError):
+        what, hint = f"{command!r} may not be executed", "is it a program? then try chmod +x"
+    elif isinstance(error, OSError) and error.errno == errno.ENOEXEC:
+        what, hint = f"{command!r} is no program", "a script needs a first line with #! and its interpreter"
+    else:
+        what, hint = f"{command!r} could not be started: {error}", None
+    return ConnectFailed(what, hint=hint, peer=stdio.label)

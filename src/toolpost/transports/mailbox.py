@@ -1,0 +1,119 @@
+"""The receiving half of a channel, and the turnstile in front of a full one.
+
+Owns what has arrived and nobody has read yet, the one task that waits for it, and the order of the senders
+who wait for room. Knows nothing of where messages come from.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+
+from toolpost.errors import ChannelClosed, LocalProtocolError
+
+__all__ = ["Mailbox", "Turnstile"]
+
+
+class Mailbox:
+    """What has arrived, in order. A message leaves it only as it is handed over, so none is lost.
+
+    One task may receive at a time; a second one is refused, because it would not know which messages it gets.
+
+    Args:
+        peer: who sends, for the texts of errors.
+
+    Attributes:
+        arrived: the messages that nobody has read yet.
+        reason: why there will be no more, once that is so.
+        relief: called after each message that is read; set it while something waits for room.
+    """
+
+    __slots__ = ("_waiting", "arrived", "peer", "reason", "relief")
+
+    def __init__(self, peer: str | None = None) -> None:
+        self.peer = peer
+        self.arrived: deque[bytes] = deque()
+        self.reason: str | None = None
+        self.relief: Callable[[], None] | None = None
+        self._waiting: asyncio.Future[None] | None = None
+
+    async def receive(self) -> bytes:
+        """The next message, waiting for it if need be. Cancelling the wait loses nothing.
+
+        Raises:
+            ChannelClosed: everything was read, and there will be no more.
+            LocalProtocolError: another task is waiting already.
+        """
+        if self._waiting is not None:
+            raise LocalProtocolError(
+                "another task is already receiving from this channel",
+                hint="receive in one task, and let it hand the messages out",
+            )
+        while not self.arrived:
+            if self.reason is not None:
+                raise ChannelClosed(self.reason, peer=self.peer)
+            self._waiting = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiting
+            finally:
+                self._waiting = None
+        message = self.arrived.popleft()
+        if self.relief is not None:
+            self.relief()
+        return message
+
+    def put(self, message: bytes) -> None:
+        """Add one message."""
+        self.arrived.append(message)
+        if self._waiting is not None:
+            self._wake()
+
+    def end(self, reason: str) -> None:
+        """Let the reader have what is there, and then this reason. The first reason stays."""
+        if self.reason is None:
+            self.reason = reason
+            self._wake()
+
+    def shut(self, reason: str) -> None:
+        """Forget what is there: the reader itself has closed the channel."""
+        self.arrived.clear()
+        self.end(reason)
+
+    def _wake(self) -> None:
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+
+class Turnstile:
+    """Where senders wait for room, first come, first served.
+
+    Whoever has passed takes its room at once, without another await, and then calls `admit` for the next.
+
+    Args:
+        room: whether the first in the queue may go on.
+
+    Attributes:
+        queue: those who wait. As long as there is anybody, newcomers have to wait too.
+    """
+
+    __slots__ = ("_room", "queue")
+
+    def __init__(self, room: Callable[[], bool]) -> None:
+        self._room = room
+        self.queue: deque[asyncio.Future[None]] = deque()
+
+    async def wait(self) -> None:
+        """Return when it is our turn and there is room."""
+        turn = asyncio.get_running_loop().create_future()
+        self.queue.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            self.queue.remove(turn)
+            self.admit()
+            raise
+        self.queue.popleft()
+
+    def admit(self) -> None:
+        """Let the first one go on, if there is room. It stays first until it really has."""
+        if self.queue and not self.queue[0].done() and self._room():
+            self.queue[0].set_result(None)

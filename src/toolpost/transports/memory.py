@@ -1,0 +1,82 @@
+"""Two channels in one process, back to back: what one sends, the other receives.
+
+Owns the bounded queues between them. Knows nothing of descriptors, and copies nothing: a message arrives as
+the very object that was sent. Both ends belong to the same event loop.
+"""
+
+from toolpost.errors import ChannelClosed
+from toolpost.transports.mailbox import Mailbox, Turnstile
+
+__all__ = ["MemoryChannel", "pair"]
+
+
+class MemoryChannel:
+    """One end of a pair.
+
+    Args:
+        ours: where our messages arrive.
+        theirs: where the messages of the other end arrive.
+        limit: how many messages may lie there before `send` waits.
+    """
+
+    __slots__ = ("_limit", "_ours", "_theirs", "_turnstile")
+
+    def __init__(self, ours: Mailbox, theirs: Mailbox, limit: int) -> None:
+        self._ours = ours
+        self._theirs = theirs
+        self._limit = limit
+        self._turnstile = Turnstile(self._room)
+
+    async def receive(self) -> bytes:
+        """The next message of the other end, waiting for it if need be. Cancelling it loses no message.
+
+        Raises:
+            ChannelClosed: the other end closed and everything it had sent was read, or this end closed.
+            LocalProtocolError: another task is receiving already.
+        """
+        return await self._ours.receive()
+
+    async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
+        """Hand one message over; wait while the other end has too many to read.
+
+        A cancelled send has sent nothing.
+
+        Raises:
+            ChannelClosed: either end was closed; the message was not sent.
+        """
+        theirs = self._theirs
+        waiting = self._turnstile.queue
+        if waiting or len(theirs.arrived) >= self._limit:
+            theirs.relief = self._turnstile.admit
+            await self._turnstile.wait()
+        if self._ours.reason is not None:
+            self._turnstile.admit()
+            raise ChannelClosed(self._ours.reason, sent=False)
+        theirs.put(data)
+        if waiting:
+            self._turnstile.admit()
+        elif theirs.relief is not None:
+            theirs.relief = None
+
+    async def close(self) -> None:
+        """End both directions. The other end may still read what was sent before. Closing twice is fine."""
+        self._ours.shut("this end of the channel was closed")
+        self._theirs.end("the other end of the channel was closed")
+        self._turnstile.admit()
+        if self._ours.relief is not None:
+            self._ours.relief()  # their senders, who wait for room at our end
+
+    def _room(self) -> bool:
+        return len(self._theirs.arrived) < self._limit or self._ours.reason is not None
+
+
+def pair(limit: int = 1024) -> tuple[MemoryChannel, MemoryChannel]:
+    """Two channels, each the peer of the other.
+
+    Args:
+        limit: how many messages may wait in each direction before `send` waits too.
+    """
+    if limit < 1:
+        raise ValueError(f"limit is {limit}; at least 1 message has to fit between the two ends")
+    left, right = Mailbox(), Mailbox()
+    return MemoryChannel(left, right, limit), MemoryChannel(right, left, limit)

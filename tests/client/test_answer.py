@@ -1,0 +1,432 @@
+"""What a client answers when a server asks: callbacks in, results out, capabilities declared."""
+
+import asyncio
+import threading
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from raw_server import Clock, run
+
+from toolpost.client.answer import STATE_PAUSE, Answers, run_callback
+from toolpost.errors import InvalidParams, RemoteProtocolError, UserRejected
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.party import Party
+from toolpost.protocol.revisions import LATEST
+from toolpost.types import (
+    CallToolParams,
+    ClientCapabilities,
+    ClientTasksCapability,
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitationCapability,
+    ElicitParams,
+    ElicitResult,
+    ImageContent,
+    Implementation,
+    InputRequest,
+    InputRequiredResult,
+    ListCapability,
+    Raw,
+    Result,
+    Root,
+    SamplingCapability,
+    SamplingMessage,
+    TextContent,
+    Tool,
+    ToolChoice,
+)
+
+QUESTION = CreateMessageParams(messages=[SamplingMessage("user", TextContent("hi"))], max_tokens=5)
+FORM = ElicitParams(message="who?", requested_schema={"type": "object", "properties": {}})
+URL = ElicitParams(message="visit", mode="url", url="https://a.example")
+
+
+def answered(answers: Answers, method: str, params: Any = None, raw: Any = None) -> Any:
+    async def main() -> Any:
+        return await answers.answer(method, params, *([] if raw is None else [raw]))
+
+    return run(main())
+
+
+# --------------------------------------------------------------------- how a callback is run
+
+
+def test_an_async_callback_runs_on_the_loop_and_a_sync_one_does_not():
+    async def on_loop(value: int) -> tuple[int, int]:
+        return value, threading.get_ident()
+
+    def in_thread(value: int) -> tuple[int, int]:
+        return value, threading.get_ident()
+
+    class Callable:
+        async def __call__(self, value: int) -> tuple[int, int]:
+            return await on_loop(value)
+
+    async def main() -> None:
+        here = threading.get_ident()
+        assert await run_callback(on_loop, 1) == (1, here)
+        assert await run_callback(partial(on_loop, 1)) == (1, here)
+        assert await run_callback(lambda value: on_loop(value), 1) == (1, here)  # noqa: PLW0108 - it is the case
+        assert await run_callback(Callable(), 1) == (1, here)
+        value, there = await run_callback(in_thread, 1)
+        assert value == 1
+        assert there != here
+
+    run(main())
+
+
+# --------------------------------------------------------------------- what is declared
+
+
+async def sample(_: CreateMessageParams) -> str:
+    return "hello"
+
+
+async def elicit(_: ElicitParams) -> None:
+    return None
+
+
+@pytest.mark.requirement("ELIC-7", "ELIC-8", "SAMP-1", "SAMP-2", "ROOT-1")
+@pytest.mark.parametrize(
+    ("options", "declared"),
+    [
+        ({}, b"{}"),
+        ({"sampling": sample}, b'{"sampling":{}}'),
+        ({"elicitation": elicit}, b'{"elicitation":{}}'),
+        ({"roots": []}, b'{"roots":{"listChanged":true}}'),
+        ({"roots": list}, b'{"roots":{"listChanged":true}}'),
+        (
+            {
+                "elicitation": elicit,
+                "declared": ClientCapabilities(
+                    elicitation=ElicitationCapability(form={}, url={}), extensions={"a.b/c": {}}
+                ),
+            },
+            b'{"elicitation":{"form":{},"url":{}},"extensions":{"a.b/c":{}}}',
+        ),
+        (
+            {
+                "sampling": sample,
+                "declared": ClientCapabilities(sampling=SamplingCapability(tools={}), experimental={"x": {}}),
+            },
+            b'{"sampling":{"tools":{}},"experimental":{"x":{}}}',
+        ),
+        (
+            {"roots": [], "declared": ClientCapabilities(roots=ListCapability())},
+            b'{"roots":{}}',
+        ),
+    ],
+)
+def test_a_callback_declares_its_capability(options, declared):
+    capabilities = Answers(**options).capabilities
+    assert jsonrpc.encode(capabilities) == declared
+    Party(Implementation("me", "1"), capabilities)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"declared": ClientCapabilities(sampling=SamplingCapability())},
+            "sampling needs a callback, on_sampling",
+        ),
+        ({"declared": ClientCapabilities(roots=ListCapability())}, "roots needs a callback, on_roots"),
+        ({"declared": ClientCapabilities(tasks=ClientTasksCapability())}, "task"),
+        ({"others": {"roots/list": dict}}, "roots/list is a method of the protocol"),
+        ({"roots": ["https://a.example"]}, "file:// URI"),
+    ],
+)
+def test_what_cannot_work_fails_when_the_client_is_made(options, text):
+    with pytest.raises(ValueError, match=text):
+        Answers(**options)
+
+
+@pytest.mark.parametrize("roots", ["/a", Path("/a"), Root("file:///a")])
+def test_one_root_is_no_list_of_roots(roots):
+    with pytest.raises(TypeError, match="list of roots"):
+        Answers(roots=roots)
+
+
+# --------------------------------------------------------------------- ping
+
+
+@pytest.mark.requirement("PING-1")
+def test_ping_is_answered_with_nothing():
+    assert jsonrpc.encode(answered(Answers(), "ping")) == b"{}"
+
+
+# --------------------------------------------------------------------- sampling
+
+
+@pytest.mark.parametrize(
+    ("said", "content"),
+    [
+        ("hello", TextContent("hello")),
+        (ImageContent("aGk=", "image/png"), ImageContent("aGk=", "image/png")),
+        ([TextContent("a"), TextContent("b")], [TextContent("a"), TextContent("b")]),
+    ],
+)
+def test_what_a_model_said_may_be_told_in_short(said, content):
+    result = answered(Answers(sampling=lambda _: said), "sampling/createMessage", QUESTION)
+    assert (result.role, result.content, result.model) == ("assistant", content, "unknown")
+
+
+def test_what_a_model_said_may_be_told_in_full():
+    full = CreateMessageResult(role="assistant", content=TextContent("x"), model="m", stop_reason="endTurn")
+    assert answered(Answers(sampling=lambda _: full), "sampling/createMessage", QUESTION) is full
+
+
+@pytest.mark.requirement("SAMP-15")
+def test_a_user_who_does_not_want_the_model_asked_is_a_rejection():
+    with pytest.raises(UserRejected) as caught:
+        answered(Answers(sampling=lambda _: None), "sampling/createMessage", QUESTION)
+    assert caught.value.code == -1
+
+
+@pytest.mark.parametrize("said", [7, ["text"], {"role": "assistant"}])
+def test_a_sampling_callback_that_returns_nonsense_is_told_so(said):
+    with pytest.raises(TypeError, match="on_sampling returned"):
+        answered(Answers(sampling=lambda _: said), "sampling/createMessage", QUESTION)
+
+
+@pytest.mark.requirement("SAMP-4")
+@pytest.mark.parametrize(
+    "more", [{"tools": [Tool("t", {"type": "object"})]}, {"tool_choice": ToolChoice("required")}]
+)
+def test_sampling_with_tools_needs_to_be_declared(more):
+    params = CreateMessageParams(messages=QUESTION.messages, max_tokens=5, **more)
+    with pytest.raises(InvalidParams, match="tools"):
+        answered(Answers(sampling=sample), "sampling/createMessage", params)
+    declared = ClientCapabilities(sampling=SamplingCapability(tools={}))
+    assert answered(Answers(sampling=sample, declared=declared), "sampling/createMessage", params)
+
+
+# --------------------------------------------------------------------- elicitation
+
+
+class Fields(Mapping[str, Any]):
+    """Something that is like a dict and none."""
+
+    def __getitem__(self, key: str) -> Any:
+        return {"a": 1}[key]
+
+    def __iter__(self):
+        return iter(["a"])
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    ("value", "action", "content"),
+    [
+        (None, "decline", None),
+        (False, "decline", None),
+        (True, "accept", {}),
+        ({"a": 1}, "accept", {"a": 1}),
+        (Fields(), "accept", {"a": 1}),
+        (ElicitResult("accept", {"a": 1}), "accept", {"a": 1}),
+        (ElicitResult("accept"), "accept", {}),
+        (ElicitResult("decline", {"a": 1}), "decline", None),
+        (ElicitResult("cancel"), "cancel", None),
+    ],
+)
+def test_what_a_user_answered_may_be_told_in_short(value, action, content):
+    result = answered(Answers(elicitation=lambda _: value), "elicitation/create", FORM)
+    assert (result.action, result.content) == (action, content)
+
+
+def test_an_elicitation_callback_that_returns_nonsense_is_told_so():
+    with pytest.raises(TypeError, match="on_elicitation returned a str"):
+        answered(Answers(elicitation=lambda _: "yes"), "elicitation/create", FORM)  # type: ignore[arg-type] - it is the case
+
+
+@pytest.mark.requirement("ELIC-15")
+@pytest.mark.parametrize(
+    ("schema", "content"),
+    [
+        (None, {"b": 2}),
+        ({}, {"b": 2}),
+        ({"properties": 7}, {"b": 2}),
+        ({"properties": {"a": {"default": 1}, "b": {"default": 1}, "c": {}, "d": 7}}, {"a": 1, "b": 2}),
+    ],
+)
+def test_what_the_user_left_out_has_its_default(schema, content):
+    params = ElicitParams(message="?", requested_schema=schema)
+    result = answered(Answers(elicitation=lambda _: {"b": 2}), "elicitation/create", params)
+    assert result.content == content
+
+
+@pytest.mark.requirement("ELIC-8", "ELIC-11", "ELIC-21")
+@pytest.mark.parametrize(
+    ("capability", "good", "bad"),
+    [
+        (None, [FORM], [URL]),
+        (ElicitationCapability(), [FORM], [URL]),
+        (ElicitationCapability(form={}), [FORM], [URL]),
+        (ElicitationCapability(url={}), [URL], [FORM]),
+        (ElicitationCapability(form={}, url={}), [FORM, URL], []),
+    ],
+)
+def test_a_mode_that_was_not_declared_is_refused(capability, good, bad):
+    declared = ClientCapabilities(elicitation=capability)
+    answers = Answers(elicitation=lambda _: True, declared=declared)
+    for params in good:
+        assert answered(answers, "elicitation/create", params).action == "accept"
+    for params in bad:
+        with pytest.raises(InvalidParams, match="does not offer elicitation by"):
+            answered(answers, "elicitation/create", params)
+
+
+def test_a_visit_has_no_content():
+    declared = ClientCapabilities(elicitation=ElicitationCapability(url={}))
+    answers = Answers(elicitation=lambda _: {"a": 1}, declared=declared)
+    assert answered(answers, "elicitation/create", URL).content is None
+
+
+# --------------------------------------------------------------------- roots
+
+
+@pytest.mark.requirement("ROOT-3")
+@pytest.mark.parametrize("form", ["list", "function", "async function"])
+def test_roots_are_told_as_a_person_writes_them(form, tmp_path):
+    places = [Root("file:///a", name="A"), "file:///b", str(tmp_path), tmp_path / "x y"]
+
+    async def tell() -> list[Any]:
+        return places
+
+    roots: Any = {"list": places, "function": lambda: places, "async function": tell}[form]
+    result = answered(Answers(roots=roots), "roots/list")
+    assert result.roots == [
+        Root("file:///a", name="A"),
+        Root("file:///b"),
+        Root(tmp_path.as_uri(), name=tmp_path.name),
+        Root((tmp_path / "x y").as_uri(), name="x y"),
+    ]
+
+
+def test_the_root_of_everything_has_no_name():
+    assert answered(Answers(roots=["/"]), "roots/list").roots == [Root("file:///")]
+
+
+def test_a_function_may_not_tell_roots_that_are_none():
+    with pytest.raises(ValueError, match="file://"):
+        answered(Answers(roots=lambda: ["https://a.example"]), "roots/list")
+
+
+# --------------------------------------------------------------------- methods of one's own
+
+
+@pytest.mark.parametrize(
+    ("value", "result"),
+    [({"b": 2}, b'{"b":2}'), (None, b"{}"), (Result(meta={"x": 1}), b'{"_meta":{"x":1}}')],
+)
+def test_a_method_of_ones_own_is_plain_json(value, result):
+    asked: list[Any] = []
+
+    def own(params: dict[str, Any]) -> Any:
+        asked.append(params)
+        return value
+
+    answers = Answers(others={"x/own": own})
+    assert answers.rows["x/own"].name == "x/own"
+    given = answered(answers, "x/own", None, Raw(b'{"a":1}'))
+    assert jsonrpc.encode(given) == result
+    answered(answers, "x/own")
+    assert asked == [{"a": 1}, {}]
+
+
+@pytest.mark.parametrize("value", [7, "text", [1], False])
+def test_a_handler_that_returns_no_object_is_told_so(value):
+    with pytest.raises(TypeError, match="the handler of x/own returned a"):
+        answered(Answers(others={"x/own": lambda _: value}), "x/own")
+
+
+def test_params_that_are_no_object_are_refused():
+    with pytest.raises(InvalidParams, match="Invalid params for x/own"):
+        answered(Answers(others={"x/own": dict}), "x/own", None, Raw(b'{"n":1e999}'))
+
+
+# --------------------------------------------------------------------- asks inside results
+
+
+CALL = CallToolParams(name="t")
+
+
+def wants(*asks: tuple[str, str, str], state: str | None = None) -> InputRequiredResult:
+    return InputRequiredResult(
+        input_requests={key: InputRequest(method, Raw(params.encode())) for key, method, params in asks},
+        request_state=state,
+    )
+
+
+@pytest.mark.requirement("MRTR-17", "MRTR-18", "MRTR-20")
+def test_a_result_that_wants_input_is_answered_from_the_same_callbacks():
+    async def accept(_: ElicitParams) -> dict[str, Any]:
+        return {"n": 1}
+
+    answers = Answers(sampling=sample, elicitation=accept, roots=["file:///r"])
+    result = wants(
+        ("a", "sampling/createMessage", '{"messages":[],"maxTokens":1}'),
+        ("b", "elicitation/create", '{"message":"?"}'),
+        ("c", "roots/list", "{}"),
+        state="opaque ✓",
+    )
+
+    async def main() -> None:
+        again = await answers.retry(CALL, result, LATEST)
+        assert (again.name, again.request_state) == ("t", "opaque ✓")
+        assert again.input_responses is not None
+        assert {key: bytes(value) for key, value in again.input_responses.items()} == {
+            "a": b'{"role":"assistant","content":{"type":"text","text":"hello"},"model":"unknown"}',
+            "b": b'{"action":"accept","content":{"n":1}}',
+            "c": b'{"roots":[{"uri":"file:///r"}]}',
+        }
+        assert CALL.input_responses is None
+        third = await answers.retry(
+            again, InputRequiredResult(input_requests=None, request_state=None), LATEST
+        )
+        assert third.request_state is None
+        assert third.input_responses is None
+
+    run(main(), Clock)
+
+
+def test_a_result_with_nothing_but_state_is_answered_after_a_pause():
+    async def main() -> None:
+        again = await Answers().retry(CALL, InputRequiredResult(request_state="s"), LATEST)
+        assert again.request_state == "s"
+        assert asyncio.get_running_loop().time() == STATE_PAUSE
+
+    run(main(), Clock)
+
+
+@pytest.mark.parametrize(
+    ("ask", "text"),
+    [
+        (("a", "tools/list", "{}"), "tools/list, which this client does not offer"),
+        (("a", "sampling/createMessage", "{}"), "sampling/createMessage, which this client does not offer"),
+        (("a", "elicitation/create", '{"message":7}'), "invalid elicitation/create"),
+    ],
+)
+def test_an_ask_that_may_not_be_asked_is_the_servers_fault(ask, text):
+    async def main() -> None:
+        with pytest.raises(RemoteProtocolError, match=text):
+            await Answers(elicitation=elicit).retry(CALL, wants(ask), LATEST)
+
+    run(main())
+
+
+def test_a_callback_that_fails_is_the_callers_to_see():
+    def fail(_: ElicitParams) -> None:
+        raise LookupError("no user")
+
+    async def main() -> None:
+        ask = ("a", "elicitation/create", '{"message":"?"}')
+        with pytest.raises(LookupError, match="no user"):
+            await Answers(elicitation=fail).retry(CALL, wants(ask), LATEST)
+
+    run(main())

@@ -1,0 +1,101 @@
+"""Lanes: work in order, one piece at a time, without anybody waiting who does not want to."""
+
+import asyncio
+from functools import partial
+
+from raw_server import run
+
+from toolpost.client.lane import Lane
+
+
+def test_work_is_done_in_order_one_piece_at_a_time():
+    async def main() -> None:
+        lane = Lane(asyncio.create_task)
+        trace: list[str] = []
+
+        async def work(name: str) -> None:
+            trace.append(f"{name} begins")
+            await asyncio.sleep(0)
+            trace.append(f"{name} ends")
+
+        assert lane.put(partial(work, "a"))
+        assert lane.put(partial(work, "b"))
+        assert trace == []  # whoever hands it in goes on
+        await lane.idle()
+        assert trace == ["a begins", "a ends", "b begins", "b ends"]
+        await lane.idle()
+
+    run(main())
+
+
+def test_a_failure_is_logged_and_the_next_piece_is_done(caplog):
+    async def main() -> None:
+        lane = Lane(asyncio.create_task)
+        done: list[int] = []
+
+        async def fail() -> None:
+            raise LookupError("oops")
+
+        async def work() -> None:
+            done.append(1)
+
+        lane.put(fail)
+        lane.put(work)
+        await lane.idle()
+        assert done == [1]
+
+    run(main())
+    assert "oops" in caplog.text
+
+
+def test_too_much_work_is_refused():
+    async def main() -> None:
+        lane = Lane(asyncio.create_task, limit=2)
+        gate = asyncio.Event()
+        assert lane.put(gate.wait)
+        await asyncio.sleep(0)  # the first piece is being done, and does not wait any more
+        assert [lane.put(gate.wait) for _ in range(3)] == [True, True, False]
+        gate.set()
+        await lane.idle()
+
+    run(main())
+
+
+def test_what_waits_can_be_dropped():
+    async def main() -> None:
+        lane = Lane(asyncio.create_task)
+        done: list[str] = []
+        gate = asyncio.Event()
+
+        async def first() -> None:
+            await gate.wait()
+            done.append("first")
+
+        async def second() -> None:
+            done.append("second")
+
+        lane.put(first)
+        lane.put(second)
+        await asyncio.sleep(0)
+        lane.stop()
+        gate.set()
+        await lane.idle()
+        assert done == ["first"]
+
+    run(main())
+
+
+def test_a_lane_whose_task_is_cancelled_before_it_began_is_idle():
+    async def main() -> None:
+        tasks: list[asyncio.Task[None]] = []
+
+        def spawn(work):
+            tasks.append(asyncio.create_task(work))
+            return tasks[-1]
+
+        lane = Lane(spawn)
+        lane.put(asyncio.Event().wait)
+        tasks[0].cancel()
+        await lane.idle()
+
+    run(main())

@@ -1,0 +1,320 @@
+"""Subscriptions: a request for each resource in a session, one listen for all in the stateless era."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from raw_server import Asked, Clock, RawServer, run
+
+from toolpost.client.client import Client
+from toolpost.errors import (
+    ChannelClosed,
+    InvalidParams,
+    MCPError,
+    NotDeclared,
+    RemoteProtocolError,
+    RequestTimeout,
+)
+from toolpost.protocol.jsonrpc import encode_notice
+from toolpost.protocol.methods import DATES
+from toolpost.types import (
+    SUBSCRIPTION_ID,
+    AcknowledgedParams,
+    ListCapability,
+    ListenResult,
+    ResourcesCapability,
+    ResourceUpdatedParams,
+    Result,
+    ServerCapabilities,
+    SubscriptionFilter,
+)
+
+STATELESS = DATES[-1]
+UPDATED = "notifications/resources/updated"
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+TOOLS_CHANGED = "notifications/tools/list_changed"
+LISTS = SubscriptionFilter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
+
+
+class Listened(RawServer):
+    """A server that keeps its listens, so that a test can speak on them."""
+
+    def __init__(self, refuse: tuple[str, ...] = (), **options: Any) -> None:
+        super().__init__({"subscriptions/listen": self.listen}, **options)
+        self.refuse = refuse
+        self.listens: list[Asked] = []
+        self.ends: list[asyncio.Event] = []
+        self.silent = False
+
+    async def listen(self, asked: Asked) -> Result:
+        wanted: SubscriptionFilter = asked.params.notifications
+        honoured = msgspec.structs.replace(
+            wanted,
+            resource_subscriptions=[
+                uri for uri in wanted.resource_subscriptions or () if uri not in self.refuse
+            ],
+        )
+        self.listens.append(asked)
+        self.ends.append(asyncio.Event())
+        if not self.silent:
+            await asked.say(ACKNOWLEDGED, AcknowledgedParams(notifications=honoured))
+        await self.ends[-1].wait()
+        return ListenResult()
+
+    @property
+    def filters(self) -> list[SubscriptionFilter]:
+        return [asked.params.notifications for asked in self.listens]
+
+
+class Heard:
+    """What a client heard, in order."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+
+    async def __call__(self, method: str, params: Any) -> None:
+        self.queue.put_nowait((method, getattr(params, "uri", None)))
+
+
+def watching(*uris: str, lists: bool = True) -> SubscriptionFilter:
+    if lists:
+        return msgspec.structs.replace(LISTS, resource_subscriptions=list(uris) or None)
+    return SubscriptionFilter(resource_subscriptions=list(uris))
+
+
+# --------------------------------------------------------------------- sessions
+
+
+@pytest.mark.parametrize("date", DATES[:-1])
+def test_in_a_session_each_resource_is_a_request(date):
+    async def main() -> None:
+        server = RawServer()
+        heard = Heard()
+        async with Client(server, revision=date, on_notification=heard) as client:
+            await client.subscribe("x://a")
+            await server.channel.send(server.connection.notify(UPDATED, ResourceUpdatedParams(uri="x://a")))
+            await server.channel.send(server.connection.notify(TOOLS_CHANGED))
+            assert await heard.queue.get() == (UPDATED, "x://a")
+            assert await heard.queue.get() == (TOOLS_CHANGED, None)
+            await client.unsubscribe("x://a")
+            assert server.methods == ["initialize", "resources/subscribe", "resources/unsubscribe"]
+
+    run(main())
+
+
+# --------------------------------------------------------------------- the stateless era
+
+
+@pytest.mark.requirement("SUB-5", "SUB-7", "STDIO-8")
+def test_in_the_stateless_era_one_listen_carries_all_wishes():
+    async def main() -> None:
+        server = Listened()
+        heard = Heard()
+        async with Client(server, on_notification=heard) as client:
+            await client.subscribe("x://a")
+            await client.subscribe("x://b")
+            await server.until(lambda: len(server.cancelled) == 2)
+            assert server.filters == [watching(), watching("x://a"), watching("x://a", "x://b")]
+            assert server.cancelled == [("subscriptions/listen", "another one replaces it")] * 2
+
+            await server.listens[-1].say(UPDATED, ResourceUpdatedParams(uri="x://b"))
+            assert await heard.queue.get() == (UPDATED, "x://b")
+
+            await client.unsubscribe("x://never")  # nothing changes
+            await client.unsubscribe("x://a")
+            assert server.filters[3:] == [watching("x://b")]
+
+    run(main())
+
+
+def _late(method: str, listen: Any, **params: Any) -> bytes:
+    """What a server says on a listen that has ended, as one without our rules would."""
+    return encode_notice(method, {**params, "_meta": {SUBSCRIPTION_ID: listen}})
+
+
+def test_a_notice_of_another_listen_is_not_heard_and_one_of_none_is():
+    async def main() -> None:
+        server = Listened()
+        heard = Heard()
+        async with Client(server, on_notification=heard) as client:
+            await client.subscribe("x://a")
+            # The first listen was replaced; a server that has not noticed yet speaks on both.
+            await server.channel.send(_late(TOOLS_CHANGED, server.listens[0].id))
+            await server.listens[1].say(TOOLS_CHANGED)
+            await server.channel.send(b'{"jsonrpc":"2.0","method":"x/untagged","params":{"uri":1}}')
+            assert await heard.queue.get() == (TOOLS_CHANGED, None)
+            assert await heard.queue.get() == ("x/untagged", None)
+            assert heard.queue.empty()
+
+    run(main())
+
+
+def test_without_a_callback_for_notices_lists_are_not_asked_for():
+    async def main() -> None:
+        server = Listened()
+        async with Client(server) as client:
+            assert server.listens == []
+            await client.subscribe("x://a")
+            await client.unsubscribe("x://a")
+            await server.until(lambda: server.cancelled)
+            assert server.filters == [watching("x://a", lists=False)]
+            assert server.cancelled == [("subscriptions/listen", "nothing is wanted any more")]
+            await client.subscribe("x://b")
+            assert server.filters[1:] == [watching("x://b", lists=False)]
+
+    run(main())
+
+
+def test_a_server_whose_lists_do_not_change_is_not_listened_to():
+    async def main() -> None:
+        server = Listened(
+            capabilities=ServerCapabilities(tools=ListCapability(), resources=ResourcesCapability())
+        )
+        async with Client(server, on_notification=Heard()) as client:
+            for change in (client.subscribe, client.unsubscribe):
+                with pytest.raises(NotDeclared) as caught:
+                    await change("x://a")
+                assert caught.value.capability == "resources.subscribe"
+        assert server.methods == ["server/discover"]
+
+    run(main())
+
+
+@pytest.mark.requirement("SUB-5")
+def test_a_resource_that_the_server_does_not_watch_is_an_error():
+    async def main() -> None:
+        server = Listened(refuse=("x://b",))
+        async with Client(server) as client:
+            await client.subscribe("x://a")
+            with pytest.raises(MCPError, match="raw: the server does not watch x://b"):
+                await client.subscribe("x://b")
+            await client.subscribe("x://c")
+            assert server.filters[-1] == watching("x://a", "x://c", lists=False)
+
+    run(main())
+
+
+def test_a_listen_that_is_refused_changes_nothing():
+    async def main() -> None:
+        async def refuse(_: Asked) -> Result:
+            raise InvalidParams("not today")
+
+        server = Listened()
+        async with Client(server) as client:
+            await client.subscribe("x://a")
+            server.functions["subscriptions/listen"] = refuse
+            with pytest.raises(InvalidParams, match="not today"):
+                await client.subscribe("x://b")
+            server.functions["subscriptions/listen"] = server.listen
+            await client.subscribe("x://c")
+            assert server.filters[-1] == watching("x://a", "x://c", lists=False)
+
+    run(main())
+
+
+def test_a_listen_that_ends_at_once_is_the_servers_fault():
+    async def main() -> None:
+        async with Client(RawServer()) as client:
+            with pytest.raises(RemoteProtocolError, match="ended the subscription at once"):
+                await client.subscribe("x://a")
+
+    run(main())
+
+
+def test_a_listen_that_is_not_acknowledged_is_given_up():
+    async def main() -> None:
+        server = Listened()
+        server.silent = True
+        async with Client(server) as client:
+            with pytest.raises(RequestTimeout, match="was not acknowledged in time"):
+                await client.subscribe("x://a", timeout=3.0)
+            await server.until(lambda: server.cancelled)
+            assert client.pending == {}
+
+    run(main(), Clock)
+
+
+def test_a_subscriber_that_is_cancelled_gives_its_listen_up():
+    async def main() -> None:
+        server = Listened()
+        server.silent = True
+        async with Client(server) as client:
+            subscribing = asyncio.create_task(client.subscribe("x://a"))
+            await server.until(lambda: server.listens)
+            subscribing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await subscribing
+            await server.until(lambda: server.cancelled)
+            # An acknowledgement that comes too late finds nobody.
+            await server.channel.send(_late(ACKNOWLEDGED, server.listens[0].id, notifications={}))
+            await client.ping()
+
+    run(main())
+
+
+def test_a_second_acknowledgement_is_ignored():
+    async def main() -> None:
+        server = Listened()
+        async with Client(server) as client:
+            subscribing = asyncio.create_task(client.subscribe("x://a"))
+            server.silent = True
+            await server.until(lambda: server.listens)
+            honoured = AcknowledgedParams(notifications=watching("x://a", lists=False))
+            notice = server.connection.notify(ACKNOWLEDGED, honoured, to=server.listens[0].incoming)
+            await server.channel.send(notice)
+            await server.channel.send(notice)
+            await subscribing
+
+    run(main())
+
+
+def test_a_listen_that_the_server_ends_is_logged_and_can_be_had_again(caplog):
+    async def main() -> None:
+        server = Listened()
+        async with Client(server) as client:
+            await client.subscribe("x://a")
+            server.ends[0].set()
+            await client.ping()
+            await client.subscribe("x://b")
+            assert server.filters[-1] == watching("x://a", "x://b", lists=False)
+
+    run(main())
+    assert "subscriptions/listen has ended" in caplog.text
+
+
+def test_a_wish_that_is_dropped_after_its_listen_has_ended_needs_no_other():
+    async def main() -> None:
+        server = Listened()
+        async with Client(server) as client:
+            await client.subscribe("x://a")
+            server.ends[0].set()
+            await client.ping()
+            await client.unsubscribe("x://a")
+            assert len(server.listens) == 1
+
+    run(main())
+
+
+def test_a_client_whose_server_does_not_let_it_listen_works_all_the_same(caplog):
+    async def main() -> None:
+        server = RawServer()  # it answers the listen at once
+        async with Client(server, on_notification=Heard()) as client:
+            await client.ping()
+
+    run(main())
+    assert "changes of lists are not heard of" in caplog.text
+
+
+def test_a_client_that_is_closed_while_it_begins_to_listen_leaves_nothing():
+    async def main() -> None:
+        server = Listened()
+        server.silent = True
+        client = Client(server, on_notification=Heard())
+        connecting = asyncio.create_task(client.connect())
+        await server.until(lambda: "subscriptions/listen" in server.methods)
+        await client.close()
+        with pytest.raises(ChannelClosed):
+            await connecting
+
+    run(main())

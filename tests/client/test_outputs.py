@@ -1,0 +1,131 @@
+"""Output schemas: results that keep to them, results that do not, schemas that cannot be used."""
+
+import sys
+from typing import Any
+
+import pytest
+
+from toolpost.client.outputs import MAX_MESSAGE, Outputs
+from toolpost.client.stats import Stats
+from toolpost.errors import RemoteProtocolError
+from toolpost.types import CallToolResult, TextContent, Tool
+
+NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+def outputs(schema: dict[str, Any] | None) -> Outputs:
+    known = Outputs(Stats())
+    known.learn([Tool("t", {"type": "object"}, output_schema=schema), Tool("other", {"type": "object"})])
+    return known
+
+
+def result(value: Any) -> CallToolResult:
+    return CallToolResult(content=[], structured_content=value)
+
+
+@pytest.mark.requirement("TOOL-14")
+def test_a_result_is_held_against_its_schema():
+    check = outputs(NUMBER).check("t")
+    assert check is not None
+    check(result({"n": 1}))
+    with pytest.raises(RemoteProtocolError, match=r"tool 't' gave structured content\['n'\]") as caught:
+        check(result({"n": "one"}))
+    assert 'is not of type "integer"' in str(caught.value)
+    assert "validate=False" in str(caught.value)
+    with pytest.raises(RemoteProtocolError, match="declares an output schema and gave no structured content"):
+        check(CallToolResult(content=[TextContent("1")]))
+    check(CallToolResult(content=[TextContent("failed")], is_error=True))
+
+
+def test_a_long_complaint_is_cut():
+    check = outputs({"type": "object"}).check("t")
+    assert check is not None
+    with pytest.raises(RemoteProtocolError) as caught:
+        check(result("x" * 10_000))
+    assert len(str(caught.value)) < MAX_MESSAGE + 300
+
+
+@pytest.mark.requirement("JSCH-1", "JSCH-2")
+@pytest.mark.parametrize(
+    ("dialect", "good"),
+    [
+        # prefixItems is a keyword from 2020-12 on; before, `items` took a list.
+        (None, False),
+        ("https://json-schema.org/draft/2020-12/schema", False),
+        ("http://json-schema.org/draft-07/schema#", True),
+    ],
+)
+def test_a_schema_is_read_in_its_dialect(dialect, good):
+    schema: dict[str, Any] = {"prefixItems": [{"type": "string"}]}
+    if dialect:
+        schema["$schema"] = dialect
+    check = outputs(schema).check("t")
+    assert check is not None
+    if good:
+        check(result([1]))
+    else:
+        with pytest.raises(RemoteProtocolError):
+            check(result([1]))
+
+
+@pytest.mark.requirement("JSCH-7", "JSCH-8", "TOOL-21")
+def test_a_reference_to_the_network_is_not_even_tried():
+    with pytest.raises(RemoteProtocolError, match="Retrieval is disabled"):
+        outputs({"$ref": "https://schemas.example/elsewhere.json"}).check("t")
+
+
+@pytest.mark.requirement("JSCH-3", "JSCH-10")
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "objekt"},
+        {"$schema": "https://schemas.example/unknown"},
+        {"$ref": "https://schemas.example/elsewhere.json"},
+        {"$ref": "file:///etc/passwd"},
+        {"properties": {"a": {"$ref": "#/$defs/missing"}}},
+        {"properties": {"a": {"pattern": "(?=lookahead)"}}},
+    ],
+)
+def test_a_schema_that_cannot_be_used_is_an_error_before_anything_is_sent(schema):
+    with pytest.raises(RemoteProtocolError, match="the output schema of tool 't' cannot be used") as caught:
+        outputs(schema).check("t")
+    assert "validate=False" in str(caught.value)
+
+
+@pytest.mark.requirement("JSCH-11")
+def test_a_pattern_cannot_take_exponential_time():
+    check = outputs({"properties": {"a": {"pattern": "^(a+)+$"}}}).check("t")
+    assert check is not None
+    with pytest.raises(RemoteProtocolError):
+        check(result({"a": "a" * 5000 + "!"}))
+
+
+def test_what_is_not_known_is_not_checked():
+    known = outputs(NUMBER)
+    assert known.check("other") is None
+    assert known.check("never heard of") is None
+    assert known.check("t") is known.check("t")
+    known.learn([Tool("t", {}, output_schema={"type": "string"})])
+    check = known.check("t")
+    assert check is not None
+    check(result("text"))
+    known.learn([Tool("t", {})])
+    assert known.check("t") is None
+    known.learn([Tool("t", {}, output_schema=NUMBER)])
+    known.forget()
+    assert known.check("t") is None
+
+
+def test_without_the_extra_results_pass_and_are_counted(monkeypatch, caplog):
+    monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
+    stats = Stats()
+    known = Outputs(stats)
+    known.learn([Tool("t", {}, output_schema=NUMBER)])
+    with caplog.at_level("INFO"):
+        check = known.check("t")
+    assert check is not None
+    check(result({"n": "one"}))
+    assert stats.unchecked == 1
+    assert "toolpost[schema]" in caplog.text
+    with pytest.raises(RemoteProtocolError, match="no structured content"):
+        check(CallToolResult(content=[]))

@@ -1,0 +1,134 @@
+"""What a tool said, as text and as data of every kind of type."""
+
+from dataclasses import dataclass
+from datetime import date
+from typing import Any, TypedDict
+
+import attrs
+import msgspec
+import pydantic
+import pytest
+
+from toolpost.client.results import tool_result, typed, typed_json
+from toolpost.errors import MCPError, RemoteProtocolError
+from toolpost.types import UNSET, CallToolResult, Content, ImageContent, TextContent
+
+
+@dataclass
+class Weather:
+    city: str
+    day: date
+
+
+class WeatherStruct(msgspec.Struct):
+    city: str
+    day: date
+
+
+class WeatherDict(TypedDict):
+    city: str
+    day: date
+
+
+@attrs.define
+class WeatherAttrs:
+    city: str
+    day: date
+
+
+class WeatherModel(pydantic.BaseModel):
+    city: str
+    day: date
+
+
+DATA = {"city": "Ulm", "day": "2030-01-02"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (Weather, Weather("Ulm", date(2030, 1, 2))),
+        (WeatherStruct, WeatherStruct("Ulm", date(2030, 1, 2))),
+        (WeatherDict, {"city": "Ulm", "day": date(2030, 1, 2)}),
+        (WeatherAttrs, WeatherAttrs("Ulm", date(2030, 1, 2))),
+        (WeatherModel, WeatherModel(city="Ulm", day=date(2030, 1, 2))),
+        (dict, DATA),
+        (dict[str, str], DATA),
+    ],
+)
+@pytest.mark.parametrize("as_text", [False, True])
+def test_data_has_the_type_that_was_asked_for(kind, value, as_text):
+    text = msgspec.json.encode(DATA).decode()
+    structured = UNSET if as_text else DATA
+    result = tool_result(
+        "t", CallToolResult(content=[TextContent(text)], structured_content=structured), kind
+    )
+    assert result.data == value
+
+
+def test_models_are_found_inside_of_other_types():
+    assert typed([DATA], list[WeatherModel], "x")[0].city == "Ulm"
+    assert typed([{"type": "text", "text": "hi"}], list[Content], "x") == [TextContent("hi")]
+
+
+@pytest.mark.parametrize(
+    "kind", [Weather, WeatherStruct, WeatherAttrs, WeatherModel, list[WeatherModel], int]
+)
+def test_data_of_another_type_is_the_servers_fault(kind):
+    result = CallToolResult(content=[], structured_content={"city": 7})
+    with pytest.raises(RemoteProtocolError, match="the result of tool 't' is not a"):
+        tool_result("t", result, kind)
+
+
+def test_bytes_that_cannot_be_read_are_the_servers_fault():
+    assert typed_json(b"[1]", list[int], "x") == [1]
+    with pytest.raises(RemoteProtocolError, match="x cannot be read: Number out of range"):
+        typed_json(b"[1e999]", list[float], "x")
+
+
+def test_a_type_that_nobody_can_make_is_our_fault():
+    class Strange:
+        pass
+
+    with pytest.raises(MCPError, match="Strange cannot be made from JSON"):
+        typed({}, Strange, "x")
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("5", int, 5),
+        ("5", str, "5"),
+        ("[1, 2]", list[int], [1, 2]),
+        ("plain", str, "plain"),
+        ("null", type(None), None),
+    ],
+)
+def test_without_structured_content_typed_data_is_read_from_the_text(text, kind, value):
+    assert tool_result("t", CallToolResult(content=[TextContent(text)]), kind).data == value
+
+
+def test_text_that_is_no_json_is_not_of_the_type():
+    with pytest.raises(RemoteProtocolError, match="is not a int"):
+        tool_result("t", CallToolResult(content=[TextContent("about five")]), int)
+
+
+def test_an_error_has_no_typed_data():
+    result = tool_result("t", CallToolResult(content=[TextContent("no")], is_error=True), int)
+    assert result.is_error
+    assert result.data is None
+
+
+def test_text_is_the_text_blocks():
+    blocks: list[Any] = [TextContent("a"), ImageContent("aGk=", "image/png"), TextContent("b")]
+    result = tool_result("t", CallToolResult(content=blocks), None)
+    assert result.text == "a\nb"
+    assert result.data is None
+    assert result.structured_content is UNSET
+    assert not result.is_error
+    assert (result.content, result.meta, result.raw) == (blocks, None, None)
+
+
+def test_null_is_a_value():
+    result = tool_result("t", CallToolResult(content=[], structured_content=None), None)
+    assert result.structured_content is None

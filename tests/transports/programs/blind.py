@@ -1,0 +1,13 @@
+"""An event loop that cannot watch descriptors, like the one of Windows: everything goes through threads."""
+
+import asyncio
+
+
+class BlindLoop(asyncio.SelectorEventLoop):
+    """Watches its own sockets, and refuses everybody else's descriptors."""
+
+    def add_reader(self, fd, callback, *args):
+        raise NotImplementedError
+
+    def add_writer(self, fd, callback, *args):
+        raise NotImplementedError
