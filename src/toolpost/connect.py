@@ -142,7 +142,7 @@ def _url(target: object, _server: str | None) -> Way | None:
         return None
 
     async def refuse() -> Channel:
-        raise ConnectFailed(f"{target}: HTTP is not part of this build", hint="connect to a command instead")
+        raise ConnectFailed(f"{target}: HTTP has not landed yet", hint="connect to a command instead")
 
     return Way(target, refuse)
 

@@ -11,7 +11,7 @@ Owns what can go wrong and how it is told to a person; knows nothing of bytes, e
     ├─ ToolError                    a tool says no: becomes an `isError` result, not a protocol error
     ├─ ProtocolError
     │  ├─ LocalProtocolError        we attempted what this state or revision forbids
-    │  │  └─ NotDeclared            … because the peer did not declare the capability for it
+    │  │  └─ NotDeclared            … because the capability was not declared, by the peer or by us
     │  └─ RemoteProtocolError       the peer did; carries what to answer
     ├─ TransportError
     │  └─ ConnectFailed · ChannelClosed · RequestTimeout (also a TimeoutError)
@@ -279,7 +279,7 @@ class LocalProtocolError(ProtocolError):
 
 
 class NotDeclared(LocalProtocolError):
-    """We attempted what the peer did not declare. `capability` names what is missing."""
+    """We attempted what was not declared, by the peer or by us. `capability` names what is missing."""
 
     def __init__(
         self, capability: str, message: str, *, hint: str | None = None, peer: str | None = None

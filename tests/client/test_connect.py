@@ -106,7 +106,7 @@ def test_a_command_that_does_not_exist_is_an_error():
         ('{"mcpServers": {"a": {}, "b": {}}}', {"server": "c"}, "has no server 'c'"),
         ('{"mcpServers": {"a": 7}}', {}, "has no server 'a'"),
         ('{"mcpServers": null, "servers": {"a": {"args": []}}}', {}, "describes no command"),
-        ('{"mcpServers": {"a": {"url": "https://a.example"}}}', {}, "HTTP is not part of this build"),
+        ('{"mcpServers": {"a": {"url": "https://a.example"}}}', {}, "HTTP has not landed yet"),
         ("{}", {}, "describes no command"),
     ],
 )
@@ -130,7 +130,7 @@ def test_a_configuration_that_cannot_be_used_says_why(text, options, error, tmp_
 )
 def test_a_url_is_understood_and_refused(target):
     async def main() -> None:
-        with pytest.raises(ConnectFailed, match="HTTP is not part of this build"):
+        with pytest.raises(ConnectFailed, match="HTTP has not landed yet"):
             await Client(target).connect()
 
     run(main())

@@ -1,6 +1,7 @@
 """Rows that extensions bring, and what a connection does with a revision that changes under it."""
 
 import json
+from typing import Any, cast
 
 import pytest
 from conversation import SERVER_PARTY, Conversation, marked, message, one, refusal, talk
@@ -11,8 +12,10 @@ from toolpost.protocol.eras import SESSION, Peer
 from toolpost.protocol.events import FailureReceived, Incoming, NoticeReceived, Refused, ReplyReceived
 from toolpost.protocol.jsonrpc import Reader, decode
 from toolpost.protocol.methods import ALWAYS, CLIENT, SERVER, STATELESS, Row
+from toolpost.protocol.party import Party
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
 from toolpost.types.base import Result
+from toolpost.types.lifecycle import Implementation, ServerCapabilities
 from toolpost.types.notices import NoticeParams
 from toolpost.types.tools import CallToolParams, CallToolResult
 
@@ -132,3 +135,23 @@ def test_a_row_knows_whether_it_is_a_request():
         client.request(Row("com.example/hail", NoticeParams))
     with pytest.raises(LocalProtocolError, match="is a request"):
         client.notify(_calling())
+
+
+def test_an_answer_is_a_result_made_of_blocks():
+    conversation = talk(LATEST_SESSION)
+    incoming = conversation.ask("tools/call").incoming
+    wrong: list[Any] = [{"content": []}, CallToolResult(content=cast("Any", "hello"))]
+    for result in wrong:
+        with pytest.raises(LocalProtocolError, match=r"an answer is a Result|made of content blocks"):
+            conversation.server.reply(incoming.id, result)
+    assert conversation.server.reply(incoming.id, CallToolResult(content=[]))
+
+
+def test_one_revision_is_still_a_list():
+    with pytest.raises(TypeError, match="are a list"):
+        Party(Implementation("s", "1"), ServerCapabilities(), supported="2025-11-25")
+
+
+def test_an_empty_message_is_called_empty():
+    refused = one(Connection(SERVER_PARTY).receive(b" \n"), Refused)
+    assert str(refused.error) == "message is not JSON: the message is empty"

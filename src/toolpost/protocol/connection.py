@@ -220,6 +220,8 @@ class Connection:
             return None
         if isinstance(result, Result):
             result = ERAS[incoming.peer.revision.era].stamp_result(self, incoming, result)
+        elif type(result) is not Raw:
+            raise LocalProtocolError(f"an answer is a Result or Raw, not {type(result).__name__}")
         data = jsonrpc.encode_reply(request_id, result)
         del self.incoming[request_id]
         if incoming.row.name == "initialize":

@@ -267,7 +267,9 @@ def _misshapen(data: bytes, error: Exception) -> RemoteProtocolError:
 
 def _unparseable(data: bytes, error: Exception) -> RemoteProtocolError:
     """The error for bytes that are no JSON."""
-    if data.startswith(_BOM):
+    if not data.strip():
+        why = "the message is empty"
+    elif data.startswith(_BOM):
         why = "text starts with a byte order mark"
     elif isinstance(error, UnicodeDecodeError):
         why = f"not UTF-8: {error.reason} at byte {error.start}"

@@ -58,7 +58,13 @@ def _block(block: Content, kinds: frozenset[str], revision: Revision) -> Content
     """The block, as text where its kind is not known; for what we do not know either, its author answers."""
     if isinstance(block, UnknownContent):
         return block
-    if _TAGS[type(block)] not in kinds:
+    tag = _TAGS.get(type(block))
+    if tag is None:
+        raise LocalProtocolError(
+            f"content is made of content blocks, not of {type(block).__name__}",
+            hint='such as content=[TextContent("hello")]',
+        )
+    if tag not in kinds:
         return TextContent(_TEXTS.get(type(block), _json)(block))
     return _told(block, revision) if isinstance(block, ToolResultContent) else block
 

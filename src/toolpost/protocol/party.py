@@ -51,7 +51,9 @@ class Party:
         supported: Iterable[str] = DATES,
         anonymous: bool = False,
     ) -> None:
-        self.role: Role = CLIENT if isinstance(capabilities, ClientCapabilities) else SERVER
+        if isinstance(supported, str):
+            raise TypeError("the supported revisions are a list, also when there is only one")
+        self.role: Role = _ROLES[type(capabilities)]
         self.info = info
         self.capabilities = capabilities
         spoken = frozenset(supported)
@@ -100,6 +102,7 @@ class Party:
         return facts
 
 
+_ROLES: Final[dict[type, Role]] = {ClientCapabilities: CLIENT, ServerCapabilities: SERVER}
 _TAGS: Final[dict[Role, str]] = {CLIENT: CLIENT_INFO, SERVER: SERVER_INFO}
 
 

@@ -1,0 +1,111 @@
+"""What is run and how it went: suites of named cases, one line per result.
+
+A suite is a table of functions; a case says from which revision on and in which era it applies. Knows nothing
+of peers and environments.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
+
+from toolpost.protocol.methods import DATES
+
+__all__ = ["Case", "Outcome", "Suite", "at_least", "attempt", "eventually"]
+
+T = TypeVar("T")
+
+CASE_SECONDS: Final = 30.0
+"""What a case may take; the slowest one waits for a peer that works for three seconds."""
+
+NOTICE_SECONDS: Final = 10.0
+"""How long to wait for something that a peer says unasked."""
+
+
+class Outcome(NamedTuple):
+    """How a case went; `why` is empty when it passed."""
+
+    peer: str
+    direction: str
+    revision: str
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        verdict = "ok" if not self.why else f"FAILED  {self.why}"
+        return f"{self.peer:22} {self.direction:12} {self.revision:12} {self.what:44} {verdict}"
+
+
+def at_least(revision: str, since: str) -> bool:
+    """Whether a revision is this one or a newer one."""
+    return DATES.index(revision) >= DATES.index(since)
+
+
+@dataclass
+class Case(Generic[T]):
+    """A named function, and where it applies."""
+
+    what: str
+    run: Callable[[T], Awaitable[None]]
+    since: str = DATES[0]
+    era: Literal["session", "stateless"] | None = None
+
+    def applies(self, revision: str, era: str) -> bool:
+        """Whether a conversation of this revision has what the case needs."""
+        return at_least(revision, self.since) and self.era in {None, era}
+
+
+@dataclass
+class Suite(Generic[T]):
+    """Cases, in the order in which they run."""
+
+    cases: list[Case[T]] = field(default_factory=list[Any])
+
+    def case(
+        self, what: str, *, since: str = DATES[0], era: Literal["session", "stateless"] | None = None
+    ) -> Callable[[Callable[[T], Awaitable[None]]], Callable[[T], Awaitable[None]]]:
+        """Add a function as a case."""
+
+        def add(run: Callable[[T], Awaitable[None]]) -> Callable[[T], Awaitable[None]]:
+            self.cases.append(Case(what, run, since, era))
+            return run
+
+        return add
+
+    def fitting(self, revision: str, era: str) -> Iterator[Case[T]]:
+        """The cases that apply to a conversation."""
+        return (case for case in self.cases if case.applies(revision, era))
+
+
+async def attempt(action: Awaitable[object], seconds: float = CASE_SECONDS) -> str:
+    """Why something failed, in one line; empty if it did not."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            await action
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is the finding
+        return f"nothing came of it in {seconds:g} s" if limit.expired() else _told(error)
+    return ""
+
+
+def _told(error: BaseException) -> str:
+    place = ""
+    trace = error.__traceback__
+    while trace is not None:
+        if "interop" in trace.tb_frame.f_code.co_filename:
+            place = f" (line {trace.tb_lineno})"
+        trace = trace.tb_next
+    return f"{type(error).__name__}: {error}{place}".replace("\n", " ")[:500]
+
+
+async def eventually(there: Callable[[], bool], what: str) -> None:
+    """Return once something is there.
+
+    Raises:
+        AssertionError: it never was.
+    """
+    for _ in range(int(NOTICE_SECONDS / 0.01)):
+        if there():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError(f"there was no {what}")

@@ -1,0 +1,291 @@
+"""What our client tries on the kitchens of PyPI's `mcp`: every feature, and every mistake, once.
+
+The names are those of `kitchen.py`. Where the two versions answer differently, and one of them not as the
+specification says, the case says so.
+"""
+
+import asyncio
+from typing import Any, Final
+
+import msgspec
+
+from cases import Suite, eventually
+from ours import Guest
+from toolpost import InvalidParams, ResourceNotFound, RPCError, ToolError
+from toolpost.errors import NotDeclared
+from toolpost.types import (
+    CreateMessageParams,
+    ElicitParams,
+    ImageContent,
+    PromptReference,
+    ResourceReference,
+    TextContent,
+)
+
+__all__ = ["KITCHEN"]
+
+KITCHEN: Final = Suite[Guest]()
+
+TOOLS: Final = {
+    *("add", "order", "echo", "media", "fail", "count", "slow", "cancelled"),
+    *("ask_user", "ask_model", "ask_roots", "grow", "touch"),
+}
+PORTIONS: Final = 5
+
+
+class Order(msgspec.Struct):
+    """What was ordered."""
+
+    dish: str
+    portions: int
+
+
+@KITCHEN.case("introduction")
+async def introduction(guest: Guest) -> None:
+    info = guest.client.server_info
+    assert info is not None
+    assert info.name == "kitchen"
+    assert guest.client.instructions == "Order something."
+    assert guest.client.capabilities.tools is not None
+
+
+@KITCHEN.case("tools: list")
+async def list_tools(guest: Guest) -> None:
+    tools = {tool.name: tool for tool in await guest.client.list_tools()}
+    assert set(tools) >= TOOLS, set(tools)
+    assert tools["add"].input_schema["required"] == ["a", "b"]
+    assert tools["add"].description == "Add two numbers."
+
+
+@KITCHEN.case("tools: call, text")
+async def call(guest: Guest) -> None:
+    assert (await guest.client.call_tool("add", {"a": 1, "b": 2})).text == "3"
+    odd = 'grüße, 世界 🍲 \u2028 \\ " \t\r\n\x7f'
+    assert (await guest.client.call_tool("echo", {"text": odd})).text == odd
+    large = "x" * 1_000_000
+    assert (await guest.client.call_tool("echo", {"text": large})).text == large
+
+
+@KITCHEN.case("tools: structured output", since="2025-06-18")
+async def structured(guest: Guest) -> None:
+    tools = {tool.name: tool for tool in await guest.client.list_tools()}
+    schema = tools["order"].output_schema
+    assert isinstance(schema, dict)
+    assert schema["type"] == "object"
+    result = await guest.client.call_tool("order", {"dish": "soup", "portions": 2}, result_type=Order)
+    assert result.data == Order("soup", 2)
+    assert (await guest.client.call_tool("add", {"a": 1, "b": 2})).data in ({"result": 3}, 3)
+
+
+@KITCHEN.case("tools: typed result from text")
+async def typed(guest: Guest) -> None:
+    result = await guest.client.call_tool("order", {"dish": "tea"}, result_type=Order, validate=False)
+    assert result.data == Order("tea", 1)
+
+
+@KITCHEN.case("tools: picture")
+async def media(guest: Guest) -> None:
+    (block,) = (await guest.client.call_tool("media")).content
+    assert isinstance(block, ImageContent)
+    assert block.mime_type == "image/png"
+
+
+@KITCHEN.case("tools: many at once")
+async def many(guest: Guest) -> None:
+    calls = (guest.client.call_tool("add", {"a": n, "b": 1}) for n in range(50))
+    assert [result.text for result in await asyncio.gather(*calls)] == [str(n + 1) for n in range(50)]
+
+
+@KITCHEN.case("errors: tool fails, arguments misfit")
+async def failures(guest: Guest) -> None:
+    assert "the oven is off" in await _tool_error(guest, "fail")
+    assert "portions" in await _tool_error(guest, "order", {"dish": "soup", "portions": "many"})
+    result = await guest.client.call_tool("fail", raise_on_error=False)
+    assert result.is_error
+
+
+@KITCHEN.case("errors: unknown tool, method, resource, prompt")
+async def unknown(guest: Guest) -> None:
+    client = guest.client
+    # The specification wants −32602; both versions of this peer answer with a result that says isError.
+    assert "nope" in await _tool_error(guest, "nope")
+    assert (await _refusal(client.request("kitchen/nope"))).code in {-32601, -32602}
+    missing = await _refusal(client.read_resource("config://nope"))
+    if guest.peer == "mcp-1.30.0":
+        # The specification wants −32002 (RES); this peer answers 0, its code for any failure.
+        assert missing.code == 0
+    else:
+        # −32602 is right in the stateless era; this peer sends it in sessions too, where −32002 is.
+        assert isinstance(missing, InvalidParams | ResourceNotFound)
+    assert isinstance(await _refusal(client.get_prompt("nope")), RPCError)
+    assert isinstance(await _refusal(client.get_prompt("greet")), RPCError)
+
+
+@KITCHEN.case("resources: list and read")
+async def resources(guest: Guest) -> None:
+    listed = {resource.uri: resource for resource in await guest.client.list_resources()}
+    assert set(listed) == {"config://app", "logo://png"}
+    assert listed["config://app"].mime_type == "application/json"
+    (text,) = (await guest.client.read_resource("config://app")).contents
+    assert text.text == '{"heat": 3}'
+    (blob,) = (await guest.client.read_resource("logo://png")).contents
+    assert blob.blob
+    assert blob.mime_type == "image/png"
+
+
+@KITCHEN.case("resources: templates")
+async def templates(guest: Guest) -> None:
+    (template,) = await guest.client.list_resource_templates()
+    assert template.uri_template == "users://{name}/profile"
+    (text,) = (await guest.client.read_resource("users://ann/profile")).contents
+    assert text.text == "profile of ann"
+
+
+@KITCHEN.case("prompts: list and get")
+async def prompts(guest: Guest) -> None:
+    (prompt,) = await guest.client.list_prompts()
+    assert [(a.name, bool(a.required)) for a in prompt.arguments or ()] == [("name", True), ("mood", False)]
+    (message,) = (await guest.client.get_prompt("greet", {"name": "Ann", "mood": "fine"})).messages
+    assert isinstance(message.content, TextContent)
+    assert message.content.text == "Hello Ann, in a fine mood"
+
+
+@KITCHEN.case("completion: prompt and template")
+async def completion(guest: Guest) -> None:
+    for ref in (PromptReference(name="greet"), ResourceReference(uri="users://{name}/profile")):
+        assert (await guest.client.complete(ref, "name", "an")).values == ["ann", "anton"]
+
+
+@KITCHEN.case("progress")
+async def progress(guest: Guest) -> None:
+    seen: list[Any] = []
+    result = await guest.client.call_tool(
+        "count", {"to": PORTIONS}, progress=lambda step: seen.append((step.progress, step.total))
+    )
+    assert result.text == "done"
+    assert seen == [(n, PORTIONS) for n in range(1, PORTIONS + 1)], seen
+
+
+@KITCHEN.case("log")
+async def log(guest: Guest) -> None:
+    await guest.client.set_log_level("info")
+    guest.logs.clear()
+    await guest.client.call_tool("count", {"to": 1})
+    await eventually(lambda: len(guest.logs) >= 2, "log")
+    assert [line.level for line in guest.logs] == ["info", "warning"]
+    assert guest.logs[0].data == "counted"
+
+
+@KITCHEN.case("log: only what was asked for", era="stateless")
+async def log_level(guest: Guest) -> None:
+    await guest.client.set_log_level("warning")
+    guest.logs.clear()
+    await guest.client.call_tool("count", {"to": 1})
+    await eventually(lambda: bool(guest.logs), "log")
+    assert [line.level for line in guest.logs] == ["warning"]
+
+
+@KITCHEN.case("sampling")
+async def sampling(guest: Guest) -> None:
+    guest.asked.clear()
+    assert (await guest.client.call_tool("ask_model")).text == "the soup"
+    (asked,) = guest.asked
+    assert isinstance(asked, CreateMessageParams)
+    assert asked.max_tokens == 100
+    assert asked.system_prompt == "Be brief."
+
+
+@KITCHEN.case("elicitation", since="2025-06-18")
+async def elicitation(guest: Guest) -> None:
+    guest.asked.clear()
+    assert (await guest.client.call_tool("ask_user")).text == "2 x soup"
+    (asked,) = guest.asked
+    assert isinstance(asked, ElicitParams)
+    assert set((asked.requested_schema or {})["properties"]) == {"dish", "portions"}
+
+
+@KITCHEN.case("roots")
+async def roots(guest: Guest) -> None:
+    assert (await guest.client.call_tool("ask_roots")).text == "file:///kitchen"
+    await guest.client.notify_roots_changed()
+
+
+@KITCHEN.case("tools: list changed")
+async def changed(guest: Guest) -> None:
+    await guest.client.call_tool("grow")
+    await eventually(lambda: guest.heard("notifications/tools/list_changed"), "notice")
+    assert "extra" in {tool.name for tool in await guest.client.list_tools()}
+    assert (await guest.client.call_tool("extra")).text == "extra"
+
+
+@KITCHEN.case("subscription")
+async def subscription(guest: Guest) -> None:
+    if guest.peer == "mcp-1.30.0":
+        # This peer declares `subscribe: false` whatever handlers it has; so we must not ask.
+        assert "resources.subscribe" in (await _not_declared(guest)).capability
+        return
+    await guest.client.subscribe("config://app")
+    await guest.client.call_tool("touch")
+    await eventually(lambda: guest.heard("notifications/resources/updated"), "notice")
+    await guest.client.unsubscribe("config://app")
+
+
+@KITCHEN.case("cancellation")
+async def cancellation(guest: Guest) -> None:
+    before = int((await guest.client.call_tool("cancelled")).text)
+    call = asyncio.create_task(guest.client.call_tool("slow"))
+    await eventually(lambda: "tools/call" in guest.client.pending.values(), "request")
+    await guest.client.ping()  # whatever was sent before has arrived
+    call.cancel()
+    await asyncio.wait([call])
+    assert call.cancelled()
+    await _dropped(guest, before)
+
+
+@KITCHEN.case("time-out tells the server")
+async def timeout(guest: Guest) -> None:
+    before = int((await guest.client.call_tool("cancelled")).text)
+    try:
+        await guest.client.call_tool("slow", timeout=0.2)
+    except TimeoutError:
+        pass
+    else:
+        raise AssertionError("there was no time-out")
+    await _dropped(guest, before)
+
+
+@KITCHEN.case("ping")
+async def ping(guest: Guest) -> None:
+    await guest.client.ping()
+
+
+async def _tool_error(guest: Guest, name: str, arguments: dict[str, Any] | None = None) -> str:
+    try:
+        await guest.client.call_tool(name, arguments)
+    except ToolError as error:
+        return str(error)
+    raise AssertionError(f"{name} did not fail")
+
+
+async def _dropped(guest: Guest, before: int) -> None:
+    for _ in range(100):
+        if int((await guest.client.call_tool("cancelled")).text) > before:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError("the server did not drop the call")
+
+
+async def _refusal(request: Any) -> RPCError:
+    try:
+        result = await request
+    except RPCError as error:
+        return error
+    raise AssertionError(f"it was not refused: {result}")
+
+
+async def _not_declared(guest: Guest) -> NotDeclared:
+    try:
+        await guest.client.subscribe("config://app")
+    except NotDeclared as error:
+        return error
+    raise AssertionError("it was not refused")

@@ -1,0 +1,191 @@
+"""The server of ours that clients of others drive: one of each thing that a server can offer.
+
+The peers' servers in `peers/` offer the same under the same names. Arguments are the revisions to speak; none
+means all of them.
+"""
+
+import asyncio
+import sys
+from dataclasses import dataclass
+from typing import Annotated
+
+from toolpost import Accepted, Audio, Context, File, Image, ResourceLink, Server, ToolError
+from toolpost.protocol.methods import DATES
+from toolpost.types import CreateMessageResult, PromptMessage, TextContent
+
+PIXEL = bytes.fromhex(
+    "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360f8cf"
+    "c000000301010018dd8db00000000049454e44ae426082"
+)
+SOUND = b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(28)
+
+server = Server(
+    "kitchen",
+    version="1.0",
+    title="The kitchen",
+    instructions="Order something.",
+    page_size=4,  # so that every client has to turn pages
+    revisions=sys.argv[1:] or DATES,
+)
+dropped: list[str] = []
+
+
+@dataclass
+class Order:
+    """What was ordered."""
+
+    dish: str
+    portions: int
+
+
+@server.tool
+def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@server.tool
+async def order(dish: Annotated[str, "what to eat"], portions: int = 1) -> Order:
+    """Order a dish."""
+    return Order(dish, portions)
+
+
+@server.tool
+def echo(text: str) -> str:
+    """Say the same."""
+    return text
+
+
+@server.tool
+def media() -> list[Image | Audio | File | ResourceLink]:
+    """One block of each kind."""
+    return [
+        Image(PIXEL),
+        Audio(SOUND),
+        File(b"hello", name="hello.txt", mime_type="text/plain"),
+        ResourceLink(uri="config://app", name="config"),
+    ]
+
+
+@server.tool
+def fail() -> str:
+    """Fail."""
+    raise ToolError("the oven is off")
+
+
+@server.tool
+async def count(to: int, ctx: Context) -> str:
+    """Count, with progress and a log."""
+    for n in range(1, to + 1):
+        await ctx.progress(n, to, f"at {n}")
+    await ctx.info("counted")
+    await ctx.warning({"counted": to})
+    # Both Node clients hear notices one turn of their loop late, and forget who wanted progress when the
+    # answer comes: what shares a chunk with the answer is lost to them. So it comes in a chunk of its own.
+    await asyncio.sleep(0.1)
+    return "done"
+
+
+@server.tool
+async def slow() -> str:
+    """Wait until somebody cancels."""
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        dropped.append("slow")
+        raise
+    return "never"
+
+
+@server.tool
+async def cancelled() -> str:
+    """How many calls were cancelled."""
+    return str(len(dropped))
+
+
+@server.tool
+async def ask_user(ctx: Context) -> str:
+    """Ask the user how many portions they want."""
+    answer = await ctx.elicit("What shall it be?", Order)
+    return f"{answer.data.portions} x {answer.data.dish}" if isinstance(answer, Accepted) else "nothing"
+
+
+@server.tool
+async def ask_model(ctx: Context) -> str:
+    """Ask the client's model."""
+    said: CreateMessageResult = await ctx.sample("What is good today?", max_tokens=100, system="Be brief.")
+    content = said.content
+    return content.text if isinstance(content, TextContent) else "no text"
+
+
+@server.tool
+async def ask_roots(ctx: Context) -> str:
+    """Ask for the client's roots."""
+    return " ".join(root.uri for root in await ctx.roots())
+
+
+@server.tool
+async def grow() -> str:
+    """Offer one tool more."""
+
+    def extra() -> str:
+        return "extra"
+
+    server.tool(name=f"extra{len(server.tools)}")(extra)
+    return "grown"
+
+
+@server.tool
+async def touch(ctx: Context) -> str:
+    """Say that the configuration has changed."""
+    await ctx.notify_resource_updated("config://app")
+    return "touched"
+
+
+@server.resource("config://app", mime_type="application/json")
+def config() -> str:
+    """The configuration."""
+    return '{"heat": 3}'
+
+
+@server.resource("logo://png", mime_type="image/png")
+def logo() -> bytes:
+    """The logo."""
+    return PIXEL
+
+
+@server.resource("users://{name}/profile", mime_type="text/plain")
+async def profile(name: str) -> str:
+    """The profile of a user."""
+    return f"profile of {name}"
+
+
+@server.prompt
+def greet(name: str, mood: str = "good") -> str:
+    """Greet somebody."""
+    return f"Hello {name}, in a {mood} mood"
+
+
+@server.prompt
+def talk(topic: str) -> list[PromptMessage]:
+    """A conversation."""
+    return [
+        PromptMessage("user", TextContent(f"Let us talk about {topic}")),
+        PromptMessage("assistant", TextContent("Gladly")),
+    ]
+
+
+@greet.complete("name")
+def names(value: str) -> list[str]:
+    """The names that begin like this."""
+    return [name for name in ("ann", "anton", "bob") if name.startswith(value)]
+
+
+@profile.complete("name")
+def users(value: str) -> list[str]:
+    """The users that begin like this."""
+    return [name for name in ("ann", "anton", "bob") if name.startswith(value)]
+
+
+if __name__ == "__main__":
+    server.run()

@@ -1,0 +1,153 @@
+"""The client of PyPI's `mcp` 1.x, as the contract wants to see it. Arguments: mode, revision, command."""
+
+import warnings
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+import anyio
+from mcp import ClientSession, McpError, StdioServerParameters, stdio_client, types
+from pydantic import AnyUrl, FileUrl
+
+import contract
+
+warnings.simplefilter("ignore")
+
+
+def plain(model: Any) -> dict[str, Any]:
+    """A model as it travels."""
+    return model.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+class Theirs:
+    """A connected client."""
+
+    def __init__(self) -> None:
+        self.logs: list[dict[str, Any]] = []
+        self.notices: list[str] = []
+        self.asked: list[dict[str, Any]] = []
+        self.session: Any = None
+
+    def settle(self, result: Any) -> None:
+        """Take down what the server said of itself."""
+        self.revision = str(result.protocolVersion)
+        self.server_info = plain(result.serverInfo)
+        self.instructions = result.instructions
+
+    async def sample(self, context: Any, params: Any) -> Any:
+        """What the model says."""
+        del context
+        self.asked.append(plain(params))
+        said = types.TextContent(type="text", text="the soup")
+        return types.CreateMessageResult(role="assistant", content=said, model="cook-1")
+
+    async def elicit(self, context: Any, params: Any) -> Any:
+        """What the user answers."""
+        del context
+        self.asked.append(plain(params))
+        return types.ElicitResult(action="accept", content={"dish": "soup", "portions": 2})
+
+    async def roots(self, context: Any) -> Any:
+        """The places that are open."""
+        del context
+        return types.ListRootsResult(roots=[types.Root(uri=FileUrl("file:///kitchen"))])
+
+    async def log(self, params: Any) -> None:
+        """Hear a line of the log."""
+        self.logs.append(plain(params))
+
+    async def hear(self, message: Any) -> None:
+        """Hear anything else."""
+        root = getattr(message, "root", message)
+        self.notices.append(getattr(root, "method", repr(message)))
+
+    async def _asked(self, request: Awaitable[Any]) -> dict[str, Any]:
+        try:
+            return plain(await request)
+        except McpError as error:
+            raise contract.Refused(error.error.code, error.error.message) from error
+
+    async def page(self, method: str, cursor: str | None) -> dict[str, Any]:
+        """One page of a list."""
+        ask = {
+            "tools/list": self.session.list_tools,
+            "resources/list": self.session.list_resources,
+            "resources/templates/list": self.session.list_resource_templates,
+            "prompts/list": self.session.list_prompts,
+        }[method]
+        return await self._asked(ask(params=types.PaginatedRequestParams(cursor=cursor)))
+
+    async def call(
+        self, name: str, arguments: dict[str, Any] | None = None, progress: Callable[..., Any] | None = None
+    ) -> dict[str, Any]:
+        """The result of a tool."""
+        return await self._asked(self.session.call_tool(name, arguments, progress_callback=progress))
+
+    async def cancel_call(self, name: str) -> None:
+        """Call a tool and cancel that. This client tells the server only if one writes the notice oneself."""
+        coming = self.session._request_id  # noqa: SLF001 - there is no other way to know the id
+        with anyio.move_on_after(0.3):
+            await self.session.call_tool(name)
+        params = types.CancelledNotificationParams(requestId=coming, reason="enough")
+        await self.session.send_notification(
+            types.ClientNotification(types.CancelledNotification(params=params))
+        )
+
+    async def read(self, uri: str) -> dict[str, Any]:
+        """What a resource holds."""
+        return await self._asked(self.session.read_resource(AnyUrl(uri)))
+
+    async def prompt(self, name: str, arguments: dict[str, str]) -> dict[str, Any]:
+        """A prompt."""
+        return await self._asked(self.session.get_prompt(name, arguments))
+
+    async def complete(self, kind: str, of: str, argument: str, value: str) -> dict[str, Any]:
+        """How an argument goes on."""
+        ref = (
+            types.PromptReference(type="ref/prompt", name=of)
+            if kind == "ref/prompt"
+            else types.ResourceTemplateReference(type="ref/resource", uri=of)
+        )
+        return await self._asked(self.session.complete(ref, {"name": argument, "value": value}))
+
+    async def set_level(self, level: str) -> None:
+        """Choose what is logged."""
+        await self.session.set_logging_level(level)
+
+    async def watched(self, uri: str, during: Callable[[], Awaitable[Any]]) -> None:
+        """Do something while a resource and the lists are watched; return when a notice about it came."""
+        await self.session.subscribe_resource(AnyUrl(uri))
+        await during()
+        for method in ("notifications/resources/updated", "notifications/tools/list_changed"):
+            await contract.eventually(lambda method=method: method in self.notices, method)
+        await self.session.unsubscribe_resource(AnyUrl(uri))
+
+    async def ping(self) -> None:
+        """Hear whether the server is there."""
+        await self.session.send_ping()
+
+
+async def main() -> None:
+    """Connect, and run the contract."""
+    _, expected, command, args = contract.arguments()
+    theirs = Theirs()
+    async with (
+        stdio_client(StdioServerParameters(command=command, args=args)) as (reading, writing),
+        ClientSession(
+            reading,
+            writing,
+            read_timeout_seconds=timedelta(seconds=20),
+            sampling_callback=theirs.sample,
+            elicitation_callback=theirs.elicit,
+            list_roots_callback=theirs.roots,
+            logging_callback=theirs.log,
+            message_handler=theirs.hear,
+        ) as session,
+    ):
+        theirs.session = session
+        theirs.settle(await session.initialize())
+        await contract.run(theirs, expected)
+
+
+if __name__ == "__main__":
+    anyio.run(main)
