@@ -46,6 +46,7 @@ async def serve_stdio(handler: Handler, *, limit: int = MAX_LINE, drain: float =
         try:
             await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
             if not serving.done():
+                handler.end_listens()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(drain):
                         await conversation.drain()

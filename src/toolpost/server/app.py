@@ -33,7 +33,6 @@ from toolpost.types.lifecycle import (
 from toolpost.types.prompts import (
     CompleteParams,
     CompleteResult,
-    Completion,
     GetPromptParams,
     GetPromptResult,
     ListPromptsResult,
@@ -367,11 +366,11 @@ class Server(Handler):
         """What is declared to clients: what is registered."""
         completes = any(handle.completes for handle in (*self.prompts, *self.templates))
         return ServerCapabilities(
-            tools=ListCapability(list_changed=True) if len(self.tools) else None,
+            tools=ListCapability(list_changed=True) if self.tools.used else None,
             resources=ResourcesCapability(list_changed=True, subscribe=True)
-            if len(self.resources) or len(self.templates)
+            if self.resources.used or self.templates.used
             else None,
-            prompts=ListCapability(list_changed=True) if len(self.prompts) else None,
+            prompts=ListCapability(list_changed=True) if self.prompts.used else None,
             completions={} if completes else None,
             logging={},
         )
@@ -433,8 +432,7 @@ class Server(Handler):
             handle, what = self.prompts.get(ref.name), f"prompt: {ref.name}"
         else:
             handle, what = self.templates.get(ref.uri), f"resource template: {ref.uri}"
-            if handle is None and self.resources.get(ref.uri) is not None:
-                return CompleteResult(completion=Completion(values=[]))
+            handle = handle or self.resources.get(ref.uri)
         if handle is None:
             raise InvalidParams(f"Unknown {what}")
         known = (params.context.arguments if params.context else None) or {}

@@ -35,6 +35,7 @@ class Handle(Generic[P, R]):
     """
 
     enabled: bool = True
+    __name__: str
 
     def __init__(self, name: str, fn: Callable[P, R], home: "Catalogue[Any]") -> None:
         self.name = name
@@ -109,6 +110,11 @@ class Catalogue(Generic[E]):
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
+
+    @property
+    def used(self) -> bool:
+        """Whether there was ever an entry. What was declared once stays so, be the list empty by now."""
+        return self._serial > 0
 
     def get(self, name: str) -> E | None:
         """The entry of this name, if there is one and it is enabled."""

@@ -127,7 +127,7 @@ class Context:
     Ask for it by annotation, under any name: `async def forecast(city: str, ctx: Context)`.
     """
 
-    __slots__ = ("_incoming", "_request", "_speaker", "lifespan", "server")
+    __slots__ = ("_incoming", "_request", "_speaker", "_state", "lifespan", "server")
 
     def __init__(
         self,
@@ -142,6 +142,7 @@ class Context:
         self._speaker = speaker
         self._incoming = incoming
         self._request: Request | None = None
+        self._state: dict[str, Any] | None = {} if incoming.peer.revision.stateless else None
 
     def __repr__(self) -> str:
         return f"<Context of {self._incoming.row.name}, id {self._incoming.id!r}>"
@@ -172,7 +173,7 @@ class Context:
     @property
     def state(self) -> dict[str, Any]:
         """A place of the session's own; in the stateless era it lives as long as the request."""
-        return self._speaker.state
+        return self._speaker.state if self._state is None else self._state
 
     @property
     def cancelled(self) -> bool:

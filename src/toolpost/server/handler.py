@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, Final, TypeAlias
 
 from toolpost.channel import Channel
-from toolpost.errors import InvalidParams
+from toolpost.errors import InvalidParams, RPCError
 from toolpost.protocol.connection import MAX_IN_FLIGHT, Connection
 from toolpost.protocol.events import NoticeReceived
 from toolpost.protocol.jsonrpc import Reader, Unfit
@@ -119,6 +119,7 @@ class Handler:
         self._users = 0
         self._living: tuple[AbstractAsyncContextManager[Any], Any] | None = None
         self._lock: asyncio.Lock | None = None
+        self._listens: set[Listen] = set()
 
     # ----------------------------------------------------------------- override what you serve
 
@@ -222,6 +223,11 @@ class Handler:
         """Tell everybody who watches this resource that it has changed."""
         self.announcer.updated(uri)
 
+    def end_listens(self) -> None:
+        """End the subscriptions of stateless clients, each with its result: we are about to leave."""
+        for listen in self._listens:
+            listen.end()
+
     async def read(self, uri: str, ctx: Context) -> list[ResourceContents]:
         """What a resource of ours holds, for a function that serves another request."""
         result = await self._read_resource(ctx, ReadResourceParams(uri=uri))
@@ -245,12 +251,28 @@ class Handler:
         return Result()
 
     async def _listen(self, ctx: Context, params: ListenParams) -> Result:
-        listen = Listen(ctx, self._honoured(params.notifications))
+        wishes = self._honoured(params.notifications)
+        wishes.resource_subscriptions = [
+            uri for uri in wishes.resource_subscriptions or () if await self._watches(uri, ctx)
+        ] or None
+        listen = Listen(ctx, wishes)
         self.announcer.join(listen)
+        self._listens.add(listen)
         try:
             return await listen.run()
         finally:
+            self._listens.discard(listen)
             self.announcer.leave(listen)
+            for uri in wishes.resource_subscriptions or ():
+                await self.unsubscribe(uri, ctx)
+
+    async def _watches(self, uri: str, ctx: Context) -> bool:
+        """Whether a resource can be watched; one that cannot is left out of what is acknowledged (SUB-5)."""
+        try:
+            await self.subscribe(uri, ctx)
+        except RPCError:
+            return False
+        return True
 
     def _honoured(self, wishes: SubscriptionFilter) -> SubscriptionFilter:
         """The part of a filter that we can serve."""

@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from toolpost.errors import InternalError, RateLimited, RPCError
 from toolpost.server.dispatch import Call, Next
+from toolpost.types.tools import CallToolParams
 
 __all__ = ["Concurrency", "Logging", "MaskErrors", "RateLimit", "Timeout"]
 
@@ -63,6 +64,7 @@ class RateLimit:
         calls: how many.
         seconds: in how much time.
         method: only requests of this method, such as "tools/call"; all of them otherwise.
+        tool: only calls of this tool.
         clock: what tells the time, in seconds.
     """
 
@@ -72,18 +74,20 @@ class RateLimit:
         seconds: float = 1.0,
         *,
         method: str | None = None,
+        tool: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._calls = calls
         self._refill = calls / seconds
-        self._method = method
+        self._method = "tools/call" if tool is not None else method
+        self._tool = tool
         self._clock = clock
         self._buckets: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
         """Serve the call unless its client has had its share."""
         counted = call.incoming and not call.notice and call.method not in _ALWAYS
-        if counted and self._method in (None, call.method):
+        if counted and self._method in (None, call.method) and self._tool in (None, _tool(call)):
             self._take(call.context.conversation)
         return await next(call)
 
@@ -96,6 +100,10 @@ class RateLimit:
             self._buckets[client] = (left, now)
             raise RateLimited(f"Too many requests: try again in {wait:.1f} s", {"retryAfter": round(wait, 3)})
         self._buckets[client] = (left - 1, now)
+
+
+def _tool(call: Call) -> str | None:
+    return call.params.name if isinstance(call.params, CallToolParams) else None
 
 
 class Logging:

@@ -28,11 +28,12 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class ServedResource(Handle[P, R]):
-    """A resource of a server; its function takes no arguments but a context."""
+class ServedResource(Handle[P, R], Completes):
+    """A resource of a server; its function takes no arguments but a context, so none can be completed."""
 
     def __init__(self, resource: Resource, bound: Bound, home: Catalogue[Any], work: Work) -> None:
         super().__init__(resource.uri, bound.fn, home)
+        Completes.__init__(self, ())
         self.resource = resource
         self._bound = bound
         self._work = work

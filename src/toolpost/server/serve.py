@@ -71,7 +71,10 @@ class Conversation:
         self.handler.announcer.join(self)
         try:
             while True:
-                for event in self.connection.receive(await self.channel.receive()):
+                data = await self.channel.receive()
+                if self.connection.peer is None:  # no session, to which what was declared is a promise
+                    self.connection.party = self.handler.party
+                for event in self.connection.receive(data):
                     await self._heed(event)
         except ChannelClosed as error:
             logger.debug("conversation over: %s", error)
@@ -130,6 +133,10 @@ class Conversation:
             data = failed(self.connection, incoming, error)
             if data is not None:
                 await self.send(data, incoming.id)
+            return
+        if incoming.row.name == "initialize":
+            # Nothing else is read until the handshake is answered: a client may have sent more already.
+            await self._finish(incoming, begun)
             return
         task = asyncio.create_task(self._finish(incoming, begun))
         self._serving[incoming.id] = task

@@ -25,6 +25,11 @@ __all__ = ["ServedTool", "tool_error"]
 
 logger: Final = logging.getLogger("toolpost.server")
 
+MAX_NAME: Final = 128
+"""Letters in a name, by the specification (TOOL-7)."""
+
+_NAME: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
+
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -40,6 +45,9 @@ class ServedTool(Handle[P, R]):
         work: the threads for functions that are not async.
         timeout: seconds that a call may take.
         debug: tell the model what went wrong inside; otherwise that is only logged.
+
+    Raises:
+        ValueError: clients may refuse such a name (TOOL-7, TOOL-8).
     """
 
     def __init__(
@@ -53,6 +61,11 @@ class ServedTool(Handle[P, R]):
         timeout: float | None = None,
         debug: bool = False,
     ) -> None:
+        if not 0 < len(tool.name) <= MAX_NAME or not _NAME.issuperset(tool.name):
+            raise ValueError(
+                f"{tool.name!r} cannot be the name of a tool: "
+                f"it takes 1 to {MAX_NAME} of the letters A-Z and a-z, digits, '_', '-' and '.'"
+            )
         super().__init__(tool.name, bound.fn, home)
         self.tool = tool
         self.timeout = timeout
@@ -63,7 +76,9 @@ class ServedTool(Handle[P, R]):
 
     def shown(self, structured: str | None) -> Tool:
         """The tool, its output schema in the shape that the peer takes."""
-        if structured == "any" or self.tool.output_schema is None or not self._returns.wrapped:
+        if structured == "any" or self.tool.output_schema is None:
+            return self.tool
+        if structured is not None and not self._returns.wrapped:
             return self.tool
         tool = copy(self.tool)
         tool.output_schema = self._returns.wrapped_schema if structured else None
@@ -95,12 +110,10 @@ class ServedTool(Handle[P, R]):
 
     async def call(self, context: Context, params: CallToolParams) -> CallToolResult:
         """The result of a call. An `RPCError` is the only exception of the function's that comes through."""
+        limit = asyncio.timeout(self.timeout)
         try:
-            if self.timeout is None:
+            async with limit:
                 value = await self._run(context, params.arguments)
-            else:
-                async with asyncio.timeout(self.timeout):
-                    value = await self._run(context, params.arguments)
             return self._returns.convert(value, wrap=context.wraps)
         except RPCError:
             raise
@@ -111,7 +124,7 @@ class ServedTool(Handle[P, R]):
         except ToolError as error:
             return tool_error(str(error))
         except TimeoutError as error:
-            return self._late() if self.timeout is not None else self._broken(error)
+            return self._late() if limit.expired() else self._broken(error)
         except BaseException as error:  # noqa: BLE001 - whatever the function raises stays with its call
             return self._broken(error)
 

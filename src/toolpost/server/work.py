@@ -41,7 +41,10 @@ class Work:
         if not crew.idle.acquire(blocking=False) and crew.size < self._most:
             crew.size += 1
             threading.Thread(target=crew.serve, name=f"toolpost-{crew.size}", daemon=True).start()
-        return await future
+        value, error = await future
+        if error is not None:
+            raise error
+        return value
 
     def close(self) -> None:
         """Let the threads end once they are done; nobody waits for them. New calls get new threads."""
@@ -65,9 +68,6 @@ class _Crew:
             value, error = None, None
             try:
                 value = call()
-            except StopIteration as stop:  # no future can carry one
-                error = RuntimeError("the function raised StopIteration")
-                error.__cause__ = stop
             except BaseException as raised:  # noqa: BLE001 - whatever it is, it belongs to the caller
                 error = raised
             self.idle.release()
@@ -77,9 +77,6 @@ class _Crew:
 
 
 def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
-    if future.done():
-        return  # cancelled: nobody waits any more
-    if error is None:
-        future.set_result(value)
-    else:
-        future.set_exception(error)
+    if not future.done():  # otherwise cancelled: nobody waits any more
+        # An exception travels as a value: thrown into a task, some kinds of it would end the task unheard.
+        future.set_result((value, error))
