@@ -17,7 +17,7 @@ from toolpost.protocol.methods import DATES
 from transports.leftovers import PATIENCE
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def temporary(tmp_path_factory):
     """A folder for temporary files that nobody else uses, for us and for the servers that we start."""
     folder = str(tmp_path_factory.mktemp("temporary"))
@@ -27,9 +27,9 @@ def temporary(tmp_path_factory):
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def runner(temporary):
-    """The loop of all cases: clients that are shared live in it."""
+    """The loop of a module: clients that are shared live in it."""
     gc.collect()
     gc.freeze()  # all that is there now stays: looking through it after each case would take most of the time
     with asyncio.Runner() as runner:
@@ -37,9 +37,9 @@ def runner(temporary):
     gc.unfreeze()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def shared(runner):
-    """The clients that cases share."""
+    """The clients that the cases of a module share."""
     shared = Shared()
     yield shared
     runner.run(shared.stack.aclose())
@@ -90,7 +90,7 @@ def link(runner, shared, held, revision, transport):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function):
-    """Run a case that is a coroutine in the loop of all cases."""
+    """Run a case that is a coroutine in the loop of its module."""
     if not inspect.iscoroutinefunction(pyfuncitem.obj):
         return None
     names = inspect.signature(pyfuncitem.obj).parameters

@@ -1,6 +1,6 @@
 """Connected clients for the cases: over memory or stdio, in one revision, shared where state allows.
 
-A shared client lives as long as the test run, with all that belongs to it: `Holdings` knows what that is, so
+A shared client lives as long as its module, with all that belongs to it: `Holdings` knows what that is, so
 that everything else can be found to be left behind. How a case is chosen is told in `features`.
 """
 

@@ -11,8 +11,6 @@ from toolpost import Accepted, Cancelled, Context, Declined, Server, SyncContext
 from toolpost.errors import MCPError
 from toolpost.types import TextContent
 
-logging.getLogger("toolpost").setLevel(logging.CRITICAL)
-
 server = Server("asking", limit=100)
 started: list[str] = []
 ended: list[str] = []
@@ -202,4 +200,5 @@ def seen(which: Literal["started", "ended"]) -> list[str]:
 
 
 if __name__ == "__main__":
+    logging.getLogger("toolpost").setLevel(logging.CRITICAL)  # what breaks here breaks on purpose
     server.run()

@@ -29,8 +29,6 @@ from toolpost import (
     ToolError,
 )
 
-logging.getLogger("toolpost").setLevel(logging.CRITICAL)  # what breaks here breaks on purpose
-
 PNG = b"\x89PNG\r\n\x1a\n"
 WAV = b"RIFF\0\0\0\0WAVE"
 
@@ -278,4 +276,5 @@ async def own_timeout() -> str:
 
 
 if __name__ == "__main__":
+    logging.getLogger("toolpost").setLevel(logging.CRITICAL)  # what breaks here breaks on purpose
     server.run()

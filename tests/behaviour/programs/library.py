@@ -6,8 +6,6 @@ from typing import Any
 from toolpost import Context, Icon, Image, InvalidParams, ResourceContents, Server
 from toolpost.types import Completion, PromptMessage, TextContent
 
-logging.getLogger("toolpost").setLevel(logging.CRITICAL)
-
 PNG = b"\x89PNG\r\n\x1a\n"
 
 server = Server("library", page_size=2)
@@ -106,4 +104,5 @@ def times(value: str) -> Completion:
 
 
 if __name__ == "__main__":
+    logging.getLogger("toolpost").setLevel(logging.CRITICAL)  # what breaks here breaks on purpose
     server.run()

@@ -10,8 +10,6 @@ import time
 
 from toolpost import Context, Server
 
-logging.getLogger("toolpost").setLevel(logging.CRITICAL)
-
 server = Server("rough")
 
 
@@ -70,5 +68,6 @@ def number() -> int:
 
 
 if __name__ == "__main__":
+    logging.getLogger("toolpost").setLevel(logging.CRITICAL)  # what breaks here breaks on purpose
     print("stray before the start")  # noqa: T201 - that is the point
     server.run()

@@ -5,8 +5,6 @@ from typing import Any
 
 from toolpost import Context, Server, SyncContext
 
-logging.getLogger("toolpost").setLevel(logging.CRITICAL)
-
 server = Server("shifting")
 
 
@@ -70,4 +68,5 @@ def touch_sync(uri: str, ctx: SyncContext) -> str:
 
 
 if __name__ == "__main__":
+    logging.getLogger("toolpost").setLevel(logging.CRITICAL)  # what breaks here breaks on purpose
     server.run()
