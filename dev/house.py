@@ -6,19 +6,16 @@ pyright and import-linter can check is left to them. Run as `python dev/house.py
 
 import ast
 import io
-import os
 import re
-import shutil
 import subprocess
 import sys
 import tokenize
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Final, NamedTuple
-from urllib.parse import unquote
+from typing import Final
+
+from pages import links
+from tree import File, Finding, Tree
 
 # --------------------------------------------------------------------- what the rules say
 
@@ -41,9 +38,12 @@ LONGER_DOCSTRINGS: Final = {
 REVISIONS_LIVE_IN: Final = frozenset(
     {"src/toolpost/protocol/methods.py", "src/toolpost/protocol/revisions.py"}
 )
-REVISION: Final = re.compile(r"20\d\d-\d\d-\d\d")
-ORDERED_WORDS: Final = frozenset({"date", "revision"})
+DATE: Final = re.compile(r"\s*(?=-*\d)(?=\d*-)[\d-]+\s*")
+"""A date, or a piece that one could be put together from: digits and hyphens, some of each."""
+
+ORDERED_WORDS: Final = frozenset({"DATES", "date", "protocol_version", "revision"})
 ORDERING: Final = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
+ORDERING_CALLS: Final = frozenset({"max", "min", "sorted"})
 
 EMPTY_MODULE: Final = re.compile(r"(?:^|_)(?:base|common|helpers?|impl|manager|shared|utils?)$|_handler$")
 EMPTY_CLASS: Final = re.compile(r"(?:Helpers?|Impl|Manager|Utils?|(?<=[A-Za-z0-9])Handler)$")
@@ -60,100 +60,13 @@ MACHINE_WORDS: Final = {
 }
 
 EXCUSE: Final = re.compile(r"#\s*((?:[\w-]+:\s*)?noqa|(?:type|pyright):\s*ignore|pragma:\s*no \w+)")
-REASON: Final = re.compile(r" - \S")
+REASON: Final = re.compile(r" - .*\w{3}")
+WHOLE_FILE: Final = re.compile(r"\s*#\s*(pyright:|type:\s*ignore)")
+"""On a line of its own, such a comment loosens or silences the type checker for all of the file."""
+
 SKIPS: Final = frozenset({"importorskip", "skip", "skipif", "xfail"})
-
-NOT_OURS: Final = frozenset({"__pycache__", "build", "dist", "site"})
-"""Folders that are made, not written. Used, with hidden ones, only where git cannot be asked."""
-
-# --------------------------------------------------------------------- what the rules read
-
-
-class Finding(NamedTuple):
-    """What breaks a rule, and what to do about it."""
-
-    path: str
-    line: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.text}"
-
-
-@dataclass(frozen=True)
-class File:
-    """A text file, parsed when a rule asks."""
-
-    path: str
-    text: str
-
-    @cached_property
-    def tree(self) -> ast.Module:
-        """The syntax tree of a Python file."""
-        return ast.parse(self.text, self.path)
-
-    @property
-    def stem(self) -> str:
-        """The name of the file without folder and ending."""
-        return Path(self.path).stem
-
-    def find(self, line: int, text: str) -> Finding:
-        """A finding in this file."""
-        return Finding(self.path, line, text)
-
-
-class Tree:
-    """The text files of a repository.
-
-    Args:
-        root: its folder.
-    """
-
-    def __init__(self, root: Path) -> None:
-        self.root = root.resolve()
-        self.files = [
-            File(path, text) for path in _paths(self.root) if (text := _text(self.root / path)) is not None
-        ]
-
-    @property
-    def python(self) -> list[File]:
-        """All Python files."""
-        return [file for file in self.files if file.path.endswith(".py")]
-
-    @property
-    def source(self) -> list[File]:
-        """The Python files that are shipped."""
-        return [file for file in self.python if file.path.startswith("src/")]
-
-    @property
-    def pages(self) -> list[File]:
-        """The Markdown files."""
-        return [file for file in self.files if file.path.endswith(".md")]
-
-
-def _paths(root: Path) -> list[str]:
-    """The files that git has or would take; where git cannot say, all files but hidden and made ones."""
-    git = shutil.which("git")
-    if git:
-        command = [git, "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-        listed = subprocess.run(command, check=False, capture_output=True)
-        if listed.returncode == 0:
-            paths = set(listed.stdout.decode().split("\0"))
-            return sorted(path for path in paths if (root / path).is_file())
-    found: list[str] = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in NOT_OURS and not name.startswith(".")]
-        found += [Path(folder, name).relative_to(root).as_posix() for name in names]
-    return sorted(found)
-
-
-def _text(path: Path) -> str | None:
-    """The text of a file; None for one that is not text."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError:
-        return None
-
+REASON_WORDS: Final = 2
+"""A reason of fewer words than this explains nothing."""
 
 # --------------------------------------------------------------------- the rules: modules
 
@@ -197,15 +110,13 @@ def names(tree: Tree) -> Iterator[Finding]:
 
 
 def revision_literals(tree: Tree) -> Iterator[Finding]:
-    """The date of a revision is written in two modules only."""
-    for file in tree.source:
-        if file.path in REVISIONS_LIVE_IN:
-            continue
+    """The date of a revision is written in two modules only, nor is it put together elsewhere."""
+    for file in _ignorant(tree):
         for node in ast.walk(file.tree):
             value = node.value if isinstance(node, ast.Constant) else None
             if isinstance(value, bytes):
                 value = value.decode("latin-1")
-            if isinstance(node, ast.Constant) and isinstance(value, str) and REVISION.fullmatch(value):
+            if isinstance(node, ast.Constant) and isinstance(value, str) and DATE.fullmatch(value):
                 yield file.find(
                     node.lineno, f"revision {value} as a literal; ask the revision's record for a fact"
                 )
@@ -213,20 +124,54 @@ def revision_literals(tree: Tree) -> Iterator[Finding]:
 
 def revision_order(tree: Tree) -> Iterator[Finding]:
     """Revisions are ordered in two modules only; elsewhere the record says what holds."""
-    for file in tree.source:
-        if file.path in REVISIONS_LIVE_IN:
-            continue
-        for node in ast.walk(file.tree):
-            if isinstance(node, ast.Compare) and any(isinstance(operator, ORDERING) for operator in node.ops):
-                words = {_last_word(operand) for operand in (node.left, *node.comparators)}
-                for word in sorted(words & ORDERED_WORDS):
-                    yield file.find(node.lineno, f"orders by `{word}`; ask the revision's record for a fact")
+    for file in _ignorant(tree):
+        dates = ORDERED_WORDS | set(_called_otherwise(file.tree))
+        for node in (node for node in ast.walk(file.tree) if isinstance(node, ast.expr)):
+            for word in sorted({_date(operand) for operand in _ordered(node)} & dates):
+                yield file.find(node.lineno, f"orders by `{word}`; ask the revision's record for a fact")
 
 
-def _last_word(node: ast.expr) -> str:
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    return node.id if isinstance(node, ast.Name) else ""
+def _ignorant(tree: Tree) -> Iterator[File]:
+    """The modules that may not know when a revision is from."""
+    return (file for file in tree.source if file.path not in REVISIONS_LIVE_IN)
+
+
+def _ordered(node: ast.expr) -> list[ast.expr]:
+    """What an expression puts in order."""
+    match node:
+        case ast.Compare() if any(isinstance(operator, ORDERING) for operator in node.ops):
+            return [node.left, *node.comparators]
+        case ast.Call(func=ast.Name(id=name)) if name in ORDERING_CALLS:
+            return node.args
+        case _:
+            return []
+
+
+def _called_otherwise(module: ast.Module) -> Iterator[str]:
+    """The names that a module gives to dates."""
+    for node in ast.walk(module):
+        match node:
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+                | ast.NamedExpr(target=ast.Name(id=name), value=value)
+            ) if _date(value) in ORDERED_WORDS:
+                yield name
+            case _:
+                pass
+
+
+def _date(node: ast.expr) -> str:
+    """The last word of an expression, behind which stand an index and the call of a method at most."""
+    match node:
+        case ast.Attribute(attr=word) | ast.Name(id=word):
+            return word
+        case ast.Subscript(value=inner) | ast.Call(func=ast.Attribute(value=inner)):
+            return _date(inner)
+        case ast.NamedExpr(value=inner):
+            return _date(inner)
+        case _:
+            return ""
 
 
 # --------------------------------------------------------------------- the rules: exports
@@ -307,63 +252,6 @@ def package_exports(tree: Tree) -> Iterator[Finding]:
 # --------------------------------------------------------------------- the rules: words
 
 
-LINK: Final = re.compile(r"\]\(\s*<?([^()\s<>]+)|^\[[^\]]+\]:\s+<?([^\s<>]+)")
-SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]*:|//", re.IGNORECASE)
-HEADING: Final = re.compile(r"#{1,6}\s+(.*)")
-INLINE_CODE: Final = re.compile(r"`[^`]*`")
-
-
-def links(tree: Tree) -> Iterator[Finding]:
-    """Every relative link leads to a file of the repository, and its anchor to a heading."""
-    headings = {file.path: _anchors(file.text) for file in tree.pages}
-    for file in tree.pages:
-        for number, line in _prose(file.text):
-            for match in LINK.finditer(INLINE_CODE.sub("", line)):
-                target = match[1] or match[2]
-                if not SCHEME.match(target):
-                    problem = _dead(tree.root, file.path, unquote(target), headings)
-                    if problem:
-                        yield file.find(number, f"the link to {target} is dead: {problem}")
-
-
-def _dead(root: Path, page: str, target: str, headings: dict[str, set[str]]) -> str | None:
-    name, _, anchor = target.partition("#")
-    goal = (root / page).parent.joinpath(name).resolve() if name else root / page
-    if not goal.is_relative_to(root):
-        return "it leaves the repository; name the place in words"
-    if not goal.exists():
-        return "there is no such file; correct or remove it"
-    if anchor and anchor not in headings.get(goal.relative_to(root).as_posix(), set()):
-        return "there is no such heading; correct or remove the anchor"
-    return None
-
-
-def _anchors(text: str) -> set[str]:
-    """The anchors of a page, made from its headings as GitHub makes them."""
-    counts: Counter[str] = Counter()
-    anchors: set[str] = set()
-    for _, line in _prose(text):
-        if heading := HEADING.match(line):
-            words = re.sub(r"\]\([^)]*\)", "]", heading[1].rstrip(" #")).lower()
-            slug = re.sub(r"[^\w\- ]", "", words).replace(" ", "-")
-            anchors.add(f"{slug}-{counts[slug]}" if counts[slug] else slug)
-            counts[slug] += 1
-    return anchors
-
-
-def _prose(text: str) -> Iterator[tuple[int, str]]:
-    """The numbered lines of a page that stand outside of code blocks."""
-    fence = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        mark = line.strip()[:3]
-        if fence:
-            fence = "" if mark == fence else fence
-        elif mark in {"```", "~~~"}:
-            fence = mark
-        else:
-            yield number, line
-
-
 def machine_words(tree: Tree) -> Iterator[Finding]:
     """Nothing in the repository knows the machine that it was written on."""
     for pattern, advice in MACHINE_WORDS.items():
@@ -374,21 +262,34 @@ def machine_words(tree: Tree) -> Iterator[Finding]:
 
 
 def excuses(tree: Tree) -> Iterator[Finding]:
-    """Whoever silences a check or skips a test says why, in the same place."""
+    """Whoever silences a check or skips a test says why, in the same place, and silences no whole file."""
     for file in tree.python:
         for token in tokenize.generate_tokens(io.StringIO(file.text).readline):
-            excuse = EXCUSE.search(token.string) if token.type == tokenize.COMMENT else None
-            if excuse and not REASON.search(token.string, excuse.end()):
+            if token.type != tokenize.COMMENT:
+                continue
+            excuse = EXCUSE.search(token.string)
+            if WHOLE_FILE.match(token.line):
+                yield file.find(token.start[0], "loosens the types of a whole file; excuse a single line")
+            elif excuse and not REASON.search(token.string, excuse.end()):
                 yield file.find(token.start[0], f"`{excuse[1]}` without a reason; write ` - why` behind it")
-        calls = [node for node in ast.walk(file.tree) if isinstance(node, ast.Call)]
-        reasoned = {
-            id(call.func) for call in calls if any(keyword.arg == "reason" for keyword in call.keywords)
-        }
-        for node in ast.walk(file.tree):
+        nodes = list(ast.walk(file.tree))
+        reasoned = {id(node.func) for node in nodes if isinstance(node, ast.Call) and _has_reason(node)}
+        for node in nodes:
             if isinstance(node, ast.Attribute) and node.attr in SKIPS and id(node) not in reasoned:
                 owner = ast.unparse(node.value)
                 if owner in {"pytest", "pytest.mark"}:
-                    yield file.find(node.lineno, f"`{owner}.{node.attr}` without a reason; give it `reason=`")
+                    yield file.find(
+                        node.lineno, f"`{owner}.{node.attr}` without a reason; say in `reason=` why, in words"
+                    )
+
+
+def _has_reason(call: ast.Call) -> bool:
+    """Whether a call says why; what only a run can tell is taken for a reason."""
+    for keyword in call.keywords:
+        if keyword.arg == "reason":
+            value = keyword.value.value if isinstance(keyword.value, ast.Constant) else "made up later"
+            return isinstance(value, str) and len(value.split()) >= REASON_WORDS
+    return False
 
 
 # --------------------------------------------------------------------- all together

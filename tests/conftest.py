@@ -16,7 +16,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 import specification
 
-pytest_plugins = ["proof"]
+pytest_plugins = ["proof", "blocking"]
 
 _HYPOTHESIS = Path(__file__).resolve().parents[1] / ".cache" / "hypothesis"
 
@@ -36,9 +36,8 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 @pytest.fixture(scope="session")
 def spec() -> Path:
     """The folder of the specification. Where it must be there, `proof.py` has stopped the run already."""
-    absence = specification.absence()
-    if absence:
-        pytest.skip(reason=absence)
+    if specification.absence():
+        pytest.skip(reason="needs the specification; the end of the run says how to get it")
     return specification.folder()
 
 

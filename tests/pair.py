@@ -11,13 +11,18 @@ from toolpost.protocol.revisions import REVISIONS, Revision
 from toolpost.types import (
     ClientCapabilities,
     ClientTasksCapability,
+    ClientTasksRequests,
     ElicitationCapability,
+    ElicitationTasks,
     Implementation,
     ListCapability,
     ResourcesCapability,
     SamplingCapability,
+    SamplingTasks,
     ServerCapabilities,
     ServerTasksCapability,
+    ServerTasksRequests,
+    ToolsTasks,
 )
 
 __all__ = ["CLIENT", "SERVER", "Pair", "arrived", "open_pair"]
@@ -28,7 +33,13 @@ CLIENT = Party(
         roots=ListCapability(list_changed=True),
         sampling=SamplingCapability(context={}, tools={}),
         elicitation=ElicitationCapability(form={}, url={}),
-        tasks=ClientTasksCapability(list={}, cancel={}),
+        tasks=ClientTasksCapability(
+            list={},
+            cancel={},
+            requests=ClientTasksRequests(
+                sampling=SamplingTasks(create_message={}), elicitation=ElicitationTasks(create={})
+            ),
+        ),
         extensions={"com.example/x": {}},
     ),
 )
@@ -40,7 +51,7 @@ SERVER = Party(
         prompts=ListCapability(list_changed=True),
         completions={},
         logging={},
-        tasks=ServerTasksCapability(list={}, cancel={}),
+        tasks=ServerTasksCapability(list={}, cancel={}, requests=ServerTasksRequests(ToolsTasks({}))),
         extensions={"com.example/x": {}},
     ),
 )
@@ -82,7 +93,7 @@ def open_pair(date: str, client: Party = CLIENT, server: Party = SERVER) -> Pair
     ours, theirs = Connection(client, revision=REVISIONS[date]), Connection(server)
     outgoing = ERAS[ours.revision.era].open(ours)
     incoming = arrived(theirs.receive(outgoing.data))
-    answer = theirs.reply(incoming.id, theirs.introduce(incoming, "Be kind."))
+    answer = theirs.reply(incoming.id, theirs.party.introduce(incoming.peer.revision, "Be kind."))
     assert answer is not None
     ours.receive(answer)
     opening = (outgoing.data, answer)

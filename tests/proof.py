@@ -20,7 +20,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "requirement_sections",
         "sections of REQUIREMENTS.md in the summary, unless --requirements names others",
         type="args",
-        default=["MSG", "ERR", "META", "HDR"],
+        default=[],
     )
     parser.getgroup("requirements").addoption(
         "--requirements",
@@ -99,16 +99,25 @@ class Proof:
         elif report.passed and report.when == "call" and not hasattr(report, "wasxfail"):
             self.passed.update(ids)
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> Generator[None]:
+        yield  # first the list of skips and failures, which may be long: what is to be done stands last
         if not self.sections or terminalreporter.config.getoption("collectonly"):
             return
+        if self.absence:
+            skipped = len(terminalreporter.stats.get("skipped", ()))
+            terminalreporter.section(f"{skipped} tests skipped", sep="!", yellow=True, bold=True)
+            terminalreporter.line(self.absence, yellow=True, bold=True)
+            return
         terminalreporter.section("rules of the specification")
-        for line in [self.absence] if self.absence else map(self._line, self.sections):
-            terminalreporter.line(line)
+        for section in self.sections:
+            self._tell(section, terminalreporter)
 
-    def _line(self, section: str) -> str:
+    def _tell(self, section: str, terminalreporter: pytest.TerminalReporter) -> None:
         ids = self.rules[section]
-        proven = self.passed - self.failed
+        proven = [id_ for id_ in ids if id_ in self.passed - self.failed]
         open_ = [id_ for id_ in ids if id_ not in proven]
-        tail = f"; not proven: {' '.join(open_)}" if open_ else ""
-        return f"{section} {len(ids) - len(open_)}/{len(ids)} proven{tail}"
+        terminalreporter.line(f"{section} {len(proven)}/{len(ids)} proven", bold=True)
+        for word, some in (("proven", proven), ("not proven", open_)):
+            if some:
+                terminalreporter.line(f"  {word}: {' '.join(some)}")

@@ -58,7 +58,16 @@ def test_a_rule_is_proven_by_a_pass_and_no_failure(pytester, workers):
     pytester.makepyfile(TESTS)
     result = pytester.runpytest("--requirements=all", *workers)
     result.assert_outcomes(passed=3, failed=1)
-    result.stdout.fnmatch_lines(["AA 0/2 proven; not proven: AA-1 AA-2", "BB 1/1 proven"])
+    result.stdout.fnmatch_lines(
+        ["AA 0/2 proven", "  not proven: AA-1 AA-2", "BB 1/1 proven", "  proven: BB-1"], consecutive=True
+    )
+
+
+def test_proven_rules_are_listed_and_so_are_the_others(pytester):
+    pytester.makepyfile("import pytest\n@pytest.mark.requirement('AA-2')\ndef test(): pass")
+    pytester.runpytest().stdout.fnmatch_lines(
+        ["AA 1/2 proven", "  proven: AA-2", "  not proven: AA-1"], consecutive=True
+    )
 
 
 @pytest.mark.parametrize(
@@ -74,7 +83,7 @@ def test_a_rule_is_proven_by_a_pass_and_no_failure(pytester, workers):
 )
 def test_only_a_plain_pass_proves(pytester, body):
     pytester.makepyfile(f"import pytest\npytestmark = pytest.mark.requirement('AA-1')\n{body}\n")
-    pytester.runpytest().stdout.fnmatch_lines(["AA 0/2 proven; not proven: AA-1 AA-2"])
+    pytester.runpytest().stdout.fnmatch_lines(["AA 0/2 proven", "  not proven: AA-1 AA-2"])
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "two workers"])
@@ -123,11 +132,19 @@ def test_an_unknown_section_is_refused(pytester):
 def test_a_missing_specification_leaves_the_marks_unchecked_and_says_so(pytester, monkeypatch, tmp_path):
     monkeypatch.delenv("TOOLPOST_SPEC")
     monkeypatch.setattr(specification, "_BESIDE", tmp_path)
-    pytester.makepyfile("import pytest\n@pytest.mark.requirement('ZZ-9')\ndef test(): pass\n")
-    result = pytester.runpytest_inprocess()
-    result.assert_outcomes(passed=1)
+    pytester.makepyfile(
+        "import pytest\n@pytest.mark.requirement('ZZ-9')\ndef test(): pass\n"
+        "def test_skipped(): pytest.skip(reason='no specification')\n"
+    )
+    result = pytester.runpytest_inprocess("-ra")
+    result.assert_outcomes(passed=1, skipped=1)
     result.stdout.fnmatch_lines(
-        ["the specification is missing: *; set TOOLPOST_SPEC to the folder that has it"]
+        [
+            "SKIPPED *",
+            "*!! 1 tests skipped !!*",
+            "the specification is missing: *; set TOOLPOST_SPEC to the folder that has it",
+            "*1 passed, 1 skipped*",
+        ]
     )
 
 

@@ -8,12 +8,10 @@ import asyncio
 import contextlib
 import logging
 import signal
-from collections.abc import Callable
+from functools import partial
 from typing import Final
 
-from toolpost.errors import InvalidRequest
-from toolpost.protocol import jsonrpc
-from toolpost.protocol.framing import MAX_LINE
+from toolpost.protocol.framing import MAX_LINE, Oversize
 from toolpost.server.handler import Handler
 from toolpost.server.serve import Conversation
 from toolpost.transports.stdio import own_stdio
@@ -26,21 +24,20 @@ DRAIN: Final = 5.0
 """Seconds that requests which are being served get to finish when the server is told to stop."""
 
 
-async def serve_stdio(handler: Handler, *, limit: int = MAX_LINE, drain: float = DRAIN) -> None:
+async def serve_stdio(handler: Handler, *, max_line: int = MAX_LINE, drain: float = DRAIN) -> None:
     """Serve one client over our own stdin and stdout, until it closes them or we are told to stop.
 
-    SIGINT and SIGTERM let running requests finish for `drain` seconds, then end them.
+    Args:
+        handler: what serves.
+        max_line: the longest message to read, in bytes. A longer request is refused.
+        drain: seconds that running requests get to finish after SIGINT or SIGTERM.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     told = [number for number in (signal.SIGINT, signal.SIGTERM) if _listen(loop, number, stop)]
-    lost: list[Callable[[int], object]] = []
-    async with (
-        handler.alive() as lifespan,
-        own_stdio(limit, oversized=lambda size: [tell(size) for tell in lost]) as channel,
-    ):
+    async with handler.alive() as lifespan, own_stdio(max_line) as channel:
         conversation = Conversation(handler, channel, lifespan)
-        lost.append(lambda size: conversation.chore(channel.send(_too_long(size, limit))))
+        channel.on_oversized(partial(_refuse, conversation))
         serving = asyncio.create_task(conversation.run())
         stopping = asyncio.create_task(stop.wait())
         try:
@@ -67,14 +64,13 @@ def _listen(loop: asyncio.AbstractEventLoop, number: signal.Signals, stop: async
     return True
 
 
-def _too_long(size: int, limit: int) -> bytes:
-    """The answer to a line that was dropped because of its length."""
-    error = InvalidRequest(
-        f"Invalid request: a message of {size} bytes is too long, at most {limit} are read"
-    )
-    return jsonrpc.encode_failure(None, error)
+def _refuse(conversation: Conversation, line: Oversize) -> None:
+    """Tell whoever waits for it that a line was dropped because of its length."""
+    error = line.refusal()
+    logger.warning("a message of the client was dropped: %s", error)
+    conversation.chore(conversation.heed(conversation.connection.broken(error)))
 
 
-def run_stdio(handler: Handler) -> None:
+def run_stdio(handler: Handler, *, max_line: int = MAX_LINE) -> None:
     """Serve over stdin and stdout until the client has gone; the process may end then."""
-    asyncio.run(serve_stdio(handler))
+    asyncio.run(serve_stdio(handler, max_line=max_line))

@@ -136,6 +136,7 @@ async def test_a_signal_lets_running_requests_finish(runner, number, transport):
     await say(process, call(2, "slow", progressToken=5))
     assert (await hear(process))["method"] == "notifications/progress"
     process.send_signal(number)
+    process.send_signal(signal.SIGUSR1)  # only now does it finish
     answer = await hear(process)
     assert answer["id"] == 2
     assert answer["result"]["content"][0]["text"] == "finished"

@@ -143,7 +143,7 @@ class RawServer:
             if function is not None:
                 result = await function(Asked(self, incoming))
             elif name in {"initialize", "server/discover"}:
-                result = self.connection.introduce(incoming, self.instructions)
+                result = self.connection.party.introduce(incoming.peer.revision, self.instructions)
             else:
                 result = Result()
             data = self.connection.reply(incoming.id, result)

@@ -51,9 +51,14 @@ def test_a_failure_is_logged_and_the_next_piece_is_done(caplog):
 def test_too_much_work_is_refused():
     async def main() -> None:
         lane = Lane(asyncio.create_task, limit=2)
-        gate = asyncio.Event()
-        assert lane.put(gate.wait)
-        await asyncio.sleep(0)  # the first piece is being done, and does not wait any more
+        gate, begun = asyncio.Event(), asyncio.Event()
+
+        async def first() -> None:
+            begun.set()
+            await gate.wait()
+
+        assert lane.put(first)
+        await begun.wait()  # it is being done, and does not wait any more
         assert [lane.put(gate.wait) for _ in range(3)] == [True, True, False]
         gate.set()
         await lane.idle()
@@ -65,9 +70,10 @@ def test_what_waits_can_be_dropped():
     async def main() -> None:
         lane = Lane(asyncio.create_task)
         done: list[str] = []
-        gate = asyncio.Event()
+        gate, begun = asyncio.Event(), asyncio.Event()
 
         async def first() -> None:
+            begun.set()
             await gate.wait()
             done.append("first")
 
@@ -76,7 +82,7 @@ def test_what_waits_can_be_dropped():
 
         lane.put(first)
         lane.put(second)
-        await asyncio.sleep(0)
+        await begun.wait()
         lane.stop()
         gate.set()
         await lane.idle()

@@ -7,8 +7,9 @@ from typing import Any, Self
 import pytest
 from raw_server import ALL, Clock, run
 
+from toolpost.client.call import Limits
 from toolpost.client.lane import MAX_WAITING
-from toolpost.client.link import CLOSE_PATIENCE, Limits, Link
+from toolpost.client.link import CLOSE_PATIENCE, Link
 from toolpost.client.stats import Stats
 from toolpost.errors import (
     ChannelClosed,

@@ -119,7 +119,9 @@ def test_the_newest_session_is_offered():
 
         async def greet(asked: Any) -> Any:
             offered.append(asked.params)
-            return asked.server.connection.introduce(asked.server.connection.incoming[asked.id])
+            return asked.server.connection.party.introduce(
+                asked.server.connection.incoming[asked.id].peer.revision
+            )
 
         server = RawServer({"initialize": greet}, supported=SESSIONS)
         async with Client(server, name="me", version="3", title="Me"):

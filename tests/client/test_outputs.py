@@ -1,5 +1,7 @@
 """Output schemas: results that keep to them, results that do not, schemas that cannot be used."""
 
+import json
+import socket
 import sys
 from typing import Any
 
@@ -68,10 +70,25 @@ def test_a_schema_is_read_in_its_dialect(dialect, good):
             check(result([1]))
 
 
-@pytest.mark.requirement("JSCH-7", "JSCH-8", "TOOL-21")
-def test_a_reference_to_the_network_is_not_even_tried():
-    with pytest.raises(RemoteProtocolError, match="Retrieval is disabled"):
-        outputs({"$ref": "https://schemas.example/elsewhere.json"}).check("t")
+@pytest.mark.requirement("JSCH-7", "JSCH-8", "JSCH-10", "TOOL-21")
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "{url}"},
+        {"properties": {"a": {"items": {"$ref": "{url}#/$defs/b"}}}},
+        {"$id": "{url}", "$ref": "other.json"},
+        {"$schema": "{url}"},
+    ],
+)
+def test_a_reference_to_the_network_is_not_even_tried(schema):
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/a.json"
+        schema = json.loads(json.dumps(schema).replace("{url}", url))
+        with pytest.raises(RemoteProtocolError, match="cannot be used"):
+            outputs(schema).check("t")
+        listening.setblocking(False)
+        with pytest.raises(BlockingIOError):  # nobody knocked
+            listening.accept()
 
 
 @pytest.mark.requirement("JSCH-3", "JSCH-10")

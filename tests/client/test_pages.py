@@ -19,6 +19,7 @@ from toolpost.types import (
     ServerCapabilities,
     Tool,
 )
+from toolpost.types.lifecycle import Cacheable
 
 LISTS = {
     "tools": ("tools/list", "tools", {"name": "a", "inputSchema": {}}, Tool("a", {})),
@@ -155,4 +156,5 @@ def test_a_list_that_the_server_did_not_declare_is_not_asked_for(kind):
 @pytest.mark.parametrize("listing", [TOOLS, RESOURCES, TEMPLATES, PROMPTS])
 def test_the_rows_are_those_of_the_protocol_but_for_the_result(listing):
     assert listing.row.needs is not None
-    assert listing.row.cacheable
+    assert listing.row.result is not None
+    assert issubclass(listing.row.result, Cacheable)

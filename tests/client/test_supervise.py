@@ -187,9 +187,9 @@ def test_a_server_that_has_gone_is_an_error_until_the_client_connects_again():
             for _ in range(2):
                 with pytest.raises(ChannelClosed):
                     await client.ping()
-            for _ in range(5):  # until the reader has heard of it as well
-                await asyncio.sleep(0)
-            assert not client.connected
+            async with asyncio.timeout(10):
+                while client.connected:  # noqa: ASYNC110 - until the reader has heard of it as well
+                    await asyncio.sleep(0)
             await client.connect()
             await client.ping()
             assert server.served == 2
@@ -218,7 +218,9 @@ def test_a_closed_client_forgets_what_belonged_to_its_connection():
 
         async def note(asked: Asked) -> Result:
             levels.append(asked.incoming.peer.log_level)
-            return asked.server.connection.introduce(asked.server.connection.incoming[asked.id])
+            return asked.server.connection.party.introduce(
+                asked.server.connection.incoming[asked.id].peer.revision
+            )
 
         client = Client(RawServer({"server/discover": note}))
         async with client:

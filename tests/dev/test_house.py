@@ -1,6 +1,5 @@
 """Each house rule on tiny trees that keep it and on tiny trees that break it."""
 
-import importlib.util
 import shutil
 import subprocess
 import sys
@@ -8,21 +7,9 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "dev" / "house.py"
+import house
 
-
-def load():
-    spec = importlib.util.spec_from_file_location("house", SCRIPT)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["house"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-house = load()
-
+SCRIPT = Path(house.__file__)
 TOP = "src/toolpost/__init__.py"
 ERRORS = "src/toolpost/errors.py"
 THING = "src/toolpost/protocol/thing.py"
@@ -43,11 +30,16 @@ KEEP = [
     (house.names, "src/toolpost/server/handler.py", "class Handler: ...\nclass Simple: ...\n"),
     (house.names, "src/toolpost/types/base.py", "class Base: ...\n"),
     (house.names, "tests/types/test_base.py", ""),
-    (house.revision_literals, THING, 'x = "since 2025-11-25"\ny = "2025-11"\n'),
+    (house.revision_literals, THING, 'x = "since 2025-11-25"\ny = "2025", "-", "--", "utf-8", 5 - 4\n'),
     (house.revision_literals, METHODS, 'x = "2025-11-25"\n'),
     (house.revision_literals, REVISIONS, 'x = "2025-11-25"\n'),
     (house.revision_literals, "tests/test_x.py", 'x = "2025-11-25"\n'),
-    (house.revision_order, THING, "revision == other\nsize < 5\nlen(date) > 3\n"),
+    (house.revision_order, THING, "revision == other\nsize < 5\nlen(date) > 3\ndate in DATES\nmax(sizes)\n"),
+    (
+        house.revision_order,
+        THING,
+        "when: str\nwhen = revision.date\nwhen == other\nsize = len(DATES)\nsize < 3\n",
+    ),
     (house.revision_order, REVISIONS, "a.date < b.date\n"),
     (
         house.module_exports,
@@ -84,7 +76,8 @@ KEEP = [
         "import b  # noqa: F401 - for its effect\nc = 'see # noqa'\n# why noqa is rare\n",
     ),
     (house.excuses, "a.py", "@pytest.mark.skipif(x, reason='no forks')\ndef f(): skip()\n"),
-    (house.excuses, "a.py", "tree.skip(3)\npytest.skip(reason='why')\n"),
+    (house.excuses, "a.py", "tree.skip(3)\npytest.skip(reason='no spec')\npytest.skip(reason=absence)\n"),
+    (house.excuses, "a.py", "x = y  # pyright: ignore[z] - is tested\n# a pyright: word in prose\n"),
     (house.excuses, "a.md", "import b  # noqa\n"),
 ]
 
@@ -103,8 +96,25 @@ BREAK = [
     (house.names, THING, "\nclass HTTPHandler: ...", 2, "class `HTTPHandler` names no thing"),
     (house.revision_literals, THING, '\nx = ["2025-11-25"]\n', 2, "revision 2025-11-25 as a literal"),
     (house.revision_literals, THING, 'x = b"2025-11-25"\n', 1, "revision 2025-11-25 as a literal"),
+    (house.revision_literals, THING, 'x = "2025-" + y\n', 1, "revision 2025- as a literal"),
+    (house.revision_literals, THING, 'x = year + "-11-25"\n', 1, "revision -11-25 as a literal"),
+    (house.revision_literals, THING, 'x = f"{year}11-25"\n', 1, "revision 11-25 as a literal"),
+    (house.revision_literals, THING, 'x = " 2025-11-25 ".strip()\n', 1, "revision  2025-11-25  as a literal"),
     (house.revision_order, THING, "\nold >= peer.revision\n", 2, "orders by `revision`"),
     (house.revision_order, THING, "first <= revision.date < last\n", 1, "orders by `date`"),
+    (house.revision_order, THING, "_D = DATES[2]\nwhen > _D\n", 2, "orders by `_D`"),
+    (house.revision_order, THING, "_D: Final = LATEST.date\nwhen > _D\n", 2, "orders by `_D`"),
+    (
+        house.revision_order,
+        THING,
+        "if (when := peer.revision.date) and when < x: ...\n",
+        1,
+        "orders by `when`",
+    ),
+    (house.revision_order, THING, "(when := revision.date) < x\n", 1, "orders by `date`"),
+    (house.revision_order, THING, "DATES.index(a) < 3\n", 1, "orders by `DATES`"),
+    (house.revision_order, THING, "meta.protocol_version[:4] < x\n", 1, "orders by `protocol_version`"),
+    (house.revision_order, THING, "a == max(a, b.date)\n", 1, "orders by `date`"),
     (house.module_exports, THING, "x = 1\n", 1, "no `__all__`"),
     (house.module_exports, THING, "__all__ = sorted(x)\n", 1, "no `__all__`"),
     (house.module_exports, THING, '__all__ = ["x"]\nx.y = 1\n', 1, "`x`, which the module does not define"),
@@ -141,6 +151,19 @@ BREAK = [
         1,
         "`pytest.mark.xfail` without a reason",
     ),
+    (house.excuses, "a.py", "\npytest.skip(reason='')\n", 2, "`pytest.skip` without a reason"),
+    (house.excuses, "a.py", "pytest.skip(reason=None)\n", 1, "`pytest.skip` without a reason"),
+    (house.excuses, "a.py", "pytest.skip(reason='flaky')\n", 1, "`pytest.skip` without a reason"),
+    (house.excuses, "a.py", "x = 1  # noqa: F401 - x\n", 1, "`noqa` without a reason"),
+    (house.excuses, "a.py", "# pyright: basic\n", 1, "loosens the types of a whole file"),
+    (
+        house.excuses,
+        "a.py",
+        "x = 1\n  #pyright:reportX=false - why not\n",
+        2,
+        "loosens the types of a whole file",
+    ),
+    (house.excuses, "a.py", "# type: ignore[x] - why not\n", 1, "loosens the types of a whole file"),
     (house.excuses, "a.py", "\npytest.importorskip('x')\n", 2, "`pytest.importorskip` without a reason"),
 ]
 

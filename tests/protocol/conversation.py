@@ -46,9 +46,11 @@ from toolpost.types import (
     SamplingCapability,
     ServerCapabilities,
     ServerTasksCapability,
+    ServerTasksRequests,
     TaskPayload,
     TaskResult,
     TextContent,
+    ToolsTasks,
 )
 
 E = TypeVar("E", bound=Event)
@@ -71,7 +73,7 @@ SERVER_CAN: Final = ServerCapabilities(
     prompts=ListCapability(list_changed=True),
     completions={},
     logging={},
-    tasks=ServerTasksCapability(list={}, cancel={}),
+    tasks=ServerTasksCapability(list={}, cancel={}, requests=ServerTasksRequests(ToolsTasks({}))),
 )
 """Every capability that a row needs."""
 
@@ -281,7 +283,9 @@ class Conversation:
         incoming = one(self.server.receive(opening.data), Incoming)
         if until == "opening":
             return self
-        answer = self.server.reply(incoming.id, self.server.introduce(incoming, "Be kind."))
+        answer = self.server.reply(
+            incoming.id, self.server.party.introduce(incoming.peer.revision, "Be kind.")
+        )
         assert answer is not None
         self.client.receive(answer)
         if until == "ready" and not self.client.revision.stateless:

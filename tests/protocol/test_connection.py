@@ -1,6 +1,8 @@
 """One conversation from both ends, as tables over all revisions: bytes in, events out, no event loop."""
 
+import doctest
 import math
+from typing import Any, cast
 
 import pytest
 from conversation import (
@@ -39,6 +41,7 @@ from toolpost.errors import (
     UnsupportedRevision,
     UrlElicitationRequired,
 )
+from toolpost.protocol import connection as connection_module
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import LEVELS, MAX_IN_FLIGHT, Connection
 from toolpost.protocol.eras import SESSION, STATELESS, Peer, read_meta
@@ -53,6 +56,7 @@ from toolpost.protocol.events import (
     ReplyReceived,
 )
 from toolpost.protocol.methods import CLIENT, DATES, R_2024_11_05, R_2025_03_26, SERVER, Role, Row, Span
+from toolpost.protocol.party import Party
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS, Revision
 from toolpost.types import (
     LOG_LEVEL,
@@ -249,10 +253,10 @@ def test_an_introduction_that_cannot_be_said_leaves_the_handshake_open():
     server = Conversation(LATEST_SESSION).open("opening").server
     [identity] = server.incoming
     with pytest.raises(LocalProtocolError):
-        server.reply(identity, server.introduce(server.incoming[identity], LONE))
+        server.reply(identity, server.party.introduce(server.incoming[identity].peer.revision, LONE))
     assert server.lifecycle.state == "opening"
     assert server.peer is None
-    assert server.reply(identity, server.introduce(server.incoming[identity]))
+    assert server.reply(identity, server.party.introduce(server.incoming[identity].peer.revision))
     assert server.lifecycle.state == "greeted"
 
 
@@ -579,7 +583,7 @@ def test_batches_are_part_of_one_revision_only(revision):
     else:
         assert refusal(events) == {
             "code": -32600,
-            "message": "Invalid request: a batch is not part of this protocol revision",
+            "message": "Invalid request: a batch cannot stand here",
         }
 
 
@@ -696,7 +700,7 @@ def test_a_handshake_step_by_step(revision):
     assert (client.lifecycle.state, client.peer, client.revision) == ("opening", None, revision)
     incoming = one(server.receive(opening.data), Incoming)
     assert (server.lifecycle.state, server.peer) == ("opening", None)
-    answer = server.reply(incoming.id, server.introduce(incoming))
+    answer = server.reply(incoming.id, server.party.introduce(incoming.peer.revision))
     assert answer
     assert server.lifecycle.state == "greeted"
     assert server.peer == Peer(revision, CLIENT_CAN, Implementation("a client", "1"))
@@ -798,7 +802,7 @@ def test_a_server_agrees_or_names_its_newest(offered, supported, agreed):
     params = {**PARAMS["initialize"], "protocolVersion": offered}
     incoming = one(server.receive(message(id=1, method="initialize", params=params)), Incoming)
     assert incoming.peer.revision is REVISIONS[agreed]
-    written = parse(server.reply(1, server.introduce(server.incoming[1])))["result"]
+    written = parse(server.reply(1, server.party.introduce(server.incoming[1].peer.revision)))["result"]
     assert written["protocolVersion"] == agreed
     assert server.revision is REVISIONS[agreed]
 
@@ -1164,7 +1168,7 @@ def test_initialize_is_not_cancelled(revision):
     forbidden = message(method="notifications/cancelled", params={"requestId": identity})
     assert dropped(conversation.server, forbidden) == "cancellation of no request in flight"
     assert conversation.server.reply(
-        identity, conversation.server.introduce(conversation.server.incoming[identity])
+        identity, conversation.server.party.introduce(conversation.server.incoming[identity].peer.revision)
     )
 
 
@@ -1414,8 +1418,8 @@ def test_a_session_hears_logs_before_it_is_complete():
 
 
 def test_without_a_session_nobody_hears_a_log_that_belongs_to_no_request():
-    with pytest.raises(LocalProtocolError, match="there is no session with a client"):
-        talk(LATEST).server.log("error", "x")
+    assert talk(LATEST).server.log("error", "x") is None
+    assert Connection(SERVER_PARTY).log("error", "x") is None
 
 
 # --------------------------------------------------------------------- notices
@@ -1809,3 +1813,59 @@ def test_a_closed_server_serves_nothing():
     events = server.receive(told(LATEST, "tools/call", id=1))
     assert not any(isinstance(event, Incoming) for event in events)
     assert server.incoming == {}
+
+
+@pytest.mark.parametrize("total", [math.inf, math.nan, None])
+def test_a_total_that_json_cannot_say_is_not_said(total):
+    conversation = talk(LATEST_SESSION)
+    incoming = conversation.ask("tools/call", progress=True).incoming
+    assert "total" not in parse(conversation.server.progress(incoming.id, 1, total))["params"]
+
+
+def test_a_client_offers_the_newest_revision_that_it_speaks():
+    old = Party(Implementation("n", "v"), ClientCapabilities(), supported=DATES[:2])
+    assert Connection(old).revision.date == DATES[1]
+
+
+@pytest.mark.parametrize(
+    ("end", "until", "hint"),
+    [
+        (CLIENT, "new", "open(connection)"),
+        (CLIENT, "opening", "the server has not answered"),
+        (SERVER, "opening", "answer initialize"),
+        (SERVER, "greeted", "the client has not sent"),
+    ],
+)
+def test_who_asks_too_early_is_told_what_has_to_come_first(end, until, hint):
+    conversation = Conversation(LATEST_SESSION).open(until)
+    speaker = conversation.end(end)
+    if end == SERVER:
+        speaker.peer = speaker.peer or Peer(LATEST_SESSION)
+    with pytest.raises(LocalProtocolError, match="has to wait") as caught:
+        speaker.request("tools/list" if end == CLIENT else "roots/list")
+    assert hint in (caught.value.hint or "")
+
+
+def test_the_example_in_the_docstring_runs():
+    assert doctest.testmod(connection_module) == (0, 14)
+
+
+@every_revision
+def test_a_level_that_does_not_exist_cannot_be_logged(revision):
+    conversation = talk(revision)
+    incoming = conversation.ask("tools/call").incoming
+    with pytest.raises(LocalProtocolError, match="no log level"):
+        conversation.server.log(cast("Any", "bogus"), "x", to=incoming)
+
+
+def test_before_there_is_a_session_nobody_hears_a_log():
+    party = Party(Implementation("n", "v"), SERVER_PARTY.capabilities, supported=[LATEST_SESSION.date])
+    assert Connection(party).log("error", "x") is None
+
+
+def test_an_answer_has_the_id_of_the_request():
+    server = talk(LATEST_SESSION).server
+    one(server.receive(message(id=1, method="ping")), Incoming)
+    assert parse(server.reply(True, Result()))["id"] == 1
+    one(server.receive(message(id=1, method="ping")), Incoming)
+    assert parse(server.fail(True, InternalError("x")))["id"] == 1

@@ -386,7 +386,9 @@ def _answer(conversation: Conversation, to: Role, event: Event) -> bytes | None:
     end = conversation.end(to)
     if isinstance(event, Incoming):
         introduces = event.row.name == "initialize"
-        return end.reply(event.id, end.introduce(event) if introduces else RESULTS["ping"])
+        return end.reply(
+            event.id, end.party.introduce(event.peer.revision) if introduces else RESULTS["ping"]
+        )
     if isinstance(event, ReplyReceived) and event.request.row.name == "initialize":
         return end.notify("notifications/initialized")
     return event.data if isinstance(event, Refused) else None

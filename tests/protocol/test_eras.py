@@ -59,6 +59,7 @@ from toolpost.types import (
     ToolChoice,
     Wire,
 )
+from toolpost.types.lifecycle import Cacheable
 
 OLDEST, *_, NEWEST = DATES
 ASKS = {
@@ -377,7 +378,7 @@ def test_a_stateless_result_says_type_age_and_maker(method):
     _, written, read = _answer(LATEST, method, kept)
     assert written["resultType"] == "complete"
     assert written["_meta"][SERVER_INFO] == {"name": "a server", "version": "2"}
-    cacheable = LATEST.requests[CLIENT][method].cacheable
+    cacheable = isinstance(kept, Cacheable)
     assert ("ttlMs" in written, "cacheScope" in written) == (cacheable, cacheable)
     if cacheable:
         assert (written["ttlMs"], written["cacheScope"]) == (0, "private")
@@ -678,7 +679,9 @@ def test_a_stateless_client_listens_with_one_request():
 def test_a_server_introduces_itself_to_a_session(revision):
     conversation = Conversation(revision).open("opening")
     [identity] = conversation.server.incoming
-    introduction = conversation.server.introduce(conversation.server.incoming[identity], "Be kind.")
+    introduction = conversation.server.party.introduce(
+        conversation.server.incoming[identity].peer.revision, "Be kind."
+    )
     assert parse(conversation.server.reply(identity, introduction))["result"] == {
         "protocolVersion": revision.date,
         "capabilities": {
@@ -687,7 +690,7 @@ def test_a_server_introduces_itself_to_a_session(revision):
             "prompts": {"listChanged": True},
             "completions": {},
             "logging": {},
-            "tasks": {"list": {}, "cancel": {}},
+            "tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}},
         },
         "serverInfo": {"name": "a server", "version": "2"},
         "instructions": "Be kind.",
@@ -698,7 +701,7 @@ def test_a_server_introduces_itself_to_a_session(revision):
 def test_a_server_introduces_itself_when_discovered():
     conversation = Conversation(LATEST).open("opening")
     [identity] = conversation.server.incoming
-    introduction = conversation.server.introduce(conversation.server.incoming[identity])
+    introduction = conversation.server.party.introduce(conversation.server.incoming[identity].peer.revision)
     assert parse(conversation.server.reply(identity, introduction))["result"] == {
         "supportedVersions": list(DATES),
         "capabilities": {
@@ -725,3 +728,13 @@ def test_a_client_remembers_who_introduced_itself(revision):
     assert isinstance(peer.capabilities, ServerCapabilities)
     assert peer.capabilities.tools
     assert conversation.client.revision is revision
+
+
+@pytest.mark.requirement("CACHE-2")
+@pytest.mark.parametrize(("age", "scope"), [(-1, None), (1.5, None), (True, None), (None, "everybody")])
+def test_a_result_is_kept_for_a_time_and_by_somebody_that_exist(age, scope):
+    conversation = talk(LATEST)
+    identity = conversation.ask("tools/list").incoming.id
+    with pytest.raises(LocalProtocolError, match="public or private"):
+        conversation.server.reply(identity, ListToolsResult(tools=[], ttl_ms=age, cache_scope=scope))
+    assert identity in conversation.server.incoming

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolpost.protocol.framing import MAX_LINE, LineBuffer, Oversize, frame
+from toolpost.errors import InvalidRequest
+from toolpost.protocol.framing import EDGE, MAX_LINE, LineBuffer, Oversize, frame
 
 # The same examples on every run; a slow machine is no failure.
 steady = settings(derandomize=True, deadline=None, max_examples=300)
@@ -32,13 +33,19 @@ FRAGMENTS = [
 streams = st.lists(st.sampled_from(FRAGMENTS), max_size=30).map(b"".join)
 
 
+def dropped(line, limit=LIMIT):
+    """What stands for a line, given with its CR, that is over the limit."""
+    edge = min(EDGE, limit)
+    return Oversize(len(line), limit, line[:edge], line[-edge:])
+
+
 def reference(stream, limit=MAX_LINE):
     """The lines of a stream and what is left at its end, slowly and with everything at hand."""
 
     def read(raw):
         line = raw[:-1] if raw.endswith(b"\r") else raw
         if len(line) > limit:
-            return Oversize(len(raw))
+            return dropped(raw, limit)
         return None if all(byte in b" \t\r\n" for byte in line) else line
 
     *whole, left = [read(raw) for raw in stream.split(b"\n")]
@@ -99,16 +106,17 @@ OVERSIZE = [
     # stream, lines under LIMIT, what end() gives
     (b"abcdef\n", [b"abcdef"], None),
     (b"abcdef\r\n", [b"abcdef"], None),
-    (b"abcdef\r\r\n", [Oversize(8)], None),
-    (b"abcdefg\n", [Oversize(7)], None),
-    (b"abcdefg\r\n", [Oversize(8)], None),
-    (b"abcdef\rg\n", [Oversize(8)], None),
+    (b"abcdef\r\r\n", [Oversize(8, LIMIT, b"abcdef", b"cdef\r\r")], None),
+    (b"abcdefg\n", [Oversize(7, LIMIT, b"abcdef", b"bcdefg")], None),
+    (b"abcdefg\r\n", [Oversize(8, LIMIT, b"abcdef", b"cdefg\r")], None),
+    (b"abcdef\rg\n", [Oversize(8, LIMIT, b"abcdef", b"cdef\rg")], None),
     (b"abcdef", [], b"abcdef"),
     (b"abcdef\r", [], b"abcdef"),
-    (b"abcdefg", [], Oversize(7)),
-    (b"       \n", [Oversize(7)], None),
-    (b"1\nabcdefghijkl\n2\n", [b"1", Oversize(12), b"2"], None),
-    (b"1\nabcdefghijkl\nabcdefg\n2", [b"1", Oversize(12), Oversize(7)], b"2"),
+    (b"abcdefg", [], dropped(b"abcdefg")),
+    (b"       \n", [dropped(b"       ")], None),
+    (b"1\nabcdefghijkl\n2\n", [b"1", dropped(b"abcdefghijkl"), b"2"], None),
+    (b"1\nabcdefghijkl\nabcdefg\n2", [b"1", dropped(b"abcdefghijkl"), dropped(b"abcdefg")], b"2"),
+    (b"1\n" + b"abcdefghijklm" * 9 + b"\n2\n", [b"1", dropped(b"abcdefghijklm" * 9), b"2"], None),
 ]
 
 
@@ -181,7 +189,8 @@ def test_a_line_without_end_is_dropped_in_bounded_memory():
     finally:
         tracemalloc.stop()
     assert peak < 4 * limit
-    assert buffer.feed(b"\n{}\n") == [Oversize(count * len(chunk)), b"{}"]
+    edge = b"x" * EDGE
+    assert buffer.feed(b"\n{}\n") == [Oversize(count * len(chunk), limit, edge, edge), b"{}"]
 
 
 def test_the_longest_line_byte_by_byte_is_linear():
@@ -201,7 +210,75 @@ def test_many_lines_in_one_chunk_are_linear():
 
 def test_many_oversize_lines_in_one_chunk_are_linear():
     count = 300_000
-    assert LineBuffer(LIMIT).feed(b"12345678\n" * count) == [Oversize(8)] * count
+    assert LineBuffer(LIMIT).feed(b"12345678\n" * count) == [dropped(b"12345678")] * count
+
+
+def test_a_limit_of_nothing_drops_all_in_bounded_memory():
+    buffer = LineBuffer(0)
+    for _ in range(10):
+        assert buffer.feed(b"abc") == []
+    assert len(buffer._open) <= 2
+    assert buffer.feed(b"\n\n") == [Oversize(30, 0, b"a", b"c")]
+
+
+# --------------------------------------------------------------------- what was dropped
+
+LONG = b'{"content":[{"type":"text","text":"%s"}],"id":7,"method":"no"}' % (b'x}]\\"id\\":8,' * 1000)
+
+TOLD = [
+    # the line around something long; its id, whether it is an answer, whether it may be answered
+    (b'{"jsonrpc":"2.0","id":5,"result":%s}', 5, True, False),
+    (b'{"jsonrpc": "2.0", "id": "a", "result": %s}', "a", True, False),
+    (b'{"result":%s,"jsonrpc":"2.0","id":5}', 5, True, False),
+    (b' { "result" : %s , "id" : 5 , "jsonrpc" : "2.0" } \r', 5, True, False),
+    (b'{"jsonrpc":"2.0","id":5,"error":{"code":1,"message":"no","data":%s}}', 5, True, False),
+    (b'{"error":{"code":1,"message":"no","data":%s},"id":5,"jsonrpc":"2.0"}', 5, True, False),
+    (b'{"jsonrpc":"2.0","id":5,"result":[%s]}', 5, True, False),
+    (b'{"jsonrpc":"2.0","id":5,"method":"tools/call","params":%s}', 5, False, True),
+    (b'{"method":"tools/call","params":%s,"jsonrpc":"2.0","id":5}', 5, False, True),
+    (b'{"jsonrpc":"2.0","method":"notifications/message","params":%s}', None, False, False),
+    # Not enough is seen of these, and nothing is made up.
+    (b'{"jsonrpc":"2.0","_":{},"id":5,"result":%s}', None, False, True),
+    (b'{"jsonrpc":"2.0","_":%s,"id":5,"result":{}}', None, False, True),
+    (b'{"jsonrpc":"2.0","result":%s}', None, True, False),
+    (b'{"jsonrpc":"2.0","id":"{","result":%s}', None, False, True),
+    (b'{"result":%s,"jsonrpc":"2.0","id":"}"}', None, False, True),
+    (b'[{"jsonrpc":"2.0","id":5,"result":%s}]', None, False, True),
+    (b'"%s"', None, False, True),
+    (b"Loading: %s", None, False, True),
+]
+
+
+def refused(chunks, limit):
+    """What is wrong with a line that is over the limit."""
+    ((lost,), _) = run(chunks, limit)
+    assert isinstance(lost, Oversize)
+    return lost.refusal()
+
+
+@pytest.mark.requirement("MSG-15")
+@pytest.mark.parametrize(("around", "identity", "reply", "answered"), TOLD)
+@pytest.mark.parametrize("limit", [500, 10_000])
+def test_the_ends_of_a_dropped_line_tell_whose_it_is(around, identity, reply, answered, limit):
+    line = around % LONG
+    for chunks in ([line + b"\n"], cut(line + b"\n", range(0, 14_000, 1000))):
+        error = refused(chunks, limit)
+        assert (error.id, error.reply, error.answer is not None) == (identity, reply, answered)
+        assert error.message == f"a message of {len(line)} bytes is too long, the limit is {limit}"
+        if error.answer is not None:
+            assert isinstance(error.answer, InvalidRequest)
+            assert error.message in error.answer.message
+
+
+@steady
+@given(
+    st.lists(
+        st.sampled_from([b"{", b"}", b"[", b"]", b'"', b"\\", b"id", b":", b",", b"5", b"\xff"]), min_size=3
+    )
+)
+def test_nothing_that_is_dropped_fails_to_be_refused(pieces):
+    error = refused([b"".join(pieces) + b"\n"], 2)
+    assert error.answer is not None or error.reply or error.id is None
 
 
 @pytest.mark.parametrize(

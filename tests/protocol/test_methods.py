@@ -21,6 +21,7 @@ from toolpost.protocol.methods import (
     TASKS,
     Row,
     Span,
+    whereabouts,
 )
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.types import (
@@ -36,6 +37,7 @@ from toolpost.types import (
     TaskParams,
     TaskPayload,
 )
+from toolpost.types.lifecycle import Cacheable
 
 ROW = {row.name: row for row in ROWS}
 UNIONS = [
@@ -97,7 +99,7 @@ def test_only_requests_that_may_ask_have_a_second_kind_of_result(officials, date
         if response is not None:
             asks = "anyOf" in response["properties"]["result"]
             assert row.asks is asks
-            assert set(row.results) == ({"complete", "input_required"} if asks else {"complete"})
+            assert set(row.results) - {None} == ({"complete", "input_required"} if asks else {"complete"})
 
 
 @pytest.mark.requirement("CACHE-1")
@@ -105,7 +107,8 @@ def test_cacheable_results_are_those_of_the_schema(officials):
     official = officials[DATES[-1]]
     for name, row in REVISIONS[DATES[-1]].requests[CLIENT].items():
         members = official.definitions[official.result(name)].get("properties", {})
-        assert row.cacheable is ("ttlMs" in members), name
+        assert row.result is not None
+        assert issubclass(row.result, Cacheable) is ("ttlMs" in members), name
 
 
 def test_names_that_http_mirrors():
@@ -139,7 +142,6 @@ def test_a_notice_has_no_result():
     row = Row("notifications/x", NoticeParams, server=ALWAYS)
     assert row.result is None
     assert row.results == {}
-    assert not row.cacheable
     assert not row.asks
 
 
@@ -272,3 +274,17 @@ def test_a_session_takes_the_type_for_one_member_of_many(date):
     assert isinstance(event, ReplyReceived)
     assert event.result.raw is not None
     assert json.loads(event.result.raw)["resultType"] == "whatever"
+
+
+@pytest.mark.parametrize(
+    ("method", "hint"),
+    [
+        ("tools/lst", "did you mean tools/list?"),
+        ("xyz", "a method of your own needs a Row"),
+        ("notifications/initialized", f"it is a notice of the client in {DATES[0]} … {DATES[3]}"),
+        ("server/discover", f"it is a request of the client in {DATES[4]}"),
+        ("ping", f"it is a request of the client in {DATES[0]} … {DATES[3]} and a request of the server in"),
+    ],
+)
+def test_a_method_looked_for_in_vain_is_to_be_found_somewhere(method, hint):
+    assert whereabouts(method).startswith(hint)

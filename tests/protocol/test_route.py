@@ -257,7 +257,7 @@ def test_a_version_that_nobody_knows_is_newer_than_we_are(version):
     )
     assert isinstance(route, Reject)
     assert (route.status, route.error.code) == (400, -32022)
-    assert route.error.data == {"supported": list(REVISIONS), "requested": said}
+    assert route.error.data == {"supported": list(REVISIONS), "requested": jsonrpc.shorten(said)}
 
 
 @pytest.mark.requirement("VER-1", "HTTPM-17")
@@ -532,6 +532,57 @@ def test_param_headers_repeat_the_annotated_arguments(arguments, said, agrees):
         assert (found, error.code) == (400, -32020)
 
 
+UNREADABLE: Final = "1e400"
+
+
+@pytest.mark.requirement("HDR-23", "HDR-25")
+@pytest.mark.parametrize(
+    ("arguments", "said", "complaint"),
+    [
+        pytest.param('{"a":"eu","z":%s}', {}, "mcp-param-a: the header is missing", id="missing"),
+        pytest.param('{"z":%s,"a":"eu"}', {"a": "us"}, "mcp-param-a: the header says 'us'", id="another"),
+        pytest.param('{"z":%s}', {"a": "us"}, "mcp-param-a: the header is there", id="for nothing"),
+        pytest.param('{"b":{"c":1,"z":%s}}', {}, "mcp-param-c: the header is missing", id="below, missing"),
+        pytest.param('{"b":{"c":1,"z":%s}}', {"c": "2"}, "mcp-param-c: the header says", id="below, another"),
+        pytest.param('{"a":%s}', {}, "the argument 'a' cannot be read", id="itself"),
+        pytest.param('{"a":%s}', {"a": "1"}, "the argument 'a' cannot be read", id="itself, with a header"),
+        pytest.param('{"b":{"c":%s}}', {"c": "1"}, "the argument 'c' cannot be read", id="below, itself"),
+        pytest.param('{"b":%s}', {}, "the argument 'b' cannot be read", id="on the way"),
+        pytest.param("%s", {}, "the arguments cannot be read", id="all of them"),
+    ],
+)
+def test_what_cannot_be_read_does_not_keep_the_headers_from_being_compared(arguments, said, complaint):
+    with pytest.raises(HeaderMismatch, match=re.escape(complaint)):
+        verify_raw(arguments, said)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param('{"z":%s,"a":"eu","b":{"c":1,"z":%s}}', {"a": "eu", "c": "1"}, id="both"),
+        pytest.param('{"z":%s,"a":null,"b":[%s]}', {}, id="neither"),
+        pytest.param('{"b":{"c":null,"d":[%s]}}', {}, id="null below"),
+    ],
+)
+def test_what_cannot_be_read_elsewhere_is_not_our_business(arguments, said):
+    verify_raw(arguments, said)
+
+
+def verify_raw(arguments: str, said: Mapping[str, str]) -> None:
+    """Verify a call whose arguments, written with %s in them, hold a number that nobody can read."""
+    post = Post()
+    post.params["arguments"] = "here"
+    data = json.dumps({"jsonrpc": "2.0", "id": 7, "method": post.method, "params": post.params})
+    message = jsonrpc.decode(data.replace('"here"', arguments.replace("%s", UNREADABLE)).encode())
+    connection = server()
+    route = classify(post.sent, message, connection)
+    assert isinstance(route, ToStateless)
+    incoming = connection.take(message, meta=route.meta, peer=route.peer)
+    assert isinstance(incoming, Incoming)
+    sent = post.sent | {f"mcp-param-{name}": value for name, value in said.items()}
+    verify(sent, incoming, {"mcp-param-a": ("a",), "mcp-param-c": ("b", "c")})
+
+
 def test_without_annotations_the_arguments_are_not_read():
     for annotated in (None, {}):
         post = Post()
@@ -603,15 +654,26 @@ def test_only_a_single_request_or_notice_is_posted_to_the_stateless_era(version,
         Failure(7, 1, ""),
         Failure(None, 1, ""),
         Notice("notifications/initialized"),
-        None,
     ],
-    ids=["answer", "error", "error without an id", "notice", "batch"],
+    ids=["answer", "error", "error without an id", "notice"],
 )
 @pytest.mark.parametrize("version", [None, *LEGACY])
-def test_everything_may_be_posted_to_a_session(version, message):
+def test_every_single_message_may_be_posted_to_a_session(version, message):
     sent = {SESSION: "s"} if version is None else {SESSION: "s", VERSION: version}
     route = classify(sent, message, server())
     assert route == ToSession(REVISIONS[version or "2025-03-26"], "s")
+
+
+@pytest.mark.parametrize("version", [None, *LEGACY])
+def test_a_batch_may_be_posted_only_where_the_revision_has_batches(version):
+    revision = REVISIONS[version or "2025-03-26"]
+    route = classify({SESSION: "s"} | ({} if version is None else {VERSION: version}), None, server())
+    if revision.date == "2025-03-26":
+        assert route == ToSession(revision, "s")
+    else:
+        assert isinstance(route, Reject)
+        assert (route.status, route.error.code, route.id) == (400, -32600, None)
+        assert "batch" in route.error.message
 
 
 # --------------------------------------------------------------------- sessions
@@ -841,6 +903,14 @@ def test_annotated_arguments_are_mirrored():
 def test_a_call_without_arguments_mirrors_none(arguments):
     message = Request(1, "tools/call", Raw(b'{"name":"add"%s}' % arguments))
     assert set(mirrored(message, {"mcp-param-a": ("a",)})) == {VERSION, METHOD, NAME}
+
+
+def test_an_argument_that_cannot_be_read_is_not_left_out():
+    message = Request(1, "tools/call", Raw(b'{"name":"add","arguments":{"a":1e400}}'))
+    with pytest.raises(ValueError, match="the argument 'a' cannot be read"):
+        mirrored(message, {"mcp-param-a": ("a",)})
+    message = Request(1, "tools/call", Raw(b'{"name":"add","arguments":{"a":"x","z":1e400}}'))
+    assert mirrored(message, {"mcp-param-a": ("a",)})["mcp-param-a"] == "x"
 
 
 @pytest.mark.parametrize("value", [2**53, 1.5, [], {}])

@@ -249,7 +249,7 @@ def test_a_string_that_is_too_long_is_refused_before_it_is_read():
     assert refusal(PLAIN, "é" * MAX_SEALED) == "it is not base64url without padding"
 
 
-@pytest.mark.parametrize("expires", [-1, 2**64 - 1, 2**64])
+@pytest.mark.parametrize("expires", [-1, 2**64 - 1, 2**64, 1.5, 1e9, True])
 def test_an_expiry_that_is_no_time_is_refused(expires):
     with pytest.raises(ValueError, match="Unix time in whole seconds"):
         PLAIN.seal(b"x", audience="cursor", expires=expires)

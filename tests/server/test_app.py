@@ -1,7 +1,6 @@
-"""`Server` beyond the decorators: schemas of one's own, middleware, names, the explicit form."""
+"""`Server` beyond the decorators: schemas of one's own, names, the explicit form."""
 
 import asyncio
-import logging
 from typing import Any
 
 import pytest
@@ -12,14 +11,12 @@ from toolpost import (
     Context,
     Handler,
     InvalidParams,
-    RPCError,
     Server,
     Tool,
     ToolError,
 )
-from toolpost.errors import InternalError, NotDeclared, RateLimited, ResourceNotFound
+from toolpost.errors import InternalError, NotDeclared, ResourceNotFound
 from toolpost.protocol.methods import Row
-from toolpost.server.middleware import Concurrency, Logging, MaskErrors, RateLimit, Timeout
 from toolpost.types import Params, Result, TextContent
 
 OBJECT = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
@@ -121,131 +118,6 @@ def test_a_function_behind_a_schema_takes_one_dict():
         Server("s").add_tool(Tool("x", OBJECT), lambda: "")
 
 
-# --------------------------------------------------------------------- middleware
-
-
-def kitchen(*middleware: Any, **options: Any) -> Server:
-    server = Server("kitchen", middleware=middleware, **options)
-
-    @server.tool
-    async def echo(text: str) -> str:
-        return text
-
-    @server.tool
-    async def forever() -> str:
-        await asyncio.Event().wait()
-        return ""
-
-    @server.resource("broken://x")
-    def broken() -> str:
-        raise ValueError("secret")
-
-    return server
-
-
-def test_middleware_wraps_every_request_the_first_outermost():
-    seen: list[str] = []
-
-    def layer(name: str) -> Any:
-        async def around(call: Any, next: Any) -> Any:  # noqa: A002 - the word for it
-            seen.append(f"{name} {call.method}")
-            try:
-                return await next(call)
-            finally:
-                seen.append(f"{name} done")
-
-        return around
-
-    server = kitchen(layer("a"), layer("b"))
-    assert asyncio.run(called(server, "echo", {"text": "x"})) == "x"
-    assert seen[-4:] == ["a tools/call", "b tools/call", "b done", "a done"]
-
-
-def test_middleware_may_answer_and_refuse():
-    async def refuse(call: Any, next: Any) -> Any:  # noqa: A002 - the word for it
-        if call.method == "tools/call" and call.params.name == "forever":
-            return CallToolResult(content=[TextContent("short cut")])
-        if call.method == "tools/call":
-            raise InvalidParams("not you")
-        return await next(call)
-
-    assert asyncio.run(called(kitchen(refuse), "forever")) == "short cut"
-    with pytest.raises(InvalidParams, match="not you"):
-        asyncio.run(called(kitchen(refuse), "echo"))
-
-
-def test_a_time_out_ends_what_takes_too_long():
-    with pytest.raises(InternalError, match="given up"):
-        asyncio.run(called(kitchen(Timeout(0.01)), "forever"))
-    assert asyncio.run(called(kitchen(Timeout(5)), "echo", {"text": "x"})) == "x"
-
-
-def test_a_time_out_for_all_tools_of_a_server():
-    with pytest.raises(ToolError, match="took longer"):
-        asyncio.run(called(kitchen(timeout=0.01), "forever"))
-
-
-def test_rates_are_limited_by_client_and_by_tool():
-    now = [0.0]
-
-    async def main() -> None:
-        server = kitchen(RateLimit(2, 1.0, tool="echo", clock=lambda: now[0]))
-        async with Client(server) as one, Client(server) as two:
-            for client in (one, two):
-                await client.call_tool("echo", {"text": "1"})
-                await client.call_tool("echo", {"text": "2"})
-                with pytest.raises(RateLimited, match="try again") as caught:
-                    await client.call_tool("echo", {"text": "3"})
-                assert caught.value.data == {"retryAfter": 0.5}
-                await client.list_tools()
-            now[0] += 0.5
-            assert (await one.call_tool("echo", {"text": "4"})).text == "4"
-
-    asyncio.run(main())
-
-
-def test_concurrency_is_limited():
-    running, most = 0, 0
-
-    async def main() -> None:
-        server = Server("s", middleware=[Concurrency(2)])
-
-        @server.tool
-        async def work() -> str:
-            nonlocal running, most
-            running += 1
-            most = max(most, running)
-            await asyncio.sleep(0)
-            running -= 1
-            return ""
-
-        async with Client(server) as client:
-            await asyncio.gather(*(client.call_tool("work") for _ in range(8)))
-
-    asyncio.run(main())
-    assert most == 2
-
-
-def test_calls_are_logged(caplog):
-    with caplog.at_level(logging.INFO, "toolpost.calls"):
-        asyncio.run(called(kitchen(Logging()), "echo", {"text": "x"}))
-        with pytest.raises(RPCError):
-            asyncio.run(called(kitchen(Logging()), "nope"))
-    assert any("tools/call ok" in line for line in caplog.messages)
-    assert any("tools/call InvalidParams" in line for line in caplog.messages)
-
-
-def test_errors_are_masked():
-    async def main() -> None:
-        async with Client(kitchen(MaskErrors("sorry"))) as client:
-            with pytest.raises(InternalError, match="sorry"):
-                await client.read_resource("broken://x")
-            with pytest.raises(RPCError, match="nope"):
-                await client.call_tool("nope")
-
-    asyncio.run(main())
-
-
 # --------------------------------------------------------------------- the explicit form
 
 
@@ -322,23 +194,3 @@ def test_resources_may_be_read_for_another_request():
 
     with pytest.raises(ToolError, match="not there"):
         asyncio.run(called(server, "look"))
-
-
-def test_a_notice_may_be_served():
-    heard: list[str] = []
-
-    async def main() -> None:
-        server = Server("s")
-        told = asyncio.Event()
-
-        async def roots_changed(event: Any) -> None:
-            heard.append(event.method)
-            told.set()
-
-        server.notices["notifications/roots/list_changed"] = roots_changed
-        async with Client(server, revision="2025-11-25", on_roots=["file:///a"]) as client:
-            await client.notify_roots_changed()
-            await asyncio.wait_for(told.wait(), 10)
-
-    asyncio.run(main())
-    assert heard == ["notifications/roots/list_changed"]

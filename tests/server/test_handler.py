@@ -1,16 +1,21 @@
 """The explicit form of a server, with everything overridden."""
 
 import asyncio
+import inspect
+from typing import Any, get_type_hints
 
 import pytest
 
-from toolpost import Client, Context, Handler, ResourceContents
+from toolpost import Client, Context, Handler, ResourceContents, Server, Tool
+from toolpost.errors import MethodNotFound
 from toolpost.protocol.methods import DATES
+from toolpost.server.options import Options
 from toolpost.types import (
     CompleteParams,
     CompleteResult,
     Completion,
     GetPromptResult,
+    Icon,
     ListPromptsResult,
     Prompt,
     PromptMessage,
@@ -74,3 +79,117 @@ def test_what_is_overridden_is_served(revision):
         assert server.capabilities().tools is None
 
     asyncio.run(main())
+
+
+class Half(Handler):
+    """Lists tools, but forgot to serve them, and asks the base for what it has not."""
+
+    async def list_tools(self, cursor: str | None) -> list[Tool]:
+        return [Tool("t", {"type": "object"})]
+
+    async def get_prompt(self, name: str, arguments: dict[str, str], ctx: Context) -> GetPromptResult:
+        return await super().get_prompt(name, arguments, ctx)
+
+
+@pytest.mark.requirement("ERR-10")
+@pytest.mark.parametrize("revision", DATES)
+def test_what_is_not_overridden_is_not_found(revision):
+    async def main() -> None:
+        async with Client(Half("half"), revision=revision) as client:
+            with pytest.raises(MethodNotFound, match="half has no call_tool"):
+                await client.call_tool("t")
+            with pytest.raises(MethodNotFound, match="half has no get_prompt"):
+                await client.get_prompt("p")
+            with pytest.raises(MethodNotFound, match="half has no list_prompts"):
+                await client.list_prompts()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("list_tools", 1),
+        ("call_tool", 3),
+        ("list_resources", 1),
+        ("list_resource_templates", 1),
+        ("read_resource", 2),
+        ("subscribe", 2),
+        ("list_prompts", 1),
+        ("get_prompt", 3),
+        ("complete", 2),
+    ],
+)
+def test_a_default_says_that_it_is_one(name, given):
+    async def main() -> None:
+        await getattr(Handler("h"), name)(*[None] * given)
+
+    with pytest.raises(MethodNotFound, match=f"h has no {name}"):
+        asyncio.run(main())
+
+
+def test_options_are_stated_as_the_constructor_takes_them():
+    """Those who hand them on have them from there, so that editors can show them."""
+    keywords = {
+        name: parameter
+        for name, parameter in inspect.signature(Handler.__init__).parameters.items()
+        if parameter.kind is inspect.Parameter.KEYWORD_ONLY
+    }
+    assert list(keywords) == list(Options.__annotations__)
+    local: dict[str, Any] = {"Store": object}
+    taken = get_type_hints(Handler.__init__, localns=local)
+    stated = get_type_hints(Options, localns=local)
+    assert {name: taken[name] for name in keywords} == stated
+
+
+@pytest.mark.parametrize("kind", [Handler, Server])
+def test_an_option_that_there_is_not_is_refused(kind):
+    with pytest.raises(TypeError, match="colour"):
+        kind("s", colour="red")
+
+
+def test_a_handler_that_serves_no_list_of_templates_has_an_empty_one():
+    class Fixed(Handler):
+        async def list_resources(self, cursor: str | None) -> list[Resource]:
+            return []
+
+    async def main() -> None:
+        async with Client(Fixed("f")) as client:
+            assert await client.list_resource_templates() == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("raw", [None, {}, {"a": 1}])
+def test_arguments_are_a_dict(raw):
+    class Echo(Half):
+        async def call_tool(self, name: str, arguments: dict[str, Any], ctx: Context) -> Any:
+            raise MethodNotFound(repr(arguments))
+
+    async def main() -> None:
+        async with Client(Echo("e"), revision=DATES[-2]) as client:
+            with pytest.raises(MethodNotFound) as caught:
+                await client.request("tools/call", {"name": "t", "arguments": raw})
+            assert str(raw or {}) in str(caught.value)
+
+    asyncio.run(main())
+
+
+@pytest.mark.requirement("TOOL-12")
+def test_arguments_that_are_no_object_are_refused():
+    class Echo(Half):
+        async def call_tool(self, name: str, arguments: dict[str, Any], ctx: Context) -> Any:
+            raise AssertionError
+
+    async def main() -> None:
+        async with Client(Echo("e"), revision=DATES[-2]) as client:
+            with pytest.raises(Exception, match="must be an object"):
+                await client.request("tools/call", {"name": "t", "arguments": [1]})
+
+    asyncio.run(main())
+
+
+@pytest.mark.requirement("ICON-4")
+def test_a_server_shows_no_icon_that_clients_refuse():
+    with pytest.raises(ValueError, match="javascript"):
+        Handler("h", icons=[Icon("javascript:alert(1)")])

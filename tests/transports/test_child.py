@@ -19,6 +19,7 @@ from programs.blind import BlindLoop
 
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed, ConnectFailed, LocalProtocolError
+from toolpost.protocol.framing import Oversize
 from toolpost.transports import child as child_module
 from toolpost.transports import reader, stderr, writer
 from toolpost.transports.child import Stdio, open_child
@@ -29,6 +30,11 @@ NOW = {"stdin_wait": 0.05, "term_wait": 0.05}
 STUBBORN = (
     "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True)\nwhile True: signal.pause()"
 )
+LATE = """import signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+print('[]', flush=True)
+signal.sigwait({signal.SIGUSR1})
+"""
 LOOPS = pytest.mark.parametrize("loop", [None, BlindLoop], ids=["loop", "threads"])
 
 
@@ -53,8 +59,8 @@ def program(name, *args, **options: Any):
 
 
 @asynccontextmanager
-async def opened(stdio, **options):
-    channel = await open_child(stdio, **options)
+async def opened(stdio):
+    channel = await open_child(stdio)
     try:
         yield channel
     finally:
@@ -135,13 +141,19 @@ def test_a_server_may_write_byte_by_byte_and_say_what_is_no_json():
 
 def test_a_message_that_is_too_long_is_dropped_alone_and_reported(caplog):
     async def main():
-        sizes = []
-        for hook in (sizes.append, None):
-            async with opened(Stdio("cat"), limit=10, oversized=hook) as channel:
+        lost = []
+        for told in (True, False):
+            async with opened(Stdio("cat", max_line=10)) as channel:
+                if told:
+                    channel.on_oversized(lost.append)
                 await send_all(channel, [b"1", b"x" * 11, b"2"])
-                assert [await channel.receive(), await channel.receive()] == [b"1", b"2"]
-        assert sizes == [11]
-        assert "dropped a message of 11 bytes from a server" in caplog.text
+                assert await channel.receive() == b"1"
+                assert len(lost) == (not told)  # it is told in its turn
+                assert await channel.receive() == b"2"
+        assert lost == [Oversize(11, 10, b"x" * 10, b"x" * 10)]
+        assert caplog.messages == [
+            "cat: a message was dropped: a message of 11 bytes is too long, the limit is 10"
+        ]
 
     run(main)
 
@@ -175,16 +187,11 @@ def test_a_server_that_is_not_read_has_to_wait_and_others_go_on(loop):
 
 @LOOPS
 def test_a_server_that_does_not_read_makes_us_wait_and_nobody_else(loop):
-    code = (
-        "import signal, sys\n"
-        "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})\n"
-        "print('[]', flush=True)\n"
-        "signal.sigwait({signal.SIGUSR1})\n"
-        "print(len(sys.stdin.read()))"
-    )
-
     async def main():
-        async with opened(python(code)) as slow, opened(Stdio("cat")) as other:
+        async with (
+            opened(python(f"{LATE}print(len(sys.stdin.read()))")) as slow,
+            opened(Stdio("cat")) as other,
+        ):
             assert await slow.receive() == b"[]"
             sent = 0
 
@@ -430,7 +437,7 @@ def test_a_server_that_is_stuck_in_a_write_can_still_leave():
     code = "import sys\nprint('x' * 10_000_000, flush=True)\nsys.stdin.read()"
 
     async def main():
-        async with opened(python(code, stdin_wait=20), limit=1000) as channel:
+        async with opened(python(code, stdin_wait=20, max_line=1000)) as channel:
             await until(lambda: channel._feed._fed)
         assert channel.returncode == 0
 
@@ -440,8 +447,13 @@ def test_a_server_that_is_stuck_in_a_write_can_still_leave():
 def test_what_was_sent_before_closing_still_arrives(tmp_path):
     async def main():
         target = tmp_path / "sent"
-        async with opened(Stdio("sh", ["-c", 'sleep 0.1; cat > "$0"', target])) as channel:
-            await send_all(channel, [b"x" * 100_000, b"y" * 100_000])
+        channel = await open_child(python(f"{LATE}open({str(target)!r}, 'w').write(sys.stdin.read())"))
+        assert await channel.receive() == b"[]"
+        await send_all(channel, [b"x" * 100_000, b"y" * 100_000])
+        closing = asyncio.create_task(channel.close())
+        await asyncio.sleep(0)
+        os.kill(channel.pid, signal.SIGUSR1)
+        await closing
         assert (channel.returncode, target.read_bytes()) == (
             0,
             b"x" * 100_000 + b"\n" + b"y" * 100_000 + b"\n",

@@ -13,8 +13,9 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from toolpost.channel import Channel
 from toolpost.client.answer import Answers, run_callback
+from toolpost.client.call import Limits
 from toolpost.client.lane import Lane
-from toolpost.client.link import Limits, Link
+from toolpost.client.link import Link
 from toolpost.client.listen import Listener
 from toolpost.client.negotiate import Handshake, Opened, Way
 from toolpost.client.outputs import Outputs

@@ -9,13 +9,21 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
-from math import inf
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, Protocol, runtime_checkable
 
 from toolpost.channel import Channel
+from toolpost.client.call import NO_LIMITS, Call, Limits
 from toolpost.client.lane import Lane
 from toolpost.client.stats import Stats
-from toolpost.errors import ChannelClosed, InternalError, MCPError, RequestTimeout, RPCError
+from toolpost.errors import (
+    ChannelClosed,
+    InternalError,
+    MCPError,
+    RemoteProtocolError,
+    RequestTimeout,
+    RPCError,
+)
+from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import (
     CancelReceived,
@@ -29,13 +37,12 @@ from toolpost.protocol.events import (
     Refused,
     ReplyReceived,
 )
+from toolpost.protocol.framing import Oversize
 from toolpost.protocol.methods import Row
 from toolpost.types.base import JSON, Raw, RequestId, Result, Wire
-from toolpost.types.notices import NoticeParams, ProgressParams
+from toolpost.types.notices import NoticeParams
 
-__all__ = ["NO_LIMITS", "Call", "Limits", "Link", "Progress"]
-
-Progress: TypeAlias = Callable[[ProgressParams], Awaitable[object]]
+__all__ = ["Link"]
 
 CLOSE_PATIENCE: Final = 5.0
 """How long a callback may take to end when it is cancelled: closing must not hang on one that refuses to."""
@@ -43,71 +50,11 @@ CLOSE_PATIENCE: Final = 5.0
 logger: Final = logging.getLogger("toolpost.client")
 
 
-class Limits(NamedTuple):
-    """How long a request may take, and who hears of it in the meantime.
+@runtime_checkable
+class _Bounded(Protocol):
+    """A channel that drops messages over a limit, and tells whoever wants to know."""
 
-    Args:
-        timeout: how long to wait; progress starts it anew. None waits for ever.
-        cap: how long to wait in all, whatever the progress.
-        progress: whom to tell about progress. What came before the answer is told before the answer.
-        extendable: ask for progress even if nobody wants to be told, so that it extends the time-out.
-        quiet: forget the request without telling the server, when it is given up.
-    """
-
-    timeout: float | None = None
-    cap: float | None = None
-    progress: Progress | None = None
-    extendable: bool = False
-    quiet: bool = False
-
-
-NO_LIMITS: Final = Limits()
-
-
-class Call:
-    """A request in flight.
-
-    Args:
-        outgoing: the request.
-        limits: how long it may take.
-        started: when it was sent, by the loop's clock.
-        answer: its answer, some day.
-        lane: where its progress is told.
-    """
-
-    __slots__ = ("answer", "cap", "lane", "limits", "outgoing", "scope", "sent", "started")
-
-    def __init__(
-        self,
-        outgoing: Outgoing,
-        limits: Limits,
-        started: float,
-        answer: "asyncio.Future[Result]",
-        lane: Lane,
-    ) -> None:
-        self.outgoing = outgoing
-        self.limits = limits
-        self.started = started
-        self.answer = answer
-        self.lane = lane
-        self.cap = inf if limits.cap is None else started + limits.cap
-        self.scope = asyncio.timeout(None)
-        self.sent = False
-
-    @property
-    def id(self) -> RequestId:
-        """Its id."""
-        return self.outgoing.id
-
-    @property
-    def method(self) -> str:
-        """Its method."""
-        return self.outgoing.row.name
-
-    def extend(self, now: float) -> None:
-        """Start the time-out anew, up to the cap (TIME-4)."""
-        if self.limits.timeout is not None and not self.scope.expired():
-            self.scope.reschedule(min(now + self.limits.timeout, self.cap))
+    def on_oversized(self, tell: Callable[[Oversize], object], /) -> None: ...
 
 
 class Link:
@@ -152,6 +99,8 @@ class Link:
             Refused: self._refused,
             Dropped: self._dropped,
         }
+        if isinstance(channel, _Bounded):
+            channel.on_oversized(self._oversized)
         self._reader = self._loop.create_task(self._read(), name="toolpost reader")
 
     # ----------------------------------------------------------------- asking
@@ -399,6 +348,28 @@ class Link:
     def _dropped(self, event: Dropped) -> None:
         logger.debug("discarded a message of the server: %s (%s)", event.why, event.error)
         self._stats.discard(event.why)
+
+    def _oversized(self, line: Oversize) -> None:
+        """A message was dropped because of its length: let nobody wait for it, here or there."""
+        self._stats.discard("message over the limit")
+        error = line.refusal()
+        logger.warning("a message of the server was dropped: %s", error)
+        call = self._awaiting(error)
+        if call is not None:
+            hint = "raise it where the server is described: `Stdio(…, max_line=…)`"
+            why = f"the answer to {call.method} was dropped: {error.message}"
+            _fail(call, RemoteProtocolError(why, hint=hint, peer=self.peer_name))
+        elif error.id is not None and error.answer is not None and not self.connection.revision.stateless:
+            self._post(jsonrpc.encode_failure(error.id, error.answer))
+
+    def _awaiting(self, error: RemoteProtocolError) -> Call | None:
+        """The request of ours that a dropped message was the answer to; the only one if it does not tell."""
+        if error.id is not None:
+            return self._calls.get(error.id) if error.reply else None
+        # A subscription is in flight all the time, and its answer is short.
+        calls = [call for call in self._calls.values() if call.sent and call.method != "subscriptions/listen"]
+        told = error.reply or error.answer is not None  # else it was a notice
+        return calls[0] if told and len(calls) == 1 else None
 
     # ----------------------------------------------------------------- the end
 

@@ -9,7 +9,8 @@ import asyncio
 import logging
 from typing import Final
 
-from toolpost.client.link import Call, Limits, Link
+from toolpost.client.call import Call, Limits
+from toolpost.client.link import Link
 from toolpost.errors import MCPError, NotDeclared, RemoteProtocolError, RequestTimeout
 from toolpost.protocol.eras import SESSION, STATELESS
 from toolpost.protocol.events import NoticeReceived

@@ -12,7 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeAlias, cast
 
 from toolpost.channel import Channel
-from toolpost.client.link import NO_LIMITS, Limits, Link
+from toolpost.client.call import NO_LIMITS, Limits
+from toolpost.client.link import Link
 from toolpost.errors import (
     ChannelClosed,
     ConnectFailed,

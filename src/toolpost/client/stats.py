@@ -25,7 +25,8 @@ class Stats:
     unchecked: int = 0
     """Structured results that were not validated because jsonschema-rs is not installed."""
     discarded: dict[str, int] = field(default_factory=dict[str, int])
-    """Messages that meant nothing (any more), by reason, such as "late answer"."""
+    """Messages that were thrown away, by reason: most meant nothing (any more), such as a "late answer". A
+    "message over the limit" did; the request that it answers, as far as that is known, has failed."""
 
     def discard(self, why: str) -> None:
         """Count a message that was thrown away."""

@@ -21,9 +21,8 @@ requests at the same time; a client is set to one revision, which `adopt` change
 """
 
 from collections.abc import Mapping
-from copy import copy
 from math import isfinite
-from typing import Any, Final
+from typing import Final
 
 from toolpost.errors import (
     LocalProtocolError,
@@ -38,20 +37,17 @@ from toolpost.protocol.events import (
     Incoming,
     Outgoing,
 )
-from toolpost.protocol.jsonrpc import Message, Reader, Unfit
+from toolpost.protocol.jsonrpc import Message
 from toolpost.protocol.lifecycle import Lifecycle, State
-from toolpost.protocol.lowering import lower
-from toolpost.protocol.methods import CLIENT, SERVER, Role, Row
-from toolpost.protocol.party import Party
-from toolpost.protocol.revisions import LATEST, Revision
-from toolpost.types.base import JSON, UNSET, Meta, Number, Raw, RequestId, Result, Wire
+from toolpost.protocol.methods import CLIENT, SERVER, Role, Row, whereabouts
+from toolpost.protocol.params import dressed, wishes_task
+from toolpost.protocol.party import Party, declares
+from toolpost.protocol.revisions import LATEST, Revision, newest
+from toolpost.types.base import JSON, Number, Raw, RequestId, Result, Wire
 from toolpost.types.lifecycle import (
     SUBSCRIPTION_ID,
-    DiscoverResult,
-    InitializeResult,
     LogLevel,
     RequestMeta,
-    ServerCapabilities,
 )
 from toolpost.types.notices import CancelledParams, LogParams, NoticeParams, ProgressParams
 
@@ -79,6 +75,13 @@ _EARLY: Final = frozenset(
 )
 
 
+_TASKS: Final = {
+    "tools/call": "tasks.requests.tools.call",
+    "sampling/createMessage": "tasks.requests.sampling.create_message",
+    "elicitation/create": "tasks.requests.elicitation.create",
+}
+"""The capability behind running a request as a task."""
+
 _FOR_LISTENERS: Final = frozenset(
     {
         "notifications/subscriptions/acknowledged",
@@ -91,15 +94,31 @@ _FOR_LISTENERS: Final = frozenset(
 )
 """What a stateless client hears on a subscription, and nowhere else."""
 
-_META: Final = Reader(dict[str, Raw])
-
 
 class Connection:
     """One end of a conversation.
 
+    How a session opens, without anything between the ends:
+
+        >>> from toolpost.protocol.eras import ERAS
+        >>> from toolpost.protocol.revisions import LATEST_SESSION
+        >>> from toolpost.types import ClientCapabilities, Implementation, ListCapability, ServerCapabilities
+        >>> asks = Party(Implementation("c", "1"), ClientCapabilities())
+        >>> client = Connection(asks, revision=LATEST_SESSION)
+        >>> offers = ServerCapabilities(tools=ListCapability())
+        >>> server = Connection(Party(Implementation("s", "1"), offers))
+        >>> opening = ERAS[client.revision.era].open(client)
+        >>> [hello] = server.receive(opening.data)
+        >>> introduction = server.party.introduce(hello.peer.revision)
+        >>> [welcome] = client.receive(server.reply(hello.id, introduction))
+        >>> _ = server.receive(client.notify("notifications/initialized"))
+        >>> [asked] = server.receive(client.request("tools/list").data)
+        >>> asked.row.name, asked.peer.info.name
+        ('tools/list', 'c')
+
     Args:
         party: who we are.
-        revision: for a client, the revision to speak or to offer.
+        revision: for a client, the revision to speak or to offer; without it the newest that we speak.
         peer: the other end, where the handshake was done elsewhere (on another worker, or not at all).
         state: where that session stands.
         extra: rows that extensions and authors add, in both directions.
@@ -128,7 +147,7 @@ class Connection:
         self,
         party: Party,
         *,
-        revision: Revision = LATEST,
+        revision: Revision | None = None,
         peer: Peer | None = None,
         state: State | None = None,
         extra: Mapping[str, Row] | None = None,
@@ -148,7 +167,7 @@ class Connection:
         self.limit = limit
         self._depth = depth
         self.next_id = 1
-        self._revision = revision
+        self._revision = revision or newest(party.supported) or LATEST
 
     @property
     def revision(self) -> Revision:
@@ -159,13 +178,14 @@ class Connection:
         """Speak another revision from here on (a client that found out what its server speaks)."""
         self._revision = revision
         self.peer = None
-
+        # An answer to a handshake that is given up comes too late.
+        self.outgoing = {key: each for key, each in self.outgoing.items() if each.row.name != "initialize"}
         if self.lifecycle.state != "closed":
             self.lifecycle.state = "new"
 
     def request_row(self, method: str, revision: Revision, by: Role) -> Row | None:
         """The row of a request; that of an extension before that of the protocol."""
-        extra = self.extra.get(method)
+        extra = self.extra.get(method) if self.extra else None
         if extra is not None and extra.result is not None and extra.sent(by, revision.date):
             return extra
         return revision.requests[by].get(method)
@@ -192,6 +212,10 @@ class Connection:
             inbox.broken(self, item) if isinstance(item, RemoteProtocolError) else self.take(item)
             for item in messages
         ]
+
+    def broken(self, error: RemoteProtocolError) -> Event:
+        """What a message means that is none, told by somebody who has read it (a line that was too long)."""
+        return inbox.broken(self, error)
 
     def take(self, message: Message, *, meta: RequestMeta | None = None, peer: Peer | None = None) -> Event:
         """What a message means.
@@ -222,7 +246,7 @@ class Connection:
             result = ERAS[incoming.peer.revision.era].stamp_result(self, incoming, result)
         elif type(result) is not Raw:
             raise LocalProtocolError(f"an answer is a Result or Raw, not {type(result).__name__}")
-        data = jsonrpc.encode_reply(request_id, result)
+        data = jsonrpc.encode_reply(incoming.id, result)  # 1 and True are one key, but not one id
         del self.incoming[request_id]
         if incoming.row.name == "initialize":
             self.lifecycle.move("answered")
@@ -238,30 +262,10 @@ class Connection:
             self.lifecycle.move("refused")
         code = incoming.peer.revision.code(error.code)
         try:
-            return jsonrpc.encode_failure(request_id, error, code)
+            return jsonrpc.encode_failure(incoming.id, error, code)
         except LocalProtocolError:
             plain = RPCError("Internal error: the error cannot be written as JSON", code=code)
-            return jsonrpc.encode_failure(request_id, plain)
-
-    def introduce(
-        self, incoming: Incoming, instructions: str | None = None
-    ) -> InitializeResult | DiscoverResult:
-        """Who this server is: the result of `initialize` or of `server/discover`."""
-        revision = incoming.peer.revision
-        capabilities = self.party.declared(revision)
-        assert isinstance(capabilities, ServerCapabilities), "only a server introduces itself"
-        if revision.stateless:
-            return DiscoverResult(
-                supported_versions=list(self.party.supported),
-                capabilities=capabilities,
-                instructions=instructions,
-            )
-        return InitializeResult(
-            protocol_version=revision.date,
-            capabilities=capabilities,
-            server_info=self.party.info,
-            instructions=instructions,
-        )
+            return jsonrpc.encode_failure(incoming.id, plain)
 
     # ----------------------------------------------------------------- what we ask
 
@@ -296,33 +300,52 @@ class Connection:
             raise LocalProtocolError(f"{row.name} is a notice, not a request")
         if row.needs and row.name not in revision.ungated and self.peer is not None:
             self._check_declared(row, self.peer, params)
+        task = wishes_task(params, revision)
+        if task and self.peer is not None and not self._runs_tasks(row, self.peer):
+            raise NotDeclared(
+                _TASKS[row.name], f"the {self.other} does not run {row.name} as a task", peer=self._name()
+            )
         for key in meta or ():
             wrong = keys.objection(key)
             if wrong:
                 raise LocalProtocolError(f"a request cannot carry this key in _meta: {wrong}")
         request_id = self.next_id
         stamp = ERAS[revision.era].stamp_request(self, meta, request_id if progress else None)
-        data = jsonrpc.encode_request(request_id, row.name, _with_meta(params, stamp, revision))
+        data = jsonrpc.encode_request(request_id, row.name, dressed(params, stamp, revision))
         self.next_id += 1
         if row.name == "initialize":
             self.lifecycle.move("initialize")
-        outgoing = Outgoing(request_id, row, data, revision, request_id if progress else None)
+        token = request_id if progress else None
+        outgoing = Outgoing(request_id, row, data, revision, token, task=task)
         self.outgoing[request_id] = outgoing
         return outgoing
 
     def _sendable(self, method: str, revision: Revision) -> Row:
         row = self.request_row(method, revision, self.role)
         if row is None:
-            raise LocalProtocolError(f"a {self.role} cannot send {method} in {revision.date}")
+            raise self._unsendable(method, revision)
         return row
+
+    def _unsendable(self, method: str, revision: Revision) -> LocalProtocolError:
+        return LocalProtocolError(
+            f"a {self.role} cannot send {method} in {revision.date}", hint=whereabouts(method)
+        )
 
     def _check_declared(self, row: Row, peer: Peer, params: object) -> None:
         missing = None if peer.capabilities is None else lacking(peer.capabilities, row, params)
         if missing is not None:
-            name = peer.info.name if peer.info else None
             raise NotDeclared(
-                missing, f"the {self.other} does not offer {missing!r}, which {row.name} needs", peer=name
+                missing,
+                f"the {self.other} does not offer {missing!r}, which {row.name} needs",
+                peer=self._name(),
             )
+
+    def _runs_tasks(self, row: Row, peer: Peer) -> bool:
+        path = _TASKS.get(row.name)
+        return path is None or peer.capabilities is None or declares(peer.capabilities, path)
+
+    def _name(self) -> str | None:
+        return self.peer.info.name if self.peer and self.peer.info else None
 
     def cancel(self, request_id: RequestId, reason: str | None = None) -> bytes | None:
         """Forget a request of ours; the bytes that tell the peer, None if it was answered or may not be told.
@@ -361,6 +384,7 @@ class Connection:
         Raises:
             LocalProtocolError: this revision or this state forbids it.
             NotDeclared: we did not declare the capability for it.
+            ChannelClosed: the conversation is over.
         """
         revision = self.revision if to is None else to.peer.revision
         if isinstance(method, Row):
@@ -368,7 +392,7 @@ class Connection:
         else:
             found = self.notice_row(method, revision, self.role)
             if found is None:
-                raise LocalProtocolError(f"a {self.role} cannot send {method} in {revision.date}")
+                raise self._unsendable(method, revision)
             row = found
         if row.result is not None:
             raise LocalProtocolError(f"{row.name} is a request, not a notice")
@@ -385,12 +409,15 @@ class Connection:
         meta = None
         if to is not None and to.row.name == "subscriptions/listen":
             meta = {SUBSCRIPTION_ID: to.id}  # META-19
-        return jsonrpc.encode_notice(row.name, _with_meta(params, meta, revision))
+        return jsonrpc.encode_notice(row.name, dressed(params, meta, revision))
 
     def _check_unasked(self, row: Row, revision: Revision) -> None:
         """A notice that belongs to no request needs a session (a stateless client may still cancel)."""
         if self.role == SERVER and revision.stateless:
-            raise LocalProtocolError(f"{row.name} belongs to a request: there is no session with a client")
+            raise LocalProtocolError(
+                f"{row.name} belongs to a request: there is no session with a client",
+                hint="name the request: notify(…, to=incoming)",
+            )
         if not revision.stateless and row.name not in _EARLY:
             self.lifecycle.allow(row.name)
 
@@ -413,12 +440,15 @@ class Connection:
         incoming = self.incoming.get(request_id)
         if incoming is None or incoming.token is None or incoming.row.name == "subscriptions/listen":
             return None
-        if isinstance(progress, float) and not isfinite(progress):
+        if not _finite(progress):
             return None
         if incoming.progress is not None and progress <= incoming.progress:
             return None
         params = ProgressParams(
-            progress_token=incoming.token, progress=progress, total=total, message=message
+            progress_token=incoming.token,
+            progress=progress,
+            total=total if _finite(total) else None,
+            message=message,
         )
         data = jsonrpc.encode_notice("notifications/progress", params)
         incoming.progress = progress
@@ -429,7 +459,8 @@ class Connection:
     ) -> bytes | None:
         """The bytes of a line for the client's log; None if it does not want to hear it.
 
-        A stateless client hears only what belongs to a request that asked for logs.
+        A stateless client hears only what belongs to a request that asked for logs, and before there is a
+        session nobody hears.
         """
         if to is not None and to.peer.revision.stateless:
             listens = to.row.name == "subscriptions/listen"
@@ -437,7 +468,9 @@ class Connection:
             wanted = None if listens or over else to.peer.log_level
             heard = wanted is not None
         else:
-            wanted, heard = self.log_level, True
+            wanted, heard = self.log_level, self.peer is not None and not self.revision.stateless
+        if level not in LEVELS:
+            raise LocalProtocolError(f"there is no log level {level!r}", hint=f"one of {', '.join(LEVELS)}")
         if not heard or (wanted is not None and LEVELS[level] < LEVELS[wanted]):
             return None
         return self.notify("notifications/message", LogParams(level=level, data=data, logger=logger), to=to)
@@ -453,28 +486,6 @@ class Connection:
         return lost
 
 
-def _with_meta(params: Wire | Mapping[str, JSON] | None, meta: Meta | None, revision: Revision) -> Any:
-    """The parameters, told so that the peer can read them, with `_meta`; what they have there stays."""
-    if isinstance(params, Wire):
-        params = lower(params, revision)
-        if meta is None:
-            return params
-        own: Any = getattr(params, "meta", None)
-        params = copy(params)
-        # The encoder takes a dict where the struct, which is also read, has raw bytes.
-        setattr(params, "meta", _merged(own, meta))  # noqa: B010 - see above
-        return params
-    if meta is None:
-        return UNSET if params is None else params
-    plain = params or {}
-    return {**plain, "_meta": _merged(plain.get("_meta"), meta)}
-
-
-def _merged(own: Any, meta: Meta) -> Meta:
-    """The `_meta` that parameters brought, and ours over it."""
-    if not own:
-        return meta
-    try:
-        return {**(_META(own) if isinstance(own, Raw) else own), **meta}
-    except (Unfit, TypeError) as error:
-        raise LocalProtocolError("a request cannot carry a _meta that is no object") from error
+def _finite(number: Number | None) -> bool:
+    """Whether JSON can say the number; an integer may have more digits than a float."""
+    return not isinstance(number, float) or isfinite(number)

@@ -1,13 +1,14 @@
 """The two ways in which a conversation is held, behind one promise of six hooks.
 
 `Session`: a handshake, then both sides may ask. `Stateless`: every request carries its own facts, and a
-server asks by returning. The hooks are the only code that knows the difference; which era a message belongs
-to is told by the message itself. Knows nothing of transports.
+server asks by returning. What each side does in its era is said here; which era a message belongs to is told
+by the message itself. Knows nothing of transports.
 """
 
 from collections.abc import Mapping
-from copy import copy
 from typing import TYPE_CHECKING, Final, Protocol, cast
+
+from msgspec.structs import replace
 
 from toolpost.errors import (
     InvalidParams,
@@ -18,6 +19,7 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.lowering import lower
 from toolpost.protocol.methods import Row
+from toolpost.protocol.params import foreign
 from toolpost.protocol.party import Capabilities, declares
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
 from toolpost.types.asks import CreateMessageParams, ElicitParams
@@ -112,10 +114,15 @@ class _Facts(Struct, rename={"meta": "_meta"}):
     meta: RequestMeta | None = None
 
 
+class _Mark(Struct, rename={"version": PROTOCOL_VERSION}):
+    version: Raw | Unset = UNSET
+
+
 class _Marks(Struct, rename={"meta": "_meta"}):
-    meta: dict[str, Raw] | None = None
+    meta: _Mark | None = None
 
 
+_SCOPES: Final = frozenset({"public", "private"})
 _NO_META: Final = RequestMeta()
 _FACTS: Final = Reader(_Facts)
 _MARKS: Final = Reader(_Marks)
@@ -141,7 +148,7 @@ def is_marked(params: Raw | Unset) -> bool:
         marks = _MARKS(params).meta
     except Unfit:
         return False
-    return marks is not None and PROTOCOL_VERSION in marks
+    return marks is not None and marks.version is not UNSET
 
 
 def lacking(capabilities: Capabilities | None, row: Row, params: object) -> str | None:
@@ -184,12 +191,12 @@ class Session:
 
     def stamp_request(
         self,
-        connection: "Connection",  # noqa: ARG002 - a hook
+        connection: "Connection",
         meta: Mapping[str, JSON] | None,
         token: ProgressToken | None,
     ) -> Meta | None:
         """What the caller gave, and a progress token where one is wanted."""
-        stamped = dict(meta) if meta else {}
+        stamped = foreign(meta, connection.revision) if meta else {}
         if token is not None:
             stamped["progressToken"] = token
         return stamped or None
@@ -201,12 +208,8 @@ class Session:
             raise LocalProtocolError(f"a result cannot ask for input in {revision.date}")
         result = lower(result, revision)
         if isinstance(result, Cacheable) and (result.ttl_ms is not None or result.cache_scope is not None):
-            result = copy(result)
-            result.ttl_ms = result.cache_scope = None
-        if result.result_type is not None:
-            result = copy(result)
-            result.result_type = None
-        return result
+            result = replace(result, ttl_ms=None, cache_scope=None)
+        return result if result.result_type is None else replace(result, result_type=None)
 
     def ask(
         self,
@@ -263,29 +266,31 @@ class Stateless:
         self, connection: "Connection", meta: Mapping[str, JSON] | None, token: ProgressToken | None
     ) -> Meta:
         """Revision, identity and capabilities, on every request (META-7 … META-9)."""
-        stamped = {**(meta or {}), **connection.party.facts(connection.revision)}
+        facts = connection.party.facts(connection.revision)
+        stamped = {**foreign(meta, connection.revision), **facts} if meta else dict(facts)
         if token is not None:
             stamped["progressToken"] = token
         return stamped
 
     def stamp_result(self, connection: "Connection", incoming: "Incoming", result: Result) -> Result:
         """The result with its type, how long it may be kept, and who made it (MSG-11, META-16)."""
-        stamped = copy(lower(result, incoming.peer.revision))
-        if isinstance(stamped, InputRequiredResult):
+        revision = incoming.peer.revision
+        result = lower(result, revision)
+        kind = result.result_type or "complete"
+        meta = connection.party.facts(revision)
+        if result.meta:
+            meta = {**meta, **result.meta}
+        if isinstance(result, Cacheable):
+            return _aged(result, meta, kind)
+        if isinstance(result, InputRequiredResult):
             if not incoming.row.asks:
                 raise LocalProtocolError(f"the result of {incoming.row.name} cannot ask for input")
-            if stamped.input_requests is None and stamped.request_state is None:
+            if not result.input_requests and result.request_state is None:
                 raise LocalProtocolError("a result that asks for input has questions, a state, or both")
-            stamped.result_type = "input_required"
-        stamped.result_type = stamped.result_type or "complete"
-        if isinstance(stamped, Cacheable):
-            stamped.ttl_ms = stamped.ttl_ms or 0
-            stamped.cache_scope = stamped.cache_scope or "private"
-        facts = connection.party.facts(incoming.peer.revision)
-        stamped.meta = {**facts, **stamped.meta} if stamped.meta else facts
-        if incoming.row.name == "subscriptions/listen":
-            stamped.meta = {**stamped.meta, SUBSCRIPTION_ID: incoming.id}
-        return stamped
+            kind = "input_required"
+        elif incoming.row.name == "subscriptions/listen":
+            meta = {**meta, SUBSCRIPTION_ID: incoming.id}
+        return replace(result, meta=meta, result_type=kind)
 
     def ask(
         self,
@@ -314,6 +319,17 @@ class Stateless:
     def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[Outgoing]":
         """One long request whose stream carries all that was asked for."""
         return [connection.request("subscriptions/listen", ListenParams(notifications=wanted))]
+
+
+def _aged(result: Cacheable, meta: Meta, kind: str) -> Result:
+    """A result that says how long it may be kept, and by whom (CACHE-1, CACHE-2)."""
+    age, scope = result.ttl_ms or 0, result.cache_scope or "private"
+    if type(age) is not int or age < 0 or scope not in _SCOPES:
+        raise LocalProtocolError(
+            "a result is kept for 0 or more milliseconds, and its scope is public or private; not "
+            f"{age!r}, {scope!r}"
+        )
+    return replace(result, meta=meta, result_type=kind, ttl_ms=age, cache_scope=scope)
 
 
 SESSION: Final = Session()

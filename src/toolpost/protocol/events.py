@@ -5,9 +5,9 @@ Plain records. Who makes them and why is told in `connection`.
 
 from typing import Any, Final, TypeAlias
 
-from toolpost.errors import MCPError
+from toolpost.errors import InvalidParams, MCPError
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.jsonrpc import Reader
+from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.methods import Row
 from toolpost.protocol.revisions import Revision
 from toolpost.types.base import UNSET, Meta, Number, ProgressToken, Raw, RequestId, Result, Struct, Unset
@@ -49,8 +49,15 @@ class Incoming(Struct, eq=False):
 
     @property
     def meta(self) -> Meta:
-        """Its `_meta`, whole."""
-        return _META(self.raw).meta or {}
+        """Its `_meta`, whole.
+
+        Raises:
+            InvalidParams: it holds what no value of ours can hold (1e400).
+        """
+        try:
+            return _META(self.raw).meta or {}
+        except Unfit as error:
+            raise InvalidParams(f"Invalid params: _meta cannot be read: {error}") from error
 
 
 class Outgoing(Struct, eq=False):
@@ -62,6 +69,8 @@ class Outgoing(Struct, eq=False):
     revision: Revision
     token: ProgressToken | None = None
     progress: Number | None = None
+    task: bool = False
+    """Whether it wants to be run as a task, and may be answered with one."""
 
 
 # --------------------------------------------------------------------- events

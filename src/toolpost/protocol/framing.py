@@ -1,16 +1,25 @@
 """Lines: where one message ends and the next begins on a stream of bytes.
 
-Owns the newline framing of stdio, which sockets may use as well. Knows nothing of JSON beyond its white
-space, and nothing of where the bytes come from. A line that is too long costs its sender that one line.
+Owns the newline framing of stdio, which sockets may use as well, and what can still be told of a line that
+was dropped because of its length: it costs its sender that one line, and nobody has to wait for it. Knows
+nothing of where the bytes come from.
 """
 
 from typing import Final, NamedTuple
 
+from toolpost.errors import RemoteProtocolError
+from toolpost.protocol.misread import outline, refuse
+
 __all__ = ["MAX_LINE", "LineBuffer", "Oversize", "frame"]
 
 MAX_LINE: Final = 4 * 1024 * 1024
-"""The longest line in bytes. Room for 3 MiB of picture in base64; a hundred peers that never send a newline
-hold 400 MiB and not all there is. The official TypeScript SDK takes posted messages up to the same size."""
+"""The longest line in bytes that a server reads. Room for 3 MiB of picture in base64; a hundred peers that
+never send a newline hold 400 MiB and not all there is. The official TypeScript SDK takes posted messages up
+to the same size. A client, which has chosen its server, reads longer ones: see `Stdio`."""
+
+EDGE: Final = 4096
+"""How many bytes are kept of either end of a line that is dropped: the id stands in one of them, in front of
+the result or behind it."""
 
 _LF: Final = 0x0A
 _CR: Final = 0x0D
@@ -18,9 +27,27 @@ _JSON_SPACE: Final = b" \t\r"  # and LF, which no line holds
 
 
 class Oversize(NamedTuple):
-    """Stands where a line was that is over the limit. `size` counts its bytes, all of them dropped."""
+    """Stands where a line was that is over the limit.
+
+    Args:
+        size: how many bytes it had.
+        limit: how many it may have.
+        head: how it began.
+        tail: how it ended.
+    """
 
     size: int
+    limit: int
+    head: bytes
+    tail: bytes
+
+    def refusal(self) -> RemoteProtocolError:
+        """What is wrong with it: the id, the answer that it deserves, and whether it was one itself.
+
+        Where neither end tells what it was, it has an answer and no id.
+        """
+        why = f"a message of {self.size} bytes is too long, the limit is {self.limit}"
+        return refuse(why, outline(self.head, self.tail))
 
 
 class LineBuffer:
@@ -33,12 +60,14 @@ class LineBuffer:
         limit: the longest line to accept, in bytes without the line end.
     """
 
-    __slots__ = ("_limit", "_lost", "_open")
+    __slots__ = ("_edge", "_head", "_limit", "_lost", "_open")
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         self._limit = limit
-        self._open = bytearray()  # the line that has not ended yet
-        self._lost = 0  # how much of it was dropped; not 0 once it is over the limit
+        self._edge = max(1, min(EDGE, limit))
+        self._open = bytearray()  # the line that has not ended yet; its end, once it is over the limit
+        self._head = b""  # how it began, once it is over the limit
+        self._lost = 0  # its size, once it is over the limit
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[bytes | Oversize]:
         """The lines that this chunk completes, in order and without their ends."""
@@ -64,32 +93,36 @@ class LineBuffer:
         A peer that forgets its last newline is still understood.
         """
         if self._lost:
-            lost, self._lost = self._lost, 0
-            return Oversize(lost)
+            dropped = Oversize(self._lost, self._limit, self._head, bytes(self._open[-self._edge :]))
+            self._lost = 0
+            self._open.clear()
+            return dropped
         line = bytes(self._open)
         self._open.clear()
         return self._whole(line)
 
     def _keep(self, piece: bytes) -> None:
-        """Add a piece to the open line, or only its size once the line is over the limit."""
+        """Add a piece to the open line, or only its size and its end once the line is over the limit."""
         if self._lost:
             self._lost += len(piece)
+            self._open += piece[-self._edge :]
+            if len(self._open) > 2 * self._edge:
+                del self._open[: -self._edge]
         elif piece:
             size = len(self._open) + len(piece)
+            self._open += piece
             # A CR in the last place may yet turn out to belong to the line end.
             if size - (piece[-1] == _CR) > self._limit:
-                self._open.clear()
                 self._lost = size
-            else:
-                self._open += piece
+                self._head = bytes(self._open[: self._edge])
+                self._open = self._open[-self._edge :]
 
     def _whole(self, line: bytes) -> bytes | Oversize | None:
         """What a complete line, given without its LF, counts as; None for white space."""
         size = len(line)
-        if size and line[-1] == _CR:
-            line = line[:-1]
-        if len(line) > self._limit:
-            return Oversize(size)
+        if size - line.endswith(b"\r") > self._limit:
+            return Oversize(size, self._limit, line[: self._edge], line[-self._edge :])
+        line = line.removesuffix(b"\r")
         return line if line.strip(_JSON_SPACE) else None
 
 

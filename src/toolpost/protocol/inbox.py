@@ -30,10 +30,11 @@ from toolpost.protocol.events import (
     Refused,
     ReplyReceived,
 )
-from toolpost.protocol.jsonrpc import Failure, Message, Notice, Reader, Reply, Request, Unfit
+from toolpost.protocol.jsonrpc import Failure, Message, Notice, Reader, Reply, Request, Unfit, shorten
 from toolpost.protocol.methods import CLIENT, SERVER, Row
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision, negotiate, newest
-from toolpost.types.base import UNSET, Raw, RequestId, Struct
+from toolpost.types.base import UNSET, Raw, RequestId, Struct, Unset
+from toolpost.types.inputs import AnswerParams, InputRequiredResult
 from toolpost.types.lifecycle import (
     SERVER_INFO,
     DiscoverResult,
@@ -54,6 +55,10 @@ class _Kind(Struct, rename="camel"):
     result_type: str = "complete"
 
 
+class _Made(Struct):
+    task: Raw | Unset = UNSET
+
+
 class _Tag(Struct, rename={"info": SERVER_INFO}):
     info: Implementation | None = None
 
@@ -65,10 +70,17 @@ class _Tagged(Struct, rename={"meta": "_meta"}):
 # A server with a session still reads what its stateless clients say, and the other way round.
 _NOTICES: Final = {by: {**LATEST_SESSION.notices[by], **LATEST.notices[by]} for by in (CLIENT, SERVER)}
 
-MAX_NAME: Final = 80
-"""How much of an unknown method's name an error repeats."""
+MAX_HELD: Final = 64 * 1024 * 1024
+"""How many bytes the requests of one peer that wait for an answer may have, besides those that are small."""
+
+MAX_ANSWERS: Final = 256
+"""How many answers a request may bring: more than a person is asked in one round, and each costs memory."""
+
+SMALL: Final = 64 * 1024
+"""Up to here a request is bounded by the number of requests alone."""
 
 _KIND: Final = Reader(_Kind)
+_MADE: Final = Reader(_Made)
 _TAGGED: Final = Reader(_Tagged)
 
 
@@ -102,12 +114,12 @@ def _requested(
             peer = (STATELESS if stateless else SESSION).admit(connection, method, meta)
         row = _row_of(connection, method, peer.revision)
         params = row.read_params(message.params)
-        if message.id in connection.incoming:
-            raise InvalidRequest(f"Invalid request: id {message.id!r} is in use by another request")
-        if len(connection.incoming) >= connection.limit:
-            raise InternalError(f"Too many requests in flight, at most {connection.limit} are allowed")
+        if connection.incoming:
+            _check_room(connection, message)
         if isinstance(params, InitializeParams):
             peer = _greeted(connection, params)
+        elif isinstance(params, AnswerParams) and len(params.input_responses or ()) > MAX_ANSWERS:
+            raise InvalidParams(f"Invalid params: inputResponses has more than {MAX_ANSWERS} members")
     except Unfit as error:
         refusal = InvalidParams(f"Invalid params for {method}: {error}")
         return Refused(refusal, jsonrpc.encode_failure(message.id, refusal), message.id)
@@ -119,6 +131,23 @@ def _requested(
     return incoming
 
 
+def _check_room(connection: "Connection", message: Request) -> None:
+    """Refuse an id that is in use, and what a peer sends faster than it is answered."""
+    if message.id in connection.incoming:
+        raise InvalidRequest(f"Invalid request: id {shorten(repr(message.id))} is in use by another request")
+    if len(connection.incoming) >= connection.limit:
+        raise InternalError(f"Too many requests in flight, at most {connection.limit} are allowed")
+    size = _size(message.id, message.params)
+    held = connection.incoming.values()
+    if size > SMALL and size + sum(_size(other.id, other.raw) for other in held) > MAX_HELD:
+        raise InternalError(f"Too many bytes in flight, at most {MAX_HELD} are allowed")
+
+
+def _size(request_id: RequestId, params: Raw | Unset) -> int:
+    size = 0 if params is UNSET else memoryview(params).nbytes
+    return size + len(request_id) if isinstance(request_id, str) else size
+
+
 def _row_of(connection: "Connection", method: str, revision: Revision) -> Row:
     """The row of a request that the peer sent.
 
@@ -127,7 +156,7 @@ def _row_of(connection: "Connection", method: str, revision: Revision) -> Row:
     """
     row = connection.request_row(method, revision, connection.other)
     if row is None:
-        raise MethodNotFound(f"Method not found: {method[:MAX_NAME]}")
+        raise MethodNotFound(f"Method not found: {shorten(method)}")
     if row.needs and method not in revision.ungated and not connection.party.declares(row.needs):
         raise MethodNotFound(
             f"Method not found: {method} (this {connection.role} does not offer {row.needs})"
@@ -197,18 +226,32 @@ def _replied(connection: "Connection", message: Reply) -> Event:
         return _unexpected(connection, message.id)
     row = outgoing.row
     try:
-        kind = _KIND(message.result).result_type if outgoing.revision.stateless else "complete"
-        result = row.read_result(message.result, kind)
+        result = row.read_result(message.result, _kind_of(outgoing, message.result))
         if isinstance(result, InitializeResult):
             _welcomed(connection, result)
         elif isinstance(result, DiscoverResult):
             _discovered(connection, result, message.result)
+        elif isinstance(result, InputRequiredResult):
+            _check_asked(row, result)
     except Unfit as error:
         wrong = RemoteProtocolError(f"{row.name} was answered with an invalid result: {error}")
         return _lost(connection, outgoing, wrong)
     except RemoteProtocolError as error:
         return _lost(connection, outgoing, error)
     return ReplyReceived(outgoing, result)
+
+
+def _kind_of(outgoing: Outgoing, raw: Raw) -> str | None:
+    """The kind of a result: a stateless one names it, one in a session may be a task that was wished for."""
+    if outgoing.revision.stateless:
+        return _KIND(raw).result_type
+    return None if outgoing.task and _MADE(raw).task is not UNSET else "complete"
+
+
+def _check_asked(row: Row, result: InputRequiredResult) -> None:
+    """Refuse a wish for input that wishes nothing (MRTR-5)."""
+    if not result.input_requests and result.request_state is None:
+        raise RemoteProtocolError(f"{row.name} was answered with a wish for input, but asks for none")
 
 
 def _lost(connection: "Connection", outgoing: Outgoing, error: MCPError) -> FailureReceived:
@@ -223,7 +266,7 @@ def _welcomed(connection: "Connection", result: InitializeResult) -> None:
     revision = newest([result.protocol_version], era="session", among=connection.party.supported)
     if revision is None:
         raise RemoteProtocolError(
-            f"the server wants to speak {result.protocol_version}, which we do not",
+            f"the server wants to speak {shorten(result.protocol_version)}, which we do not",
             hint=f"we speak {', '.join(connection.party.supported)}",
         )
     connection.lifecycle.move("answered")
@@ -268,7 +311,8 @@ def broken(connection: "Connection", error: RemoteProtocolError) -> Event:
         if outgoing is None:
             return _drop(connection, "malformed answer", error)
         return _lost(connection, outgoing, error)
-    assert error.answer is not None
+    if error.answer is None:
+        return _drop(connection, "malformed notice", error)
     if connection.role == CLIENT and (connection.revision.stateless or error.id is None):
         # A stateless client writes no answers, and stray text of a server's is no question.
         return _drop(connection, "malformed message", error)

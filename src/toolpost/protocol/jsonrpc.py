@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0: envelopes to bytes and back. The only place where JSON is parsed or written.
+"""JSON-RPC 2.0: envelopes to bytes and back. JSON is parsed and written here, and by `misread` what is none.
 
 An envelope is read once, its params, result and error data stay raw until somebody knows their type. A
 message that breaks a rule is a `RemoteProtocolError` that carries the answer it deserves and, where it
@@ -6,19 +6,20 @@ could be read, the id. Knows no method, no revision and no transport.
 """
 
 from collections.abc import Callable
-from itertools import accumulate
 from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
 
-from toolpost.errors import InvalidRequest, LocalProtocolError, ParseError, RemoteProtocolError, RPCError
+from toolpost.errors import LocalProtocolError, RemoteProtocolError, RPCError
+from toolpost.protocol.misread import deeper, misshapen, refuse, unparseable
 from toolpost.types.base import JSON, RequestId, Unset, dec_hook, enc_hook
 
 __all__ = [
     "MAX_BATCH",
     "MAX_BATCH_BYTES",
     "MAX_DEPTH",
+    "MAX_UNKNOWN",
     "Failure",
     "Message",
     "Notice",
@@ -35,6 +36,7 @@ __all__ = [
     "encode_reply",
     "encode_request",
     "is_batch",
+    "shorten",
 ]
 
 MAX_DEPTH: Final = 64
@@ -45,6 +47,12 @@ MAX_BATCH: Final = 100
 
 MAX_BATCH_BYTES: Final = 1024 * 1024
 """How long a batch may be: its items are told apart before they are counted, and each costs memory."""
+
+MAX_UNKNOWN: Final = 64 * 1024
+"""How many bytes an envelope may hold besides what we know: each unknown member costs memory."""
+
+MAX_WORDS: Final = 300
+"""How much an error says of what is wrong with a value, and so how much it may repeat of it."""
 
 T = TypeVar("T")
 
@@ -78,6 +86,7 @@ class Failure(Struct, frozen=True):
     code: int
     message: str
     data: JSON = None
+    """What the peer attached; its text, where that is JSON which no value of ours can hold (1e400)."""
 
 
 Message: TypeAlias = Request | Notice | Reply | Failure
@@ -89,7 +98,7 @@ Message: TypeAlias = Request | Notice | Reply | Failure
 class _Error(Struct):
     code: int | float
     message: str
-    data: JSON = None
+    data: Raw | Unset = UNSET
 
 
 class _Envelope(Struct):
@@ -99,7 +108,7 @@ class _Envelope(Struct):
     method: str | Unset = UNSET
     params: Raw | Unset = UNSET
     result: Raw | Unset = UNSET
-    error: _Error | Unset = UNSET
+    error: Raw | Unset = UNSET
 
 
 class _Name(str):
@@ -114,21 +123,17 @@ def _name(_kind: type[Any], value: JSON) -> _Name:
 
 
 _ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
-_TEXT: Final = msgspec.json.Decoder(Raw)
-_MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
+_ERROR: Final = msgspec.json.Decoder(_Error)
+_VALUE: Final = msgspec.json.Decoder()
 _NAMES: Final = msgspec.json.Decoder(dict[_Name, Raw], dec_hook=_name)
 _ITEMS: Final = msgspec.json.Decoder(list[Raw])
-_ID: Final = msgspec.json.Decoder(int | str | float)
-
-_NOT_MARKS: Final = bytes(code for code in range(256) if code not in b'[]{}"')
-_STEPS: Final = bytes(1 if code in b"[{" else 0xFF for code in range(256))  # up, or down: 0xFF is a signed -1
-_BOM: Final = b"\xef\xbb\xbf"
 
 # The shortest envelope around method, params and the like. Whatever a message is longer than its parts by
 # tells how much else is in it, and a second `"id":0,` needs seven bytes: below that no member is there twice.
 _FRAME_REQUEST: Final = len('{"jsonrpc":"2.0","id":,"method":""}')
 _FRAME_NOTICE: Final = len('{"jsonrpc":"2.0","method":""}')
 _FRAME_REPLY: Final = len('{"jsonrpc":"2.0","id":,"result":}')
+_FRAME_FAILURE: Final = len('{"jsonrpc":"2.0","error":}')
 _FRAME_PARAMS: Final = len(',"params":')
 _SHORTEST_MEMBER: Final = len('"id":0,')
 
@@ -147,24 +152,24 @@ def decode(data: bytes, *, depth: int = MAX_DEPTH) -> Message:
         if not data.isascii():
             str(data, "utf-8")  # msgspec checks UTF-8 only in what it decodes, not in what stays raw
         # A text of n bytes nests at most n/2 levels, and at most as many levels as it has brackets.
-        if len(data) > 2 * depth and data.count(b"{") + data.count(b"[") > depth and _deeper(data, depth):
-            raise _refuse(data, f"message is nested more than {depth} levels deep")
+        if len(data) > 2 * depth and data.count(b"{") + data.count(b"[") > depth and deeper(data, depth):
+            raise refuse(f"message is nested more than {depth} levels deep", data)
         envelope = _ENVELOPE.decode(data)
+        if envelope.jsonrpc != "2.0":
+            raise refuse('member "jsonrpc" must be "2.0"', data)
+        if envelope.method is not UNSET:
+            return _asked(data, envelope, envelope.method)
+        return _answered(data, envelope)
     except msgspec.ValidationError as error:
-        raise _misshapen(data, error) from error
+        raise misshapen(data, error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _unparseable(data, error) from error
-    if envelope.jsonrpc != "2.0":
-        raise _refuse(data, 'member "jsonrpc" must be "2.0"')
-    if envelope.method is not UNSET:
-        return _asked(data, envelope, envelope.method)
-    return _answered(data, envelope)
+        raise unparseable(data, error) from error
 
 
 def _asked(data: bytes, envelope: _Envelope, method: str) -> Request | Notice:
     """The request or notice in an envelope that has a method."""
     if envelope.result is not UNSET or envelope.error is not UNSET:
-        raise _refuse(data, "a message has either a method or a result or an error")
+        raise refuse("a message has either a method or a result or an error", data)
     identity = envelope.id
     params = envelope.params
     size = len(method)
@@ -177,7 +182,7 @@ def _asked(data: bytes, envelope: _Envelope, method: str) -> Request | Notice:
         _check_once(data, size + _FRAME_NOTICE)
         return Notice(method, params)
     if type(identity) is not int and type(identity) is not str:
-        raise _refuse(data, 'member "id" must be a string or an integer')
+        raise refuse('member "id" must be a string or an integer', data)
     _check_once(data, size + _FRAME_REQUEST, identity)
     return Request(identity, method, params)
 
@@ -185,23 +190,36 @@ def _asked(data: bytes, envelope: _Envelope, method: str) -> Request | Notice:
 def _answered(data: bytes, envelope: _Envelope) -> Reply | Failure:
     """The answer in an envelope that has no method."""
     identity = envelope.id
-    failure = envelope.error
-    if (envelope.result is UNSET) == (failure is UNSET):
-        raise _refuse(data, "an answer has either a result or an error")
-    if failure is UNSET:
+    raw = envelope.error
+    if (envelope.result is UNSET) == (raw is UNSET):
+        raise refuse("an answer has either a result or an error", data)
+    if raw is UNSET:
         if type(identity) is not int and type(identity) is not str:
-            raise _refuse(data, 'the "id" of an answer must be a string or an integer')
+            raise refuse('the "id" of an answer must be a string or an integer', data)
         result = cast("Raw", envelope.result)
         _check_once(data, _FRAME_REPLY + memoryview(result).nbytes, identity)
         return Reply(identity, result)
     if identity is UNSET or identity is None:
         identity = None
     elif type(identity) is not int and type(identity) is not str:
-        raise _refuse(data, 'the "id" of an answer must be a string or an integer')
+        raise refuse('the "id" of an answer must be a string or an integer', data)
+    try:
+        failure = _ERROR.decode(raw)
+    except msgspec.ValidationError as wrong:
+        raise refuse(f"not a JSON-RPC message: {wrong} in the error", data) from wrong
     if type(failure.code) is not int:
-        raise _refuse(data, "an error code must be an integer")
-    _check_once(data, 0)
-    return Failure(identity, failure.code, failure.message, failure.data)
+        raise refuse("an error code must be an integer", data)
+    _check_once(data, _FRAME_FAILURE + memoryview(raw).nbytes, "" if identity is None else identity)
+    attached = None if failure.data is UNSET else _attached(failure.data)
+    return Failure(identity, failure.code, failure.message, attached)
+
+
+def _attached(data: Raw) -> JSON:
+    """What an error carries; never a reason to lose the error."""
+    try:
+        return _VALUE.decode(data)
+    except msgspec.DecodeError:
+        return str(data, "utf-8")
 
 
 def _check_once(data: bytes, size: int, identity: RequestId = "") -> None:
@@ -210,74 +228,11 @@ def _check_once(data: bytes, size: int, identity: RequestId = "") -> None:
     if rest >= _SHORTEST_MEMBER:
         rest -= len(identity) + 2 if isinstance(identity, str) else len(str(identity))
         if rest >= _SHORTEST_MEMBER:
+            if rest > MAX_UNKNOWN:
+                raise refuse(f"unknown members have more than {MAX_UNKNOWN} bytes", data)
             names = _NAMES.decode(data)
             if len(names) > len({str(name) for name in names}):
-                raise _refuse(data, "a member of the message stands there twice")
-
-
-def _deeper(data: bytes, depth: int) -> bool:
-    """Whether brackets outside strings nest deeper than `depth`: linear passes, no recursion."""
-    if b"\\" in data:
-        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
-    # Quotes go in pairs, so what was inside a string stays inside.
-    marks = data.translate(None, _NOT_MARKS).replace(b'""', b"")
-    if b'"' in marks:
-        marks = b"".join(marks.split(b'"')[::2])
-    return max(accumulate(memoryview(marks.translate(_STEPS)).cast("b")), default=0) > depth
-
-
-def _refuse(data: bytes, why: str) -> RemoteProtocolError:
-    """The error for a message that is JSON but breaks a rule, with the id as far as it can be read."""
-    identity: RequestId | None = None
-    reply = False
-    try:
-        try:
-            members = _MEMBERS.decode(data)
-        except RecursionError:
-            members = _MEMBERS.decode(_outline(data))
-        reply = "method" not in members and ("result" in members or "error" in members)
-        found = _ID.decode(members["id"])
-        identity = None if isinstance(found, float) else found
-    except (msgspec.DecodeError, RecursionError, KeyError):
-        pass  # no id can be read: the answer goes without one (MSG-15)
-    return RemoteProtocolError(
-        why, answer=None if reply else InvalidRequest(f"Invalid request: {why}"), id=identity, reply=reply
-    )
-
-
-def _outline(data: bytes) -> bytes:
-    """An envelope that is too deep for the parser, with a zero for all that nests in it."""
-    opening, closing = data.find(b"{"), data.rfind(b"}")
-    starts = (data.find(b"{", opening + 1), data.find(b"[", opening + 1))
-    ends = (data.rfind(b"}", 0, closing), data.rfind(b"]", 0, closing))
-    return data[: min(filter(lambda at: at >= 0, starts), default=0)] + b"0" + data[max(ends) + 1 :]
-
-
-def _misshapen(data: bytes, error: Exception) -> RemoteProtocolError:
-    """The error for a text that stopped being a message somewhere, and may stop being JSON later."""
-    try:
-        str(data, "utf-8")
-        _TEXT.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as worse:
-        return _unparseable(data, worse)
-    if is_batch(data):
-        return _refuse(b"", "a batch is not part of this protocol revision")
-    return _refuse(data, f"not a JSON-RPC message: {error}")
-
-
-def _unparseable(data: bytes, error: Exception) -> RemoteProtocolError:
-    """The error for bytes that are no JSON."""
-    if not data.strip():
-        why = "the message is empty"
-    elif data.startswith(_BOM):
-        why = "text starts with a byte order mark"
-    elif isinstance(error, UnicodeDecodeError):
-        why = f"not UTF-8: {error.reason} at byte {error.start}"
-    elif isinstance(error, RecursionError):
-        why = "nested too deeply"
-    else:
-        why = str(error)
-    return RemoteProtocolError(f"message is not JSON: {why}", answer=ParseError(f"Parse error: {why}"))
+                raise refuse("a member of the message stands there twice", data)
 
 
 def is_batch(data: bytes) -> bool:
@@ -294,15 +249,15 @@ def decode_batch(
         RemoteProtocolError: it is no JSON array, or one that is empty, too long or of too many messages.
     """
     if len(data) > MAX_BATCH_BYTES:
-        raise _refuse(b"", f"a batch has at most {MAX_BATCH_BYTES} bytes, not {len(data)}")
+        raise refuse(f"a batch has at most {MAX_BATCH_BYTES} bytes, not {len(data)}")
     try:
         items = _ITEMS.decode(data)
     except msgspec.ValidationError as error:
-        raise _misshapen(data, error) from error
+        raise misshapen(data, error) from error
     except (msgspec.DecodeError, RecursionError) as error:
-        raise _unparseable(data, error) from error
+        raise unparseable(data, error) from error
     if not 0 < len(items) <= limit:
-        raise _refuse(b"", f"a batch holds 1 to {limit} messages, not {len(items)}")
+        raise refuse(f"a batch holds 1 to {limit} messages, not {len(items)}")
     messages: list[Message | RemoteProtocolError] = []
     for item in items:
         try:
@@ -313,6 +268,11 @@ def decode_batch(
 
 
 # --------------------------------------------------------------------- typed values
+
+
+def shorten(text: str, limit: int = 80) -> str:
+    """The text as an error may repeat it: what a peer sends must not come back in full."""
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
 class Unfit(ValueError):
@@ -340,7 +300,7 @@ class Reader(Generic[T]):
         try:
             return decode(b"{}" if raw is UNSET else raw)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Unfit(str(error)) from error
+            raise Unfit(shorten(str(error), MAX_WORDS)) from error
 
 
 # --------------------------------------------------------------------- writing
@@ -377,7 +337,7 @@ _ENCODER: Final = msgspec.json.Encoder(enc_hook=enc_hook)
 
 
 def encode(value: Any) -> bytes:
-    """The JSON of a value made of our structs and plain values.
+    """The JSON of a value made of our structs and plain values; NaN and the infinities become null.
 
     Raises:
         LocalProtocolError: JSON has no way to say it; nothing was sent.

@@ -10,6 +10,7 @@ Knows no message but by name; the stateless era has no lifecycle and never comes
 from typing import Final, Literal, TypeAlias
 
 from toolpost.errors import ChannelClosed, InvalidRequest, LocalProtocolError
+from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.methods import CLIENT, SERVER, Role
 
 __all__ = ["Event", "Lifecycle", "State"]
@@ -32,6 +33,15 @@ _EARLY: Final[dict[State, frozenset[str]]] = {
     "new": frozenset({"initialize", "ping"}),
     "opening": frozenset({"ping"}),
     "greeted": frozenset({"ping"}),
+}
+
+
+_TO_DO: Final[dict[tuple[Role, State], str]] = {
+    (SERVER, "new"): "the client has not sent initialize",
+    (SERVER, "opening"): "answer initialize: reply(id, party.introduce(revision))",
+    (SERVER, "greeted"): "the client has not sent notifications/initialized",
+    (CLIENT, "new"): "send what ERAS[revision.era].open(connection) returns",
+    (CLIENT, "opening"): "the server has not answered initialize",
 }
 
 
@@ -58,6 +68,8 @@ class Lifecycle:
         Raises:
             InvalidRequest: the peer may not.
         """
+        if self.state == "ready" and method != "initialize":
+            return
         why = self._objection(method)
         if why:
             raise InvalidRequest(f"Invalid request: {why}")
@@ -73,7 +85,7 @@ class Lifecycle:
             raise ChannelClosed("the connection is closed", sent=False)
         why = self._objection(method)
         if why:
-            raise LocalProtocolError(why)
+            raise LocalProtocolError(why, hint=_TO_DO.get((self.role, self.state)))
 
     def _objection(self, method: str) -> str | None:
         if self.state == "closed":
@@ -84,4 +96,4 @@ class Lifecycle:
             return None
         if method == "initialize":
             return "the session is being initialized already"
-        return f"{method} has to wait until the session is initialized"
+        return f"{shorten(method)} has to wait until the session is initialized"

@@ -1,7 +1,8 @@
 """How newer things are told to an older peer: one function that consults the record.
 
 A block of a kind that the peer's revision lacks becomes text; structured output that it could not read
-becomes text as well. What the peer understands passes untouched, and nothing is changed in place.
+becomes text as well; what a later revision has dropped is left out. What the peer understands passes
+untouched, and nothing is changed in place.
 """
 
 from collections.abc import Callable
@@ -25,14 +26,26 @@ from toolpost.types.content import (
     ToolUseContent,
     UnknownContent,
 )
-from toolpost.types.prompts import GetPromptResult, PromptMessage
-from toolpost.types.tools import CallToolResult, ListToolsResult, Tool
+from toolpost.types.inputs import AnswerParams
+from toolpost.types.prompts import GetPromptResult
+from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
 
 __all__ = ["lower"]
 
+V = TypeVar("V")
 W = TypeVar("W", bound=Wire)
+Ask = TypeVar("Ask", CreateMessageParams, ElicitParams)
+Answers = TypeVar("Answers", bound=AnswerParams)
+Outcome = TypeVar("Outcome", CallToolResult, ToolResultContent)
 
-_TAGS: Final = {kind: tag for tag, kind in KINDS.items()}
+
+class _ByKind(dict[type, V | None]):
+    """A table by class, where a subclass has what its base has; what was looked for once is kept."""
+
+    def __missing__(self, kind: type) -> V | None:
+        found = next((found for base in kind.__mro__ if (found := self.get(base)) is not None), None)
+        self[kind] = found
+        return found
 
 
 def lower(value: W, revision: Revision) -> W:
@@ -41,32 +54,51 @@ def lower(value: W, revision: Revision) -> W:
     Raises:
         LocalProtocolError: the revision has no way to say it.
     """
-    change = _CHANGES.get(type(value))
+    change = _CHANGES[type(value)]
     return value if change is None else cast("W", change(value, revision))
 
 
+def _changed(value: W, **members: object) -> W:
+    """The value with these members: itself where it has them already."""
+    lowered = value
+    for name, member in members.items():
+        if getattr(value, name) is not member:
+            lowered = copy(value) if lowered is value else lowered
+            setattr(lowered, name, member)
+    return lowered
+
+
+def _kept(before: list[V], after: list[V]) -> list[V]:
+    """The same list where no item of it changed; one that was split in two has changed as well."""
+    return before if all(map(is_, before, after)) else after
+
+
+# --------------------------------------------------------------------- blocks
+
+_TAGS: Final[_ByKind[str]] = _ByKind({kind: tag for tag, kind in KINDS.items()})
+
+
 def _blocks(blocks: list[Content], kinds: frozenset[str], revision: Revision) -> list[Content]:
-    """The blocks, the same list where none of them changes."""
     for block in blocks:
-        if _TAGS.get(type(block)) not in kinds or type(block) is ToolResultContent:
-            lowered = [_block(block, kinds, revision) for block in blocks]
-            return blocks if all(map(is_, lowered, blocks)) else lowered
+        if type(block) is not TextContent:  # which everybody can read, and most of what is said
+            return _kept(blocks, [_block(block, kinds, revision) for block in blocks])
     return blocks
 
 
 def _block(block: Content, kinds: frozenset[str], revision: Revision) -> Content:
     """The block, as text where its kind is not known; for what we do not know either, its author answers."""
+    tag = _TAGS[type(block)]
+    if tag in kinds:
+        return _outcome(block, revision) if isinstance(block, ToolResultContent) else block
     if isinstance(block, UnknownContent):
         return block
-    tag = _TAGS.get(type(block))
     if tag is None:
         raise LocalProtocolError(
             f"content is made of content blocks, not of {type(block).__name__}",
             hint='such as content=[TextContent("hello")]',
         )
-    if tag not in kinds:
-        return TextContent(_TEXTS.get(type(block), _json)(block))
-    return _told(block, revision) if isinstance(block, ToolResultContent) else block
+    text = _TEXTS.get(tag, _json)(block)
+    return TextContent(text, getattr(block, "annotations", None), meta=getattr(block, "meta", None))
 
 
 def _link(block: ResourceLink) -> str:
@@ -79,134 +111,134 @@ def _audio(block: AudioContent) -> str:
 
 
 def _tool_use(block: ToolUseContent) -> str:
-    return f"[call of {block.name}: {_json(block.input)}]"
+    return f"[call {block.id} of {block.name}: {_json(block.input)}]"
 
 
 def _tool_result(block: ToolResultContent) -> str:
-    return "\n".join(item.text if isinstance(item, TextContent) else _json(item) for item in block.content)
+    outcome = f"[{'error' if block.is_error else 'result'} of call {block.tool_use_id}]"
+    return "\n".join([outcome, *map(_said, _spelled(block))])
+
+
+def _said(block: Blocks) -> str:
+    return block.text if isinstance(block, TextContent) else _json(block)
 
 
 def _json(value: JSON) -> str:
     return jsonrpc.encode(value).decode()
 
 
-_TEXTS: Final[dict[type, Callable[..., str]]] = {
-    ResourceLink: _link,
-    AudioContent: _audio,
-    ToolUseContent: _tool_use,
-    ToolResultContent: _tool_result,
+_TEXTS: Final[dict[str, Callable[..., str]]] = {
+    "resource_link": _link,
+    "audio": _audio,
+    "tool_use": _tool_use,
+    "tool_result": _tool_result,
 }
 
 
-def _structured(value: JSON, revision: Revision) -> JSON:
-    """Structured output, or UNSET where the revision does not have it in this shape."""
-    kind: type = dict if revision.structured == "object" else object
-    return UNSET if revision.structured is None or not issubclass(type(value), kind) else value
+# --------------------------------------------------------------------- tools
 
 
-def _tool_call(result: CallToolResult, revision: Revision) -> CallToolResult:
-    content: list[Content] = _blocks(result.content, revision.content, revision)
-    structured = result.structured_content
-    if structured is not UNSET and revision.structured != "any":
-        if not content:
-            content = [TextContent(_json(structured))]
-        structured = _structured(structured, revision)
-    if content is result.content and structured is result.structured_content:
-        return result
-    lowered = copy(result)
-    lowered.content = content
-    lowered.structured_content = structured
-    return lowered
+def _outcome(value: Outcome, revision: Revision) -> Outcome:
+    """What a tool said, to the client or in a model's conversation."""
+    content, structured = value.content, value.structured_content
+    if revision.structured != "any":
+        content = _spelled(value)
+        if revision.structured is None or not issubclass(type(structured), dict):
+            structured = UNSET
+    content = _blocks(content, revision.content, revision)
+    if content is value.content and structured is value.structured_content:
+        return value
+    return _changed(value, content=content, structured_content=structured)
 
 
-def _told(block: ToolResultContent, revision: Revision) -> ToolResultContent:
-    """What a tool said, told to a model."""
-    content = _blocks(block.content, revision.content, revision)
-    structured = _structured(block.structured_content, revision)
-    if content is block.content and structured is block.structured_content:
-        return block
-    lowered = copy(block)
-    lowered.content = content
-    lowered.structured_content = structured
-    return lowered
+def _spelled(value: CallToolResult | ToolResultContent) -> list[Content]:
+    """The content, and the structure as text unless its author has put something into text (TOOL-12)."""
+    structured = value.structured_content
+    if structured is UNSET:
+        return value.content
+    for block in value.content:
+        if isinstance(block, TextContent):
+            return value.content
+    return [*value.content, TextContent(_json(structured))]
 
 
-def _tools(tools: list[Tool], revision: Revision) -> list[Tool]:
-    """Tools. Before structured output could be anything, its schema had to describe an object."""
-    if revision.structured == "any" or all(_describes_object(tool.output_schema) for tool in tools):
-        return tools
-    lowered: list[Tool] = []
-    for tool in tools:
-        kept = tool
-        if not _describes_object(tool.output_schema):
-            kept = copy(tool)
-            kept.output_schema = None
-        lowered.append(kept)
-    return lowered
+def _call(params: CallToolParams, revision: Revision) -> CallToolParams:
+    return _changed(_answers(params, revision), task=params.task if revision.tasks else None)
 
 
-def _describes_object(schema: dict[str, JSON] | None) -> bool:
-    return schema is None or schema.get("type") == "object"
+def _answers(params: Answers, revision: Revision) -> Answers:
+    """A request that may be a retry: in a session nothing is asked by returning."""
+    if revision.stateless:
+        return params
+    return _changed(params, input_responses=None, request_state=None)
 
 
 def _tool_list(result: ListToolsResult, revision: Revision) -> ListToolsResult:
-    tools = _tools(result.tools, revision)
-    if tools is result.tools:
-        return result
-    lowered = copy(result)
-    lowered.tools = tools
-    return lowered
+    return _changed(result, tools=_tools(result.tools, revision))
+
+
+def _tools(tools: list[Tool], revision: Revision) -> list[Tool]:
+    return _kept(tools, [_tool(tool, revision) for tool in tools])
+
+
+def _tool(tool: Tool, revision: Revision) -> Tool:
+    """A tool. Before structured output could be anything, its schema had to describe an object."""
+    if tool.output_schema is None and tool.execution is None:
+        return tool
+    schema = tool.output_schema
+    if schema is not None and revision.structured != "any" and schema.get("type") != "object":
+        schema = None
+    return _changed(tool, output_schema=schema, execution=tool.execution if revision.tasks else None)
+
+
+# --------------------------------------------------------------------- conversations
 
 
 def _prompt(result: GetPromptResult, revision: Revision) -> GetPromptResult:
-    contents = [_block(message.content, revision.content, revision) for message in result.messages]
-    if all(now is message.content for now, message in zip(contents, result.messages, strict=True)):
-        return result
-    lowered = copy(result)
-    lowered.messages = [
-        PromptMessage(message.role, now) for now, message in zip(contents, result.messages, strict=True)
+    messages = [
+        _changed(message, content=_block(message.content, revision.content, revision))
+        for message in result.messages
     ]
-    return lowered
+    return _changed(result, messages=_kept(result.messages, messages))
 
 
 def _question(params: CreateMessageParams, revision: Revision) -> CreateMessageParams:
     messages: list[SamplingMessage] = []
     for message in params.messages:
-        turns = _turns(message.content, revision)
-        if len(turns) == 1 and turns[0] is message.content:
-            messages.append(message)
-        else:
-            messages += [SamplingMessage(message.role, turn, message.meta) for turn in turns]
-    tools = None if params.tools is None else _tools(params.tools, revision)
-    same = len(messages) == len(params.messages) and all(map(is_, messages, params.messages))
-    if same and tools is params.tools:
-        return params
-    lowered = copy(params)
-    lowered.messages = messages
-    lowered.tools = tools
-    return lowered
+        first, *others = _turns(message.content, revision)
+        messages.append(_changed(message, content=first))
+        messages += [_changed(message, content=turn, meta=None) for turn in others]
+    asked = _changed(_ask(params, revision), messages=_kept(params.messages, messages))
+    if "tool_use" not in revision.spoken:
+        return _changed(asked, tools=None, tool_choice=None)
+    return asked if params.tools is None else _changed(asked, tools=_tools(params.tools, revision))
 
 
 def _spoken(result: CreateMessageResult, revision: Revision) -> CreateMessageResult:
     """What a model said. Where only one block may be said, several become one text."""
     turns = _turns(result.content, revision)
-    if len(turns) == 1 and turns[0] is result.content:
-        return result
-    lowered = copy(result)
-    lowered.content = turns[0] if len(turns) == 1 else TextContent("\n".join(map(_said, turns)))
-    return lowered
-
-
-def _said(blocks: Blocks) -> str:
-    return blocks.text if isinstance(blocks, TextContent) else _json(blocks)
+    content = turns[0] if len(turns) == 1 else TextContent("\n".join(map(_said, turns)))
+    return _changed(result, content=content)
 
 
 def _turns(content: Blocks, revision: Revision) -> list[Blocks]:
-    """The content of one message, split into several where a message may hold only one block."""
+    """The content of one message, split into several where a message holds exactly one block."""
     if not isinstance(content, list):
         return [_block(content, revision.spoken, revision)]
     blocks = _blocks(content, revision.spoken, revision)
-    return [blocks] if revision.many_blocks else list(blocks)
+    return [blocks] if revision.many_blocks else [*blocks] or [TextContent("")]
+
+
+def _ask(params: Ask, revision: Revision) -> Ask:
+    """A question without what only other revisions have. Inside a result it has no `_meta`."""
+    return _changed(
+        params,
+        task=params.task if revision.tasks else None,
+        meta=None if revision.stateless else params.meta,
+    )
+
+
+# --------------------------------------------------------------------- forms
 
 
 def _form(params: ElicitParams, revision: Revision) -> ElicitParams:
@@ -222,34 +254,68 @@ def _form(params: ElicitParams, revision: Revision) -> ElicitParams:
             raise LocalProtocolError(
                 f"a URL that is to be visited needs an elicitation_id in {revision.date}"
             )
-    if revision.rich_forms or params.requested_schema is None:
-        return params
-    fields: dict[str, JSON] = params.requested_schema.get("properties", {})
-    plain = {name: _field(name, schema, revision) for name, schema in fields.items()}
-    if all(map(is_, plain.values(), fields.values())):
-        return params
-    lowered = copy(params)
-    lowered.requested_schema = {**params.requested_schema, "properties": plain}
-    return lowered
+    schema = params.requested_schema
+    return _changed(
+        _ask(params, revision),
+        requested_schema=schema if schema is None or revision.rich_forms else _plain(schema, revision),
+        elicitation_id=None if revision.stateless else params.elicitation_id,
+    )
+
+
+def _plain(schema: dict[str, JSON], revision: Revision) -> dict[str, JSON]:
+    fields = schema.get("properties", {})
+    if not isinstance(fields, dict):
+        raise LocalProtocolError("the `properties` of a form are an object: name and schema of each field")
+    before = cast("dict[str, JSON]", fields)
+    after = {name: _field(name, field, revision) for name, field in before.items()}
+    return schema if all(map(is_, before.values(), after.values())) else {**schema, "properties": after}
 
 
 def _field(name: str, schema: JSON, revision: Revision) -> JSON:
-    if schema.get("type") == "array":
-        raise LocalProtocolError(f"the field {name!r} takes several values, which {revision.date} cannot ask")
-    choices = schema.get("oneOf")
-    if choices is None:
-        return schema
-    plain = {key: value for key, value in schema.items() if key != "oneOf"}
-    plain["enum"] = [choice["const"] for choice in choices]
-    plain["enumNames"] = [choice["title"] for choice in choices]
-    return plain
+    match schema:
+        case {"type": "array"}:
+            raise LocalProtocolError(
+                f"the field {name!r} takes several values, which {revision.date} cannot ask"
+            )
+        case {"oneOf": [*choices], **others}:
+            titled = [_choice(name, choice) for choice in choices]
+            return {
+                **others,
+                "enum": [value for value, _ in titled],
+                "enumNames": [title for _, title in titled],
+            }
+        case {**members} if "oneOf" not in members:
+            return schema
+        case _:
+            raise LocalProtocolError(
+                f"the field {name!r} has a schema that cannot be asked",
+                hint='a schema is an object such as {"type": "string"}, `oneOf` is a list of choices',
+            )
 
 
-_CHANGES: Final[dict[type, Callable[..., Wire]]] = {
-    CallToolResult: _tool_call,
-    ListToolsResult: _tool_list,
-    GetPromptResult: _prompt,
-    CreateMessageParams: _question,
-    CreateMessageResult: _spoken,
-    ElicitParams: _form,
-}
+def _choice(name: str, choice: JSON) -> tuple[str, str]:
+    """A value to choose and its title, which is the value itself where it has none."""
+    match choice:
+        case {"const": str(value), "title": str(title)}:
+            return value, title
+        case {"const": str(value)}:
+            return value, value
+        case _:
+            raise LocalProtocolError(
+                f"the field {name!r} has a choice that is no text with a title",
+                hint='such as {"const": "r", "title": "Red"}',
+            )
+
+
+_CHANGES: Final[_ByKind[Callable[..., Wire]]] = _ByKind(
+    {
+        CallToolParams: _call,
+        AnswerParams: _answers,
+        CallToolResult: _outcome,
+        ListToolsResult: _tool_list,
+        GetPromptResult: _prompt,
+        CreateMessageParams: _question,
+        CreateMessageResult: _spoken,
+        ElicitParams: _form,
+    }
+)

@@ -4,10 +4,11 @@ A row tells the types, who may send the method in which revisions, and which cap
 What a row does not say is not allowed: a method that a revision lacks is simply absent from its record.
 """
 
+from difflib import get_close_matches
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from toolpost.errors import RemoteProtocolError
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.jsonrpc import Reader, Unfit, shorten
 from toolpost.types import asks, inputs, lifecycle, notices, prompts, resources, tasks, tools
 from toolpost.types.base import Params, Raw, Result, Wire
 from toolpost.types.notices import NoticeParams
@@ -20,6 +21,7 @@ __all__ = [
     "Role",
     "Row",
     "Span",
+    "whereabouts",
 ]
 
 DATES: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
@@ -49,6 +51,7 @@ TASKS: Final = Span(R_2025_11_25, R_2025_11_25)
 ELICITATION: Final = Span(R_2025_06_18, R_2025_11_25)
 
 INPUT_REQUIRED: Final = Reader[Result](inputs.InputRequiredResult)
+TASK_MADE: Final = Reader[Result](tasks.CreateTaskResult)
 
 
 class Row:
@@ -108,11 +111,13 @@ class Row:
             named and dict(zip(params.__struct_fields__, params.__struct_encode_fields__, strict=True))[named]
         )
         self.read_params = Reader(params)
-        self.results: dict[str, Reader[Result]] = {}
+        self.results: dict[str | None, Reader[Result]] = {}
         if result is not None:
             self.results["complete"] = Reader(result)
             if self.asks:
                 self.results["input_required"] = INPUT_REQUIRED
+            if "task" in params.__struct_fields__:
+                self.results[None] = TASK_MADE
 
     def __repr__(self) -> str:
         return f"<Row {self.name}>"
@@ -122,11 +127,6 @@ class Row:
         """Whether its result may be a wish for input (MRTR-2)."""
         return issubclass(self.params, inputs.AnswerParams)
 
-    @property
-    def cacheable(self) -> bool:
-        """Whether its result says how long it may be kept."""
-        return self.result is not None and issubclass(self.result, lifecycle.Cacheable)
-
     def sent(self, by: Role, date: str) -> bool:
         """Whether that side may send it in that revision; a row without spans has no limits."""
         if self.client is None and self.server is None:
@@ -134,15 +134,19 @@ class Row:
         span = self.client if by == CLIENT else self.server
         return span is not None and date in span
 
-    def read_result(self, raw: Raw, kind: str) -> Result:
+    def read_result(self, raw: Raw, kind: str | None) -> Result:
         """The result of this method, of the given `resultType`; it keeps its raw bytes.
+
+        None stands for the one kind that has no name on the wire: a task was made of the request.
 
         Raises:
             RemoteProtocolError: the kind is not known here, or the result is not of its type.
         """
         reader = self.results.get(kind)
         if reader is None:
-            raise RemoteProtocolError(f"{self.name} was answered with an unknown result type: {kind!r}")
+            raise RemoteProtocolError(
+                f"{self.name} was answered with an unknown result type: {shorten(str(kind))!r}"
+            )
         try:
             result = reader(raw)
         except Unfit as error:
@@ -257,3 +261,17 @@ ROWS: Final = (
     Row("notifications/tasks/status", tasks.TaskStatusParams, client=TASKS, server=TASKS, needs="tasks"),
     Row("notifications/subscriptions/acknowledged", notices.AcknowledgedParams, server=STATELESS),
 )
+
+
+def whereabouts(method: str) -> str:
+    """Where a method is to be found that was looked for in vain: a hint for people."""
+    row = next((row for row in ROWS if row.name == method), None)
+    if row is None:
+        near = get_close_matches(method, [row.name for row in ROWS], 1)
+        return f"did you mean {near[0]}?" if near else "a method of your own needs a Row"
+    kind = "notice" if row.result is None else "request"
+    spans = {"client": row.client, "server": row.server}
+    ways = [
+        f"a {kind} of the {side} in {' … '.join(dict.fromkeys(span))}" for side, span in spans.items() if span
+    ]
+    return "it is " + " and ".join(ways)

@@ -10,6 +10,7 @@ from typing import Final
 
 from toolpost.errors import UnsupportedRevision
 from toolpost.protocol import jsonrpc
+from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.methods import CLIENT, DATES, SERVER, Role
 from toolpost.protocol.revisions import REVISIONS, Revision
 from toolpost.types.base import JSON, Meta, Raw
@@ -19,7 +20,9 @@ from toolpost.types.lifecycle import (
     PROTOCOL_VERSION,
     SERVER_INFO,
     ClientCapabilities,
+    DiscoverResult,
     Implementation,
+    InitializeResult,
     ListCapability,
     ServerCapabilities,
 )
@@ -53,7 +56,7 @@ class Party:
     ) -> None:
         if isinstance(supported, str):
             raise TypeError("the supported revisions are a list, also when there is only one")
-        self.role: Role = _ROLES[type(capabilities)]
+        self.role: Role = CLIENT if isinstance(capabilities, ClientCapabilities) else SERVER
         self.info = info
         self.capabilities = capabilities
         spoken = frozenset(supported)
@@ -67,9 +70,10 @@ class Party:
 
     def refusal(self, requested: str) -> UnsupportedRevision:
         """The error for a revision that we do not speak; it names those that we do (VER-1)."""
+        named = shorten(requested)
         return UnsupportedRevision(
-            f"Unsupported protocol version: {requested}; this {self.role} speaks {', '.join(self.supported)}",
-            {"supported": list(self.supported), "requested": requested},
+            f"Unsupported protocol version: {named}; this {self.role} speaks {', '.join(self.supported)}",
+            {"supported": list(self.supported), "requested": named},
         )
 
     def declares(self, path: str) -> bool:
@@ -80,7 +84,7 @@ class Party:
         return known
 
     def declared(self, revision: Revision) -> Capabilities:
-        """Our capabilities, as far as they exist in `revision`."""
+        """Our capabilities; in the stateless era without those that belong to sessions."""
         if not revision.stateless:
             return self.capabilities
         capabilities = copy(self.capabilities)
@@ -88,6 +92,23 @@ class Party:
         if isinstance(capabilities, ClientCapabilities) and capabilities.roots is not None:
             capabilities.roots = _ROOTS_OF_STATELESS
         return capabilities
+
+    def introduce(
+        self, revision: Revision, instructions: str | None = None
+    ) -> InitializeResult | DiscoverResult:
+        """Who this server is: the result of `initialize` or of `server/discover`."""
+        capabilities = self.declared(revision)
+        assert isinstance(capabilities, ServerCapabilities), "only a server introduces itself"
+        if revision.stateless:
+            return DiscoverResult(
+                supported_versions=list(self.supported), capabilities=capabilities, instructions=instructions
+            )
+        return InitializeResult(
+            protocol_version=revision.date,
+            capabilities=capabilities,
+            server_info=self.info,
+            instructions=instructions,
+        )
 
     def facts(self, revision: Revision) -> Meta:
         """What our stateless messages carry in `_meta`: all about a client, the name tag of a server."""
@@ -102,7 +123,6 @@ class Party:
         return facts
 
 
-_ROLES: Final[dict[type, Role]] = {ClientCapabilities: CLIENT, ServerCapabilities: SERVER}
 _TAGS: Final[dict[Role, str]] = {CLIENT: CLIENT_INFO, SERVER: SERVER_INFO}
 
 

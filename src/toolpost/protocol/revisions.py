@@ -65,6 +65,8 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
     """Whether a sampling message may hold several blocks."""
     rich_forms: bool
     """Whether a user may be asked to choose several things, by title, or to visit a URL."""
+    tasks: bool
+    """Whether a request may be run as a task, without an extension."""
     batches: bool
     """Whether several messages may come in one array."""
     version_header: bool
@@ -125,6 +127,7 @@ def _fold(date: str) -> Revision:
         structured=None if not _since(date, R_2025_06_18) else "object" if session else "any",
         many_blocks=_since(date, R_2025_11_25),
         rich_forms=_since(date, R_2025_11_25),
+        tasks=date == R_2025_11_25,
         batches=date == R_2025_03_26,
         version_header=_since(date, R_2025_06_18),
         priming=date == R_2025_11_25,

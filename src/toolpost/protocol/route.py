@@ -5,7 +5,7 @@ suite agree on. Owns which error has which status; knows no socket, no session t
 """
 
 from collections.abc import Mapping
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from toolpost.errors import (
     HeaderMismatch,
@@ -24,7 +24,7 @@ from toolpost.protocol.events import Incoming
 from toolpost.protocol.jsonrpc import Message, Notice, Reader, Request, Unfit
 from toolpost.protocol.methods import CLIENT, Row
 from toolpost.protocol.revisions import LATEST, OLDEST_HTTP, REVISIONS, Revision
-from toolpost.types.base import JSON, UNSET, Raw, RequestId, Struct, Unset
+from toolpost.types.base import UNSET, Raw, RequestId, Struct, Unset
 from toolpost.types.lifecycle import RequestMeta
 
 __all__ = ["Reject", "Route", "ToSession", "ToStateless", "classify", "mirrored", "status", "verify"]
@@ -105,7 +105,10 @@ def _to_session(
         raise connection.party.refusal(named.date)
     if named is None and not opening and OLDEST_HTTP.date not in connection.party.supported:
         raise HeaderMismatch(f"{headers.VERSION}: the header is missing")  # HTTPM-19
-    return ToSession(named or OLDEST_HTTP, session, opening)
+    revision = named or OLDEST_HTTP
+    if message is None and not revision.batches:
+        raise InvalidRequest("Invalid request: a batch is not part of this protocol revision")
+    return ToSession(revision, session, opening)
 
 
 def _to_stateless(sent: Mapping[str, str], message: Message | None, connection: Connection) -> ToStateless:
@@ -154,7 +157,9 @@ def _check_method(sent: Mapping[str, str], method: str) -> None:
 
 _MEMBERS: Final = Reader(dict[str, Raw])
 _TEXT: Final = Reader(str)
-_ARGUMENTS: Final = Reader(dict[str, JSON])
+# One level of JSON: what an object holds stays raw, and what a list holds nobody asks for.
+_LEVEL: Final = Reader[Any](cast("Any", dict[str, Raw] | str | int | float | bool | None))
+_Level: TypeAlias = dict[str, Any] | list[Any] | str | float | None
 
 Annotated: TypeAlias = Mapping[str, tuple[str, ...]]
 """The annotated parameters of a tool, as `headers.annotations` found them."""
@@ -169,13 +174,17 @@ def verify(sent: Mapping[str, str], incoming: Incoming, annotated: Annotated | N
         annotated: the annotated parameters of the tool that it calls.
 
     Raises:
-        HeaderMismatch: a header is missing or says something else (HDR-23 … HDR-26).
+        HeaderMismatch: a header is missing or says something else (HDR-23 … HDR-26), or cannot be compared.
     """
     named = incoming.row.named
     if named is not None:
         headers.same_name(sent.get(headers.NAME), getattr(incoming.params, named))
     if annotated:
-        headers.verify(annotated, _arguments(incoming.params.arguments), sent)
+        try:
+            arguments = _arguments(incoming.params.arguments, annotated)
+        except Unfit as error:
+            raise HeaderMismatch(f"Headers and arguments cannot be compared: {error}") from error
+        headers.verify(annotated, arguments, sent)
 
 
 def mirrored(
@@ -205,13 +214,36 @@ def mirrored(
         members = _MEMBERS(message.params)
         said[headers.NAME] = headers.encode_value(_TEXT(members.get(row.member, Raw(b"null"))))
         if annotated:
-            said |= headers.mirror(annotated, _arguments(members.get("arguments", UNSET)))
+            said |= headers.mirror(annotated, _arguments(members.get("arguments", UNSET), annotated))
     return said
 
 
-def _arguments(raw: Raw | Unset) -> dict[str, JSON]:
-    """The arguments of a call; what is no object has no annotated parameters, and others will refuse it."""
-    try:
-        return _ARGUMENTS(raw)
-    except Unfit:
+def _arguments(raw: Raw | Unset, annotated: Annotated) -> dict[str, Any]:
+    """The arguments of a call, read along the annotated paths; all else stays raw and cannot get in the way.
+
+    What is no object has no annotated parameters, and others will refuse it.
+
+    Raises:
+        Unfit: something on an annotated path cannot be read.
+    """
+    arguments = _level(raw, "the arguments")
+    if not isinstance(arguments, dict):
         return {}
+    for path in annotated.values():
+        part: _Level = arguments
+        for name in path:
+            if not isinstance(part, dict):
+                break
+            if isinstance(below := part.get(name), Raw):
+                part[name] = below = _level(below, f"the argument {headers.show(name)}")
+            part = below
+    return arguments
+
+
+def _level(raw: Raw | Unset, what: str) -> _Level:
+    if raw is not UNSET and bytes(memoryview(raw)[:1]) == b"[":
+        return []
+    try:
+        return _LEVEL(raw)
+    except Unfit as error:
+        raise Unfit(f"{what} cannot be read: {error}") from error

@@ -193,7 +193,7 @@ class KeyRing:
             )
         if expires is None:
             expires = _NEVER
-        elif not 0 <= expires < _NEVER:
+        elif type(expires) is not int or not 0 <= expires < _NEVER:
             raise ValueError(f"the expiry of a sealed string is a Unix time in whole seconds, not {expires}")
         key = self._keys[0]
         header = _HEADER.pack(self._form, key.id, expires)

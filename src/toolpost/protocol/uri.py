@@ -1,17 +1,29 @@
-"""URI templates: parse once, expand (all of RFC 6570), match (the inverse, which the RFC leaves open).
+"""URI templates: parsed once, expanded by all of RFC 6570, and matched, which is the inverse.
 
-Owns the grammar, the percent-encoding, and the rules by which a URI is taken apart, with the checks that keep
-a decoded value inside its path segment. Matching is a scan without backtracking, so its work grows with the
-length of the URI and no faster. Knows nothing of resources, of who asked, or of any file system.
+Owns the grammar and the percent-encoding, and tells the rules of matching; the work of it is done in `match`.
+Knows nothing of resources, of who asked, or of any file system.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Final, NamedTuple, NoReturn, TypeAlias
-from urllib.parse import quote, unquote_to_bytes
+from typing import Final, NamedTuple, TypeAlias
+from urllib.parse import quote
 
-__all__ = ["MAX_TEMPLATE", "MAX_URI", "MAX_VARIABLES", "Found", "Template", "Value"]
+from toolpost.protocol import match
+from toolpost.protocol.match import Found
+
+__all__ = [
+    "MAX_TEMPLATE",
+    "MAX_URI",
+    "MAX_VARIABLES",
+    "Expression",
+    "Found",
+    "Parts",
+    "Template",
+    "Value",
+    "Variable",
+]
 
 MAX_TEMPLATE: Final = 4096
 """Characters of a template: a person writes it, and a host shows it to a person."""
@@ -24,9 +36,6 @@ MAX_URI: Final = 128 * 1024
 
 Value: TypeAlias = str | int | float | bool | Sequence[str] | Mapping[str, str] | None
 """What a variable may hold. None, an empty sequence and an empty mapping are undefined, as if left out."""
-
-Found: TypeAlias = dict[str, str | list[str] | dict[str, str]]
-"""What `Template.match` reads: text, the segments of `{/name*}`, the parameters of `{?name*}`."""
 
 _AS_IS: Final = ":/?#[]@!$&'()*+,;=%"
 _LONE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -60,22 +69,28 @@ _FORMS: Final = {
 }
 
 
-class _Variable(NamedTuple):
+class Variable(NamedTuple):
+    """A name in an expression, with what stands behind it: `:3` or `*`."""
+
     name: str
     prefix: int = 0
     explode: bool = False
 
 
-class _Expression(NamedTuple):
+class Expression(NamedTuple):
+    """What stands between braces."""
+
     operator: str
-    variables: tuple[_Variable, ...]
+    variables: tuple[Variable, ...]
 
     @property
     def names(self) -> list[str]:
+        """The names of its variables."""
         return [variable.name for variable in self.variables]
 
 
-_Parts: TypeAlias = list[str | _Expression]  # the literals are percent-encoded
+Parts: TypeAlias = list[str | Expression]
+"""A template, taken apart. The literals are percent-encoded."""
 
 
 class Template:
@@ -107,9 +122,9 @@ class Template:
         self._parts: Final = _parse(text)
         self.variables: Final = tuple(dict.fromkeys(_names(self._parts)))
         self.unmatchable: str | None = None
-        self._plan: _Plan | None = None
+        self._plan: match.Plan | None = None
         try:
-            self._plan = _plan(self._parts)
+            self._plan = match.plan(self._parts)
         except ValueError as reason:
             self.unmatchable = f"the URI template {_shown(text)} can be expanded but not matched: {reason}"
 
@@ -155,8 +170,8 @@ class Template:
         So that no value leads out of a directory, there is no match either where, after decoding,
 
         - a value of `{name}`, `{.name}`, `{/name}` or `{;name}` is `.` or `..` or holds `/`, `\` or NUL;
-        - a value of `{+name}` holds NUL, or has `.` or `..` as a segment, or begins with a slash although the
-          template wrote one before it, as in `file:///{+path}`. Here `\` is a slash as well.
+        - a value of `{+name}` holds NUL, has `.` or `..` as a segment, or begins with a slash. Here `\` is a
+          slash as well. It is never an absolute path, so write `file:///{+path}` and not `file://{+path}`.
 
         Left for the author to check: queries and fragments, which are free text, and drives such as `C:`.
 
@@ -173,21 +188,18 @@ class Template:
             raise ValueError(self.unmatchable)
         if len(uri) > MAX_URI or _ILLEGAL.search(uri):
             return None
-        try:
-            found = _read(self._plan, quote(uri, safe=_AS_IS))
-        except ValueError:
-            return None
-        return {name: found[name] for name in self.variables if name in found}
+        found = match.read(self._plan, quote(uri, safe=_AS_IS))
+        return None if found is None else {name: found[name] for name in self.variables if name in found}
 
 
 # --------------------------------------------------------------------- parse
 
 
-def _parse(text: str) -> _Parts:
+def _parse(text: str) -> Parts:
     if len(text) > MAX_TEMPLATE:
         raise ValueError(f"a URI template has at most {MAX_TEMPLATE} characters, not {len(text)}: shorten it")
     literal, *chunks = text.split("{")
-    parts: _Parts = [_literal(text, 0, literal)]
+    parts: Parts = [_literal(text, 0, literal)]
     at = len(literal) + 1
     for chunk in chunks:
         inner, closed, literal = chunk.partition("}")
@@ -207,31 +219,31 @@ def _literal(text: str, at: int, literal: str) -> str:
     return quote(literal, safe=_AS_IS)
 
 
-def _expression(text: str, at: int, inner: str) -> _Expression:
+def _expression(text: str, at: int, inner: str) -> Expression:
     if not inner:
         raise _bad(text, at, "an expression is empty", "name a variable, as in {name}")
     if inner[0] in "=,!@|":
         raise _bad(text, at, f"the operator {inner[0]!r} is reserved", "use one of + # . / ; ? & or none")
     operator = inner[0] if inner[0] in _FORMS else ""
     at += len(operator)
-    variables: list[_Variable] = []
+    variables: list[Variable] = []
     for spec in inner[len(operator) :].split(","):
         variables.append(_variable(text, at, spec))
         at += len(spec) + 1
-    return _Expression(operator, tuple(variables))
+    return Expression(operator, tuple(variables))
 
 
-def _variable(text: str, at: int, spec: str) -> _Variable:
+def _variable(text: str, at: int, spec: str) -> Variable:
     found = _SPEC.match(spec)
     end = found.end() if found else 0
     if not found or end < len(spec):
         do = "write letters, digits, '_' and single dots, then nothing, '*', or ':' and a number up to 9999"
         raise _bad(text, at + end, f"{_shown(spec)} is not a variable", do)
-    return _Variable(found[1], prefix=int(found[2] or 0), explode=spec.endswith("*"))
+    return Variable(found[1], prefix=int(found[2] or 0), explode=spec.endswith("*"))
 
 
-def _names(parts: _Parts) -> list[str]:
-    return [name for part in parts if isinstance(part, _Expression) for name in part.names]
+def _names(parts: Parts) -> list[str]:
+    return [name for part in parts if isinstance(part, Expression) for name in part.names]
 
 
 def _bad(text: str, at: int, what: str, do: str) -> ValueError:
@@ -245,7 +257,7 @@ def _shown(text: str) -> str:
 # --------------------------------------------------------------------- expand
 
 
-def _expanded(expression: _Expression, values: Mapping[str, Value]) -> str:
+def _expanded(expression: Expression, values: Mapping[str, Value]) -> str:
     form = _FORMS[expression.operator]
     pieces: list[str] = []
     for variable in expression.variables:
@@ -253,7 +265,7 @@ def _expanded(expression: _Expression, values: Mapping[str, Value]) -> str:
     return form.first + form.separator.join(pieces) if pieces else ""
 
 
-def _pieces(variable: _Variable, value: Value, form: _Form) -> list[str]:
+def _pieces(variable: Variable, value: Value, form: _Form) -> list[str]:
     """What a variable gives, to be joined by the separator; nothing where it is undefined."""
     name, prefix, explode = variable
     if value is None:
@@ -298,216 +310,3 @@ def _encoded(name: str, value: object, form: _Form, prefix: int = 0) -> str:
         return quote(_LONE_PERCENT.sub("%25", text), safe=_AS_IS) if form.reserved else quote(text, safe="")
     except UnicodeEncodeError as error:
         raise ValueError(f"the variable {name!r} holds a lone surrogate: no URI can carry it") from error
-
-
-# --------------------------------------------------------------------- plan a match
-
-_ENDS: Final = frozenset("/?#")
-_DOTS: Final = frozenset({".", ".."})
-_UNSAFE: Final = frozenset("/\\\0")
-_Step: TypeAlias = tuple[_Expression | None, str]  # a {name}, or nothing, and the literal where it ends
-
-
-class _Plan(NamedTuple):
-    """The path as a middle that takes what two sides of fixed shape leave over; then query and fragment."""
-
-    left: list[_Step]
-    middle: _Expression | None
-    right: list[_Step]  # mirrored, to be read from the end of the path
-    ends: frozenset[str]  # what never stands raw in a segment
-    endings: list[tuple[_Expression, int]]  # the last first, with how many of its sign the literals have
-
-
-def _plan(parts: _Parts) -> _Plan:
-    """How to match a template.
-
-    Raises:
-        ValueError: it cannot be matched sensibly; the text says why and what to do.
-    """
-    _check_variables(parts)
-    body = parts.copy()
-    endings: list[tuple[_Expression, int]] = []
-    for signs in ({"#"}, {"?", "&"}):
-        if body and isinstance(last := body[-1], _Expression) and last.operator in signs:
-            body.pop()
-            endings.append((last, sum(part.count(last.operator) for part in body if isinstance(part, str))))
-    literals, places = _path(body)
-    middle = _middle(literals, places)
-    left = zip([None, *places[:middle]], literals[: middle + 1], strict=True)
-    mirrored = [literal[::-1] for literal in literals[:middle:-1]]
-    right = zip([None, *places[:middle:-1]], mirrored, strict=False)
-    ends = _ENDS | {"&"} if any("?" in literal for literal in literals) else _ENDS
-    return _Plan(list(left), places[middle] if places else None, list(right), ends, endings)
-
-
-def _check_variables(parts: _Parts) -> None:
-    names = _names(parts)
-    for part in parts:
-        if isinstance(part, str):
-            continue
-        operator, variables = part
-        last = variables[-1]
-        if operator in {"+", "#"} and len(variables) > 1:
-            _refuse(part.names, "their values may hold the comma between them", "keep one of them")
-        for variable in variables:
-            if variable.prefix:
-                _refuse([variable.name], "a prefix is not the whole value", "remove the ':' and its number")
-            if variable.explode and (variable is not last or operator not in {"/", "?", "&"}):
-                _refuse([variable.name], "'*' is read back only at the end of {/…*} and {?…*}", "remove it")
-            if "%" in variable.name:
-                _refuse([variable.name], "its name has percent escapes", "choose a plain name")
-            if names.count(variable.name) > 1:
-                _refuse([variable.name], "it stands there twice", "give each place a name of its own")
-
-
-def _path(body: _Parts) -> tuple[list[str], list[_Expression]]:
-    """The path as literals, some of them empty, and between each two of them a place for values."""
-    literals = [""]
-    places: list[_Expression] = []
-    for part in body:
-        if isinstance(part, str):
-            literals[-1] += part
-        elif part.operator in {"#", "?", "&"}:
-            _refuse(part.names, "more follows the query or fragment", "keep the order path{?a,b}{#c}")
-        elif part.operator:
-            places.append(part)
-            literals.append("")
-        else:
-            places += [_Expression("", (variable,)) for variable in part.variables]
-            literals += [","] * (len(part.variables) - 1) + [""]
-    return literals, places
-
-
-def _middle(literals: list[str], places: list[_Expression]) -> int:
-    """Which place takes what the others leave over: the one of varying width, or else the last."""
-    wide = [number for number, place in enumerate(places) if place.operator]
-    if len(wide) > 1:
-        names = [name for number in wide for name in places[number].names]
-        _refuse(names, "each could take what the other leaves over", "keep one expression, as in {/a,b}")
-    for number, literal in enumerate(literals[1:-1]):
-        one, other = places[number : number + 2]
-        if not literal and other.operator in {"", "+"}:
-            _refuse(one.names + other.names, "nothing stands between them", "put a literal there: {a}/{b}")
-    return wide[0] if wide else max(len(places) - 1, 0)
-
-
-def _refuse(names: Iterable[str], why: str, do: str) -> NoReturn:
-    raise ValueError(f"{' and '.join(repr(name) for name in names)}: {why}; {do}")
-
-
-# --------------------------------------------------------------------- match
-
-
-class _NoMatch(ValueError):
-    """The URI is none of the template's, or carries a value that is not safe."""
-
-
-def _read(plan: _Plan, uri: str) -> Found:
-    """The values in a URI of plain ASCII.
-
-    Raises:
-        ValueError: it does not match.
-    """
-    found: Found = {}
-    for expression, before in plan.endings:
-        pieces = uri.split(expression.operator, before + 1)
-        if len(pieces) > before + 1:
-            uri = uri[: -len(pieces[-1]) - 1]
-            found |= _values(expression, pieces[-1], plan.ends)
-    return found | _read_path(plan, uri)
-
-
-def _read_path(plan: _Plan, path: str) -> Found:
-    mirrored, length = _walk(plan.right, path[::-1], "")
-    path = path[: len(path) - length]
-    sign = _FORMS[plan.middle.operator].first if plan.middle else ""
-    taken, length = _walk(plan.left, path, sign)
-    taken += [(place, text[::-1]) for place, text in mirrored]
-    found: Found = {place.names[0]: _segment(text, plan.ends) for place, text in taken}
-    before, rest = path[:length], path[length:]
-    if plan.middle and rest.startswith(sign):
-        rooted = before.endswith("/") and not before.endswith("://")
-        found |= _values(plan.middle, rest[len(sign) :], plan.ends, rooted=rooted)
-    elif rest:
-        raise _NoMatch
-    return found
-
-
-def _walk(steps: list[_Step], text: str, sign: str) -> tuple[list[tuple[_Expression, str]], int]:
-    """What each `{name}` takes from the text, and how far the steps reach."""
-    taken: list[tuple[_Expression, str]] = []
-    at = 0
-    for place, literal in steps:
-        end = at
-        if place:
-            # Without a literal the sign of the middle ends it, and the middle may be undefined.
-            end = text.find(literal or sign, at + 1)
-            end = len(text) if end < 0 else end
-            taken.append((place, text[at:end]))
-        if not text.startswith(literal, end):
-            raise _NoMatch
-        at = end + len(literal)
-    return taken, at
-
-
-def _values(expression: _Expression, text: str, ends: frozenset[str], *, rooted: bool = False) -> Found:
-    """What an expression carries behind its sign."""
-    operator, variables = expression
-    name, _, explode = variables[-1]
-    if operator in {";", "?", "&"}:
-        return _parameters(expression, text, ends)
-    if operator in {"+", "#"}:
-        return {name: _decoded(text) if operator == "#" else _tail(text, rooted=rooted)}
-    pieces = text.split(operator, -1 if explode else len(variables) - 1) if operator else [text]
-    values = [_segment(piece, ends) for piece in pieces]
-    found: Found = dict(zip(expression.names, values, strict=False))
-    if explode and name in found:
-        found[name] = values[len(variables) - 1 :]
-    return found
-
-
-def _parameters(expression: _Expression, text: str, ends: frozenset[str]) -> Found:
-    if "#" in text:
-        raise _NoMatch
-    operator, variables = expression
-    names = [variable.name for variable in variables if not variable.explode]
-    gathers = variables[-1].explode
-    seen: dict[str, str] = {}
-    for piece in filter(None, text.split(_FORMS[operator].separator)):
-        key, _, raw = piece.partition("=")
-        key = _decoded(key)
-        if key in names or gathers:
-            if key in seen:
-                raise _NoMatch
-            seen[key] = _segment(raw, ends) if raw and operator == ";" else _decoded(raw)
-        elif operator == ";":
-            raise _NoMatch
-    found: Found = {name: seen.pop(name) for name in names if name in seen}
-    if gathers and seen:
-        found[variables[-1].name] = seen
-    return found
-
-
-# --------------------------------------------------------------------- decode one value
-
-
-def _decoded(text: str) -> str:
-    # A literal may have been found inside an escape: whole escapes in the URI are not enough.
-    if _LONE_PERCENT.search(text):
-        raise _NoMatch
-    return unquote_to_bytes(text).decode()
-
-
-def _segment(text: str, ends: frozenset[str]) -> str:
-    value = _decoded(text)
-    if not value or value in _DOTS or not ends.isdisjoint(text) or not _UNSAFE.isdisjoint(value):
-        raise _NoMatch
-    return value
-
-
-def _tail(text: str, *, rooted: bool) -> str:
-    value = _decoded(text)
-    segments = value.replace("\\", "/").split("/")
-    if not value or "\0" in value or not _DOTS.isdisjoint(segments) or (rooted and not segments[0]):
-        raise _NoMatch
-    return value

@@ -1,64 +1,48 @@
 """`Server`: decorate a function, and any MCP host can call it.
 
-Owns the catalogues of tools, resources, templates and prompts, and the decorators that fill them. It is a
-`Handler` whose routes read the catalogues; what happens to a request is told there and in `dispatch`.
+Owns the decorators, which fill the catalogues of a `Library`. How these are served is told there, and what
+happens to a request in `handler` and `dispatch`.
 """
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, ParamSpec, TypeVar, overload
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec, TypeVar, Unpack, overload
 
-from toolpost.errors import InvalidParams, ResourceNotFound
-from toolpost.protocol.connection import MAX_IN_FLIGHT
-from toolpost.protocol.methods import DATES, Row
 from toolpost.protocol.seal import KeyRing
 from toolpost.protocol.uri import Template
 from toolpost.server.bind import Bound, bind
 from toolpost.server.catalogue import PAGE_SIZE, Catalogue
 from toolpost.server.context import Context
-from toolpost.server.dispatch import Middleware
-from toolpost.server.handler import Handler, Lifespan
+from toolpost.server.factory import Factory
+from toolpost.server.library import KINDS, Library
+from toolpost.server.notices import UNHEARD, Hearer
+from toolpost.server.options import Options
 from toolpost.server.prompts import ServedPrompt
 from toolpost.server.resources import ServedResource, ServedTemplate
 from toolpost.server.returns import Returns
 from toolpost.server.sync import SyncContext
 from toolpost.server.tools import ServedTool
 from toolpost.server.verbatim import Verbatim
-from toolpost.types.base import Annotations, Icon, Meta, Raw
-from toolpost.types.lifecycle import (
-    ListCapability,
-    PageParams,
-    ResourcesCapability,
-    ServerCapabilities,
-)
+from toolpost.types.base import Annotations, Icon, Meta
 from toolpost.types.prompts import (
-    CompleteParams,
-    CompleteResult,
-    GetPromptParams,
-    GetPromptResult,
-    ListPromptsResult,
     Prompt,
     PromptArgument,
-    PromptReference,
 )
 from toolpost.types.resources import (
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ReadResourceParams,
-    ReadResourceResult,
     Resource,
     ResourceTemplate,
 )
-from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool, ToolAnnotations
+from toolpost.types.tools import Tool, ToolAnnotations
 
 __all__ = ["Server"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
+F = TypeVar("F", bound=Callable[..., Any])
 
 _CONTEXTS: Final = (Context, SyncContext)
 
 
-class Server(Handler):
+class Server(Library):
     """A server made of decorated functions.
 
     Args:
@@ -72,73 +56,26 @@ class Server(Handler):
     The other arguments are those of `Handler`.
     """
 
+    factory = Factory
+    """`Server.factory(choose, …)` makes a server that decides for each client what it sees."""
+
     def __init__(
         self,
         name: str | None = None,
         *,
-        version: str = "0.0.0",
-        title: str | None = None,
-        description: str | None = None,
-        instructions: str | None = None,
-        icons: list[Icon] | None = None,
-        website_url: str | None = None,
-        lifespan: Lifespan | None = None,
-        middleware: Iterable[Middleware] = (),
-        revisions: Iterable[str] = DATES,
-        limit: int = MAX_IN_FLIGHT,
-        threads: int = 40,
-        extra: Iterable[Row] = (),
         timeout: float | None = None,
         page_size: int = PAGE_SIZE,
         keys: KeyRing | None = None,
         debug: bool = False,
+        **options: Unpack[Options],
     ) -> None:
-        super().__init__(
-            name,
-            version=version,
-            title=title,
-            description=description,
-            instructions=instructions,
-            icons=icons,
-            website_url=website_url,
-            lifespan=lifespan,
-            middleware=middleware,
-            revisions=revisions,
-            limit=limit,
-            threads=threads,
-            extra=extra,
-        )
+        super().__init__(name, **options)
         self._timeout = timeout
         self._debug = debug
         self._keys = keys
-        self.tools: Catalogue[ServedTool[..., Any]] = Catalogue(
-            "tools",
-            lambda items, cursor: ListToolsResult(tools=items, next_cursor=cursor),
-            lambda: self._changed("tools"),
-            self._ring,
-            page_size,
-        )
-        self.resources: Catalogue[ServedResource[..., Any]] = Catalogue(
-            "resources",
-            lambda items, cursor: ListResourcesResult(resources=items, next_cursor=cursor),
-            lambda: self._changed("resources"),
-            self._ring,
-            page_size,
-        )
-        self.templates: Catalogue[ServedTemplate[..., Any]] = Catalogue(
-            "resource templates",
-            lambda items, cursor: ListResourceTemplatesResult(resource_templates=items, next_cursor=cursor),
-            lambda: self._changed("resources"),
-            self._ring,
-            page_size,
-        )
-        self.prompts: Catalogue[ServedPrompt[..., Any]] = Catalogue(
-            "prompts",
-            lambda items, cursor: ListPromptsResult(prompts=items, next_cursor=cursor),
-            lambda: self._changed("prompts"),
-            self._ring,
-            page_size,
-        )
+        self._hearers: dict[str, Hearer] = {}
+        for attribute, kind in KINDS.items():
+            setattr(self, attribute, Catalogue[Any](kind, self._changed, self._ring, page_size))
 
     def _ring(self) -> KeyRing:
         if self._keys is None:
@@ -360,87 +297,32 @@ class Server(Handler):
 
         return register if fn is None else register(fn)
 
-    # ----------------------------------------------------------------- what follows from the catalogues
+    def on_notice(self, method: str) -> Callable[[F], F]:
+        """Hear what clients say: "notifications/roots/list_changed", or a notice of a method of their own.
 
-    def capabilities(self) -> ServerCapabilities:
-        """What is declared to clients: what is registered."""
-        completes = any(handle.completes for handle in (*self.prompts, *self.templates))
-        return ServerCapabilities(
-            tools=ListCapability(list_changed=True) if self.tools.used else None,
-            resources=ResourcesCapability(list_changed=True, subscribe=True)
-            if self.resources.used or self.templates.used
-            else None,
-            prompts=ListCapability(list_changed=True) if self.prompts.used else None,
-            completions={} if completes else None,
-            logging={},
-        )
-
-    async def subscribe(self, uri: str, ctx: Context) -> None:  # noqa: ARG002 - the same for all
-        """Accept a watch on a resource that exists, or could.
+        The function takes a context and, if it has a second parameter, the parameters of the notice. What it
+        raises is logged.
 
         Raises:
-            ResourceNotFound: there is no such resource.
+            TypeError: it takes neither one argument nor two.
+            ValueError: another function hears the method already, or nobody can.
         """
-        if self.resources.get(uri) is None and self._templated(uri) is None:
-            raise _not_found(uri)
+        if method in UNHEARD:
+            raise ValueError(f"{method} is served by the protocol itself; look at `ctx.cancelled`")
+        if method in self._hearers:
+            raise ValueError(f"another function hears {method} already")
 
-    def _list_tools(self, ctx: Context, params: PageParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
-        return ctx.page(self.tools, params.cursor)
+        def register(fn: F) -> F:
+            self._hearers[method] = Hearer(fn, self.work)
+            return fn
 
-    def _list_resources(self, ctx: Context, params: PageParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
-        return ctx.page(self.resources, params.cursor)
+        return register
 
-    def _list_templates(self, ctx: Context, params: PageParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
-        return ctx.page(self.templates, params.cursor)
-
-    def _list_prompts(self, ctx: Context, params: PageParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
-        return ctx.page(self.prompts, params.cursor)
-
-    async def _call_tool(self, ctx: Context, params: CallToolParams) -> CallToolResult:
-        tool = self.tools.get(params.name)
-        if tool is None:
-            raise InvalidParams(f"Unknown tool: {params.name}")
-        return await tool.call(ctx, params)
-
-    async def _read_resource(self, ctx: Context, params: ReadResourceParams) -> ReadResourceResult:
-        uri = params.uri
-        resource = self.resources.get(uri)
-        if resource is not None:
-            return await resource.read(ctx, uri)
-        found = self._templated(uri)
-        if found is None:
-            raise _not_found(uri)
-        template, values = found
-        return await template.read(ctx, uri, values)
-
-    def _templated(self, uri: str) -> tuple[ServedTemplate[..., Any], Mapping[str, Any]] | None:
-        for template in self.templates:
-            values = template.match(uri) if template.enabled else None
-            if values is not None:
-                return template, values
-        return None
-
-    async def _get_prompt(self, ctx: Context, params: GetPromptParams) -> GetPromptResult:
-        prompt = self.prompts.get(params.name)
-        if prompt is None:
-            raise InvalidParams(f"Unknown prompt: {params.name}")
-        return await prompt.get(ctx, params.arguments or {})
-
-    async def _complete(self, ctx: Context, params: CompleteParams) -> CompleteResult:  # noqa: ARG002 - the same for all
-        ref = params.ref
-        if isinstance(ref, PromptReference):
-            handle, what = self.prompts.get(ref.name), f"prompt: {ref.name}"
-        else:
-            handle, what = self.templates.get(ref.uri), f"resource template: {ref.uri}"
-            handle = handle or self.resources.get(ref.uri)
-        if handle is None:
-            raise InvalidParams(f"Unknown {what}")
-        known = (params.context.arguments if params.context else None) or {}
-        return await handle.completed(params.argument.name, params.argument.value, known, self.work)
-
-
-def _not_found(uri: str) -> ResourceNotFound:
-    return ResourceNotFound(f"Resource not found: {uri}", {"uri": uri})
+    async def heard(self, method: str, params: Any, ctx: Context) -> None:
+        """Call the function that hears this method, if there is one."""
+        hearer = self._hearers.get(method)
+        if hearer is not None:
+            await hearer(ctx, params)
 
 
 def _check_variables(bound: Bound, template: Template) -> None:

@@ -19,16 +19,10 @@ from toolpost.protocol import headers
 from toolpost.server import docstring
 from toolpost.server.arguments import UNREAD, from_json, from_text
 from toolpost.server.marks import is_field, read_marks
-from toolpost.server.problems import (
-    MAX_PROBLEMS,
-    ArgumentError,
-    Misfit,
-    Problem,
-    SignatureError,
-)
-from toolpost.server.schema import Schema, noted, with_defs
+from toolpost.server.problems import MAX_PROBLEMS, ArgumentError, Misfit, Problem, SignatureError, within
+from toolpost.server.schema import Schema, with_defs
 from toolpost.server.scope import UNIONS, Scope, layers
-from toolpost.server.shapes import Shape, dec_hook, default_note
+from toolpost.server.shapes import Shape, dec_hook, documented
 from toolpost.server.survey import Survey
 from toolpost.types.base import JSON, Unset
 
@@ -82,10 +76,8 @@ def bind(
     """
     chain = list(layers(fn))
     name = name or _name(chain)
-    try:
+    with within(f"`{name}`"):
         return Bound(fn, name, chain, context_types, hidden)
-    except SignatureError as error:
-        raise SignatureError(f"`{name}`: {error.message}", hint=error.hint) from error
 
 
 def _name(chain: list[Any]) -> str:
@@ -160,12 +152,8 @@ class Bound:
         parameters: list[Parameter] = []
         for it in signature.parameters.values():
             if it.name not in hidden and not any(it.name in keywords for keywords in partials):
-                try:
+                with within(f"parameter `{it.name}`"):
                     parameters += self._argument(it, scope, survey, context_types, described)
-                except SignatureError as error:
-                    raise SignatureError(
-                        f"parameter `{it.name}`: {error.message}", hint=error.hint
-                    ) from error
         self.parameters = tuple(parameters)
         self.input_schema = _input_schema(self.parameters, survey)
         self._defs = survey.defs
@@ -259,7 +247,10 @@ class Bound:
         """
         if self._plain:
             return self.fn(*astuple(arguments))
-        values = asdict(arguments) | extra
+        return self.apply(asdict(arguments) | extra, context)
+
+    def apply(self, values: dict[str, Any], context: Any = None) -> Any:
+        """What the function returns for values under the names of its parameters."""
         if self.context is not None:
             values[self.context] = context
         positional = [values.pop(name) for name in self._positional if name in values]
@@ -311,23 +302,19 @@ class Bound:
 
 
 def _input_schema(parameters: tuple[Parameter, ...], survey: Survey) -> dict[str, JSON]:
-    properties: dict[str, JSON] = {}
-    for one in parameters:
-        notes = default_note(one.default, one.shape, survey.defs)
-        if one.description:
-            notes["description"] = one.description
-        properties[one.name] = noted(one.shape.schema, notes)
+    properties: dict[str, JSON] = {
+        one.name: documented(one.shape, one.default, one.description, survey.defs) for one in parameters
+    }
     if len(properties) < len(parameters):
         raise SignatureError("two parameters have the same name on the wire")
     required = [one.name for one in parameters if one.required]
     schema: dict[str, JSON] = {"type": "object", "properties": properties}
     schema |= {"required": required} if required else {}
     schema = with_defs({**schema, "additionalProperties": False}, survey.defs)
-    if survey.mirrored:
-        try:
-            headers.annotations(schema)
-        except ValueError as error:
-            raise SignatureError(str(error)) from error
+    try:
+        headers.annotations(schema)
+    except ValueError as error:
+        raise SignatureError(str(error)) from error
     return schema
 
 

@@ -5,20 +5,23 @@ entry's business; who is told of a change is the announcer's.
 """
 
 import functools
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, Final, Generic, ParamSpec, TypeVar
+from typing import Any, Final, Generic, NamedTuple, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from toolpost.errors import InvalidParams, SealBroken
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import Incoming
+from toolpost.protocol.party import Party
 from toolpost.protocol.seal import KeyRing
 from toolpost.types.base import Raw
 from toolpost.types.lifecycle import Page
 
-__all__ = ["PAGE_SIZE", "Catalogue", "Handle"]
+__all__ = ["PAGE_SIZE", "Catalogue", "Handle", "Kind", "Selected"]
 
 PAGE_SIZE: Final = 1000
 """Entries on a page. Most lists have one page: a page costs the client a round trip and the model nothing."""
@@ -28,7 +31,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Handle(Generic[P, R]):
+class Handle(ABC, Generic[P, R]):
     """A function that stands in a catalogue: call it as before, or change how it is served.
 
     Every change is told to the clients by itself.
@@ -50,9 +53,9 @@ class Handle(Generic[P, R]):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name}>"
 
+    @abstractmethod
     def shown(self, structured: str | None) -> Any:
         """How it stands in the list, for peers that take structured output of this kind."""
-        raise NotImplementedError
 
     def enable(self) -> None:
         """Serve it again."""
@@ -74,33 +77,40 @@ class Handle(Generic[P, R]):
 E = TypeVar("E", bound=Handle[..., Any])
 
 
+class Kind(NamedTuple):
+    """A kind of list: how it is called, what carries a page of it, and by what name changes are told."""
+
+    what: str
+    result: type[Page]
+    field: str
+    changes: str
+
+
 class Catalogue(Generic[E]):
     """Entries by name, in a stable order.
 
     Args:
-        what: "tools", "prompts", …: for messages and for the audience of cursors.
-        page: makes the result of a page from its items and the next cursor.
-        changed: called after every change.
+        kind: of what.
+        changed: called after every change, with what has changed.
         keys: gives the keys that cursors are sealed with, when they are first needed.
         size: entries on a page.
     """
 
     def __init__(
         self,
-        what: str,
-        page: Callable[[list[Any], str | None], Page],
-        changed: Callable[[], None],
+        kind: Kind,
+        changed: Callable[[str], None],
         keys: Callable[[], KeyRing],
         size: int = PAGE_SIZE,
     ) -> None:
-        self.what = what
-        self._page = page
+        self.kind = kind
+        self.keys = keys
+        self.size = size
         self._changed = changed
-        self._keys = keys
-        self._size = size
         self._entries: dict[str, tuple[int, E]] = {}
         self._serial = 0
         self._answers: dict[tuple[str, int], Raw] = {}
+        self._views: WeakSet[Selected[E]] = WeakSet()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -116,10 +126,20 @@ class Catalogue(Generic[E]):
         """Whether there was ever an entry. What was declared once stays so, be the list empty by now."""
         return self._serial > 0
 
+    def serves(self, entry: E) -> bool:
+        """Whether an entry is there for clients."""
+        return entry.enabled
+
     def get(self, name: str) -> E | None:
-        """The entry of this name, if there is one and it is enabled."""
+        """The entry of this name, if there is one for clients."""
         found = self._entries.get(name)
-        return found[1] if found is not None and found[1].enabled else None
+        return found[1] if found is not None and self.serves(found[1]) else None
+
+    def select(self, keep: Callable[[E], bool], changed: Callable[[str], None]) -> "Selected[E]":
+        """The same entries, as far as they are kept, now and later."""
+        view = Selected(self, self._entries, keep, changed)
+        self._views.add(view)
+        return view
 
     def add(self, name: str, entry: E) -> None:
         """Put an entry at the end.
@@ -129,7 +149,7 @@ class Catalogue(Generic[E]):
         """
         if name in self._entries:
             raise ValueError(
-                f"{name!r} is among the {self.what} already; remove it first, or choose another name"
+                f"{name!r} is among the {self.kind.what} already; remove it first, or choose another name"
             )
         self._serial += 1
         self._entries[name] = (self._serial, entry)
@@ -143,15 +163,23 @@ class Catalogue(Generic[E]):
     def touch(self) -> None:
         """Forget the cached answers and say that something has changed."""
         self._answers.clear()
-        self._changed()
+        for view in tuple(self._views):
+            view.touch()
+        self._changed(self.kind.changes)
 
-    def page(self, connection: Connection, incoming: Incoming, cursor: str | None) -> Raw:
+    def page(self, party: Party, connection: Connection, incoming: Incoming, cursor: str | None) -> Raw:
         """The answer to a list request, stamped for the peer that sent it.
+
+        Args:
+            party: whose list it is; the connection may speak for several.
+            connection: the way to the peer.
+            incoming: the request.
+            cursor: where to go on.
 
         Raises:
             InvalidParams: the cursor is none of ours (PAGE-7).
         """
-        after = 0 if cursor is None else self._open(connection, cursor)
+        after = 0 if cursor is None else self._open(party, cursor)
         revision = incoming.peer.revision
         key = (revision.date, after)
         answer = self._answers.get(key)
@@ -159,28 +187,84 @@ class Catalogue(Generic[E]):
             items = (
                 (serial, entry)
                 for serial, entry in self._entries.values()
-                if serial > after and entry.enabled
+                if serial > after and self.serves(entry)
             )
-            page = list(islice(items, self._size))
+            page = list(islice(items, self.size))
             more = next(items, None) is not None
-            result = self._page(
-                [entry.shown(revision.structured) for _, entry in page],
-                self._seal(connection, page[-1][0]) if more else None,
-            )
-            stamped = ERAS[revision.era].stamp_result(connection, incoming, result)
+            listed: dict[str, Any] = {
+                self.kind.field: [entry.shown(revision.structured) for _, entry in page],
+                "next_cursor": self._seal(party, page[-1][0]) if more else None,
+                "meta": party.facts(revision) if revision.stateless else None,
+            }
+            stamped = ERAS[revision.era].stamp_result(connection, incoming, self.kind.result(**listed))
             answer = self._answers[key] = Raw(jsonrpc.encode(stamped))
         return answer
 
-    def _audience(self, connection: Connection) -> str:
-        return f"cursor of {self.what} of {connection.party.info.name}"
+    def _audience(self, party: Party) -> str:
+        return f"cursor of {self.kind.what} of {party.info.name}"
 
-    def _seal(self, connection: Connection, serial: int) -> str:
-        return self._keys().seal(str(serial).encode(), audience=self._audience(connection))
+    def _seal(self, party: Party, serial: int) -> str:
+        return self.keys().seal(str(serial).encode(), audience=self._audience(party))
 
-    def _open(self, connection: Connection, cursor: str) -> int:
+    def _open(self, party: Party, cursor: str) -> int:
         try:
-            return int(self._keys().open(cursor, audience=self._audience(connection), now=0))
+            return int(self.keys().open(cursor, audience=self._audience(party), now=0))
         except SealBroken as error:
             raise InvalidParams(
                 "Invalid params: the cursor is not valid here; start again without one"
             ) from error
+
+
+class Selected(Catalogue[E]):
+    """A part of a catalogue, with pages of its own. Its entries are those of the whole: nothing is copied.
+
+    Args:
+        whole: the catalogue.
+        entries: those of the whole, which fills and empties them.
+        keep: whether an entry belongs to the part.
+        changed: called after every change of the whole.
+    """
+
+    def __init__(
+        self,
+        whole: Catalogue[E],
+        entries: dict[str, tuple[int, E]],
+        keep: Callable[[E], bool],
+        changed: Callable[[str], None],
+    ) -> None:
+        super().__init__(whole.kind, changed, whole.keys, whole.size)
+        self._whole = whole
+        self._entries = entries
+        self._keep = keep
+        self._used = False
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[E]:
+        return (entry for entry in self._whole if self._keep(entry))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._whole and self._keep(self._entries[name][1])
+
+    @property
+    def used(self) -> bool:
+        """Whether an entry was ever kept, as far as anybody has asked."""
+        self._used = self._used or any(True for _ in self)
+        return self._used
+
+    def serves(self, entry: E) -> bool:
+        """Whether an entry is there for clients of the whole, and belongs to the part."""
+        return self._whole.serves(entry) and self._keep(entry)
+
+    def add(self, name: str, entry: E) -> None:  # noqa: ARG002 - it is refused
+        """Refuse: the part is chosen from the whole.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(f"a selection of {self.kind.what} cannot be added to; register with the whole server")
+
+    def remove(self, name: str) -> None:
+        """Take an entry out of the whole."""
+        self._whole.remove(name)

@@ -1,19 +1,21 @@
-"""What a function may know and do while it serves a request.
+"""What a function may know and do while it serves a request or a notice.
 
-A context belongs to one request. It speaks through a `Speaker`, which is all it knows of the conversation;
-it knows nothing of registries and transports.
+A context belongs to one of them. It speaks through a `Speaker`, which is all it knows of the conversation; it
+knows nothing of registries and transports.
 """
 
 import secrets
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from copy import copy
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from toolpost.errors import NotDeclared
-from toolpost.protocol.connection import Connection
+from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.methods import Row
 from toolpost.protocol.party import declares
 from toolpost.server.forms import ANSWERS, Accepted, Cancelled, Declined, form_of
+from toolpost.server.request import Client, Request, Speaker
 from toolpost.types.asks import (
     AskParams,
     CreateMessageParams,
@@ -27,125 +29,55 @@ from toolpost.types.asks import (
     SamplingMessage,
     ToolChoice,
 )
-from toolpost.types.base import JSON, Meta, Number, Params, Raw, RequestId, Result, Wire
+from toolpost.types.base import JSON, Number, Raw, RequestId, Result, Wire
 from toolpost.types.content import Content, ResourceContents, TextContent
 from toolpost.types.lifecycle import (
     ClientCapabilities,
     DiscoverResult,
-    Implementation,
     InitializeResult,
     LogLevel,
 )
-from toolpost.types.notices import NoticeParams
+from toolpost.types.notices import LogParams, NoticeParams, ProgressParams
 from toolpost.types.tools import Tool
 
 if TYPE_CHECKING:
     from toolpost.server.catalogue import Catalogue
     from toolpost.server.handler import Handler
 
-__all__ = ["Client", "Context", "Request", "Speaker"]
+__all__ = ["Context"]
 
 T = TypeVar("T")
-
-
-class Speaker(Protocol):
-    """What a context needs of the conversation that its request came in."""
-
-    connection: Connection
-    state: dict[str, Any]
-    headers: Mapping[str, str]
-    watched: set[str]
-
-    async def send(self, data: bytes, related: RequestId | None = None) -> None:
-        """Hand a message over to the peer."""
-        ...
-
-    async def ask(
-        self,
-        incoming: Incoming,
-        method: str | Row,
-        params: Wire | Mapping[str, JSON] | None,
-        timeout: float | None,
-    ) -> Result:
-        """Ask the peer, and wait for its answer."""
-        ...
-
-
-class Request:
-    """The request itself. Called, it sends one of a method of your own to the client."""
-
-    __slots__ = ("_incoming", "_speaker")
-
-    def __init__(self, speaker: Speaker, incoming: Incoming) -> None:
-        self._speaker = speaker
-        self._incoming = incoming
-
-    async def __call__(
-        self, method: str, params: Mapping[str, JSON] | None = None, *, timeout: float | None = None
-    ) -> Result:
-        """The client's answer to a request of a method that is in no revision; see its `raw`."""
-        row = self._speaker.connection.extra.get(method) or Row(method, Params, Result)
-        return await self._speaker.ask(self._incoming, row, params, timeout)
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """The HTTP headers that it came with, by their names in lower case; none on other transports."""
-        return self._speaker.headers
-
-    @property
-    def id(self) -> RequestId:
-        """Its id, as the client chose it."""
-        return self._incoming.id
-
-    @property
-    def method(self) -> str:
-        """What was asked for."""
-        return self._incoming.row.name
-
-    @property
-    def meta(self) -> Meta:
-        """Its `_meta`, whole."""
-        return self._incoming.meta
-
-
-class Client:
-    """Who is asking: `info` is its name tag, if it wears one, and `capabilities` what it can do for us."""
-
-    __slots__ = ("capabilities", "info")
-
-    def __init__(self, info: Implementation | None, capabilities: ClientCapabilities) -> None:
-        self.info = info
-        self.capabilities = capabilities
-
-    def __repr__(self) -> str:
-        return f"<Client {self.info.name} {self.info.version}>" if self.info else "<Client>"
 
 
 class Context:
     """One request, as the function that serves it sees it.
 
-    Ask for it by annotation, under any name: `async def forecast(city: str, ctx: Context)`.
+    Ask for it by annotation, under any name: `async def forecast(city: str, ctx: Context)`. A notice that the
+    client sends, and one that we send to all, have a context too; it belongs to no request.
     """
 
-    __slots__ = ("_incoming", "_request", "_speaker", "_state", "lifespan", "server")
+    __slots__ = ("_peer", "_request", "_speaker", "_state", "incoming", "lifespan", "method", "server")
 
     def __init__(
         self,
         server: "Handler",
         speaker: Speaker,
-        incoming: Incoming,
+        method: str,
+        incoming: Incoming | None = None,
         *,
         lifespan: Any = None,
     ) -> None:
         self.server = server
         self.lifespan = lifespan
+        self.method = method
+        self.incoming = incoming
         self._speaker = speaker
-        self._incoming = incoming
+        self._peer = _peer_of(speaker) if incoming is None else incoming.peer
         self._request: Request | None = None
-        self._state: dict[str, Any] | None = {} if incoming.peer.revision.stateless else None
+        self._state: dict[str, Any] | None = None
 
     def __repr__(self) -> str:
-        return f"<Context of {self._incoming.row.name}, id {self._incoming.id!r}>"
+        return f"<Context of {self.method}, id {self.related!r}>"
 
     # ----------------------------------------------------------------- what is known
 
@@ -153,13 +85,13 @@ class Context:
     def request(self) -> Request:
         """The request itself; call it to send one of a method of your own to the client."""
         if self._request is None:
-            self._request = Request(self._speaker, self._incoming)
+            self._request = Request(self, self._speaker, self.method, self.incoming)
         return self._request
 
     @property
     def client(self) -> Client:
         """Who is asking."""
-        peer = self._incoming.peer
+        peer = self._peer
         capabilities = peer.capabilities
         return Client(
             peer.info, capabilities if isinstance(capabilities, ClientCapabilities) else ClientCapabilities()
@@ -168,17 +100,30 @@ class Context:
     @property
     def revision(self) -> str:
         """The protocol revision that the client speaks."""
-        return self._incoming.peer.revision.date
+        return self._peer.revision.date
 
     @property
     def state(self) -> dict[str, Any]:
-        """A place of the session's own; in the stateless era it lives as long as the request."""
-        return self._speaker.state if self._state is None else self._state
+        """A place to keep things: the session's own.
+
+        Where there is no session, it is the principal's, the same in all of their requests until others have
+        pushed it out; and of a client that nobody knows, it lives as long as the request.
+        """
+        if self._state is None:
+            speaker = self._speaker
+            if not self._peer.revision.stateless:
+                self._state = speaker.state
+            elif speaker.principal is not None:
+                self._state = self.server.state_of(speaker.principal)
+            else:
+                self._state = {}
+        return self._state
 
     @property
     def cancelled(self) -> bool:
         """Whether nobody waits for the answer any more."""
-        return self._incoming.id not in self._speaker.connection.incoming
+        incoming = self.incoming
+        return incoming is not None and self._speaker.connection.incoming.get(incoming.id) is not incoming
 
     # ----------------------------------------------------------------- what can be said
 
@@ -186,20 +131,42 @@ class Context:
         self, progress: Number, total: Number | None = None, message: str | None = None
     ) -> None:
         """Tell how far the work has come. Costs nothing if the client does not want to know."""
-        data = self._speaker.connection.progress(self._incoming.id, progress, total, message)
+        incoming = self.incoming
+        if incoming is None or incoming.token is None:
+            return
+        connection, request_id = self._speaker.connection, incoming.id
+        if self.server.middleware:
+            params = ProgressParams(
+                progress_token=incoming.token, progress=progress, total=total, message=message
+            )
+            await self._speaker.tell(
+                self,
+                "notifications/progress",
+                params,
+                lambda said: connection.progress(request_id, said.progress, said.total, said.message),
+            )
+            return
+        data = connection.progress(request_id, progress, total, message)
         if data is not None:
-            await self._speaker.send(data, self._incoming.id)
+            await self._speaker.send(data, request_id)
 
     async def log(self, level: LogLevel, data: JSON, *, logger: str | None = None) -> None:
         """Write to the client's log, if it wants lines of this level."""
-        if self.cancelled:
+        if self.cancelled or not self.server.party.declares("logging"):
             return
-        connection = self._speaker.connection
-        if not connection.party.declares("logging"):
+        connection, incoming = self._speaker.connection, self.incoming
+        line = connection.log(level, data, logger=logger, to=incoming)
+        if line is None:
             return
-        line = connection.log(level, data, logger=logger, to=self._incoming)
-        if line is not None:
-            await self._speaker.send(line, self._incoming.id)
+        if self.server.middleware:
+            await self._speaker.tell(
+                self,
+                "notifications/message",
+                LogParams(level=level, data=data, logger=logger),
+                lambda said: connection.log(said.level, said.data, logger=said.logger, to=incoming),
+            )
+            return
+        await self._speaker.send(line, self.related)
 
     async def debug(self, data: JSON) -> None:
         """Write a line that helps to find faults."""
@@ -219,9 +186,8 @@ class Context:
 
     async def notify(self, method: str, params: Mapping[str, JSON] | None = None) -> None:
         """Send a notice of a method of your own, on the stream of this request."""
-        connection = self._speaker.connection
-        row = connection.extra.get(method) or Row(method, NoticeParams)
-        await self._speaker.send(connection.notify(row, params, to=self._incoming), self._incoming.id)
+        row = self._speaker.connection.extra.get(method) or Row(method, NoticeParams)
+        await self.tell(row, params)
 
     async def notify_resource_updated(self, uri: str) -> None:
         """Tell everybody who watches this resource that it has changed."""
@@ -231,12 +197,25 @@ class Context:
         """What a resource of this server holds."""
         return await self.server.read(uri, self)
 
-    async def tell(self, method: str, params: NoticeParams) -> None:
-        """Send a notice of the protocol's on the stream of this request."""
-        data = self._speaker.connection.notify(method, params, to=self._incoming)
-        await self._speaker.send(data, self._incoming.id)
+    async def tell(self, method: str | Row, params: NoticeParams | Mapping[str, JSON] | None) -> None:
+        """Send a notice of the protocol's, or of a row of your own, on the stream of this request."""
+        connection, incoming = self._speaker.connection, self.incoming
+        if self.server.middleware:
+            await self._speaker.tell(
+                self,
+                method.name if isinstance(method, Row) else method,
+                copy(params),  # others may be told the same
+                lambda said: connection.notify(method, said, to=incoming),
+            )
+            return
+        await self._speaker.send(connection.notify(method, params, to=incoming), self.related)
 
     # ----------------------------------------------------------------- for the handler and middleware
+
+    @property
+    def related(self) -> RequestId | None:
+        """The id of the request on whose stream we speak; None if there is no request."""
+        return None if self.incoming is None else self.incoming.id
 
     @property
     def conversation(self) -> object:
@@ -246,15 +225,32 @@ class Context:
     @property
     def wraps(self) -> bool:
         """Whether structured output has to be an object for this client."""
-        return self._incoming.peer.revision.structured != "any"
+        return self._peer.revision.structured != "any"
+
+    @property
+    def principal(self) -> str | None:
+        """On whose behalf the client speaks, where that is known."""
+        return self._speaker.principal
+
+    def passed_on(self, server: "Handler", lifespan: Any) -> "Context":
+        """The same request, as another server sees it that serves it."""
+        return Context(server, self._speaker, self.method, self.incoming, lifespan=lifespan)
+
+    def hand_over(self, server: "Handler", lifespan: Any) -> None:
+        """Let another server serve all that this client says from here on."""
+        self._speaker.hand_over(server, lifespan)
 
     def introduce(self, instructions: str | None) -> InitializeResult | DiscoverResult:
         """Who this server is, as the request asks."""
-        return self._speaker.connection.introduce(self._incoming, instructions)
+        connection = self._speaker.connection
+        if connection.peer is None:
+            connection.party = self.server.party  # what a session is told now is a promise from here on
+        return connection.party.introduce(self._peer.revision, instructions)
 
     def page(self, catalogue: "Catalogue[Any]", cursor: str | None) -> Raw:
         """A page of a list, for this client."""
-        return catalogue.page(self._speaker.connection, self._incoming, cursor)
+        assert self.incoming is not None, "a list is asked for by a request"
+        return catalogue.page(self.server.party, self._speaker.connection, self.incoming, cursor)
 
     def set_log_level(self, level: LogLevel) -> None:
         """From which level on the session wants log messages."""
@@ -272,7 +268,7 @@ class Context:
 
     async def ask(self, method: str, params: Wire, *, timeout: float | None = None) -> Result:
         """Ask the client, by one of the methods that the protocol has for it."""
-        return await self._speaker.ask(self._incoming, method, params, timeout)
+        return await self._speaker.ask(self, method, params, timeout)
 
     async def sample(
         self,
@@ -359,9 +355,14 @@ class Context:
 
     def _require(self, path: str, what: str) -> None:
         """Return if the client declared a capability finer than a method's own."""
-        peer = self._incoming.peer
-        if peer.capabilities is None or not declares(peer.capabilities, path):
+        capabilities = self._peer.capabilities
+        if capabilities is None or not declares(capabilities, path):
             raise NotDeclared(path, f"the client does not offer {path!r}, which {what} needs")
+
+
+def _peer_of(speaker: Speaker) -> Peer:
+    """Who is at the other end when no request says so."""
+    return speaker.connection.peer or Peer(speaker.connection.revision)
 
 
 def _turns(

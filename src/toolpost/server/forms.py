@@ -111,27 +111,20 @@ def form_of(kind: type[T]) -> Form[T]:
 
 def _field(name: str, schema: JSON, defs: dict[str, JSON]) -> dict[str, JSON]:
     """The schema of one field, with nothing in it that a form may not have."""
-    plain = _required(resolved(schema, defs), defs)
+    plain = _required({**resolved(schema, defs), **schema}, defs)
     kind = plain.get("type")
-    if "enum" in plain and all(isinstance(choice, str) for choice in plain["enum"]):
-        kind = "string"
+    if "enum" in plain:
+        kind = "string" if _are_texts(plain["enum"]) else None
     if not isinstance(kind, str) or kind not in _KEEP:
         raise SignatureError(
             f"the field {name!r} cannot stand in a form",
             hint="a form takes text, numbers, yes or no, and choices among texts; ask several times instead",
         )
+    keep = ("title", "description", *_KEEP[kind])
     field: dict[str, JSON] = {"type": kind}
-    for keyword in ("title", "description"):
-        said = schema.get(keyword) or plain.get(keyword)
-        if said:
-            field[keyword] = said
-    field |= {keyword: plain[keyword] for keyword in _KEEP[kind] if keyword in plain}
-    if "default" in schema:
-        field["default"] = schema["default"]
+    field |= {keyword: plain[keyword] for keyword in keep if plain.get(keyword) is not None}
     if field.get("format", "email") not in _FORMATS:
         del field["format"]
-    if field.get("default", "") is None:
-        del field["default"]
     if kind == "array":
         field["items"] = _choices(name, resolved(field.get("items", {}), defs))
     return field
@@ -149,9 +142,13 @@ def _required(schema: JSON, defs: dict[str, JSON]) -> JSON:
 def _choices(name: str, items: JSON) -> dict[str, Any]:
     """What a field that takes several values may choose among."""
     choices = items.get("enum")
-    if not choices or not all(isinstance(choice, str) for choice in choices):
+    if not _are_texts(choices):
         raise SignatureError(
             f"the field {name!r} takes a list that cannot stand in a form",
             hint="a list in a form is a choice among texts: list[Literal[...]] or list of an enum",
         )
     return {"type": "string", "enum": choices}
+
+
+def _are_texts(choices: list[JSON] | None) -> bool:
+    return choices is not None and all(isinstance(choice, str) for choice in choices)

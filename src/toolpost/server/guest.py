@@ -11,8 +11,8 @@ from typing import Annotated, Any, Final, cast, get_args, get_origin
 
 import msgspec
 
-from toolpost.server.problems import Misfit, Problem, SignatureError
-from toolpost.server.schema import Opaque
+from toolpost.server.problems import Misfit, Problem, SignatureError, path_of
+from toolpost.server.schema import Definitions, Opaque
 from toolpost.types.base import JSON
 
 __all__ = ["Guest", "is_guest", "validated", "written"]
@@ -40,9 +40,7 @@ class Guest:
             raise SignatureError("nobody has imported pydantic, which it needs")
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter(
-                    "ignore"
-                )  # a default or an alias in a Field has no effect there, but here
+                warnings.simplefilter("ignore")  # a default in a Field has no effect there, but here
                 self.adapter = module.TypeAdapter(annotation)
                 schema = self.adapter.json_schema(mode="serialization" if output else "validation")
         except Exception as error:  # each of pydantic's errors means the same here
@@ -52,6 +50,7 @@ class Guest:
         self.schema: dict[str, JSON] = schema
         inner = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
         self._label = getattr(inner, "__name__", "")
+        self._annotation = annotation
 
     def read(self, value: JSON) -> Any:
         """The value, as pydantic makes it out of JSON."""
@@ -69,11 +68,20 @@ class Guest:
             raise Misfit(_told(cast("Any", error))) from error
         return self.adapter.dump_json(value, by_alias=True, warnings="error")
 
-    def adopted(self, names: Mapping[str, str]) -> tuple[Opaque, dict[str, Opaque]]:
-        """The schema and its definitions, under other names and without the titles that pydantic invents."""
+    def adopted(self, defs: Definitions) -> Opaque:
+        """The schema, its definitions among ours, without the titles that pydantic invents.
+
+        The schema of a class is a definition, too.
+        """
+        names = {name: defs.name_of(name, part) for name, part in self.defs.items()}
         refs = {f"#/$defs/{old}": f"#/$defs/{new}" for old, new in names.items()}
-        defs = {names[name]: _renamed(part, refs, name) for name, part in self.defs.items()}
-        return _renamed(self.schema, refs, self._label), defs
+        defs |= {names[name]: _renamed(part, refs, name) for name, part in self.defs.items()}
+        schema = _renamed(self.schema, refs, self._label)
+        if "$ref" in schema or not isinstance(self._annotation, type):
+            return schema
+        name = defs.name_of(self._label, self.schema)
+        defs[name] = schema
+        return Opaque(defs.ref(name))
 
 
 def written(value: Any) -> JSON:
@@ -97,12 +105,7 @@ def validated(validate: Callable[[bytes], Any], value: JSON) -> Any:
 def _told(error: Any) -> list[Problem]:
     """The problems in a validation error of pydantic."""
     told = error.errors(include_url=False, include_context=False, include_input=False)
-    return [Problem(_path(problem["loc"]), problem["msg"]) for problem in told]
-
-
-def _path(steps: tuple[str | int, ...]) -> str:
-    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
-    return path.removeprefix(".")
+    return [Problem(path_of(problem["loc"]), problem["msg"]) for problem in told]
 
 
 _DATA: Final = frozenset({"const", "default", "enum", "examples"})

@@ -4,23 +4,29 @@ Capabilities follow from what is overridden. Everything else of a server stands 
 way from a method to the code that serves it. Knows nothing of transports.
 """
 
-import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+# ruff: noqa: ARG002 - what is there to be overridden ignores what it is given
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import cached_property
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.channel import Channel
-from toolpost.errors import InvalidParams, RPCError
+from toolpost.errors import InvalidParams, MethodNotFound
 from toolpost.protocol.connection import MAX_IN_FLIGHT, Connection
-from toolpost.protocol.events import NoticeReceived
+from toolpost.protocol.framing import MAX_LINE
+from toolpost.protocol.icons import check_icons
 from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.methods import DATES, Row
 from toolpost.protocol.party import Party
 from toolpost.server.context import Context
 from toolpost.server.dispatch import Middleware, Routes
+from toolpost.server.life import Life
+from toolpost.server.listen import Listens
 from toolpost.server.notify import Announcer
-from toolpost.server.serve import Conversation, Listen
+from toolpost.server.options import Lifespan
+from toolpost.server.serve import Conversation
 from toolpost.server.work import Work
 from toolpost.types.base import JSON, Icon, Params, Raw, Result, Unset
 from toolpost.types.content import ResourceContents
@@ -34,7 +40,7 @@ from toolpost.types.lifecycle import (
     ServerCapabilities,
     SetLevelParams,
 )
-from toolpost.types.notices import ListenParams, SubscriptionFilter
+from toolpost.types.notices import ListenParams
 from toolpost.types.prompts import (
     CompleteParams,
     CompleteResult,
@@ -54,11 +60,15 @@ from toolpost.types.resources import (
 )
 from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
 
-__all__ = ["Handler", "Lifespan"]
+if TYPE_CHECKING:
+    from toolpost.stores.promise import Store
 
-Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
-"""What a server does before it serves and after: an async context manager, given the server."""
+__all__ = ["Handler"]
 
+MAX_STATES: Final = 1024
+"""Principals whose state is kept: many users at once, and a bound for those who never come back."""
+
+_IN_MEMORY: Final = "memory://"
 _ARGUMENTS: Final = Reader(dict[str, JSON])
 
 
@@ -75,11 +85,15 @@ class Handler:
         website_url: where to read more.
         lifespan: entered before the first client is served, left after the last; functions find what it
             gives in `ctx.lifespan`.
-        middleware: wraps every request and notice, the first one outermost.
+        middleware: wraps every request and notice, in both directions, the first one outermost.
         revisions: the protocol revisions to speak; all of them unless you say so.
         limit: how many requests of one client may be in flight.
         threads: how many functions that are not async may run at once.
         extra: rows for methods that are in no revision; `routes` has to serve them.
+        store: what outlasts a request is kept there: a URL such as "memory://", or a store of your own.
+
+    Raises:
+        ValueError: there is no store like this.
     """
 
     def __init__(
@@ -98,7 +112,9 @@ class Handler:
         limit: int = MAX_IN_FLIGHT,
         threads: int = 40,
         extra: Iterable[Row] = (),
+        store: "Store | str" = _IN_MEMORY,
     ) -> None:
+        check_icons(icons)
         self.info = Implementation(
             name or type(self).__name__,
             version,
@@ -113,13 +129,14 @@ class Handler:
         self.work = Work(threads)
         self.revisions = tuple(revisions)
         self.extra: dict[str, Row] = {row.name: row for row in extra}
-        self.notices: dict[str, Callable[[NoticeReceived], Coroutine[Any, Any, None]]] = {}
-        self._limit = limit
+        self._states: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self.limit = limit
+        self._store = store
+        if store != _IN_MEMORY:
+            _ = self.store  # a store that there is not is told now
         self._lifespan = lifespan
-        self._users = 0
-        self._living: tuple[AbstractAsyncContextManager[Any], Any] | None = None
-        self._lock: asyncio.Lock | None = None
-        self._listens: set[Listen] = set()
+        self._life = Life(self.living)
+        self._listens = Listens()
 
     # ----------------------------------------------------------------- override what you serve
 
@@ -128,47 +145,57 @@ class Handler:
 
     async def list_tools(self, cursor: str | None) -> ListToolsResult | Sequence[Tool]:
         """The tools, or one page of them."""
-        raise NotImplementedError
+        raise self._lacks("list_tools")
 
     async def call_tool(self, name: str, arguments: dict[str, JSON], ctx: Context) -> CallToolResult:
         """What a tool says."""
-        raise NotImplementedError
+        raise self._lacks("call_tool")
 
     async def list_resources(self, cursor: str | None) -> ListResourcesResult | Sequence[Resource]:
         """The resources, or one page of them."""
-        raise NotImplementedError
+        raise self._lacks("list_resources")
 
     async def list_resource_templates(
         self, cursor: str | None
     ) -> ListResourceTemplatesResult | Sequence[ResourceTemplate]:
         """The resource templates, or one page of them."""
-        raise NotImplementedError
+        raise self._lacks("list_resource_templates")
 
     async def read_resource(self, uri: str, ctx: Context) -> ReadResourceResult | Sequence[ResourceContents]:
         """What a resource holds."""
-        raise NotImplementedError
+        raise self._lacks("read_resource")
 
     async def subscribe(self, uri: str, ctx: Context) -> None:
         """A client wants to hear when a resource changes; `announce_update` tells it."""
-        raise NotImplementedError
+        raise self._lacks("subscribe")
 
     async def unsubscribe(self, uri: str, ctx: Context) -> None:
         """A client no longer wants to hear of a resource."""
 
     async def list_prompts(self, cursor: str | None) -> ListPromptsResult | Sequence[Prompt]:
         """The prompts, or one page of them."""
-        raise NotImplementedError
+        raise self._lacks("list_prompts")
 
     async def get_prompt(self, name: str, arguments: dict[str, str], ctx: Context) -> GetPromptResult:
         """A prompt, filled in."""
-        raise NotImplementedError
+        raise self._lacks("get_prompt")
 
     async def complete(self, params: CompleteParams, ctx: Context) -> CompleteResult:
         """How an argument might go on."""
-        raise NotImplementedError
+        raise self._lacks("complete")
 
     async def set_log_level(self, level: LogLevel, ctx: Context) -> None:
         """A client of the session era says from which level on it wants log messages."""
+
+    async def heard(self, method: str, params: Any, ctx: Context) -> None:
+        """A client says something: its roots have changed, the handshake is done, or a notice of its own.
+
+        `params` is the struct of the method; for a method that is in no revision and no row, it is a dict.
+        What is raised here is logged.
+        """
+
+    def _lacks(self, name: str) -> MethodNotFound:
+        return MethodNotFound(f"Method not found: {self.info.name} has no {name}")
 
     # ----------------------------------------------------------------- what follows from it
 
@@ -215,9 +242,26 @@ class Handler:
             "completion/complete": self._complete,
         }
 
+    @cached_property
+    def store(self) -> "Store":
+        """Where what outlasts a request is kept; opened when it is first needed."""
+        if not isinstance(self._store, str):
+            return self._store
+        from toolpost.stores import open_store  # noqa: PLC0415 - most servers never need one
+
+        return open_store(self._store)
+
+    def state_of(self, principal: str) -> dict[str, Any]:
+        """What is kept for a principal; of those who were not seen for long it is forgotten."""
+        state = self._states.setdefault(principal, {})
+        self._states.move_to_end(principal)
+        if len(self._states) > MAX_STATES:
+            self._states.popitem(last=False)
+        return state
+
     def connection(self) -> Connection:
         """A fresh connection, to be driven over a channel."""
-        return Connection(self.party, extra=self.extra, limit=self._limit)
+        return Connection(self.party, extra=self.extra, limit=self.limit)
 
     def announce_update(self, uri: str) -> None:
         """Tell everybody who watches this resource that it has changed."""
@@ -225,8 +269,7 @@ class Handler:
 
     def end_listens(self) -> None:
         """End the subscriptions of stateless clients, each with its result: we are about to leave."""
-        for listen in self._listens:
-            listen.end()
+        self._listens.end()
 
     async def read(self, uri: str, ctx: Context) -> list[ResourceContents]:
         """What a resource of ours holds, for a function that serves another request."""
@@ -235,14 +278,14 @@ class Handler:
 
     # ----------------------------------------------------------------- routes
 
-    async def _initialize(self, ctx: Context, params: InitializeParams) -> Result:  # noqa: ARG002 - read by the connection
+    async def _initialize(self, ctx: Context, params: InitializeParams) -> Result:
         await self.init(ctx)
         return ctx.introduce(self.instructions)
 
-    def _discover(self, ctx: Context, params: Params) -> Result:  # noqa: ARG002 - it has none
+    def _discover(self, ctx: Context, params: Params) -> Result:
         return ctx.introduce(self.instructions)
 
-    def _ping(self, ctx: Context, params: Params) -> Result:  # noqa: ARG002 - it has none
+    def _ping(self, ctx: Context, params: Params) -> Result:
         return Result()
 
     async def _set_level(self, ctx: Context, params: SetLevelParams) -> Result:
@@ -251,39 +294,7 @@ class Handler:
         return Result()
 
     async def _listen(self, ctx: Context, params: ListenParams) -> Result:
-        wishes = self._honoured(params.notifications)
-        wishes.resource_subscriptions = [
-            uri for uri in wishes.resource_subscriptions or () if await self._watches(uri, ctx)
-        ] or None
-        listen = Listen(ctx, wishes)
-        self.announcer.join(listen)
-        self._listens.add(listen)
-        try:
-            return await listen.run()
-        finally:
-            self._listens.discard(listen)
-            self.announcer.leave(listen)
-            for uri in wishes.resource_subscriptions or ():
-                await self.unsubscribe(uri, ctx)
-
-    async def _watches(self, uri: str, ctx: Context) -> bool:
-        """Whether a resource can be watched; one that cannot is left out of what is acknowledged (SUB-5)."""
-        try:
-            await self.subscribe(uri, ctx)
-        except RPCError:
-            return False
-        return True
-
-    def _honoured(self, wishes: SubscriptionFilter) -> SubscriptionFilter:
-        """The part of a filter that we can serve."""
-        offered = self.party.declares
-        return SubscriptionFilter(
-            tools_list_changed=(wishes.tools_list_changed and offered("tools.list_changed")) or None,
-            prompts_list_changed=(wishes.prompts_list_changed and offered("prompts.list_changed")) or None,
-            resources_list_changed=(wishes.resources_list_changed and offered("resources.list_changed"))
-            or None,
-            resource_subscriptions=wishes.resource_subscriptions if offered("resources.subscribe") else None,
-        )
+        return await self._listens.serve(ctx, params.notifications)
 
     async def _subscribe(self, ctx: Context, params: SubscribeParams) -> Result:
         await self.subscribe(params.uri, ctx)
@@ -295,18 +306,18 @@ class Handler:
         await self.unsubscribe(params.uri, ctx)
         return Result()
 
-    async def _list_tools(self, ctx: Context, params: PageParams) -> Result:  # noqa: ARG002 - the same for all
+    async def _list_tools(self, ctx: Context, params: PageParams) -> Result:
         page = await self.list_tools(params.cursor)
         return page if isinstance(page, Result) else ListToolsResult(tools=list(page))
 
     async def _call_tool(self, ctx: Context, params: CallToolParams) -> Result:
         return await self.call_tool(params.name, _arguments(params.arguments), ctx)
 
-    async def _list_resources(self, ctx: Context, params: PageParams) -> Result:  # noqa: ARG002 - the same for all
+    async def _list_resources(self, ctx: Context, params: PageParams) -> Result:
         page = await self.list_resources(params.cursor)
         return page if isinstance(page, Result) else ListResourcesResult(resources=list(page))
 
-    async def _list_templates(self, ctx: Context, params: PageParams) -> Result:  # noqa: ARG002 - the same for all
+    async def _list_templates(self, ctx: Context, params: PageParams) -> Result:
         if not self.offers("list_resource_templates"):
             return ListResourceTemplatesResult(resource_templates=[])
         page = await self.list_resource_templates(params.cursor)
@@ -318,7 +329,7 @@ class Handler:
         read = await self.read_resource(params.uri, ctx)
         return read if isinstance(read, ReadResourceResult) else ReadResourceResult(contents=list(read))
 
-    async def _list_prompts(self, ctx: Context, params: PageParams) -> Result:  # noqa: ARG002 - the same for all
+    async def _list_prompts(self, ctx: Context, params: PageParams) -> Result:
         page = await self.list_prompts(params.cursor)
         return page if isinstance(page, Result) else ListPromptsResult(prompts=list(page))
 
@@ -335,34 +346,30 @@ class Handler:
         async with self.alive() as lifespan:
             await Conversation(self, channel, lifespan).run()
 
-    def run(self) -> None:
-        """Serve over stdin and stdout, as hosts start it, until the client has gone."""
+    def run(self, *, max_line: int = MAX_LINE) -> None:
+        """Serve over stdin and stdout, as hosts start it, until the client has gone.
+
+        Args:
+            max_line: the longest message to read, in bytes. A longer request is refused.
+        """
         from toolpost.run import run_stdio  # noqa: PLC0415 - it knows the transports, which this ring may not
 
-        run_stdio(self)
+        run_stdio(self, max_line=max_line)
+
+    def alive(self) -> AbstractAsyncContextManager[Any]:
+        """Hold the lifespan open: entered by the first who needs it, left by the last."""
+        return self._life.held()
 
     @asynccontextmanager
-    async def alive(self) -> AsyncGenerator[Any]:
-        """Hold the lifespan open: entered by the first who needs it, left by the last."""
-        if self._lock is None:
-            self._lock = asyncio.Lock()
-        async with self._lock:
-            if self._living is None and self._lifespan is not None:
-                manager = self._lifespan(self)
-                self._living = (manager, await manager.__aenter__())
-            self._users += 1
+    async def living(self) -> AsyncGenerator[Any]:
+        """What is there from the first client to the last."""
         try:
-            yield None if self._living is None else self._living[1]
+            async with nullcontext() if self._lifespan is None else self._lifespan(self) as value:
+                yield value
         finally:
-            async with self._lock:
-                self._users -= 1
-                if self._users == 0:
-                    self.work.close()
-                    living, self._living = self._living, None
-                    if living is not None:
-                        await living[0].__aexit__(None, None, None)
-            if self._users == 0:
-                self._lock = None  # the next loop makes its own
+            self.work.close()
+            if isinstance(self._store, str) and "store" in self.__dict__:
+                await self.store.close()  # who gave a store of their own closes it
 
 
 def _arguments(raw: Raw | Unset) -> dict[str, JSON]:

@@ -23,48 +23,42 @@ __all__ = ["Header", "Limit", "Marks", "fits", "is_field", "limited", "read_mark
 _NUMBERS: Final = (int, float)
 _ORDERED: Final = (*_NUMBERS, Decimal, dt.datetime, dt.date, dt.time, dt.timedelta)
 _SIZED: Final = (str, bytes, bytearray, list, set, frozenset, tuple, dict)
-
-LIMITS: Final[dict[str, tuple[type, ...]]] = {
-    "gt": _ORDERED,
-    "ge": _ORDERED,
-    "lt": _ORDERED,
-    "le": _ORDERED,
-    "multiple_of": (*_NUMBERS, Decimal),
-    "min_length": _SIZED,
-    "max_length": _SIZED,
-    "pattern": (str,),
-    "tz": (dt.datetime, dt.time),
-}
-"""The limits by the names that msgspec has for them, and the classes whose values can have them."""
-
-_STRICTER: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "gt": max,
-    "ge": max,
-    "min_length": max,
-    "lt": min,
-    "le": min,
-    "max_length": min,
-}
-_KEYWORDS: Final = {
-    "gt": "exclusiveMinimum",
-    "ge": "minimum",
-    "lt": "exclusiveMaximum",
-    "le": "maximum",
-    "multiple_of": "multipleOf",
-    "pattern": "pattern",
-}
 _SIZES: Final = {"string": "Length", "array": "Items", "object": "Properties"}
-_CHECKS: Final[dict[str, tuple[Callable[[Any, Any], bool], str]]] = {
-    "gt": (operator.gt, "expected more than {}"),
-    "ge": (operator.ge, "expected at least {}"),
-    "lt": (operator.lt, "expected less than {}"),
-    "le": (operator.le, "expected at most {}"),
-    "multiple_of": (lambda value, factor: not value % factor, "expected a multiple of {}"),
-    "min_length": (lambda value, size: len(value) >= size, "expected a length of at least {}"),
-    "max_length": (lambda value, size: len(value) <= size, "expected a length of at most {}"),
-    "predicate": (lambda value, holds: bool(holds(value)), "{} does not hold"),
+
+
+class _Rule(Struct, frozen=True):
+    """What is known about a kind of limit."""
+
+    classes: tuple[type, ...]
+    """The classes whose values can have it."""
+    keyword: str | None = None
+    """How JSON Schema says it, if it can."""
+    stricter: Callable[[Any, Any], Any] | None = None
+    """Of two such limits, the one that holds."""
+    holds: Callable[[Any, Any], Any] | None = None
+    """How it is checked where msgspec cannot."""
+    words: str = ""
+
+
+_RULES: Final[dict[str, _Rule]] = {
+    "gt": _Rule(_ORDERED, "exclusiveMinimum", max, operator.gt, "expected more than {}"),
+    "ge": _Rule(_ORDERED, "minimum", max, operator.ge, "expected at least {}"),
+    "lt": _Rule(_ORDERED, "exclusiveMaximum", min, operator.lt, "expected less than {}"),
+    "le": _Rule(_ORDERED, "maximum", min, operator.le, "expected at most {}"),
+    "multiple_of": _Rule(
+        (*_NUMBERS, Decimal), "multipleOf", None, lambda it, by: not it % by, "expected a multiple of {}"
+    ),
+    "min_length": _Rule(
+        _SIZED, None, max, lambda it, size: len(it) >= size, "expected a length of at least {}"
+    ),
+    "max_length": _Rule(
+        _SIZED, None, min, lambda it, size: len(it) <= size, "expected a length of at most {}"
+    ),
+    "pattern": _Rule((str,), "pattern"),
+    "tz": _Rule((dt.datetime, dt.time)),
+    "predicate": _Rule((), None, None, lambda it, predicate: predicate(it), "{} does not hold"),
 }
-"""How a limit is checked where msgspec cannot, and what is said when it does not hold."""
+"""The limits by the names that msgspec has for them, and predicates, which it has not."""
 
 
 class Limit(Struct, frozen=True):
@@ -76,16 +70,6 @@ class Limit(Struct, frozen=True):
 
 
 # --------------------------------------------------------------------- reading marks
-
-_ANNOTATED_TYPES: Final = {
-    "Gt": "gt",
-    "Ge": "ge",
-    "Lt": "lt",
-    "Le": "le",
-    "MultipleOf": "multiple_of",
-    "MinLen": "min_length",
-    "MaxLen": "max_length",
-}
 
 
 class Header(Struct, frozen=True):
@@ -145,9 +129,13 @@ def _read_meta(meta: Meta, marks: Marks) -> None:
         if getattr(meta, name) is not None:
             marks.notes[name] = getattr(meta, name)
     marks.notes.update(meta.extra_json_schema or {})
-    for name in LIMITS:
-        if getattr(meta, name) is not None:
-            marks.limits.append(Limit(name, getattr(meta, name), own=True))
+    marks.limits += [Limit(name, bound, own=True) for name, bound in _limits_of(meta)]
+
+
+def _limits_of(mark: Any) -> list[tuple[str, Any]]:
+    """The limits that a mark has under the names that msgspec, too, has for them."""
+    bounds = ((name, getattr(mark, name, None)) for name in _RULES)
+    return [(name, bound) for name, bound in bounds if bound is not None]
 
 
 def is_field(mark: object) -> bool:
@@ -193,13 +181,12 @@ def _read_limit(mark: Any, marks: Marks) -> None:
         marks.guest = True
     elif "annotated_types" not in homes or name == "Unit":
         pass  # somebody else's
-    elif name in _ANNOTATED_TYPES:
-        limit = _ANNOTATED_TYPES[name]
-        marks.limits.append(Limit(limit, getattr(mark, limit)))
     elif name in {"Predicate", "Not"}:
         marks.limits.append(Limit("predicate", mark.func if name == "Predicate" else mark))
     elif name == "Timezone" and mark.tz in {None, ...}:
         marks.limits.append(Limit("tz", mark.tz is not None))
+    elif name != "Timezone" and _limits_of(mark):
+        marks.limits += [Limit(name, bound) for name, bound in _limits_of(mark)]
     else:
         raise SignatureError(f"nobody can check {mark!r}", hint="use a predicate, or a validator of pydantic")
 
@@ -211,7 +198,7 @@ def fits(limit: Limit, shape: Shape) -> bool:
     """Whether the values of a type can have a limit. A predicate decides about any value but null."""
     if limit.name == "predicate":
         return shape.type is not type(None)
-    return shape.base in LIMITS[limit.name]
+    return shape.base in _RULES[limit.name].classes
 
 
 def limited(shape: Shape, limits: Sequence[Limit], what: str) -> Shape:
@@ -235,7 +222,7 @@ def limited(shape: Shape, limits: Sequence[Limit], what: str) -> Shape:
     kind = _with_meta(shape.type, limits)
     if kind is not None:
         return Shape(kind, schema, shape.native and all(limit.own for limit in limits), shape.base)
-    if not {limit.name for limit in limits} <= _CHECKS.keys():
+    if not all(_RULES[limit.name].holds for limit in limits):
         raise SignatureError(
             f"the limits of {what} are not valid: {', '.join(f'{one.bound!r}' for one in limits)}"
         )
@@ -251,8 +238,8 @@ def _merged(limits: Sequence[Limit]) -> Iterator[Limit]:
             yield limit
         elif other is None or other.bound == limit.bound:
             kept[limit.name] = limit
-        elif limit.name in _STRICTER:
-            kept[limit.name] = Limit(limit.name, _STRICTER[limit.name](limit.bound, other.bound))
+        elif (stricter := _RULES[limit.name].stricter) is not None:
+            kept[limit.name] = Limit(limit.name, stricter(limit.bound, other.bound))
         else:
             raise SignatureError(f"a limit `{limit.name}` is set twice: {other.bound!r} and {limit.bound!r}")
     yield from kept.values()
@@ -264,7 +251,7 @@ def _keywords(limit: Limit, shape: Shape) -> dict[str, JSON]:
         # Base64 has four characters for three bytes.
         bound = 4 * ((limit.bound + 2) // 3) if "contentEncoding" in shape.schema else limit.bound
         return {limit.name[:3] + _SIZES[shape.schema["type"]]: bound}
-    keyword = _KEYWORDS.get(limit.name)
+    keyword = _RULES[limit.name].keyword
     return {keyword: limit.bound} if keyword and shape.base in {*_NUMBERS, str} else {}
 
 
@@ -281,10 +268,10 @@ def _checker(kind: Any, limits: Sequence[Limit]) -> Read:
     def read(value: JSON) -> Any:
         made = fit(value, kind)
         for limit in limits:
-            holds, words = _CHECKS[limit.name]
-            if not holds(made, limit.bound):
+            rule = _RULES[limit.name]
+            if rule.holds is not None and not rule.holds(made, limit.bound):
                 shown = getattr(limit.bound, "__qualname__", limit.bound)
-                raise Misfit([Problem("", words.format(shown))])
+                raise Misfit([Problem("", rule.words.format(shown))])
         return made
 
     return read

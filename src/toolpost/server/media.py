@@ -6,7 +6,8 @@ kind of media only by their first few.
 
 import os
 from base64 import b64encode
-from typing import ClassVar, Final
+from copy import copy
+from typing import ClassVar, Final, Self
 from urllib.parse import quote
 
 from toolpost.types.base import Annotations
@@ -74,6 +75,14 @@ class Media:
             return self.data or b""
         with open(self.path, "rb") as file:  # noqa: PTH123 - pathlib is slow to load, and few servers need it
             return file.read()
+
+    def loaded(self) -> Self:
+        """The same with the bytes in memory; the file is read now, and read again another time."""
+        if self.path is None:
+            return self
+        loaded = copy(self)
+        loaded.data, loaded.path = self.read(), None
+        return loaded
 
     def _base64(self) -> str:
         return b64encode(self.read()).decode()

@@ -1,7 +1,7 @@
-"""Middleware to put around every request: `async (call, next)`.
+"""Middleware to put around every request and notice: `async (call, next)`.
 
-Each is a small class whose instance is the middleware. What a request means, and what its answer looks like
-on the wire, is not known here.
+Each is a small class whose instance is the middleware. All but `Logging` care for the requests of clients
+alone. What a request means, and what its answer looks like on the wire, is not known here.
 """
 
 import asyncio
@@ -12,13 +12,18 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from toolpost.errors import InternalError, RateLimited, RPCError
-from toolpost.server.dispatch import Call, Next
+from toolpost.server.dispatch import Call, Middleware, Next
 from toolpost.types.tools import CallToolParams
 
-__all__ = ["Concurrency", "Logging", "MaskErrors", "RateLimit", "Timeout"]
+__all__ = ["Call", "Concurrency", "Logging", "MaskErrors", "Middleware", "Next", "RateLimit", "Timeout"]
 
 _ALWAYS: Final = frozenset({"initialize", "ping", "subscriptions/listen"})
 """What is neither timed nor counted: the handshake, signs of life, and requests that are meant to last."""
+
+
+def _serves(call: Call) -> bool:
+    """Whether a call is the work that a client asks for, which can be timed and counted."""
+    return call.incoming and not call.notice and call.method not in _ALWAYS
 
 
 class Timeout:
@@ -29,7 +34,7 @@ class Timeout:
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
         """Serve the call within the time."""
-        if call.method in _ALWAYS:
+        if not _serves(call):
             return await next(call)
         limit = asyncio.timeout(self.seconds)
         try:
@@ -51,7 +56,7 @@ class Concurrency:
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
         """Serve the call when there is a place."""
-        if call.notice or call.method in _ALWAYS:
+        if not _serves(call):
             return await next(call)
         async with self._places:
             return await next(call)
@@ -86,8 +91,7 @@ class RateLimit:
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
         """Serve the call unless its client has had its share."""
-        counted = call.incoming and not call.notice and call.method not in _ALWAYS
-        if counted and self._method in (None, call.method) and self._tool in (None, _tool(call)):
+        if _serves(call) and self._method in (None, call.method) and self._tool in (None, _tool(call)):
             self._take(call.context.conversation)
         return await next(call)
 
@@ -107,7 +111,7 @@ def _tool(call: Call) -> str | None:
 
 
 class Logging:
-    """Write a line for every request: what, from whom, how long, how it ended."""
+    """Write a line for every request and notice: which way, what, how it ended, how long it took."""
 
     def __init__(self, logger: logging.Logger | None = None, level: int = logging.INFO) -> None:
         self._logger = logger or logging.getLogger("toolpost.calls")
@@ -119,7 +123,7 @@ class Logging:
         ended = "ok"
         try:
             return await next(call)
-        except BaseException as error:
+        except BaseException as error:  # a cancelled call has ended as well
             ended = type(error).__name__
             raise
         finally:
@@ -140,5 +144,7 @@ class MaskErrors:
             return await next(call)
         except RPCError:
             raise
-        except Exception as error:
+        except Exception as error:  # whatever it is, it is not for clients
+            if not call.incoming or call.notice:
+                raise
             raise InternalError(self._text) from error

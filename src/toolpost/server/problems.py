@@ -6,7 +6,8 @@ made. Decides nothing: whether a value fits was decided before, by whoever read 
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Final, NamedTuple, cast
 
@@ -22,7 +23,9 @@ __all__ = [
     "Problem",
     "SignatureError",
     "explain",
+    "path_of",
     "problems_of",
+    "within",
 ]
 
 MAX_PROBLEMS: Final = 20
@@ -41,6 +44,12 @@ class Problem(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.path}: {self.text}" if self.path else self.text
+
+
+def path_of(steps: Iterable[str | int]) -> str:
+    """The path that leads to a part of a value: keys and indices, as text."""
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return path.removeprefix(".")
 
 
 class Misfit(ValueError):
@@ -63,6 +72,30 @@ class SignatureError(MCPError, TypeError):
     """A function cannot be bound. The text names the parameter, the hint what to write instead."""
 
 
+@contextmanager
+def within(where: str) -> Generator[None]:
+    """Say where the cause of a `SignatureError` is."""
+    try:
+        yield
+    except SignatureError as error:
+        raise SignatureError(f"{where}: {error.message}", hint=error.hint) from error
+
+
+_WORDS: Final = {
+    "bool": "a boolean",
+    "boolean": "a boolean",
+    "int": "an integer",
+    "integer": "an integer",
+    "float": "a number",
+    "number": "a number",
+    "str": "a string",
+    "string": "a string",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+"""Our words for types, by the names that msgspec and JSON Schema have for them."""
+
 # --------------------------------------------------------------------- from msgspec's words
 
 
@@ -81,21 +114,11 @@ def problems_of(error: Exception, path: str = "") -> list[Problem]:
     cause = error.__cause__
     if isinstance(cause, Misfit):
         return [Problem(_joined(path, problem.path), problem.text) for problem in cause.problems]
-    text = text[:1].lower() + _QUOTED.sub(lambda name: _NAMES.get(name[1], name[0]), text[1:])
+    text = text[:1].lower() + _QUOTED.sub(lambda name: _WORDS.get(name[1], name[0]), text[1:])
     return [Problem(path, f"a key: {text}" if of_key else text)]
 
 
 _QUOTED: Final = re.compile(r"`(\w+)`")
-_NAMES: Final = {
-    "int": "an integer",
-    "float": "a number",
-    "str": "a string",
-    "bool": "a boolean",
-    "array": "an array",
-    "object": "an object",
-    "null": "null",
-}
-"""The words that msgspec has for types, and ours."""
 
 
 def _joined(path: str, more: str) -> str:
@@ -104,15 +127,6 @@ def _joined(path: str, more: str) -> str:
 
 # --------------------------------------------------------------------- from our own schemas
 
-_WORDS: Final = {
-    "boolean": "a boolean",
-    "integer": "an integer",
-    "number": "a number",
-    "string": "a string",
-    "array": "an array",
-    "object": "an object",
-    "null": "null",
-}
 _LIMITS: Final[tuple[tuple[str, Callable[[Any, Any], bool], str], ...]] = (
     ("minimum", operator.lt, "at least"),
     ("exclusiveMinimum", operator.le, "more than"),
@@ -169,7 +183,7 @@ def _none_of(value: JSON, options: list[Schema], defs: Schema, path: str, depth:
     meant = [option for option in options if _meant(value, resolved(option, defs), defs)]
     faults = [list(islice(explain(value, option, defs, path, depth + 1), MAX_PROBLEMS)) for option in meant]
     if not meant:
-        expected = " or ".join(dict.fromkeys(_expected(option, defs) for option in options))
+        expected = _expected({"anyOf": options}, defs)
         yield Problem(path, f"expected {expected}, got {_WORDS[kind_of(value)]}")
     elif all(faults):
         yield from min(faults, key=len)

@@ -9,12 +9,12 @@ from copy import copy
 from typing import Any, ParamSpec, TypeVar, cast
 
 from toolpost.errors import InvalidParams, ToolError
+from toolpost.protocol.icons import check_icons
 from toolpost.server.bind import Bound
 from toolpost.server.catalogue import Catalogue, Handle
 from toolpost.server.complete import Completes
 from toolpost.server.context import Context
 from toolpost.server.media import Media
-from toolpost.server.resources import run
 from toolpost.server.work import Work
 from toolpost.types.base import Role
 from toolpost.types.content import Content, TextContent
@@ -30,6 +30,7 @@ class ServedPrompt(Handle[P, R], Completes):
     """A prompt of a server."""
 
     def __init__(self, prompt: Prompt, bound: Bound, home: Catalogue[Any], work: Work) -> None:
+        check_icons(prompt.icons)
         super().__init__(prompt.name, bound.fn, home)
         Completes.__init__(self, [parameter.name for parameter in bound.parameters])
         self.prompt = prompt
@@ -57,7 +58,8 @@ class ServedPrompt(Handle[P, R], Completes):
             values = self._bound.read_strings(arguments)
         except ToolError as error:
             raise InvalidParams(f"Invalid params for the prompt {self.name}: {error}") from error
-        return messages_of(await run(self._bound, values, context, self._work), self.prompt.description)
+        value = await self._work.run(self._bound, values, context)
+        return messages_of(value, self.prompt.description)
 
 
 def messages_of(value: Any, description: str | None = None) -> GetPromptResult:

@@ -5,17 +5,23 @@ values are read is not known here.
 """
 
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Final, cast, get_args, get_origin
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Final, TypeAlias, cast, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from toolpost.server.schema import Schema
 from toolpost.server.scope import Scope
 from toolpost.types.base import JSON
 
 __all__ = ["Field", "Record", "describe", "record_schema"]
+
+Hints: TypeAlias = Mapping[str, Any]
+"""The annotations of a class by name, evaluated."""
+
+_QUALIFIERS: Final = frozenset({"Required", "NotRequired", "ReadOnly"})
 
 
 class Field(Struct, frozen=True):
@@ -55,9 +61,13 @@ def describe(it: Any, scope: Scope, *, output: bool) -> Record | None:
         SignatureError: an annotation of it cannot be evaluated.
     """
     cls = cast("type[Any]", get_origin(it) or it)
-    kinds = (kind for mark, kind in _KINDS.items() if hasattr(cls, mark))
-    kind = next(kinds, None)
-    return None if kind is None else kind(it, cls, scope, output)
+    reader = next((reader for mark, reader in _READERS.items() if hasattr(cls, mark)), None)
+    if reader is None:
+        return None
+    hints, whole = scope.hints(it)
+    record = reader(cls, hints, output)
+    checks = output and (hasattr(cls, "__post_init__") or hasattr(cls, "__attrs_post_init__"))
+    return replace(record, ordinary=record.ordinary and whole and not checks)
 
 
 def record_schema(record: Record, parts: Sequence[Schema], about: str) -> dict[str, JSON]:
@@ -77,9 +87,8 @@ def record_schema(record: Record, parts: Sequence[Schema], about: str) -> dict[s
     return schema | ({"additionalProperties": False} if record.closed else {})
 
 
-def _struct(it: Any, cls: Any, scope: Scope, output: bool) -> Record:
+def _struct(cls: Any, hints: Hints, _output: bool) -> Record:
     config = cls.__struct_config__
-    hints, whole = scope.hints(it)
     nothing = msgspec.NODEFAULT
     defaults = cls.__struct_defaults__
     defaults = (nothing,) * (len(cls.__struct_fields__) - len(defaults)) + defaults
@@ -94,13 +103,12 @@ def _struct(it: Any, cls: Any, scope: Scope, output: bool) -> Record:
         array=config.array_like,
         closed=config.forbid_unknown_fields,
         tag=None if config.tag is None else (config.tag_field, config.tag),
-        ordinary=whole and not (output and hasattr(cls, "__post_init__")),
         build=cls,
     )
 
 
-def _dataclass(it: Any, cls: Any, scope: Scope, output: bool) -> Record:
-    hints, whole = scope.hints(it)
+def _dataclass(cls: Any, hints: Hints, output: bool) -> Record:
+    ordinary = True
     missing = sys.modules["dataclasses"].MISSING
     init_only = sys.modules["dataclasses"].InitVar
     fields: list[Field] = []
@@ -111,19 +119,18 @@ def _dataclass(it: Any, cls: Any, scope: Scope, output: bool) -> Record:
         at_start = kind is init_only or isinstance(kind, init_only)
         # Msgspec leaves a default to the class: it would be missing from `vars()`, and where it is written.
         unset = cls.__dictoffset__ and field.default is not missing and not output
-        whole = whole and field.init and not at_start and not unset
+        ordinary = ordinary and field.init and not at_start and not unset
         if at_start if output else not field.init:
             continue
         kind = getattr(kind, "type", Any) if at_start else kind
         required = field.default is missing and field.default_factory is missing
         default = UNSET if field.default is missing else field.default
         fields.append(Field(field.name, field.name, kind, required, default))
-    ordinary = whole and not (output and hasattr(cls, "__post_init__"))
     return Record(fields=fields, ordinary=ordinary, build=cls)
 
 
-def _attrs(it: Any, cls: Any, scope: Scope, output: bool) -> Record:
-    hints, whole = scope.hints(it)
+def _attrs(cls: Any, hints: Hints, output: bool) -> Record:
+    ordinary = True
     nothing = sys.modules["attr"].NOTHING
     fields: list[Field] = []
     for field in cls.__attrs_attrs__:
@@ -136,44 +143,33 @@ def _attrs(it: Any, cls: Any, scope: Scope, output: bool) -> Record:
             fields.append(Field(wire, wire, kind, field.default is nothing, default))
         simple = field.init and field.converter is None and field.alias == field.name
         checked = field.validator is not None and output
-        whole = whole and simple and not checked and not getattr(field.default, "takes_self", False)
-    ordinary = whole and not (output and hasattr(cls, "__attrs_post_init__"))
+        made_of_self = getattr(field.default, "takes_self", False)
+        ordinary = ordinary and simple and not checked and not made_of_self
     return Record(fields=fields, ordinary=ordinary, build=cls)
 
 
-def _typed_dict(it: Any, cls: Any, scope: Scope, _output: bool) -> Record:
-    hints, whole = scope.hints(it)
+def _typed_dict(cls: Any, hints: Hints, _output: bool) -> Record:
     fields: list[Field] = []
     for name, annotation in hints.items():
         # A string annotation hides `NotRequired` from the class itself, so the evaluated one decides.
         required, kind = name in cls.__required_keys__, annotation
-        while (qualifier := str(get_origin(kind)).rpartition(".")[2]) in {
-            "Required",
-            "NotRequired",
-            "ReadOnly",
-        }:
+        while (qualifier := str(get_origin(kind)).rpartition(".")[2]) in _QUALIFIERS:
             required = required if qualifier == "ReadOnly" else qualifier == "Required"
             (kind,) = get_args(kind)
         fields.append(Field(name, name, kind, required))
-    return Record(fields=fields, ordinary=whole, build=dict)
+    return Record(fields=fields, build=dict)
 
 
-def _named_tuple(it: Any, cls: Any, scope: Scope, _output: bool) -> Record:
-    hints, whole = scope.hints(it)
+def _named_tuple(cls: Any, hints: Hints, _output: bool) -> Record:
+    defaults = cls._field_defaults
     fields = [
-        Field(
-            name,
-            name,
-            hints.get(name, Any),
-            name not in cls._field_defaults,
-            cls._field_defaults.get(name, UNSET),
-        )
+        Field(name, name, hints.get(name, Any), name not in defaults, defaults.get(name, UNSET))
         for name in cls._fields
     ]
-    return Record(fields=fields, array=True, closed=True, ordinary=whole, build=cls)
+    return Record(fields=fields, array=True, closed=True, build=cls)
 
 
-_KINDS: Final[dict[str, Callable[[Any, Any, Scope, bool], Record]]] = {
+_READERS: Final[dict[str, Callable[[Any, Hints, bool], Record]]] = {
     "__struct_fields__": _struct,
     "__dataclass_fields__": _dataclass,
     "__attrs_attrs__": _attrs,

@@ -3,7 +3,6 @@
 What a function returns becomes contents here: text, bytes, JSON. Who watches a resource is not known here.
 """
 
-import asyncio
 from base64 import b64encode
 from collections.abc import Mapping
 from copy import copy
@@ -11,13 +10,13 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 from toolpost.errors import ResourceNotFound, ToolError
 from toolpost.protocol import jsonrpc
+from toolpost.protocol.icons import check_icons
 from toolpost.protocol.uri import Template
 from toolpost.server.bind import Bound
 from toolpost.server.catalogue import Catalogue, Handle
 from toolpost.server.complete import Completes
 from toolpost.server.context import Context
 from toolpost.server.media import Media
-from toolpost.server.sync import SyncContext
 from toolpost.server.work import Work
 from toolpost.types.content import ResourceContents
 from toolpost.types.resources import ReadResourceResult, Resource, ResourceTemplate
@@ -32,6 +31,7 @@ class ServedResource(Handle[P, R], Completes):
     """A resource of a server; its function takes no arguments but a context, so none can be completed."""
 
     def __init__(self, resource: Resource, bound: Bound, home: Catalogue[Any], work: Work) -> None:
+        check_icons(resource.icons)
         super().__init__(resource.uri, bound.fn, home)
         Completes.__init__(self, ())
         self.resource = resource
@@ -49,7 +49,7 @@ class ServedResource(Handle[P, R], Completes):
 
     async def read(self, context: Context, uri: str) -> ReadResourceResult:
         """What it holds."""
-        value = await run(self._bound, self._bound.read_strings({}), context, self._work)
+        value = await self._work.run(self._bound, self._bound.read_strings({}), context)
         return contents_of(value, uri, self.resource.mime_type)
 
 
@@ -57,6 +57,7 @@ class ServedTemplate(Handle[P, R], Completes):
     """Many resources of a server; the variables of the template are the arguments of the function."""
 
     def __init__(self, template: ResourceTemplate, bound: Bound, home: Catalogue[Any], work: Work) -> None:
+        check_icons(template.icons)
         super().__init__(template.uri_template, bound.fn, home)
         Completes.__init__(self, [parameter.name for parameter in bound.parameters])
         self.template = template
@@ -87,17 +88,8 @@ class ServedTemplate(Handle[P, R], Completes):
             arguments = self._bound.read_strings(values)
         except ToolError as error:
             raise ResourceNotFound(f"Resource not found: {uri} ({error})", {"uri": uri}) from error
-        return contents_of(
-            await run(self._bound, arguments, context, self._work), uri, self.template.mime_type
-        )
-
-
-async def run(bound: Bound, arguments: Any, context: Context, work: Work) -> Any:
-    """What an author's function returns, on the loop or in a thread."""
-    if bound.is_async:
-        return await bound.call(arguments, context)
-    loop = asyncio.get_running_loop()
-    return await work.in_thread(lambda: bound.call(arguments, SyncContext(context, loop)))
+        value = await self._work.run(self._bound, arguments, context)
+        return contents_of(value, uri, self.template.mime_type)
 
 
 W = TypeVar("W", Resource, ResourceTemplate)
@@ -109,6 +101,7 @@ def _changed(shown: W, changes: Mapping[str, Any]) -> W:
         if name not in shown.__struct_fields__ or name in {"uri", "uri_template"}:
             raise TypeError(f"{type(shown).__name__} has no {name!r} that could be changed")
         setattr(changed, name, value)
+    check_icons(changed.icons)
     return changed
 
 

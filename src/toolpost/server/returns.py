@@ -9,16 +9,17 @@ from collections import abc
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from copy import copy
-from typing import Annotated, Any, Final, Self, TypeAlias, cast, get_args, get_origin
+from typing import Annotated, Any, Final, Never, NoReturn, Self, TypeAlias, cast, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET
 
 from toolpost.errors import MCPError
+from toolpost.protocol import jsonrpc
 from toolpost.server.guest import Guest
 from toolpost.server.media import File, Media
-from toolpost.server.problems import SignatureError, problems_of
-from toolpost.server.schema import RESULT, rooted, wrapped
+from toolpost.server.problems import SignatureError, problems_of, within
+from toolpost.server.schema import RESULT, compiled, rooted, wrapped
 from toolpost.server.scope import UNIONS, Scope
 from toolpost.server.shapes import ENCODER, dec_hook
 from toolpost.server.survey import Survey
@@ -30,6 +31,8 @@ __all__ = ["OutputError", "Returns"]
 
 _BLOCKS: Final = (Content, Media, bytes)
 _LISTS: Final = frozenset({list, tuple, abc.Sequence, abc.Iterable, abc.Collection})
+_WITHOUT_SCHEMA: Final = (str, None, type(None), Never, NoReturn)
+"""What is promised without a schema: text, nothing, and that it never returns."""
 
 Check: TypeAlias = Callable[[bytes], Any]
 """Returns if the JSON keeps the output schema; raises if it does not."""
@@ -67,23 +70,21 @@ class Returns:
     def of(cls, fn: Callable[..., Any]) -> Self:
         """What a function says that it returns, by its annotation.
 
-        `str`, `bytes`, media and content blocks are content without a schema, also in lists and unions.
+        `str`, `bytes`, media and content blocks are content without a schema, also in lists and unions, and
+        so is what never returns.
         Anything else is structured content that keeps the schema of its type. Without an annotation, or with
         `Any`, there is no schema.
 
         Raises:
             SignatureError: what it returns cannot be said in JSON.
         """
+        annotation = inspect.signature(fn).return_annotation
+        if annotation is inspect.Signature.empty:
+            return cls(None)
         scope = Scope(fn)
-        try:
-            annotation = inspect.signature(fn).return_annotation
-            if annotation is inspect.Signature.empty:
-                return cls(None)
+        with within(f"`{getattr(fn, '__name__', repr(fn))}`: return value"):
             annotation = scope.evaluate(annotation)
             return cls(None) if _is_content(annotation) else cls(*_promise(annotation, scope))
-        except SignatureError as error:
-            name = getattr(fn, "__name__", repr(fn))
-            raise SignatureError(f"`{name}`: return value: {error.message}", hint=error.hint) from error
 
     @classmethod
     def raw(cls, schema: dict[str, JSON] | None) -> Self:
@@ -105,9 +106,13 @@ class Returns:
         Raises:
             OutputError: the value is not what was promised, or cannot be sent.
         """
-        result = value if isinstance(value, CallToolResult) else self._convert(value)
-        if value is result and self._check is not None and not result.is_error:
-            self._verify(_encode(result.structured_content))
+        if isinstance(value, CallToolResult):
+            result = value
+            _encode(result, jsonrpc.encode)
+            if self._check is not None and not result.is_error:
+                self._verify(_encode(result.structured_content))
+        else:
+            result = self._convert(value)
         if wrap and self.wrapped and result.structured_content is not UNSET:
             result = copy(result)
             result.structured_content = {RESULT: result.structured_content}
@@ -151,12 +156,15 @@ class Returns:
 def _block(value: Any) -> Content:
     """One block of content. Bytes become a file: nothing tells what else they could be."""
     if isinstance(value, str):
+        if not value.isascii():
+            _encode(value)  # it may hold half a character, which cannot be sent
         return TextContent(value)
     if isinstance(value, bytes):
         value = File(value)
     if isinstance(value, Media):
         return value.content()
     if isinstance(value, Content):
+        _encode(value, jsonrpc.encode)
         return value
     return TextContent(_encode(value).decode())
 
@@ -176,8 +184,9 @@ def _is_content(it: Any) -> bool:
     if get_origin(it) is Annotated:
         return _is_content(get_args(it)[0])
     members = get_args(it) if get_origin(it) in UNIONS else (it,)
-    texts = all(member is str or member is None or member is type(None) for member in members)
-    return texts or any(member is Any or member is object or _is_block(member) for member in members)
+    return all(member in _WITHOUT_SCHEMA for member in members) or any(
+        member is Any or member is object or _is_block(member) for member in members
+    )
 
 
 def _is_block(it: Any) -> bool:
@@ -203,13 +212,5 @@ def _promise(annotation: Any, scope: Scope) -> tuple[dict[str, JSON], Check, Wri
 
 def _validator(schema: dict[str, JSON]) -> Check:
     """What checks JSON against a schema that the author wrote."""
-    try:
-        import jsonschema_rs  # noqa: PLC0415 - optional, and only needed here
-    except ImportError as error:
-        raise MCPError(
-            "an output schema of your own can only be checked by jsonschema-rs, which is not installed",
-            hint="pip install 'toolpost[schema]'",
-        ) from error
-    options = jsonschema_rs.RegexOptions()  # patterns in linear time
-    validator = jsonschema_rs.validator_for(schema, offline=True, pattern_options=options)
-    return lambda text: validator.validate(msgspec.json.decode(text))
+    validate = compiled(schema, "an output schema").validate
+    return lambda text: validate(msgspec.json.decode(text))

@@ -1,6 +1,7 @@
 """JSON Schema as data: what a schema allows, and how schemas are put together.
 
-Works on the schemas that we make, which use a small part of the language. Knows no Python types.
+Works on the schemas that we make, which use a small part of the language; those that an author wrote are left
+to an optional package. Knows no Python types.
 """
 
 import re
@@ -10,20 +11,23 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from toolpost.errors import MCPError
 from toolpost.types.base import JSON
 
 __all__ = [
-    "KINDS",
-    "NULL",
     "RESULT",
     "Definitions",
     "Opaque",
     "Schema",
     "accepts",
     "any_of",
+    "choice_of",
+    "compiled",
     "kind_of",
     "noted",
     "of_kind",
+    "overlap",
+    "reached",
     "resolved",
     "rooted",
     "with_defs",
@@ -32,12 +36,11 @@ __all__ = [
 
 Schema: TypeAlias = Mapping[str, JSON]
 
-KINDS: Final = ("null", "boolean", "integer", "number", "string", "array", "object")
-NULL: Final[Schema] = {"type": "null"}
 RESULT: Final = "result"
 """The key under which a peer that takes only objects finds another value."""
 _PREFIX: Final = "#/$defs/"
 _NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
+_REFERENCE: Final = re.compile(r'"\$ref":"#/\$defs/([^"]+)"')
 
 
 _KIND_OF: Final[dict[Any, str]] = {
@@ -75,9 +78,9 @@ class Definitions(dict[str, JSON]):
         """The name of a definition that somebody else made; equal ones share it."""
         return self.name((wanted, msgspec.json.encode(definition)), wanted)
 
-    def ref(self, key: Hashable, wanted: str) -> dict[str, JSON]:
+    def ref(self, name: str) -> dict[str, JSON]:
         """A reference to a definition."""
-        return {"$ref": f"{_PREFIX}{self.name(key, wanted)}"}
+        return {"$ref": f"{_PREFIX}{name}"}
 
 
 def resolved(schema: Schema, defs: Schema) -> Schema:
@@ -111,12 +114,23 @@ def accepts(schema: Schema, kind: str, defs: Schema) -> bool:
     return of_kind(schema, kind) if choices is None else any(kind_of(choice) == kind for choice in choices)
 
 
+def overlap(one: Schema, other: Schema, defs: Schema) -> bool:
+    """Whether both schemas take values of some JSON type."""
+    return any(accepts(one, kind, defs) and accepts(other, kind, defs) for kind in _KIND_OF.values())
+
+
 def noted(schema: Schema, notes: Schema) -> Schema:
     """A schema with more keywords; who made it stays the same."""
     if not notes:
         return schema
     together = {**schema, **notes}
     return Opaque(together) if isinstance(schema, Opaque) else together
+
+
+def choice_of(choices: list[JSON]) -> Schema:
+    """A schema that allows these values; it names their type if they have one in common."""
+    kinds = {kind_of(choice) for choice in choices}
+    return {"enum": choices} if len(kinds) > 1 else {"type": kinds.pop(), "enum": choices}
 
 
 def any_of(options: list[Schema]) -> Schema:
@@ -129,15 +143,21 @@ def any_of(options: list[Schema]) -> Schema:
     return {"anyOf": flat} if len(flat) > 1 else flat[0]
 
 
-def with_defs(schema: Schema, defs: Schema) -> dict[str, JSON]:
-    """A schema together with the definitions that it needs, and no others."""
-    needed: dict[str, JSON] = {}
+def reached(schema: Schema, defs: Schema) -> dict[str, JSON]:
+    """The definitions that a schema refers to, also by way of others; of one that is being made the name."""
+    found: dict[str, JSON] = {}
     texts = [msgspec.json.encode(schema)]
     for text in texts:  # grows while it is walked
-        for name in defs:
-            if name not in needed and f'"{_PREFIX}{name}"'.encode() in text:
-                needed[name] = defs[name]
-                texts.append(msgspec.json.encode(defs[name]))
+        for name in _REFERENCE.findall(text.decode()):
+            if name not in found:
+                found[name] = defs.get(name)
+                texts.append(msgspec.json.encode(found[name]))
+    return found
+
+
+def with_defs(schema: Schema, defs: Schema) -> dict[str, JSON]:
+    """A schema together with the definitions that it needs, and no others."""
+    needed = reached(schema, defs)
     return {**schema, "$defs": needed} if needed else dict(schema)
 
 
@@ -157,3 +177,27 @@ def wrapped(schema: Schema) -> dict[str, JSON]:
     inner = {keyword: value for keyword, value in schema.items() if keyword != "$defs"}
     outer: dict[str, JSON] = {"type": "object", "properties": {RESULT: inner}, "required": [RESULT]}
     return outer | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
+
+
+def compiled(schema: dict[str, JSON], what: str) -> Any:
+    """The validator of jsonschema-rs for a schema that an author wrote.
+
+    It fetches nothing, matches patterns in linear time, and repeats no value in its messages.
+
+    Args:
+        schema: the schema.
+        what: what it is, for the text of an error.
+
+    Raises:
+        MCPError: jsonschema-rs is not installed, so that nobody could check anything.
+        ValueError: it is no valid schema, or refers to another place.
+    """
+    try:
+        import jsonschema_rs  # noqa: PLC0415 - optional, and only needed here
+    except ImportError as error:
+        raise MCPError(
+            f"{what} of your own can only be checked by jsonschema-rs, which is not installed",
+            hint="pip install 'toolpost[schema]'",
+        ) from error
+    patterns = jsonschema_rs.RegexOptions()
+    return jsonschema_rs.validator_for(schema, offline=True, pattern_options=patterns, mask="the value")

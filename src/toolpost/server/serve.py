@@ -6,12 +6,19 @@ given a `Handler`, which serves, and a `Channel`.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Coroutine, Mapping
-from inspect import isawaitable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.channel import Channel
-from toolpost.errors import ChannelClosed, LocalProtocolError, MCPError, NotDeclared, RequestTimeout
+from toolpost.errors import (
+    ChannelClosed,
+    LocalProtocolError,
+    MCPError,
+    NotDeclared,
+    RequestTimeout,
+    TransportError,
+)
 from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import (
     CancelReceived,
@@ -20,22 +27,17 @@ from toolpost.protocol.events import (
     FailureReceived,
     Incoming,
     NoticeReceived,
+    Outgoing,
     Refused,
     ReplyReceived,
 )
+from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
-from toolpost.server.dispatch import Answer, answer, begin, failed
-from toolpost.server.notify import wants
+from toolpost.server.dispatch import Answer, Call, Middleware, answer, begin, failed, through
 from toolpost.types.base import JSON, RequestId, Result, Wire
 from toolpost.types.inputs import InputRequest
-from toolpost.types.notices import (
-    AcknowledgedParams,
-    ListenResult,
-    NoticeParams,
-    ResourceUpdatedParams,
-    SubscriptionFilter,
-)
+from toolpost.types.notices import NoticeParams, ResourceUpdatedParams
 
 if TYPE_CHECKING:
     from toolpost.server.handler import Handler
@@ -43,6 +45,11 @@ if TYPE_CHECKING:
 __all__ = ["Conversation"]
 
 logger: Final = logging.getLogger("toolpost.server")
+
+_OPENED: Final = "notifications/initialized"
+"""The end of the handshake: a handler may hear it, but it is none of the business of middleware."""
+
+_PARAMS: Final = Reader(dict[str, JSON])
 
 
 class Conversation:
@@ -52,13 +59,17 @@ class Conversation:
         handler: what serves.
         channel: the way to the peer.
         lifespan: what the server's lifespan gave.
+        principal: on whose behalf the peer speaks, where that is known.
     """
 
-    def __init__(self, handler: "Handler", channel: Channel, lifespan: Any = None) -> None:
+    def __init__(
+        self, handler: "Handler", channel: Channel, lifespan: Any = None, *, principal: str | None = None
+    ) -> None:
         self.handler = handler
         self.channel = channel
         self.connection = handler.connection()
         self.lifespan = lifespan
+        self.principal = principal
         self.state: dict[str, Any] = {}
         self.headers: Mapping[str, str] = {}
         self.watched: set[str] = set()
@@ -75,12 +86,19 @@ class Conversation:
                 if self.connection.peer is None:  # no session, to which what was declared is a promise
                     self.connection.party = self.handler.party
                 for event in self.connection.receive(data):
-                    await self._heed(event)
+                    await self.heed(event)
         except ChannelClosed as error:
             logger.debug("conversation over: %s", error)
         finally:
             self.handler.announcer.leave(self)
             await self._end()
+
+    def hand_over(self, handler: "Handler", lifespan: Any) -> None:
+        """Let another handler serve all that comes from here on."""
+        self.handler.announcer.leave(self)
+        self.handler, self.lifespan = handler, lifespan
+        self.connection.extra, self.connection.limit = handler.extra, handler.limit
+        handler.announcer.join(self)
 
     async def drain(self) -> None:
         """Wait until every request that is being served has its answer."""
@@ -100,7 +118,8 @@ class Conversation:
 
     # ----------------------------------------------------------------- what arrives
 
-    async def _heed(self, event: Event) -> None:
+    async def heed(self, event: Event) -> None:
+        """Do what an event asks for."""
         if isinstance(event, Incoming):
             await self._serve(event)
         elif isinstance(event, ReplyReceived | FailureReceived):
@@ -121,18 +140,16 @@ class Conversation:
     async def _serve(self, incoming: Incoming) -> None:
         """Answer at once what can be answered at once; give the rest a task of its own."""
         handler = self.handler
-        context = Context(handler, self, incoming, lifespan=self.lifespan)
+        context = Context(handler, self, incoming.row.name, incoming, lifespan=self.lifespan)
+        begun: Answer | Awaitable[Answer] | None = None
         try:
             begun = begin(handler.routes, handler.middleware, context, incoming)
-            if not isawaitable(begun):
-                data = self.connection.reply(incoming.id, begun)
-                if data is not None:
-                    await self.send(data, incoming.id)
-                return
-        except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to this request
+            data = None if isawaitable(begun) else self.connection.reply(incoming.id, begun)
+        except BaseException as error:  # noqa: BLE001 - nothing is awaited here: it belongs to this request
             data = failed(self.connection, incoming, error)
-            if data is not None:
-                await self.send(data, incoming.id)
+        if data is not None:
+            await self.send(data, incoming.id)
+        if not isawaitable(begun):
             return
         if incoming.row.name == "initialize":
             # Nothing else is read until the handshake is answered: a client may have sent more already.
@@ -140,9 +157,11 @@ class Conversation:
             return
         task = asyncio.create_task(self._finish(incoming, begun))
         self._serving[incoming.id] = task
-        task.add_done_callback(lambda _: self._served(incoming.id, task))
+        task.add_done_callback(lambda _: self._served(incoming.id, task, begun))
 
-    def _served(self, request_id: RequestId, task: asyncio.Task[None]) -> None:
+    def _served(self, request_id: RequestId, task: asyncio.Task[None], begun: Awaitable[Answer]) -> None:
+        if iscoroutine(begun):
+            begun.close()  # if it was cancelled before its task began, nobody has awaited it
         if self._serving.get(request_id) is task:
             del self._serving[request_id]
 
@@ -164,9 +183,29 @@ class Conversation:
             future.set_exception(event.error)
 
     def _noticed(self, event: NoticeReceived) -> None:
-        serve = self.handler.notices.get(event.method)
-        if serve is not None:
-            self.chore(serve(event))
+        middleware = () if event.method == _OPENED else self.handler.middleware
+        if not middleware and not self.handler.offers("heard"):
+            return
+        if len(self._chores) >= self.connection.limit:
+            logger.warning(
+                "dropped: %s, because %d notices are being served", event.method, len(self._chores)
+            )
+            return
+        self.chore(self._hear(middleware, event))
+
+    async def _hear(self, middleware: Sequence[Middleware], event: NoticeReceived) -> None:
+        handler, method = self.handler, event.method
+        try:
+            params = _PARAMS(event.raw) if event.row is None else event.params
+        except Unfit as error:
+            logger.debug("dropped: %s cannot be read: %s", method, error)
+            return
+        context = Context(handler, self, method, lifespan=self.lifespan)
+        if not middleware:
+            await handler.heard(method, params, context)
+            return
+        call = Call(method, params, context, notice=True)
+        await through(middleware, call, lambda context, params: handler.heard(method, params, context))
 
     # ----------------------------------------------------------------- what leaves
 
@@ -174,9 +213,39 @@ class Conversation:
         """Hand a message over to the peer."""
         await self.channel.send(data, related)
 
+    async def tell(
+        self, context: Context, method: str, params: Any, build: Callable[[Any], bytes | None]
+    ) -> None:
+        """Say something to the peer, once all middleware has seen it.
+
+        What middleware raises is logged, and nothing is said; who wanted to say it goes on.
+
+        Raises:
+            LocalProtocolError: it may not be said.
+            ChannelClosed: the peer has gone.
+        """
+        unsaid: list[Exception] = []
+
+        async def say(context: Context, params: Any) -> None:
+            try:
+                data = build(params)
+                if data is not None:
+                    await self.send(data, context.related)
+            except Exception as error:  # not the fault of middleware, and told to who wanted to say it
+                unsaid.append(error)
+                raise
+
+        call = Call(method, params, context, incoming=False, notice=True)
+        try:
+            await through(context.server.middleware, call, say)
+        except Exception as error:  # middleware may raise anything
+            if error in unsaid:
+                raise
+            logger.exception("middleware failed; %s was not sent", method)
+
     async def ask(
         self,
-        incoming: Incoming,
+        context: Context,
         method: str | Row,
         params: Wire | Mapping[str, JSON] | None,
         timeout: float | None,
@@ -186,23 +255,41 @@ class Conversation:
         Raises:
             RPCError: the peer says no.
             RequestTimeout: it says nothing in time.
+            LocalProtocolError: it may not be asked, or whoever asks is no longer wanted.
         """
+        if not context.server.middleware:
+            return await self._ask(context, method, params, timeout)
+        name = method.name if isinstance(method, Row) else method
+        return await through(
+            context.server.middleware,
+            Call(name, params, context, incoming=False),
+            lambda context, params: self._ask(context, method, params, timeout),
+        )
+
+    async def _ask(
+        self,
+        context: Context,
+        method: str | Row,
+        params: Wire | Mapping[str, JSON] | None,
+        timeout: float | None,
+    ) -> Result:
+        if context.cancelled:
+            raise _unwanted(context)
         connection = self.connection
-        revision = incoming.peer.revision
-        if isinstance(method, Row):
-            outgoing = connection.request(method, params)
-        else:
-            assert isinstance(params, Wire)
-            carried = ERAS[revision.era].ask(connection, incoming, method, params)
-            if isinstance(carried, InputRequest):
-                raise LocalProtocolError(
-                    f"{method} cannot be asked in the middle of a call in {revision.date}"
-                )
-            outgoing = carried
+        outgoing = self._question(context.incoming, method, params)
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting[outgoing.id] = future
+        # A function in a thread is not stopped by the end of its request: what it waits for has to end.
+        serving = None if context.incoming is None else self._serving.get(context.incoming.id)
+
+        def give_up(_: object) -> None:
+            if not future.done():
+                future.set_exception(_unwanted(context))
+
+        if serving is not None:
+            serving.add_done_callback(give_up)
         try:
-            await self.send(outgoing.data, incoming.id)
+            await self.send(outgoing.data, context.related)
             async with asyncio.timeout(timeout):
                 return await future
         except TimeoutError as error:
@@ -210,10 +297,25 @@ class Conversation:
                 f"the client did not answer {outgoing.row.name} within {timeout} s"
             ) from error
         finally:
+            if serving is not None:
+                serving.remove_done_callback(give_up)
             del self._waiting[outgoing.id]
             notice = connection.cancel(outgoing.id, "no longer wanted")
             if notice is not None:
-                self.chore(self.send(notice, incoming.id))
+                self.chore(self.send(notice, context.related))
+
+    def _question(
+        self, incoming: Incoming | None, method: str | Row, params: Wire | Mapping[str, JSON] | None
+    ) -> Outgoing:
+        """The request by which the peer is asked."""
+        if incoming is None or isinstance(method, Row):
+            return self.connection.request(method, params)
+        assert isinstance(params, Wire)
+        revision = incoming.peer.revision
+        asked = ERAS[revision.era].ask(self.connection, incoming, method, params)
+        if isinstance(asked, InputRequest):
+            raise LocalProtocolError(f"{method} cannot be asked in the middle of a call in {revision.date}")
+        return asked
 
     def hear(self, method: str, params: NoticeParams) -> None:
         """Tell a client of the session era what has changed, if it may be told."""
@@ -226,45 +328,33 @@ class Conversation:
             data = connection.notify(method, params)
         except NotDeclared:
             return  # declared neither then nor now: the client does not expect it
-        self.chore(self.send(data))
+        if self.handler.middleware:
+            context = Context(self.handler, self, method, lifespan=self.lifespan)
+            self.chore(context.tell(method, params))
+        else:
+            self.chore(self.send(data))
 
     def chore(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do something that nobody waits for, but that ends with the conversation."""
         task = asyncio.create_task(self._quietly(work))
         self._chores.add(task)
         task.add_done_callback(self._chores.discard)
+        task.add_done_callback(lambda _: work.close())  # as above
 
     async def _quietly(self, work: Coroutine[Any, Any, Any]) -> None:
         try:
             await work
-        except MCPError as error:
+        except asyncio.CancelledError:
+            raise
+        except TransportError as error:
             logger.debug("left undone: %s", error)
-        except Exception:
+        except MCPError as error:
+            logger.warning("a notice could not be served: %s", error)
+        except BaseException:  # what a function raises ends neither the conversation nor the process
             logger.exception("a notice could not be served")
 
 
-class Listen:
-    """A subscription of a stateless client: what it wants to hear, until either side ends it."""
-
-    def __init__(self, context: Context, wishes: SubscriptionFilter) -> None:
-        self._context = context
-        self._wishes = wishes
-        self._heard: asyncio.Queue[tuple[str, NoticeParams] | None] = asyncio.Queue()
-
-    def hear(self, method: str, params: NoticeParams) -> None:
-        """Take note of a notice that was asked for."""
-        if wants(self._wishes, method, params):
-            self._heard.put_nowait((method, params))
-
-    def end(self) -> None:
-        """End the subscription from our side."""
-        self._heard.put_nowait(None)
-
-    async def run(self) -> ListenResult:
-        """Acknowledge, then pass on what is heard."""
-        await self._context.tell(
-            "notifications/subscriptions/acknowledged", AcknowledgedParams(notifications=self._wishes)
-        )
-        while (notice := await self._heard.get()) is not None:
-            await self._context.tell(*notice)
-        return ListenResult()
+def _unwanted(context: Context) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"{context.method} (id {context.related!r}) has ended or was cancelled: nobody waits for its answer"
+    )

@@ -8,6 +8,7 @@ import datetime as dt
 import os
 import uuid
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from decimal import Decimal
 from typing import Any, Final, TypeAlias, cast
 
@@ -17,7 +18,7 @@ from msgspec import UNSET, Struct, UnsetType
 from toolpost.server.guest import is_guest, validated, written
 from toolpost.server.problems import Misfit, Problem, problems_of
 from toolpost.server.records import Record
-from toolpost.server.schema import NULL, Schema, accepts
+from toolpost.server.schema import Schema, accepts, noted
 from toolpost.types.base import JSON
 from toolpost.types.base import enc_hook as write_open
 
@@ -28,7 +29,7 @@ __all__ = [
     "Shape",
     "StandIn",
     "dec_hook",
-    "default_note",
+    "documented",
     "enc_hook",
     "first_fit",
     "fit",
@@ -46,7 +47,7 @@ SCALARS: Final[dict[Any, Schema]] = {
     Any: {},
     object: {},
     UnsetType: {"not": {}},
-    type(None): NULL,
+    type(None): {"type": "null"},
     bool: {"type": "boolean"},
     int: {"type": "integer"},
     float: {"type": "number"},
@@ -129,14 +130,15 @@ def fit(value: JSON, kind: Any) -> Any:
         raise Misfit(problems_of(error)) from error
 
 
-def default_note(default: Any, shape: Shape, defs: Schema) -> dict[str, JSON]:
-    """The `default` for a schema; empty if there is none, or none that JSON can say."""
-    if default is UNSET or (default is None and not accepts(shape.schema, "null", defs)):
-        return {}
-    try:
-        return {"default": msgspec.to_builtins(default, enc_hook=enc_hook, str_keys=True)}
-    except (TypeError, ValueError, RecursionError):
-        return {}
+def documented(shape: Shape, default: Any, description: str | None, defs: Schema) -> Schema:
+    """The schema of a type where it stands, with its default, if JSON can say it, and its description."""
+    notes: dict[str, JSON] = {}
+    if default is not UNSET and (default is not None or accepts(shape.schema, "null", defs)):
+        with suppress(TypeError, ValueError, RecursionError):
+            notes["default"] = msgspec.to_builtins(default, enc_hook=enc_hook, str_keys=True)
+    if description:
+        notes["description"] = description
+    return noted(shape.schema, notes)
 
 
 def possible(kind: Any) -> bool:

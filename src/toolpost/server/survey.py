@@ -9,9 +9,10 @@ import inspect
 import sys
 import types
 import typing
-from collections import abc
+from collections import abc, defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import combinations
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
@@ -21,15 +22,15 @@ from msgspec.structs import replace
 from toolpost.server import docstring
 from toolpost.server.guest import Guest, is_guest
 from toolpost.server.marks import Limit, Marks, fits, is_field, limited, read_marks
-from toolpost.server.problems import SignatureError
+from toolpost.server.problems import SignatureError, within
 from toolpost.server.records import Field, Record, describe, record_schema
-from toolpost.server.schema import KINDS, NULL, Definitions, Opaque, Schema, accepts, any_of, kind_of, noted
+from toolpost.server.schema import Definitions, Opaque, accepts, any_of, choice_of, noted, overlap, reached
 from toolpost.server.scope import UNIONS, Scope, label, meant, shown
 from toolpost.server.shapes import (
     SCALARS,
     Shape,
     StandIn,
-    default_note,
+    documented,
     first_fit,
     fit,
     one_of,
@@ -42,19 +43,11 @@ from toolpost.types.base import JSON
 __all__ = ["Survey"]
 
 _READ_AS: Final[dict[Any, Any]] = {
-    list: list,
-    abc.Sequence: list,
-    abc.MutableSequence: list,
-    abc.Collection: list,
-    abc.Iterable: list,
-    set: set,
-    abc.Set: set,
-    abc.MutableSet: set,
+    **dict.fromkeys((list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable), list),
+    **dict.fromkeys((set, abc.Set, abc.MutableSet), set),
+    **dict.fromkeys((dict, abc.Mapping, abc.MutableMapping), dict),
     frozenset: frozenset,
     tuple: tuple,
-    dict: dict,
-    abc.Mapping: dict,
-    abc.MutableMapping: dict,
 }
 _CHOICES: Final = frozenset({str, int, float, bool, type(None)})
 _KEYS: Final[dict[Any, str]] = {
@@ -74,26 +67,20 @@ class Survey:
 
     Attributes:
         defs: the definitions that the schemas share.
-        mirrored: whether something is mirrored into a header.
         guests: whether something is read by pydantic.
         metas: how many limits of `msgspec.Meta` there are.
     """
 
     def __init__(self, scope: Scope, *, output: bool = False) -> None:
         self.defs = Definitions()
-        self.mirrored = False
         self.guests = False
         self.metas = 0
         self._scope = scope
         self._output = output
         self._known: dict[Any, Shape] = {}
-        self._stand_ins: dict[Any, StandIn] = {}
+        self._stand_ins: defaultdict[Any, StandIn] = defaultdict(partial(stand_in, "named"))
         self._open: set[Any] = set()
         """The classes and aliases whose survey has begun and not ended."""
-        self._met: set[Any] = set()
-        """Those of them that were met again, because they contain themselves."""
-        self._reached: dict[Any, frozenset[Any]] = {}
-        """For a class that is known: which open ones were met in it."""
         self._stale = False
 
     def shape(self, annotation: Any) -> Shape:
@@ -129,11 +116,8 @@ class Survey:
         if origin is Literal:
             return self._choices(it, args)
         behind = meant(it)
-        if behind is not it and hasattr(origin or it, "__value__"):
-            return self._alias(it, behind)
         if behind is not it:
-            shape = self._shape(self._scope.evaluate(behind))
-            return replace(shape, native=shape.native and possible(it))
+            return self._alias(it, behind)
         if (origin or it) in _READ_AS:
             return self._collection(it, origin or it, args)
         return self._class(it, origin or it)
@@ -151,20 +135,18 @@ class Survey:
             shape = self._limited(inner, marks.limits) if marks.limits else self._shape(inner)
         schema = shape.schema
         if "x-mcp-header" in marks.notes:
-            self.mirrored = True
             # For a parameter that is mirrored in a header, null is the same as absent.
-            kept = [option for option in schema.get("anyOf", ()) if option != NULL]
+            kept = [option for option in schema.get("anyOf", ()) if option != SCALARS[type(None)]]
             schema = kept[0] if len(kept) == 1 else schema
         return replace(shape, schema=noted(schema, marks.notes))
 
     def _marked_guest(self, it: Any, inner: Any, marks: Marks) -> Shape:
         """The shape of a type with marks that only pydantic understands, and no limits of msgspec's."""
-        before = self.metas, set(self._open), set(self._met)
-        try:
+        metas, opened = self.metas, set(self._open)
+        with suppress(SignatureError):  # pydantic may read what we do not
             self._shape(inner)
-        except SignatureError:  # pydantic may read what we do not
-            _, self._open, self._met = before
-        if any(limit.own for limit in marks.limits) or self.metas != before[0]:
+        self._open = opened
+        if any(limit.own for limit in marks.limits) or self.metas != metas:
             raise SignatureError(
                 "pydantic's metadata is mixed with a limit of `msgspec.Meta`, which pydantic ignores",
                 hint="write the limit as `pydantic.Field`",
@@ -201,11 +183,8 @@ class Survey:
 
     def _union(self, members: Sequence[Any]) -> Shape:
         """The shape of a union: read by msgspec if it can tell the members apart, else by trying them."""
-        outside, met, metas = frozenset(self._open), self._met, self.metas
-        self._met = set()
+        metas = self.metas
         shapes = [self._shape(member) for member in members]
-        contains_itself = not outside.isdisjoint(self._met)
-        self._met |= met
         real = [shape for shape in shapes if shape.type is not UnsetType]
         schema = any_of([shape.schema for shape in real])
         kind = Union[tuple(shape.type for shape in shapes)]  # noqa: UP007 - of a tuple
@@ -215,7 +194,7 @@ class Survey:
         if self.metas == metas and any(isinstance(shape.schema, Opaque) for shape in shapes):
             with suppress(SignatureError):  # one of ours is among them, which pydantic does not know
                 return self._guest(Union[tuple(members)])  # noqa: UP007 - of a tuple
-        if contains_itself and alike:
+        if alike and {self._name(one) for one in self._open} & reached(schema, self.defs).keys():
             # Trying would double the work with each level of a value.
             raise SignatureError(
                 f"the members of {' | '.join(map(shown, members))} look alike and contain each other",
@@ -228,12 +207,8 @@ class Survey:
         plain = (SCALARS[int], SCALARS[float])
         if one.schema in plain and other.schema in plain:
             return False
-        tagged = all(
-            isinstance(shape.type, type) and issubclass(shape.type, Struct) for shape in (one, other)
-        )
-        return not tagged and any(
-            accepts(one.schema, kind, self.defs) and accepts(other.schema, kind, self.defs) for kind in KINDS
-        )
+        tagged = isinstance(one.type, type(Struct)) and isinstance(other.type, type(Struct))
+        return not tagged and overlap(one.schema, other.schema, self.defs)
 
     def _choices(self, it: Any, members: Sequence[Any]) -> Shape:
         """The shape of an enumeration or of a `Literal`."""
@@ -243,11 +218,9 @@ class Survey:
                 f"{shown(it)} has choices that JSON cannot say",
                 hint="take strings, integers, numbers, booleans or None",
             )
-        kinds = {kind_of(choice) for choice in choices}
-        schema: Schema = {"enum": choices} if len(kinds) > 1 else {"type": kinds.pop(), "enum": choices}
-        if possible(it):
-            return Shape(it, schema)
-        return Shape(stand_in("choices", one_of(choices, members)), schema, native=False)
+        native = possible(it)
+        kind = it if native else stand_in("choices", one_of(choices, members))
+        return Shape(kind, choice_of(choices), native)
 
     # ----------------------------------------------------------------- collections
 
@@ -293,31 +266,27 @@ class Survey:
     # ----------------------------------------------------------------- named types
 
     def _alias(self, it: Any, behind: Any) -> Shape:
-        """The shape of a type alias, which may contain itself."""
+        """The shape of a name for another type, which may contain itself."""
         if it in self._open:
-            self._met.add(it)
-            return Shape(self._stand_in(it), self.defs.ref(it, label(it)), native=False)
+            return Shape(self._stand_ins[it], self.defs.ref(self._name(it)), native=False)
         self._open.add(it)
         shape = self._shape(self._scope.evaluate(behind))
         self._open.discard(it)
         if it not in self._stand_ins:
-            own = isinstance(get_origin(it) or it, getattr(typing, "TypeAliasType", ()))
-            return replace(shape, native=shape.native and own)
+            return replace(shape, native=shape.native and possible(it))
         self._stand_ins[it].reader = lambda value: fit(value, shape.type)
-        self.defs[self.defs.name(it, label(it))] = shape.schema
-        return Shape(shape.type, self.defs.ref(it, label(it)), native=False)
+        self.defs[self._name(it)] = shape.schema
+        return Shape(shape.type, self.defs.ref(self._name(it)), native=False)
 
     def _class(self, it: Any, cls: Any) -> Shape:
         """The shape of a class that is none of the builtin ones."""
         if not inspect.isclass(cls):
             raise SignatureError(f"{shown(it)} cannot be said in JSON", hint=_INSTEAD)
         if it in self._known:
-            self._met |= self._reached.get(it, frozenset())
             return self._known[it]
         if it in self._open:
-            self._met.add(it)
             kind = self._stand_ins.get(it)
-            return Shape(kind or it, self.defs.ref(it, label(it)), native=kind is None)
+            return Shape(kind or it, self.defs.ref(self._name(it)), native=kind is None)
         if is_guest(cls) and not issubclass(cls, Struct):
             return self._guest(it)
         if issubclass(cls, enum.Flag):
@@ -333,62 +302,40 @@ class Survey:
 
     def _record(self, it: Any, cls: type[Any], record: Record) -> Shape:
         """The shape of a class with fields: the class itself, or a stand-in that builds values of it."""
-        outside, met = frozenset(self._open), self._met
-        self._met = set()
-        self._open.add(it)
         about = docstring.parse(_doc(cls))
+        self._open.add(it)
         shapes = [self._field(cls, field, about.parameters) for field in record.fields]
         self._open.discard(it)
-        kind = it
+        kind, name = it, self._name(it)
+        schema = record_schema(record, [shape.schema for shape in shapes], about.summary)
         native = record.ordinary and all(shape.native for shape in shapes) and possible(it)
         if not native:
-            self._stale |= it in self._met and it not in self._stand_ins
-            kind = self._stand_in(it)
+            self._stale |= it not in self._stand_ins and name in reached(schema, self.defs)
+            kind = self._stand_ins[it]
             kind.reader = record_reader(record, [shape.type for shape in shapes], build=not self._output)
-        self._reached[it] = frozenset(self._met & outside)
-        self._met |= met
-        self.defs[self.defs.name(it, label(it))] = record_schema(
-            record, [shape.schema for shape in shapes], about.summary
-        )
+        self.defs[name] = schema
         keys = None if record.array else frozenset(field.wire for field in record.fields)
-        self._known[it] = Shape(kind, self.defs.ref(it, label(it)), native, keys=keys)
-        return self._known[it]
+        return self._known.setdefault(it, Shape(kind, self.defs.ref(name), native, keys=keys))
 
-    def _field(self, cls: type[Any], field: Field, described: Mapping[str, str]) -> Shape:
-        where = f"field `{field.name}` of {cls.__name__}"
-        if is_field(field.default):
-            raise SignatureError(
-                f"{where}: pydantic's Field has no effect here", hint="use pydantic's dataclass"
-            )
-        try:
+    def _field(self, cls: type[Any], field: Field, told: Mapping[str, str]) -> Shape:
+        with within(f"field `{field.name}` of {cls.__name__}"):
+            if is_field(field.default):
+                raise SignatureError("pydantic's Field has no effect here", hint="use pydantic's dataclass")
             shape = self._shape(field.annotation)
-        except SignatureError as error:
-            raise SignatureError(f"{where}: {error.message}", hint=error.hint) from error
-        notes = default_note(field.default, shape, self.defs)
-        if field.name in described and "description" not in shape.schema:
-            notes["description"] = described[field.name]
-        return replace(shape, schema=noted(shape.schema, notes))
+        about = shape.schema.get("description") or told.get(field.name)
+        return replace(shape, schema=documented(shape, field.default, about, self.defs))
 
     def _guest(self, it: Any) -> Shape:
         """The shape of a type that pydantic reads."""
         self.guests = True
         guest = Guest(it, output=self._output)
-        schema, defs = guest.adopted(
-            {name: self.defs.name_of(name, part) for name, part in guest.defs.items()}
-        )
-        self.defs |= defs
-        if not isinstance(it, type):
-            return Shape(stand_in("guest", guest.read), schema, native=False)
-        if "$ref" not in schema:
-            name = self.defs.name_of(it.__name__, guest.schema)
-            self.defs[name] = schema
-            schema = Opaque({"$ref": f"#/$defs/{name}"})
-        model = hasattr(it, "model_validate_json")
-        self._known[it] = Shape(it if model else stand_in("guest", guest.read), schema, native=model)
-        return self._known[it]
+        schema = guest.adopted(self.defs)
+        model = isinstance(it, type) and hasattr(it, "model_validate_json")
+        shape = Shape(it if model else stand_in("guest", guest.read), schema, native=model)
+        return self._known.setdefault(it, shape) if isinstance(it, type) else shape
 
-    def _stand_in(self, it: Any) -> StandIn:
-        return self._stand_ins.setdefault(it, stand_in(self.defs.name(it, label(it))))
+    def _name(self, it: Any) -> str:
+        return self.defs.name(it, label(it))
 
 
 def _is_path(cls: type[Any]) -> bool:

@@ -5,24 +5,67 @@ work to the loop and waits for the answer. Owns nothing else.
 """
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from concurrent.futures import CancelledError
 from typing import Any, Literal, TypeVar
 
-from toolpost.server.context import Client, Context, Request
+from toolpost.errors import ChannelClosed
+from toolpost.server.context import Context
 from toolpost.server.forms import Accepted, Cancelled, Declined
+from toolpost.server.request import Client, Request
 from toolpost.types.asks import CreateMessageResult, ModelPreferences, Root, SamplingMessage
-from toolpost.types.base import JSON, Number
+from toolpost.types.base import JSON, Meta, Number, RequestId, Result
 from toolpost.types.content import Content, ResourceContents
 from toolpost.types.lifecycle import LogLevel
 from toolpost.types.tools import Tool
 
-__all__ = ["SyncContext"]
+__all__ = ["SyncContext", "SyncRequest"]
 
 T = TypeVar("T")
 
 
+class SyncRequest:
+    """The request itself, or the notice. Called, it sends a request of your own to the client."""
+
+    __slots__ = ("_request", "_wait")
+
+    def __init__(self, request: Request, wait: Callable[[Coroutine[Any, Any, Result]], Result]) -> None:
+        self._request = request
+        self._wait = wait
+
+    def __call__(
+        self, method: str, params: Mapping[str, JSON] | None = None, *, timeout: float | None = None
+    ) -> Result:
+        """The client's answer to a request of a method that is in no revision; see its `raw`."""
+        return self._wait(self._request(method, params, timeout=timeout))
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The HTTP headers that it came with, by their names in lower case; none on other transports."""
+        return self._request.headers
+
+    @property
+    def id(self) -> RequestId | None:
+        """Its id, as the client chose it; a notice has none."""
+        return self._request.id
+
+    @property
+    def method(self) -> str:
+        """What was asked for, or said."""
+        return self._request.method
+
+    @property
+    def meta(self) -> Meta:
+        """Its `_meta`, whole; that of a notice stands in its parameters."""
+        return self._request.meta
+
+
 class SyncContext:
-    """One request, as the function that serves it sees it from its thread."""
+    """One request, as the function that serves it sees it from its thread.
+
+    A thread cannot be stopped. When its request is cancelled, what it waits for raises `LocalProtocolError`,
+    and so does whatever it asks from then on; when the client has gone, `ChannelClosed`.
+    """
 
     __slots__ = ("_context", "_loop")
 
@@ -31,12 +74,20 @@ class SyncContext:
         self._loop = loop
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        except CancelledError as error:
+            raise ChannelClosed("the server has ended in the meantime") from error
+        except RuntimeError as error:
+            if not self._loop.is_closed():
+                raise
+            work.close()  # nobody will run it any more
+            raise ChannelClosed("the server has ended") from error
 
     @property
-    def request(self) -> Request:
-        """The request itself."""
-        return self._context.request
+    def request(self) -> SyncRequest:
+        """The request itself; call it to send one of a method of your own to the client."""
+        return SyncRequest(self._context.request, self._wait)
 
     @property
     def client(self) -> Client:
@@ -50,7 +101,7 @@ class SyncContext:
 
     @property
     def state(self) -> dict[str, Any]:
-        """A place of the session's own; in the stateless era it lives as long as the request."""
+        """A place to keep things, as in `Context.state`. Other threads see it too."""
         return self._context.state
 
     @property

@@ -10,14 +10,14 @@ from copy import copy
 from typing import Any, Final, ParamSpec, TypeVar
 
 from toolpost.errors import LocalProtocolError, RPCError, ToolError
+from toolpost.protocol.icons import check_icons
 from toolpost.server.bind import Bound
 from toolpost.server.catalogue import Catalogue, Handle
 from toolpost.server.context import Context
 from toolpost.server.returns import Returns
-from toolpost.server.sync import SyncContext
 from toolpost.server.verbatim import Verbatim
 from toolpost.server.work import Work
-from toolpost.types.base import Icon, Meta, Raw, Unset
+from toolpost.types.base import Icon, Meta
 from toolpost.types.content import TextContent
 from toolpost.types.tools import CallToolParams, CallToolResult, Tool, ToolAnnotations
 
@@ -47,7 +47,7 @@ class ServedTool(Handle[P, R]):
         debug: tell the model what went wrong inside; otherwise that is only logged.
 
     Raises:
-        ValueError: clients may refuse such a name (TOOL-7, TOOL-8).
+        ValueError: clients may refuse such a name (TOOL-7, TOOL-8), or such an icon.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class ServedTool(Handle[P, R]):
                 f"{tool.name!r} cannot be the name of a tool: "
                 f"it takes 1 to {MAX_NAME} of the letters A-Z and a-z, digits, '_', '-' and '.'"
             )
+        check_icons(tool.icons)
         super().__init__(tool.name, bound.fn, home)
         self.tool = tool
         self.timeout = timeout
@@ -93,7 +94,12 @@ class ServedTool(Handle[P, R]):
         icons: list[Icon] | None = None,
         meta: Meta | None = None,
     ) -> None:
-        """Change what the list shows; what is not given stays."""
+        """Change what the list shows; what is not given stays.
+
+        Raises:
+            ValueError: clients would refuse an icon.
+        """
+        check_icons(icons)
         changes = {
             "title": title,
             "description": description,
@@ -113,7 +119,8 @@ class ServedTool(Handle[P, R]):
         limit = asyncio.timeout(self.timeout)
         try:
             async with limit:
-                value = await self._run(context, params.arguments)
+                arguments = self._bound.read(params.arguments)
+                value = await self._work.run(self._bound, arguments, context)
             return self._returns.convert(value, wrap=context.wraps)
         except RPCError:
             raise
@@ -128,14 +135,6 @@ class ServedTool(Handle[P, R]):
         except BaseException as error:  # noqa: BLE001 - whatever the function raises stays with its call
             return self._broken(error)
 
-    async def _run(self, context: Context, arguments: Raw | Unset) -> Any:
-        bound = self._bound
-        values: Any = bound.read(arguments)
-        if bound.is_async:
-            return await bound.call(values, context)
-        loop = asyncio.get_running_loop()
-        return await self._work.in_thread(lambda: bound.call(values, SyncContext(context, loop)))
-
     def _late(self) -> CallToolResult:
         logger.warning("tool %s took longer than %s s and was given up", self.name, self.timeout)
         return tool_error(f"The tool {self.name} took longer than {self.timeout} seconds and was given up.")
@@ -148,7 +147,8 @@ class ServedTool(Handle[P, R]):
 
 
 def tool_error(text: str) -> CallToolResult:
-    """A result by which a tool says no."""
+    """A result by which a tool says no. What of the text cannot be sent becomes question marks."""
+    text = text.encode(errors="replace").decode()
     return CallToolResult(content=[TextContent(text)], is_error=True)
 
 

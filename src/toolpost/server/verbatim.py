@@ -5,16 +5,20 @@ package, and registration says so when it is missing.
 """
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 
-from toolpost.errors import InvalidParams, MCPError
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.errors import InvalidParams
+from toolpost.protocol.jsonrpc import Reader, Unfit, shorten
 from toolpost.server.bind import bind
-from toolpost.server.problems import ArgumentError, Problem, SignatureError
+from toolpost.server.problems import MAX_PROBLEMS, ArgumentError, Problem, SignatureError, path_of
+from toolpost.server.schema import compiled
 from toolpost.types.base import JSON, UNSET, Raw, Unset
 
 __all__ = ["Verbatim"]
 
+MAX_MESSAGE: Final = 500
+"""How much of a validator's message is told: it may name keys, which the caller chose."""
 _OBJECT: Final = Reader(dict[str, JSON])
 
 
@@ -43,15 +47,7 @@ class Verbatim:
     ) -> None:
         if schema.get("type") != "object":
             raise ValueError(f'the input schema of {name!r} must say "type": "object" at its root')
-        try:
-            import jsonschema_rs  # noqa: PLC0415 - optional, and only needed here
-        except ImportError as error:
-            raise MCPError(
-                "an input schema of your own can only be checked by jsonschema-rs, which is not installed",
-                hint="pip install 'toolpost[schema]'",
-            ) from error
-        options = jsonschema_rs.RegexOptions()  # patterns in linear time
-        self._errors = jsonschema_rs.validator_for(schema, offline=True, pattern_options=options).iter_errors
+        self._errors = compiled(schema, "an input schema").iter_errors
         bound = bind(fn, context_types=context_types, name=name)
         if len(bound.parameters) != 1:
             raise SignatureError(
@@ -61,8 +57,7 @@ class Verbatim:
         self.fn = fn
         self.name = name
         self.is_async = bound.is_async
-        self._field = bound.parameters[0].field
-        self._context = bound.context
+        self._bound = bound
 
     def read(self, raw: Raw | bytes | Unset) -> dict[str, JSON]:
         """The arguments, if they fit the schema.
@@ -76,8 +71,8 @@ class Verbatim:
         except Unfit as error:
             raise InvalidParams(f"Invalid params: arguments must be an object: {error}") from error
         problems = [
-            Problem(".".join(map(str, error.instance_path)), error.message)
-            for error in self._errors(arguments)
+            Problem(path_of(error.instance_path), shorten(error.message, MAX_MESSAGE))
+            for error in islice(self._errors(arguments), MAX_PROBLEMS)
         ]
         if problems:
             raise ArgumentError(problems)
@@ -85,7 +80,4 @@ class Verbatim:
 
     def call(self, arguments: dict[str, JSON], context: Any = None) -> Any:
         """What the function returns: an awaitable if it is asynchronous."""
-        given = {self._field: arguments}
-        if self._context is not None:
-            given[self._context] = context
-        return self.fn(**given)
+        return self._bound.apply({self._bound.parameters[0].field: arguments}, context)

@@ -1,7 +1,7 @@
 """Threads for functions that are not async, so that none of them ever blocks the loop.
 
 Owns a bounded pool of daemon threads: one that is stuck costs one thread, holds up nobody else, and does not
-keep the process from ending. Knows nothing of what the functions are for.
+keep the process from ending. Knows how a function is called, and nothing of what it is for.
 """
 
 import asyncio
@@ -10,7 +10,15 @@ import contextvars
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+from toolpost.server.context import Context
+from toolpost.server.media import Media
+from toolpost.server.sync import SyncContext
+
+if TYPE_CHECKING:
+    from toolpost.server.bind import Bound
+    from toolpost.server.verbatim import Verbatim
 
 __all__ = ["THREADS", "Work"]
 
@@ -46,11 +54,33 @@ class Work:
             raise error
         return value
 
+    async def run(self, bound: "Bound | Verbatim", arguments: Any, context: Context) -> Any:
+        """What a function returns that was bound: on the loop if it is async, otherwise in a thread."""
+        if bound.is_async:
+            value = await bound.call(arguments, context)
+        else:
+            loop = asyncio.get_running_loop()
+            value = await self.in_thread(lambda: bound.call(arguments, SyncContext(context, loop)))
+        return await self.in_thread(lambda: _loaded(value)) if _has_file(value) else value
+
     def close(self) -> None:
         """Let the threads end once they are done; nobody waits for them. New calls get new threads."""
         crew, self._crew = self._crew, _Crew()
         for _ in range(crew.size):
             crew.jobs.put(None)
+
+
+def _has_file(value: Any) -> bool:
+    """Whether a file has to be read before the value can be sent."""
+    items = cast("list[Any]", value) if isinstance(value, list | tuple) else (value,)
+    return any(isinstance(item, Media) and item.path is not None for item in items)
+
+
+def _loaded(value: Any) -> Any:
+    """The value with the files in it read."""
+    if isinstance(value, Media):
+        return value.loaded()
+    return [item.loaded() if isinstance(item, Media) else item for item in value]
 
 
 class _Crew:
@@ -67,7 +97,7 @@ class _Crew:
             call, future, loop = job
             value, error = None, None
             try:
-                value = call()
+                value = None if future.cancelled() else call()  # it may have waited its turn for too long
             except BaseException as raised:  # noqa: BLE001 - whatever it is, it belongs to the caller
                 error = raised
             self.idle.release()

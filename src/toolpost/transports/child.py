@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from toolpost.errors import ChannelClosed, ConnectFailed
-from toolpost.protocol.framing import MAX_LINE, frame
+from toolpost.protocol.framing import Oversize, frame
 from toolpost.transports.command import Stdio
 from toolpost.transports.mailbox import Mailbox
 from toolpost.transports.reader import LineFeed
@@ -58,8 +58,6 @@ class Child:
         stdin: int,
         stdout: int,
         stderr: ServerStderr | None,
-        limit: int,
-        oversized: Callable[[int], object],
     ) -> None:
         self._closing: asyncio.Future[None] | None = None
         self._loop = loop = asyncio.get_running_loop()
@@ -74,7 +72,7 @@ class Child:
         self._stdin = open_writer(
             loop, stdin, "the server closed its stdin, and is still running", _log.debug
         )
-        self._feed = LineFeed(loop, stdout, self._box, limit=limit, oversized=oversized, ended=self._conclude)
+        self._feed = LineFeed(loop, stdout, self._box, limit=stdio.max_line, ended=self._conclude)
         self.pid = process.get_pid()
         # The loop keeps the process until it is reaped, but not us: else `__del__` would never be called.
         conclude = weakref.WeakMethod(self._has_exited)
@@ -120,6 +118,10 @@ class Child:
             await asyncio.wait({self._told}, timeout=LINGER)
             reason = self._box.reason or error.message
             raise ChannelClosed(reason, sent=False, peer=self._box.peer) from None
+
+    def on_oversized(self, tell: Callable[[Oversize], object]) -> None:
+        """Tell somebody else than the log of messages that are dropped because of their length."""
+        self._box.oversized = tell
 
     async def close(self) -> None:
         """End the server, and whatever it has started in its process group. Closing twice is fine.
@@ -256,9 +258,7 @@ class Child:
             self._process.close()
 
 
-async def open_child(
-    stdio: Stdio, *, limit: int = MAX_LINE, oversized: Callable[[int], object] | None = None
-) -> Child:
+async def open_child(stdio: Stdio) -> Child:
     """Start a server, and return the channel to it.
 
     It runs in a session of its own, so that Ctrl-C in our terminal is not for it. If it dies, right at the
@@ -266,8 +266,6 @@ async def open_child(
 
     Args:
         stdio: how to start it.
-        limit: the longest message to accept, in bytes. Longer ones are dropped.
-        oversized: is told the size of each message that was dropped; without it the log is.
 
     Raises:
         ConnectFailed: it could not be started.
@@ -304,13 +302,7 @@ async def open_child(
         stdin=our_stdin,
         stdout=our_stdout,
         stderr=words,
-        limit=limit,
-        oversized=oversized or _log_oversized,
     )
-
-
-def _log_oversized(size: int) -> None:
-    _log.warning("dropped a message of %d bytes from a server: it is over the limit", size)
 
 
 def _pipe(

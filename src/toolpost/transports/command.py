@@ -33,6 +33,10 @@ _WINDOWS: Final = """
 SAFE_VARIABLES: Final = frozenset((_POSIX if os.name == "posix" else _WINDOWS).split())
 """The variables that every server gets, besides `LC_*`. None of them tends to hold a secret."""
 
+MAX_ANSWER: Final = 64 * 1024 * 1024
+"""The longest line in bytes that a client reads: a picture of 48 MiB in base64. It is sixteen times what a
+server reads from its clients, because a client has few servers, and has chosen them."""
+
 LABEL_SIZE: Final = 60
 """How much of a command stands in an error."""
 
@@ -53,6 +57,8 @@ class Stdio(Struct, frozen=True):
         name: what to call it in errors and logs; by default the command.
         stdin_wait: seconds to leave by itself, when its stdin was closed, before it gets SIGTERM.
         term_wait: seconds to leave after SIGTERM before it gets SIGKILL.
+        max_line: the longest message to read from it, in bytes. A longer one is dropped, and the request
+            that it answers fails. While it arrives, so much memory is taken.
     """
 
     command: str
@@ -64,6 +70,7 @@ class Stdio(Struct, frozen=True):
     name: str | None = None
     stdin_wait: float = 2.0
     term_wait: float = 2.0
+    max_line: int = MAX_ANSWER
 
     def __post_init__(self) -> None:
         if isinstance(self.args, str):

@@ -5,12 +5,17 @@ who wait for room. Knows nothing of where messages come from.
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from toolpost.errors import ChannelClosed, LocalProtocolError
+from toolpost.protocol.framing import Oversize
 
 __all__ = ["Mailbox", "Turnstile"]
+
+_log = logging.getLogger("toolpost.transports")
 
 
 class Mailbox:
@@ -23,15 +28,18 @@ class Mailbox:
 
     Attributes:
         arrived: the messages that nobody has read yet.
+        oversized: is told of each message that was dropped because of its length, when its turn has come;
+            by default the log is. It must not raise.
         reason: why there will be no more, once that is so.
         relief: called after each message that is read; set it while something waits for room.
     """
 
-    __slots__ = ("_waiting", "arrived", "peer", "reason", "relief")
+    __slots__ = ("_waiting", "arrived", "oversized", "peer", "reason", "relief")
 
     def __init__(self, peer: str | None = None) -> None:
         self.peer = peer
-        self.arrived: deque[bytes] = deque()
+        self.arrived: deque[bytes | Oversize] = deque()
+        self.oversized: Callable[[Oversize], object] = partial(_log_oversized, peer)
         self.reason: str | None = None
         self.relief: Callable[[], None] | None = None
         self._waiting: asyncio.Future[None] | None = None
@@ -48,21 +56,24 @@ class Mailbox:
                 "another task is already receiving from this channel",
                 hint="receive in one task, and let it hand the messages out",
             )
-        while not self.arrived:
-            if self.reason is not None:
-                raise ChannelClosed(self.reason, peer=self.peer)
-            self._waiting = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiting
-            finally:
-                self._waiting = None
-        message = self.arrived.popleft()
-        if self.relief is not None:
-            self.relief()
-        return message
+        while True:
+            while not self.arrived:
+                if self.reason is not None:
+                    raise ChannelClosed(self.reason, peer=self.peer)
+                self._waiting = asyncio.get_running_loop().create_future()
+                try:
+                    await self._waiting
+                finally:
+                    self._waiting = None
+            message = self.arrived.popleft()
+            if self.relief is not None:
+                self.relief()
+            if not isinstance(message, Oversize):
+                return message
+            self.oversized(message)
 
-    def put(self, message: bytes) -> None:
-        """Add one message."""
+    def put(self, message: bytes | Oversize) -> None:
+        """Add one message, or what stands for one that was dropped."""
         self.arrived.append(message)
         if self._waiting is not None:
             self._wake()
@@ -81,6 +92,10 @@ class Mailbox:
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
+
+
+def _log_oversized(peer: str | None, line: Oversize) -> None:
+    _log.warning("%s: a message was dropped: %s", peer or "the peer", line.refusal())
 
 
 class Turnstile:

@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from threading import Thread
 from typing import Final
 
-from toolpost.protocol.framing import LineBuffer, Oversize
+from toolpost.protocol.framing import LineBuffer
 from toolpost.transports.mailbox import Mailbox
 
 __all__ = ["LineFeed", "LoopReader", "ThreadReader", "open_reader"]
@@ -160,7 +160,7 @@ class ThreadReader:
                 more = select.poll()
                 more.register(self._fd, select.POLLIN)
                 more.poll()
-            except OSError:
+            except OSError:  # there will be no more, as above
                 return b""
 
     def _arrived(self, chunk: bytes) -> None:
@@ -195,11 +195,10 @@ class LineFeed:
         fd: the descriptor to read, ours from here on.
         box: where the messages go.
         limit: the longest message.
-        oversized: is told the size of each line that was too long, and was dropped.
         ended: is called at the end of the stream, behind its last message.
     """
 
-    __slots__ = ("_box", "_ended", "_fed", "_lines", "_loop", "_oversized", "_pipe", "_wanted")
+    __slots__ = ("_box", "_ended", "_fed", "_lines", "_pipe", "_wanted")
 
     def __init__(
         self,
@@ -208,13 +207,10 @@ class LineFeed:
         box: Mailbox,
         *,
         limit: int,
-        oversized: Callable[[int], object],
         ended: Callable[[], None],
     ) -> None:
-        self._loop = loop
         self._box = box
         self._lines = LineBuffer(limit)
-        self._oversized = oversized
         self._ended = ended
         self._fed = 0  # bytes since the mailbox was last seen empty
         self._wanted = True
@@ -228,7 +224,7 @@ class LineFeed:
         """Hand over the line that was begun, as if the stream had ended here."""
         line = self._lines.end()
         if line is not None and self._wanted:
-            self._sort([line])
+            self._box.put(line)
 
     def discard(self) -> None:
         """Go on reading, so that the peer is not stuck, and drop what comes."""
@@ -248,18 +244,11 @@ class LineFeed:
             if not self._box.arrived:
                 self._fed = 0
             self._fed += len(chunk)
-            self._sort(self._lines.feed(chunk))
+            for line in self._lines.feed(chunk):
+                self._box.put(line)
             if self._fed > HIGH_WATER and self._box.arrived:
                 self._pipe.pause()
                 self._box.relief = self._relieved
-
-    def _sort(self, lines: list[bytes | Oversize]) -> None:
-        for line in lines:
-            if isinstance(line, bytes):
-                self._box.put(line)
-            else:
-                # Called by the loop, so that a hook that raises does not cost us the lines behind this one.
-                self._loop.call_soon(self._oversized, line.size)
 
     def _relieved(self) -> None:
         if not self._box.arrived:

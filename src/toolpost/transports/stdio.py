@@ -8,7 +8,6 @@ matter. Knows nothing of the client; it ends when stdin ends or the parent proce
 import asyncio
 import contextlib
 import io
-import logging
 import os
 import select
 import stat
@@ -18,7 +17,7 @@ from types import TracebackType
 from typing import Final, Self
 
 from toolpost.errors import ConnectFailed, LocalProtocolError
-from toolpost.protocol.framing import MAX_LINE, frame
+from toolpost.protocol.framing import MAX_LINE, Oversize, frame
 from toolpost.transports.mailbox import Mailbox
 from toolpost.transports.reader import LineFeed
 from toolpost.transports.writer import ThreadWriter, Writer, open_writer
@@ -31,15 +30,13 @@ PARENT_CHECK: Final = 2.0
 LAST_WRITE: Final = 2.0
 """Seconds that closing waits for a client to read the last answers."""
 
-_log = logging.getLogger("toolpost.stdio")
-
 
 class OwnStdio:
     """The channel over our own stdin and stdout. `own_stdio` makes it."""
 
     __slots__ = ("_box", "_closing", "_feed", "_loop", "_parent", "_redirect", "_timer", "_writer")
 
-    def __init__(self, limit: int, oversized: Callable[[int], object], parent_check: float | None) -> None:
+    def __init__(self, max_line: int, parent_check: float | None) -> None:
         self._loop = loop = asyncio.get_running_loop()
         self._redirect = _Redirect()
         self._box = Mailbox()
@@ -51,8 +48,7 @@ class OwnStdio:
             loop,
             os.dup(self._redirect.stdin) if stdin is None else stdin,
             self._box,
-            limit=limit,
-            oversized=oversized,
+            limit=max_line,
             ended=self._ended,
         )
         self._parent = os.getppid()
@@ -75,6 +71,10 @@ class OwnStdio:
             ChannelClosed: nobody reads our stdout any more, or the channel was closed; nothing was sent.
         """
         await self._writer.send(frame(data))
+
+    def on_oversized(self, tell: Callable[[Oversize], object]) -> None:
+        """Tell somebody else than the log of messages that are dropped because of their length."""
+        self._box.oversized = tell
 
     async def close(self) -> None:
         """Write what was sent, then give the descriptors back. Closing twice is fine.
@@ -118,31 +118,21 @@ class OwnStdio:
             self._box.end("the client is gone: the parent process has ended")
 
 
-def own_stdio(
-    limit: int = MAX_LINE,
-    *,
-    oversized: Callable[[int], object] | None = None,
-    parent_check: float | None = PARENT_CHECK,
-) -> OwnStdio:
+def own_stdio(max_line: int = MAX_LINE, *, parent_check: float | None = PARENT_CHECK) -> OwnStdio:
     """Take over stdin and stdout until the channel is closed; also an async context manager.
 
     What is printed meanwhile goes to stderr, line by line, and reading stdin finds nothing. It has to be
     called in a running event loop.
 
     Args:
-        limit: the longest message to accept, in bytes. Longer ones are dropped.
-        oversized: is told the size of each message that was dropped; without it the log is.
+        max_line: the longest message to accept, in bytes. Longer ones are dropped.
         parent_check: seconds between two looks whether the parent process still lives; None never looks.
 
     Raises:
         ConnectFailed: this process has no stdin or no stdout.
         LocalProtocolError: they were taken over already.
     """
-    return OwnStdio(limit, oversized or _log_oversized, parent_check)
-
-
-def _log_oversized(size: int) -> None:
-    _log.warning("dropped a message of %d bytes on stdin: it is over the limit", size)
+    return OwnStdio(max_line, parent_check)
 
 
 class _Redirect:

@@ -4,6 +4,7 @@ import asyncio
 import ctypes
 import logging
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -44,8 +45,10 @@ async def blocks(seconds: float) -> str:
 
 @server.tool
 async def slow(ctx: Context) -> str:
+    go_on = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, go_on.set)
     await ctx.progress(1)
-    await asyncio.sleep(0.3)
+    await go_on.wait()
     return "finished"
 
 

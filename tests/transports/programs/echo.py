@@ -9,29 +9,29 @@ import sys
 from blind import BlindLoop
 
 from toolpost.errors import ChannelClosed, ConnectFailed
+from toolpost.protocol.framing import Oversize
 from toolpost.transports.stdio import own_stdio
 
 options = argparse.ArgumentParser()
 options.add_argument("--limit", type=int, default=4 * 1024 * 1024)
 options.add_argument("--parent-check", type=float, default=None)
-options.add_argument("--hook", choices=["log", "tell", "raise"], default="log")
+options.add_argument("--tell", action="store_true")
 options.add_argument("--blind", action="store_true")
 given = options.parse_args()
 
 
-def tell(size: int) -> None:
-    print(f"dropped {size}", file=sys.stderr, flush=True)
-
-
-HOOKS = {"log": None, "tell": tell, "raise": lambda size: 1 / 0}
+def tell(line: Oversize) -> None:
+    print(f"dropped {line.size}", file=sys.stderr, flush=True)
 
 
 async def main() -> None:
     try:
-        channel = own_stdio(given.limit, oversized=HOOKS[given.hook], parent_check=given.parent_check)
+        channel = own_stdio(given.limit, parent_check=given.parent_check)
     except ConnectFailed as error:
         print("refused:", error, file=sys.stderr)
         return
+    if given.tell:
+        channel.on_oversized(tell)
     async with channel:
         try:
             while True:

@@ -1,0 +1,22 @@
+from dataclasses import dataclass
+
+from toolpost import Context, Server
+
+server = Server("hello")
+
+
+@dataclass
+class Greeting:
+    text: str
+    language: str
+
+
+@server.tool
+async def greet(name: str, language: str = "en", *, ctx: Context) -> Greeting:
+    """Greet somebody."""
+    await ctx.info(f"somebody greets {name}")
+    return Greeting(f"{'Bonjour' if language == 'fr' else 'Hello'}, {name}!", language)
+
+
+if __name__ == "__main__":
+    server.run()  # over stdin and stdout, as hosts start it

@@ -1,0 +1,123 @@
+"""What to say of bytes that are no message: how deep they are, what is wrong, whom they came from.
+
+Every refusal is a `RemoteProtocolError` with the answer that the peer deserves, if any, and the id as far
+as it can be read. Works in linear time on whatever arrives; what a right message is, `jsonrpc` knows.
+"""
+
+from itertools import accumulate
+from typing import Final
+
+import msgspec
+from msgspec import UNSET, Raw, Struct
+
+from toolpost.errors import InvalidRequest, ParseError, RemoteProtocolError
+from toolpost.types.base import RequestId, Unset
+
+__all__ = ["deeper", "misshapen", "outline", "refuse", "unparseable"]
+
+
+class _Sketch(Struct):
+    """What can be read of an envelope whatever its members are."""
+
+    jsonrpc: Raw | Unset = UNSET
+    id: Raw | Unset = UNSET
+    method: Raw | Unset = UNSET
+    result: Raw | Unset = UNSET
+    error: Raw | Unset = UNSET
+
+
+_SKETCH: Final = msgspec.json.Decoder(_Sketch)
+_TEXT: Final = msgspec.json.Decoder(Raw)
+_WORD: Final = msgspec.json.Decoder(str)
+_ID: Final = msgspec.json.Decoder(int | str | float)
+
+_NOT_MARKS: Final = bytes(code for code in range(256) if code not in b'[]{}"')
+_STEPS: Final = bytes(1 if code in b"[{" else 0xFF for code in range(256))  # up, or down: 0xFF is a signed -1
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+def deeper(data: bytes, depth: int) -> bool:
+    """Whether brackets outside strings nest deeper than `depth`: linear passes, no recursion."""
+    if b"\\" in data:
+        data = data.replace(b"\\\\", b"").replace(b'\\"', b"")
+    # Quotes go in pairs, so what was inside a string stays inside.
+    marks = data.translate(None, _NOT_MARKS).replace(b'""', b"")
+    if b'"' in marks:
+        marks = b"".join(marks.split(b'"')[::2])
+    return max(accumulate(memoryview(marks.translate(_STEPS)).cast("b")), default=0) > depth
+
+
+class _Glimpse(Struct):
+    """What can be seen of a message that cannot be used."""
+
+    id: RequestId | None = None
+    reply: bool = False
+    notice: bool = False
+
+
+def _glimpse(data: bytes) -> _Glimpse:
+    """Whose message it is, as far as that can be read."""
+    seen = _Glimpse()
+    try:
+        try:
+            sketch = _SKETCH.decode(data)
+        except RecursionError:
+            sketch = _SKETCH.decode(outline(data, data))
+        answered = sketch.result is not UNSET or sketch.error is not UNSET
+        seen.reply = answered and sketch.method is UNSET
+        if sketch.id is not UNSET:
+            found = _ID.decode(sketch.id)
+            seen.id = None if isinstance(found, float) else found
+        elif not answered:
+            _WORD.decode(sketch.method or b"")  # raises where there is none
+            seen.notice = _WORD.decode(sketch.jsonrpc or b"") == "2.0"
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # no more can be read: the answer goes without an id (MSG-15)
+    return seen
+
+
+def outline(head: bytes, tail: bytes) -> bytes:
+    """An envelope with null for all that nests in it, from how it begins and how it ends."""
+    opening, closing = head.find(b"{"), tail.rfind(b"}")
+    starts = (head.find(b"{", opening + 1), head.find(b"[", opening + 1))
+    ends = (tail.rfind(b"}", 0, closing), tail.rfind(b"]", 0, closing))
+    return head[: min((at for at in starts if at >= 0), default=0)] + b"null" + tail[max(ends) + 1 :]
+
+
+def refuse(why: str, data: bytes = b"") -> RemoteProtocolError:
+    """The error for a message that is JSON but breaks a rule, with the id as far as it can be read.
+
+    An answer is not answered, and neither is a notice (MSG-19).
+    """
+    seen = _glimpse(data)
+    answer = None if seen.reply or seen.notice else InvalidRequest(f"Invalid request: {why}")
+    return RemoteProtocolError(why, answer=answer, id=seen.id, reply=seen.reply)
+
+
+def misshapen(data: bytes, error: Exception) -> RemoteProtocolError:
+    """The error for a text that stopped being a message somewhere, and may stop being JSON later."""
+    try:
+        str(data, "utf-8")
+        _TEXT.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as worse:
+        return unparseable(data, worse)
+    if data.lstrip()[:1] == b"[":
+        return refuse("a batch cannot stand here")
+    return refuse(f"not a JSON-RPC message: {error}", data)
+
+
+def unparseable(data: bytes, error: Exception) -> RemoteProtocolError:
+    """The error for bytes that are no JSON. If the fault is nested, the envelope tells whose they are."""
+    if not data.strip():
+        why = "the message is empty"
+    elif data.startswith(_BOM):
+        why = "text starts with a byte order mark"
+    elif isinstance(error, UnicodeDecodeError):
+        why = f"not UTF-8: {error.reason} at byte {error.start}"
+    elif isinstance(error, RecursionError):
+        why = "nested too deeply"
+    else:
+        why = str(error)
+    seen = _glimpse(outline(data, data))
+    answer = None if seen.reply else ParseError(f"Parse error: {why}")
+    return RemoteProtocolError(f"message is not JSON: {why}", answer=answer, id=seen.id, reply=seen.reply)

@@ -1,0 +1,164 @@
+"""`Factory`: decides for each client which server it talks to, or refuses it with a reason.
+
+A handler that serves nothing itself: every request goes on to the server that was chosen for its client. Owns
+who was chosen for whom, and holds the lifespans of the chosen open.
+"""
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
+from copy import copy
+from functools import cached_property
+from hashlib import sha256
+from inspect import isawaitable
+from typing import Any, Final, TypeAlias
+
+from toolpost.errors import InvalidRequest, MCPError, MethodNotFound, RPCError
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.connection import MAX_IN_FLIGHT
+from toolpost.protocol.methods import DATES, Row
+from toolpost.server.context import Context
+from toolpost.server.dispatch import Answer, Routes, begin
+from toolpost.server.handler import Handler
+from toolpost.types.base import Params, Result
+from toolpost.types.lifecycle import (
+    ClientCapabilities,
+    Implementation,
+    InitializeParams,
+    ListCapability,
+    ResourcesCapability,
+    ServerCapabilities,
+)
+
+__all__ = ["MAX_KNOWN", "Choose", "Factory"]
+
+MAX_KNOWN: Final = 256
+"""Kinds of stateless clients to remember the choice for: hosts are few, and others are chosen for anew."""
+
+Choose: TypeAlias = Callable[[Implementation | None, ClientCapabilities, str | None], Awaitable[Handler]]
+"""Gets the client's name tag, its capabilities and its principal; returns what serves it."""
+
+
+class Factory(Handler):
+    """A server that is another one for each client.
+
+    In a session `choose` is called once, at `initialize`, and what it returns serves the whole conversation:
+    name tag, capabilities, instructions, lists, notices, middleware and lifespan are those of the chosen. A
+    stateless client is known by what its requests say of it: who says the same gets the same server.
+
+    Args:
+        choose: gets the client's name tag, its capabilities and its principal (None until there is
+            authorization), and returns the server. Return the same server for the same kind of client, such
+            as one of a few `server.select(…)`: each is kept until the factory ends. To refuse a client,
+            raise: an `RPCError` is the answer, any other `MCPError` gives its text.
+        name: how the factory is called, where nobody is chosen yet.
+        version: of the factory.
+        revisions: the protocol revisions to speak; a chosen server has to speak that of its client.
+        limit: how many requests of one client may be in flight before somebody is chosen.
+        extra: the rows of the chosen servers, for stateless clients.
+    """
+
+    def __init__(
+        self,
+        choose: Choose,
+        name: str | None = None,
+        *,
+        version: str = "0.0.0",
+        revisions: Iterable[str] = DATES,
+        limit: int = MAX_IN_FLIGHT,
+        extra: Iterable[Row] = (),
+    ) -> None:
+        super().__init__(name, version=version, revisions=revisions, limit=limit, extra=extra)
+        self._choose = choose
+        self._known: OrderedDict[bytes, Handler] = OrderedDict()
+        self._stack = AsyncExitStack()
+        self._lives: dict[Handler, Any] = {}
+
+    def capabilities(self) -> ServerCapabilities:
+        """All of them: what is really offered, the chosen server says."""
+        return ServerCapabilities(
+            tools=ListCapability(list_changed=True),
+            resources=ResourcesCapability(list_changed=True, subscribe=True),
+            prompts=ListCapability(list_changed=True),
+            completions={},
+            logging={},
+        )
+
+    @cached_property
+    def routes(self) -> Routes:
+        """Every method goes on to the chosen, but for the handshake and signs of life before it."""
+        own: Routes = {"initialize": self._initialize, "ping": self._ping}
+        return {**dict.fromkeys([*super().routes, *self.extra], self._forward), **own}
+
+    @asynccontextmanager
+    async def living(self) -> AsyncGenerator[Any]:
+        """The lives of all who are chosen, from when each is first needed."""
+        async with super().living() as value, AsyncExitStack() as self._stack:
+            try:
+                yield value
+            finally:
+                self._lives = {}
+
+    def end_listens(self) -> None:
+        """End the subscriptions of all who were chosen."""
+        for chosen in self._lives:
+            chosen.end_listens()
+
+    # ----------------------------------------------------------------- routes
+
+    async def _initialize(self, ctx: Context, params: InitializeParams) -> Result:  # noqa: ARG002 - the chosen reads them
+        chosen = await self._choice(ctx)
+        answer: Any = await self._pass_on(ctx, chosen)
+        ctx.hand_over(chosen, self._lives[chosen])
+        return answer
+
+    async def _forward(self, ctx: Context, params: Params) -> Answer:  # noqa: ARG002 - the chosen reads them
+        chosen = await self._remembered(ctx)
+        answer = await self._pass_on(ctx, chosen)
+        if isinstance(answer, Result):
+            assert ctx.incoming is not None
+            answer = copy(answer)
+            answer.meta = {**chosen.party.facts(ctx.incoming.peer.revision), **(answer.meta or {})}
+        return answer
+
+    async def _pass_on(self, ctx: Context, chosen: Handler) -> Answer:
+        """What the chosen server answers."""
+        incoming = ctx.incoming
+        assert incoming is not None, "only requests have routes"
+        revision, row = incoming.peer.revision, incoming.row
+        if revision.date not in chosen.party.supported:
+            raise chosen.party.refusal(revision.date)
+        if row.needs and row.name not in revision.ungated and not chosen.party.declares(row.needs):
+            raise MethodNotFound(f"Method not found: {row.name} (this server does not offer {row.needs})")
+        if chosen not in self._lives:
+            self._lives[chosen] = await self._stack.enter_async_context(chosen.alive())
+        context = ctx.passed_on(chosen, self._lives[chosen])
+        begun = begin(chosen.routes, chosen.middleware, context, incoming)
+        return await begun if isawaitable(begun) else begun
+
+    # ----------------------------------------------------------------- choosing
+
+    async def _remembered(self, ctx: Context) -> Handler:
+        """Who serves a stateless client: the same as before, so that their cursors still mean something."""
+        client = ctx.client
+        facts = jsonrpc.encode([client.info, client.capabilities, ctx.principal])
+        key = sha256(facts).digest()
+        chosen = self._known.get(key)
+        if chosen is None:  # two who ask at once get the same
+            chosen = self._known.setdefault(key, await self._choice(ctx))
+        self._known.move_to_end(key)
+        if len(self._known) > MAX_KNOWN:
+            self._known.popitem(last=False)
+        return chosen
+
+    async def _choice(self, ctx: Context) -> Handler:
+        client = ctx.client
+        try:
+            chosen = await self._choose(client.info, client.capabilities, ctx.principal)
+        except RPCError:
+            raise
+        except MCPError as error:
+            raise InvalidRequest(error.message) from error
+        if not isinstance(chosen, Handler) or isinstance(chosen, Factory):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
+            raise TypeError(f"{self._choose!r} chose a {type(chosen).__name__}, which serves nothing itself")
+        return chosen

@@ -1,0 +1,159 @@
+"""`Library`: a handler whose answers stand in catalogues of tools, resources, templates and prompts.
+
+What is declared follows from what they hold. Who fills them is not known here: `app` does, with decorators.
+"""
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from types import MethodType
+from typing import Any, Final, Self
+
+from toolpost.errors import InvalidParams, ResourceNotFound
+from toolpost.server.catalogue import Catalogue, Handle, Kind
+from toolpost.server.context import Context
+from toolpost.server.handler import Handler
+from toolpost.server.prompts import ServedPrompt
+from toolpost.server.resources import ServedResource, ServedTemplate
+from toolpost.server.tools import ServedTool
+from toolpost.types.base import Raw
+from toolpost.types.lifecycle import ListCapability, PageParams, ResourcesCapability, ServerCapabilities
+from toolpost.types.prompts import (
+    CompleteParams,
+    CompleteResult,
+    GetPromptParams,
+    GetPromptResult,
+    ListPromptsResult,
+    PromptReference,
+)
+from toolpost.types.resources import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceParams,
+    ReadResourceResult,
+)
+from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult
+
+__all__ = ["KINDS", "Library"]
+
+KINDS: Final = {
+    "tools": Kind("tools", ListToolsResult, "tools", "tools"),
+    "resources": Kind("resources", ListResourcesResult, "resources", "resources"),
+    "templates": Kind("resource templates", ListResourceTemplatesResult, "resource_templates", "resources"),
+    "prompts": Kind("prompts", ListPromptsResult, "prompts", "prompts"),
+}
+"""The catalogues, by the attribute that holds each."""
+
+
+class Library(Handler):
+    """A handler that reads its answers from catalogues. Whoever makes one fills `tools` and the others."""
+
+    tools: Catalogue[ServedTool[..., Any]]
+    resources: Catalogue[ServedResource[..., Any]]
+    templates: Catalogue[ServedTemplate[..., Any]]
+    prompts: Catalogue[ServedPrompt[..., Any]]
+
+    def select(self, keep: Callable[[Handle[..., Any]], bool]) -> Self:
+        """The same server, showing and serving only some of its entries.
+
+        What is registered, changed or removed here from now on appears there too, as far as it is kept, and
+        its clients hear of it. Everything else is shared: lifespan, middleware, threads, store.
+
+        Args:
+            keep: whether to show an entry, such as `lambda handle: handle.name in allowed`. It is asked for
+                every entry again whenever a list has changed, and on every call.
+        """
+        part = copy(self)
+        part.__dict__.pop("party", None)
+        part.store = self.store
+        part.routes = {
+            method: MethodType(route.__func__, part)
+            if isinstance(route, MethodType) and route.__self__ is self
+            else route
+            for method, route in self.routes.items()
+        }
+        for name in KINDS:
+            whole: Catalogue[Any] = getattr(self, name)
+            setattr(part, name, whole.select(keep, lambda _: part.__dict__.pop("party", None)))
+        return part
+
+    # ----------------------------------------------------------------- what follows from the catalogues
+
+    def capabilities(self) -> ServerCapabilities:
+        """What is declared to clients: what is registered."""
+        completes = any(handle.completes for handle in (*self.prompts, *self.templates))
+        return ServerCapabilities(
+            tools=ListCapability(list_changed=True) if self.tools.used else None,
+            resources=ResourcesCapability(list_changed=True, subscribe=True)
+            if self.resources.used or self.templates.used
+            else None,
+            prompts=ListCapability(list_changed=True) if self.prompts.used else None,
+            completions={} if completes else None,
+            logging={},
+        )
+
+    async def subscribe(self, uri: str, ctx: Context) -> None:  # noqa: ARG002 - the same for all
+        """Accept a watch on a resource that exists, or could.
+
+        Raises:
+            ResourceNotFound: there is no such resource.
+        """
+        if self.resources.get(uri) is None and self._templated(uri) is None:
+            raise _not_found(uri)
+
+    def _list_tools(self, ctx: Context, params: PageParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
+        return ctx.page(self.tools, params.cursor)
+
+    def _list_resources(self, ctx: Context, params: PageParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
+        return ctx.page(self.resources, params.cursor)
+
+    def _list_templates(self, ctx: Context, params: PageParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
+        return ctx.page(self.templates, params.cursor)
+
+    def _list_prompts(self, ctx: Context, params: PageParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
+        return ctx.page(self.prompts, params.cursor)
+
+    async def _call_tool(self, ctx: Context, params: CallToolParams) -> CallToolResult:
+        tool = self.tools.get(params.name)
+        if tool is None:
+            raise InvalidParams(f"Unknown tool: {params.name}")
+        return await tool.call(ctx, params)
+
+    async def _read_resource(self, ctx: Context, params: ReadResourceParams) -> ReadResourceResult:
+        uri = params.uri
+        resource = self.resources.get(uri)
+        if resource is not None:
+            return await resource.read(ctx, uri)
+        found = self._templated(uri)
+        if found is None:
+            raise _not_found(uri)
+        template, values = found
+        return await template.read(ctx, uri, values)
+
+    def _templated(self, uri: str) -> tuple[ServedTemplate[..., Any], Mapping[str, Any]] | None:
+        for template in self.templates:
+            values = template.match(uri) if template.enabled else None
+            if values is not None:
+                return template, values
+        return None
+
+    async def _get_prompt(self, ctx: Context, params: GetPromptParams) -> GetPromptResult:
+        prompt = self.prompts.get(params.name)
+        if prompt is None:
+            raise InvalidParams(f"Unknown prompt: {params.name}")
+        return await prompt.get(ctx, params.arguments or {})
+
+    async def _complete(self, ctx: Context, params: CompleteParams) -> CompleteResult:  # noqa: ARG002 - the same for all
+        ref = params.ref
+        if isinstance(ref, PromptReference):
+            handle, what = self.prompts.get(ref.name), f"prompt: {ref.name}"
+        else:
+            handle, what = self.templates.get(ref.uri), f"resource template: {ref.uri}"
+            handle = handle or self.resources.get(ref.uri)
+        if handle is None:
+            raise InvalidParams(f"Unknown {what}")
+        known = (params.context.arguments if params.context else None) or {}
+        return await handle.completed(params.argument.name, params.argument.value, known, self.work)
+
+
+def _not_found(uri: str) -> ResourceNotFound:
+    return ResourceNotFound(f"Resource not found: {uri}", {"uri": uri})

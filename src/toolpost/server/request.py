@@ -1,0 +1,102 @@
+"""The request that is being served and the client that sent it, as a function sees them.
+
+Also the promise that a context needs of the conversation around it. Holds nothing but references: what may be
+said and asked is told in `context`.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.events import Incoming
+from toolpost.protocol.methods import Row
+from toolpost.types.base import JSON, Meta, Params, RequestId, Result, Wire
+from toolpost.types.lifecycle import ClientCapabilities, Implementation
+
+if TYPE_CHECKING:
+    from toolpost.server.context import Context
+    from toolpost.server.handler import Handler
+
+__all__ = ["Client", "Request", "Speaker"]
+
+
+class Speaker(Protocol):
+    """What a context needs of the conversation that it belongs to."""
+
+    connection: Connection
+    state: dict[str, Any]
+    principal: str | None
+    headers: Mapping[str, str]
+    watched: set[str]
+
+    def hand_over(self, handler: "Handler", lifespan: Any) -> None:
+        """Let another handler serve the conversation."""
+        ...
+
+    async def send(self, data: bytes, related: RequestId | None = None) -> None:
+        """Hand a message over to the peer."""
+        ...
+
+    async def tell(
+        self, context: "Context", method: str, params: Any, build: Callable[[Any], bytes | None]
+    ) -> None:
+        """Take a notice through middleware; `build` makes the message of what comes out of it."""
+        ...
+
+    async def ask(
+        self,
+        context: "Context",
+        method: str | Row,
+        params: Wire | Mapping[str, JSON] | None,
+        timeout: float | None,
+    ) -> Result:
+        """Ask the peer, through middleware, and wait for its answer."""
+        ...
+
+
+class Request:
+    """The request itself, or the notice. Called, it sends a request of your own to the client."""
+
+    __slots__ = ("_context", "_incoming", "_speaker", "method")
+
+    def __init__(self, context: "Context", speaker: Speaker, method: str, incoming: Incoming | None) -> None:
+        self._context = context
+        self._speaker = speaker
+        self._incoming = incoming
+        self.method = method
+        """What was asked for, or said."""
+
+    async def __call__(
+        self, method: str, params: Mapping[str, JSON] | None = None, *, timeout: float | None = None
+    ) -> Result:
+        """The client's answer to a request of a method that is in no revision; see its `raw`."""
+        row = self._speaker.connection.extra.get(method) or Row(method, Params, Result)
+        return await self._speaker.ask(self._context, row, params, timeout)
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The HTTP headers that it came with, by their names in lower case; none on other transports."""
+        return self._speaker.headers
+
+    @property
+    def id(self) -> RequestId | None:
+        """Its id, as the client chose it; a notice has none."""
+        return None if self._incoming is None else self._incoming.id
+
+    @property
+    def meta(self) -> Meta:
+        """Its `_meta`, whole; that of a notice stands in its parameters."""
+        return {} if self._incoming is None else self._incoming.meta
+
+
+class Client:
+    """Who is asking: `info` is its name tag, if it wears one, and `capabilities` what it can do for us."""
+
+    __slots__ = ("capabilities", "info")
+
+    def __init__(self, info: Implementation | None, capabilities: ClientCapabilities) -> None:
+        self.info = info
+        self.capabilities = capabilities
+
+    def __repr__(self) -> str:
+        return f"<Client {self.info.name} {self.info.version}>" if self.info else "<Client>"

@@ -1,0 +1,11 @@
+"""Where state lives that outlasts one request: one promise, opened by one URL.
+
+`promise` says what a store does, `memory` keeps it in this process. Whoever uses a store imports the promise
+only, so that the same code runs on one worker in memory or on many over a shared store.
+"""
+
+from toolpost.stores.memory import MemoryStore
+from toolpost.stores.promise import Entry, LogGap, Logs, Records, Store, TopicGap, Topics
+from toolpost.stores.schemes import open_store
+
+__all__ = ["Entry", "LogGap", "Logs", "MemoryStore", "Records", "Store", "TopicGap", "Topics", "open_store"]

@@ -1,0 +1,267 @@
+"""A store in the memory of this process: no other worker sees it, and it goes with the process.
+
+Owns records, logs and topics, and wakes those who wait for them. Belongs to one event loop at a time and to
+the thread of that loop; it keeps none, so another may follow. Copies nothing: bytes come out as they went in.
+"""
+
+import asyncio
+import secrets
+import time
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from itertools import islice
+from typing import Final
+
+from toolpost.stores.promise import Entry, LogGap, Logs, Records, TopicGap, Topics
+from toolpost.stores.shelf import Shelf
+
+__all__ = ["MemoryStore"]
+
+ENTRIES: Final = 1024
+"""How many entries a log keeps, and how many messages wait for a subscriber: minutes of a lively stream."""
+
+SIZE: Final = 4 * 1024 * 1024
+"""The same in bytes: as much as the largest message."""
+
+DIGITS: Final = 18
+"""No log is longer. A peer may name any id, and to make a number of many digits takes quadratic time."""
+
+
+class MemoryStore:
+    """A store for one process.
+
+    Args:
+        entries: how many entries a log keeps, and how many messages may wait for a subscriber.
+        size: how many bytes these may have together; a single one may have more.
+        clock: the time in seconds, which never goes back.
+    """
+
+    def __init__(
+        self, *, entries: int = ENTRIES, size: int = SIZE, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.records: Records = _Records(clock)
+        self.logs: Logs = _Logs(entries, size, clock)
+        self.topics: Topics = _Topics(entries, size)
+
+    async def close(self) -> None:
+        """Do nothing: there is no connection to let go of."""
+
+
+class _Reader:
+    """One who waits in its own event loop, which may be closed by the time that somebody wakes it."""
+
+    __slots__ = ("_loop", "_news")
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._news = asyncio.Event()
+
+    async def wait(self) -> None:
+        self._news.clear()
+        await self._news.wait()
+
+    def wake(self) -> None:
+        if not self._loop.is_closed():
+            self._news.set()
+
+
+# --------------------------------------------------------------------- records
+
+
+class _Records:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._shelf: Shelf[bytes] = Shelf(clock)
+
+    async def get(self, key: str) -> bytes | None:
+        return self._shelf.get(key)
+
+    async def put(self, key: str, value: bytes, ttl: float | None) -> None:
+        self._shelf.put(key, value, ttl)
+
+    async def swap(self, key: str, old: bytes | None, new: bytes | None, ttl: float | None) -> bool:
+        if self._shelf.get(key) != old:
+            return False
+        if new is None:
+            self._shelf.remove(key)
+        else:
+            self._shelf.put(key, new, ttl)
+        return True
+
+    async def touch(self, key: str, ttl: float | None) -> bool:
+        return self._shelf.touch(key, ttl)
+
+    async def delete(self, key: str) -> bool:
+        return self._shelf.remove(key)
+
+
+# --------------------------------------------------------------------- logs
+
+
+class _Log:
+    """One log. A position is how many entries there were up to there; an id is the label and a position."""
+
+    __slots__ = ("_data", "_gone", "_label", "_size", "ended", "readers")
+
+    def __init__(self) -> None:
+        self._data: deque[bytes] = deque()
+        self._gone = 0
+        self._label = secrets.token_hex(8)  # tells us from an earlier log of the same name
+        self._size = 0
+        self.ended = False
+        self.readers: set[_Tail] = set()
+
+    @property
+    def last(self) -> int:
+        return self._gone + len(self._data)
+
+    def append(self, data: bytes, entries: int, size: int) -> str:
+        self._data.append(data)
+        self._size += len(data)
+        while len(self._data) > 1 and (len(self._data) > entries or self._size > size):
+            self._size -= len(self._data.popleft())
+            self._gone += 1
+        self._wake()
+        return f"{self._label}-{self.last}"
+
+    def end(self) -> None:
+        self.ended = True
+        self._wake()
+
+    def seek(self, after: str | None) -> int:
+        if after is None:
+            return self._gone
+        label, _, digits = after.rpartition("-")
+        if label == self._label and digits.isdecimal() and len(digits) <= DIGITS:
+            position = int(digits)
+            if self._gone <= position <= self.last:
+                return position
+        raise LogGap("entries behind this id are gone, or it is no id of this log; read without an id")
+
+    def behind(self, position: int, most: int | None = None) -> list[Entry]:
+        start = position - self._gone
+        if start < 0:
+            raise LogGap("entries have gone before they were read; read without an id")
+        data = islice(self._data, start, None if most is None else start + most)
+        return [Entry(f"{self._label}-{number}", each) for number, each in enumerate(data, position + 1)]
+
+    def _wake(self) -> None:
+        for reader in self.readers:
+            reader.wake()
+
+
+class _Tail(_Reader):
+    __slots__ = ("_log", "_position")
+
+    def __init__(self, log: _Log, position: int) -> None:
+        super().__init__()
+        self._log = log
+        self._position = position
+
+    def __aiter__(self) -> "_Tail":
+        return self
+
+    async def __anext__(self) -> Entry:
+        while not (found := self._log.behind(self._position, 1)):
+            if self._log.ended:
+                raise StopAsyncIteration
+            await self.wait()
+        self._position += 1
+        return found[0]
+
+
+class _Logs:
+    def __init__(self, entries: int, size: int, clock: Callable[[], float]) -> None:
+        self._entries = entries
+        self._size = size
+        self._shelf: Shelf[_Log] = Shelf(clock, gone=_Log.end)
+
+    async def append(self, log: str, data: bytes, ttl: float | None) -> str:
+        found = self._find(log)
+        self._shelf.put(log, found, ttl)
+        return found.append(data, self._entries, self._size)
+
+    async def read(self, log: str, after: str | None = None) -> list[Entry]:
+        found = self._find(log)
+        return found.behind(found.seek(after))
+
+    @asynccontextmanager
+    async def tail(self, log: str, after: str | None = None) -> AsyncGenerator[AsyncIterator[Entry]]:
+        found = self._find(log)
+        reader = _Tail(found, found.seek(after))
+        if not found.last:
+            self._shelf.put(log, found, None)  # where the first entry will look for us
+        found.readers.add(reader)
+        try:
+            yield reader
+        finally:
+            found.readers.remove(reader)
+            if not (found.last or found.readers or found.ended):
+                self._shelf.remove(log)
+
+    async def touch(self, log: str, ttl: float | None) -> bool:
+        return self._find(log).last > 0 and self._shelf.touch(log, ttl)
+
+    async def drop(self, log: str) -> None:
+        self._shelf.remove(log)
+
+    def _find(self, log: str) -> _Log:
+        """The log, or a new one that nobody knows of yet."""
+        return self._shelf.get(log) or _Log()
+
+
+# --------------------------------------------------------------------- topics
+
+
+class _Subscriber(_Reader):
+    __slots__ = ("_backlog", "_cut", "_size")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._backlog: deque[bytes] = deque()
+        self._cut = False
+        self._size = 0
+
+    def tell(self, data: bytes, entries: int, size: int) -> None:
+        self._size += len(data)
+        if self._backlog and (len(self._backlog) >= entries or self._size > size):
+            self._cut = True
+            self._backlog.clear()
+        if not self._cut:
+            self._backlog.append(data)
+        self.wake()
+
+    def __aiter__(self) -> "_Subscriber":
+        return self
+
+    async def __anext__(self) -> bytes:
+        while not self._backlog:
+            if self._cut:
+                raise TopicGap("messages have come faster than they were read; subscribe again")
+            await self.wait()
+        data = self._backlog.popleft()
+        self._size -= len(data)
+        return data
+
+
+class _Topics:
+    def __init__(self, entries: int, size: int) -> None:
+        self._entries = entries
+        self._size = size
+        self._topics: dict[str, set[_Subscriber]] = {}
+
+    async def publish(self, topic: str, data: bytes) -> None:
+        for subscriber in self._topics.get(topic, ()):
+            subscriber.tell(data, self._entries, self._size)
+
+    @asynccontextmanager
+    async def subscribe(self, topic: str) -> AsyncGenerator[AsyncIterator[bytes]]:
+        subscriber = _Subscriber()
+        subscribers = self._topics.setdefault(topic, set())
+        subscribers.add(subscriber)
+        try:
+            yield subscriber
+        finally:
+            subscribers.remove(subscriber)
+            if not subscribers:
+                del self._topics[topic]

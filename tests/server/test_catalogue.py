@@ -1,0 +1,198 @@
+"""A list that clients can read: order, pages, cursors, answers that are kept."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from pair import SERVER, Pair, open_pair
+from toolpost import InvalidParams
+from toolpost.protocol.methods import DATES
+from toolpost.protocol.revisions import REVISIONS
+from toolpost.protocol.seal import KeyRing
+from toolpost.server.catalogue import Catalogue, Handle, Kind
+from toolpost.types import Implementation, ListToolsResult, Tool
+
+KIND = Kind("tools", ListToolsResult, "tools", "tools")
+
+
+class Entry(Handle[[], str]):
+    """An entry that counts how often it was shown."""
+
+    def __init__(self, name: str, home: Catalogue[Any]) -> None:
+        super().__init__(name, lambda: name, home)
+        self.times = 0
+
+    def shown(self, structured: str | None) -> Tool:
+        self.times += 1
+        return Tool(self.name, {"type": "object"}, description=structured)
+
+
+class Shelf:
+    """A catalogue with entries, and what it said of its changes."""
+
+    def __init__(self, count: int = 0, size: int = 2) -> None:
+        self.changes: list[str] = []
+        keys = KeyRing.random(encrypt=False)
+        self.catalogue: Catalogue[Entry] = Catalogue(KIND, self.changes.append, lambda: keys, size)
+        for number in range(count):
+            self.add(f"t{number}")
+
+    def add(self, name: str) -> Entry:
+        entry = Entry(name, self.catalogue)
+        self.catalogue.add(name, entry)
+        return entry
+
+
+def page(catalogue: Catalogue[Any], pair: Pair, cursor: str | None = None) -> dict[str, Any]:
+    """A page of the list, as a client of the pair reads it."""
+    _, incoming = pair.ask("tools/list")
+    raw = catalogue.page(SERVER, pair.server, incoming, cursor)
+    data = pair.server.reply(incoming.id, raw)
+    assert data is not None
+    pair.client.receive(data)
+    return msgspec.json.decode(raw)
+
+
+def names(catalogue: Catalogue[Any], pair: Pair) -> list[list[str]]:
+    """The names on all pages."""
+    pages: list[list[str]] = []
+    cursor = None
+    while True:
+        read = page(catalogue, pair, cursor)
+        pages.append([tool["name"] for tool in read["tools"]])
+        cursor = read.get("nextCursor")
+        if cursor is None:
+            return pages
+
+
+@pytest.mark.requirement("PAGE-1", "PAGE-3")
+@pytest.mark.parametrize("date", DATES)
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4, 5])
+def test_pages_have_all_entries_in_order(date, count):
+    shelf = Shelf(count)
+    found = names(shelf.catalogue, open_pair(date))
+    assert [name for one in found for name in one] == [f"t{number}" for number in range(count)]
+    assert all(len(one) <= 2 for one in found)
+    assert len(found) == max(1, (count + 1) // 2)
+
+
+@pytest.mark.parametrize("date", DATES)
+def test_an_answer_is_made_once_and_forgotten_with_a_change(date):
+    shelf = Shelf()
+    entry, pair = shelf.add("a"), open_pair(date)
+    for _ in range(3):
+        page(shelf.catalogue, pair)
+    assert entry.times == 1
+    entry.disable()
+    assert page(shelf.catalogue, pair)["tools"] == []
+    entry.disable()
+    entry.enable()
+    entry.enable()
+    assert [tool["name"] for tool in page(shelf.catalogue, pair)["tools"]] == ["a"]
+    assert entry.times == 2
+    assert shelf.changes == ["tools"] * 3
+
+
+@pytest.mark.parametrize("date", DATES)
+def test_entries_are_shown_as_the_revision_takes_them(date):
+    shelf = Shelf(1)
+    [tool] = page(shelf.catalogue, open_pair(date))["tools"]
+    assert tool.get("description") == REVISIONS[date].structured
+    tag = page(shelf.catalogue, open_pair(date)).get("_meta", {})
+    assert bool(tag) is REVISIONS[date].stateless
+
+
+@pytest.mark.requirement("PAGE-7")
+@pytest.mark.parametrize("cursor", ["", "x", "!", "AAAA" * 40])
+def test_a_cursor_that_is_none_of_ours_is_refused(cursor):
+    with pytest.raises(InvalidParams, match="cursor"):
+        page(Shelf(5).catalogue, open_pair(DATES[0]), cursor)
+
+
+def test_a_cursor_of_another_list_is_refused():
+    pair, one = open_pair(DATES[0]), Shelf(5)
+    cursor = page(one.catalogue, pair)["nextCursor"]
+    with pytest.raises(InvalidParams):
+        page(Shelf(5).catalogue, pair, cursor)
+    prompts: Catalogue[Entry] = Catalogue(Kind("prompts", *KIND[1:]), print, one.catalogue.keys)
+    with pytest.raises(InvalidParams):
+        page(prompts, pair, cursor)
+    _, incoming = pair.ask("tools/list")
+    other = type(SERVER)(Implementation("other", "1"), SERVER.capabilities)
+    with pytest.raises(InvalidParams):
+        one.catalogue.page(other, pair.server, incoming, cursor)
+
+
+def test_a_cursor_stays_good_while_entries_come_and_go():
+    pair, shelf = open_pair(DATES[0]), Shelf(5)
+    cursor = page(shelf.catalogue, pair)["nextCursor"]
+    shelf.catalogue.remove("t0")
+    shelf.catalogue.remove("t2")
+    shelf.catalogue.remove("t2")
+    shelf.add("new")
+    read = page(shelf.catalogue, pair, cursor)
+    assert [tool["name"] for tool in read["tools"]] == ["t3", "t4"]
+    assert shelf.changes == ["tools"] * 8
+
+
+def test_names_are_taken_once_and_found():
+    shelf = Shelf(2)
+    catalogue = shelf.catalogue
+    assert len(catalogue) == 2
+    assert "t0" in catalogue
+    assert [entry.name for entry in catalogue] == ["t0", "t1"]
+    with pytest.raises(ValueError, match="'t0' is among the tools already"):
+        shelf.add("t0")
+    entry: Any = catalogue.get("t1")
+    assert entry() == "t1"
+    assert repr(entry) == "<Entry t1>"
+    entry.disable()
+    assert catalogue.get("t1") is None
+    assert catalogue.get("nope") is None
+    entry.remove()
+    assert "t1" not in catalogue
+    assert catalogue.used
+    assert not Shelf().catalogue.used
+
+
+def test_a_handle_has_to_say_how_it_is_shown():
+    class Silent(Handle[[], str]):
+        pass
+
+    with pytest.raises(TypeError, match="shown"):
+        Silent("x", lambda: "", Shelf().catalogue)  # pyright: ignore[reportAbstractUsage] - that is the point
+
+
+def test_a_selection_shows_a_part_and_follows_the_whole():
+    shelf, pair = Shelf(6), open_pair(DATES[0])
+    changes: list[str] = []
+    odd = shelf.catalogue.select(lambda entry: entry.name[-1] in "135", changes.append)
+    few = odd.select(lambda entry: entry.name != "t3", print)
+    assert names(odd, pair) == [["t1", "t3"], ["t5"]]
+    assert names(few, pair) == [["t1", "t5"]]
+    assert [entry.name for entry in few] == ["t1", "t5"]
+    assert (len(few), "t1" in few, "t3" in few, "t0" in few) == (2, True, False, False)
+    one: Any = odd.get("t1")
+    one.disable()
+    assert changes == ["tools"]
+    assert names(few, pair) == [["t5"]]
+    assert few.get("t1") is None
+    assert few.get("t0") is None
+    with pytest.raises(TypeError, match="cannot be added to"):
+        few.add("x", one)
+    few.remove("t5")
+    assert names(few, pair) == [[]]
+    assert few.used
+    assert "t5" not in shelf.catalogue
+
+
+def test_what_was_kept_once_is_used_for_good():
+    shelf = Shelf(1)
+    some = shelf.catalogue.select(lambda entry: entry.name == "late", print)
+    assert not some.used
+    shelf.add("late")
+    assert some.used
+    shelf.catalogue.remove("late")
+    assert some.used
+    assert len(some) == 0

@@ -1,0 +1,122 @@
+"""Completion of the arguments of prompts and templates."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from toolpost import Client, Server
+from toolpost.server.complete import MAX_VALUES, Completes
+from toolpost.server.work import Work
+from toolpost.types import Completion
+
+KNOWN = {"country": "fr"}
+
+
+def completed(completes: Completes, argument: str = "city", value: str = "p") -> Completion:
+    async def main() -> Completion:
+        work = Work(1)
+        try:
+            return (await completes.completed(argument, value, KNOWN, work)).completion
+        finally:
+            work.close()
+
+    return asyncio.run(main())
+
+
+def completing(fn: Any) -> Completes:
+    completes = Completes(["city", "country"])
+    assert completes.complete("city")(fn) is fn
+    return completes
+
+
+async def later(typed: str) -> list[str]:
+    return [f"{typed}aris"]
+
+
+async def later_known(typed: str, known: Mapping[str, str]) -> list[str]:
+    return [typed, *known.values()]
+
+
+class Typed:
+    async def __call__(self, typed: str) -> list[str]:
+        return [typed]
+
+
+@pytest.mark.parametrize(
+    ("fn", "values"),
+    [
+        (lambda: ["a"], ["a"]),
+        (lambda typed: [typed], ["p"]),
+        (lambda typed, known: [typed, *known.values()], ["p", "fr"]),
+        (lambda typed, known=None, more="m": [typed, more], ["p", "m"]),
+        (lambda typed, *, more="m": (typed, more), ["p", "m"]),
+        (lambda typed: (letter for letter in "ab"), ["a", "b"]),
+        (lambda typed: {"a": 1}, ["a"]),
+        (later, ["paris"]),
+        (later_known, ["p", "fr"]),
+        (Typed(), ["p"]),
+        (Typed().__call__, ["p"]),
+    ],
+)
+def test_a_completer_takes_what_was_typed_and_what_is_known(fn, values):
+    completes = completing(fn)
+    assert completes.completes
+    assert completed(completes) == Completion(values=values)
+
+
+def test_nobody_knows_how_an_argument_without_a_completer_goes_on():
+    assert completed(completing(later), "country") == Completion(values=[])
+    assert completed(completing(later), "unheard of") == Completion(values=[])
+    assert not Completes(["city"]).completes
+
+
+def test_only_what_is_there_can_be_completed():
+    with pytest.raises(ValueError, match="no argument 'town' to complete; there are: city, country"):
+        Completes(["city", "country"]).complete("town")
+    with pytest.raises(ValueError, match="there are: none"):
+        Completes([]).complete("town")
+
+
+@pytest.mark.requirement("COMP-2")
+@pytest.mark.parametrize(
+    ("found", "total", "more"),
+    [
+        (["x"] * MAX_VALUES, None, None),
+        (["x"] * (MAX_VALUES + 1), MAX_VALUES + 1, True),
+        (Completion(values=["x"] * MAX_VALUES, total=7, has_more=False), 7, False),
+        (Completion(values=["x"] * 300), 300, True),
+        (Completion(values=["x"] * 300, total=4000, has_more=False), 4000, True),
+    ],
+)
+def test_an_answer_has_a_hundred_values_at_most(found, total, more):
+    answer = completed(completing(lambda: found))
+    assert answer == Completion(values=["x"] * MAX_VALUES, total=total, has_more=more)
+
+
+def test_a_prompt_and_a_template_complete_for_a_client():
+    server = Server("s")
+
+    @server.prompt
+    def visit(city: str) -> str:
+        return city
+
+    @server.resource("city://{name}")
+    def city(name: str) -> str:
+        return name
+
+    visit.complete("city")(lambda typed: [f"{typed}aris"])
+    city.complete("name")(later)
+
+    async def main() -> None:
+        async with Client(server) as client:
+            for ref, argument in (
+                ({"type": "ref/prompt", "name": "visit"}, "city"),
+                ({"type": "ref/resource", "uri": "city://{name}"}, "name"),
+            ):
+                params = {"ref": ref, "argument": {"name": argument, "value": "p"}}
+                answer = await client.request("completion/complete", params)
+                assert b'"paris"' in (answer.raw or b"")
+
+    asyncio.run(main())

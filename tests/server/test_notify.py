@@ -1,0 +1,105 @@
+"""Who hears of a change, and how often."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from toolpost.server.notify import LIST_CHANGED, Announcer, wants
+from toolpost.types.notices import NoticeParams, ResourceUpdatedParams, SubscriptionFilter
+
+UPDATED = "notifications/resources/updated"
+
+
+class Ear:
+    """A listener that notes what it hears."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[str, str | None]] = []
+
+    def hear(self, method: str, params: NoticeParams) -> None:
+        self.heard.append((method, getattr(params, "uri", None)))
+
+
+async def turn() -> None:
+    """Let the loop go round once."""
+    await asyncio.sleep(0)
+
+
+def test_changes_of_one_turn_are_told_once():
+    async def main() -> None:
+        announcer, one, two = Announcer(), Ear(), Ear()
+        announcer.list_changed("tools")  # nobody is there yet
+        announcer.join(one)
+        announcer.join(two)
+        for _ in range(100):
+            announcer.list_changed("tools")
+            announcer.list_changed("prompts")
+            announcer.updated("a://b")
+        announcer.updated("a://c")
+        assert one.heard == []
+        await turn()
+        expected = [
+            (LIST_CHANGED["tools"], None),
+            (LIST_CHANGED["prompts"], None),
+            (UPDATED, "a://b"),
+            (UPDATED, "a://c"),
+        ]
+        assert one.heard == two.heard == expected
+        announcer.leave(two)
+        announcer.leave(two)
+        announcer.list_changed("resources")
+        await turn()
+        assert one.heard == [*expected, (LIST_CHANGED["resources"], None)]
+        assert two.heard == expected
+
+    asyncio.run(main())
+
+
+def test_a_listener_may_leave_while_it_is_told():
+    async def main() -> None:
+        announcer = Announcer()
+
+        class Leaving(Ear):
+            def hear(self, method: str, params: NoticeParams) -> None:
+                super().hear(method, params)
+                announcer.leave(self)
+
+        ear = Leaving()
+        announcer.join(ear)
+        announcer.list_changed("tools")
+        await turn()
+        announcer.list_changed("tools")
+        await turn()
+        assert len(ear.heard) == 1
+
+    asyncio.run(main())
+
+
+def test_a_change_may_be_told_from_any_thread():
+    async def main() -> None:
+        announcer, ear = Announcer(), Ear()
+        announcer.join(ear)
+        await asyncio.to_thread(announcer.list_changed, "tools")
+        await turn()
+        assert len(ear.heard) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.requirement("SUB-1")
+@pytest.mark.parametrize(
+    ("wishes", "method", "params", "wanted"),
+    [
+        ({}, LIST_CHANGED["tools"], NoticeParams(), False),
+        ({"tools_list_changed": True}, LIST_CHANGED["tools"], NoticeParams(), True),
+        ({"tools_list_changed": True}, LIST_CHANGED["prompts"], NoticeParams(), False),
+        ({"prompts_list_changed": True}, LIST_CHANGED["prompts"], NoticeParams(), True),
+        ({"resources_list_changed": True}, LIST_CHANGED["resources"], NoticeParams(), True),
+        ({"resources_list_changed": True}, UPDATED, ResourceUpdatedParams(uri="a://b"), False),
+        ({"resource_subscriptions": ["a://b"]}, UPDATED, ResourceUpdatedParams(uri="a://b"), True),
+        ({"resource_subscriptions": ["a://b"]}, UPDATED, ResourceUpdatedParams(uri="a://c"), False),
+    ],
+)
+def test_only_what_was_asked_for_is_wanted(wishes: Any, method: str, params: NoticeParams, wanted: bool):
+    assert wants(SubscriptionFilter(**wishes), method, params) is wanted

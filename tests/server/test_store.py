@@ -1,0 +1,64 @@
+"""The store of a server: given as a URL or as an object, opened when it is first needed."""
+
+import asyncio
+import subprocess
+import sys
+
+import pytest
+
+from toolpost import Handler, Server
+from toolpost.stores import MemoryStore
+
+
+class Own(MemoryStore):
+    """A store of the author's."""
+
+    closed = 0
+
+    async def close(self) -> None:
+        self.closed += 1
+        await super().close()
+
+
+@pytest.mark.parametrize("kind", [Server, Handler])
+def test_a_store_in_memory_unless_one_is_named(kind):
+    for server in (kind("s"), kind("s", store="memory://")):
+        assert isinstance(server.store, MemoryStore)
+        assert server.store is server.store
+    assert kind("a").store is not kind("b").store
+
+
+@pytest.mark.parametrize("kind", [Server, Handler])
+def test_a_store_of_ones_own_is_taken_as_it_is_and_never_closed(kind):
+    async def main() -> None:
+        own = Own()
+        server = kind("s", store=own)
+        async with server.alive():
+            assert server.store is own
+        assert own.closed == 0
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [Server, Handler])
+@pytest.mark.parametrize("url", ["nope://x", "redis://localhost", "memory", ""])
+def test_a_store_that_there_is_not_is_told_at_once(kind, url):
+    with pytest.raises(ValueError, match="memory://"):
+        kind("s", store=url)
+
+
+def test_a_store_that_was_opened_is_closed_with_the_server():
+    async def main() -> None:
+        server = Server("s")
+        server.store = own = Own()
+        async with server.alive(), server.alive():
+            pass
+        assert own.closed == 1
+
+    asyncio.run(main())
+
+
+def test_who_needs_no_store_loads_none():
+    script = "import sys; from toolpost import Server; Server('s'); print('toolpost.stores' in sys.modules)"
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"

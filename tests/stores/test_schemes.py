@@ -1,0 +1,32 @@
+"""From a URL to a store; and an error that says what there is, and no password."""
+
+import pytest
+
+from toolpost.stores import MemoryStore, open_store
+
+
+@pytest.mark.parametrize("url", ["memory://", "MEMORY://", "Memory://"])
+def test_memory(url):
+    store = open_store(url)
+    assert isinstance(store, MemoryStore)
+    assert open_store(url) is not store
+
+
+@pytest.mark.parametrize(
+    ("url", "text"),
+    [
+        ("redis://user:secret@host:6379/0", "redis:// is not there yet; there is: memory://"),
+        ("sqlite:///secret.db", "no store has a URL like this; there is: memory://"),
+        ("", "there is: memory://"),
+        ("memory", "there is: memory://"),
+        ("memory:", "there is: memory://"),
+        ("secret", "there is: memory://"),
+        ("://secret", "there is: memory://"),
+        (" memory://", "there is: memory://"),
+        ("memory://secret", "memory:// takes nothing behind it"),
+    ],
+)
+def test_what_is_no_store(url, text):
+    with pytest.raises(ValueError, match=text) as caught:
+        open_store(url)
+    assert "secret" not in str(caught.value)

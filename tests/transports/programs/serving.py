@@ -1,0 +1,27 @@
+"""Serves tools over stdin and stdout; the argument is the longest line to read."""
+
+import asyncio
+import sys
+
+from toolpost import Context, Server
+from toolpost.run import serve_stdio
+
+server = Server("serving")
+
+
+@server.tool
+def size(text: str) -> int:
+    return len(text)
+
+
+@server.tool
+async def ask(ctx: Context) -> str:
+    return (await ctx.sample("anything", timeout=60)).model
+
+
+@server.prompt
+def greet() -> str:
+    return "hello"
+
+
+asyncio.run(serve_stdio(server, max_line=int(sys.argv[1])))

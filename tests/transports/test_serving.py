@@ -1,0 +1,142 @@
+"""Our own server at the other end of real pipes: what is sent ahead, and what is too long."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from toolpost import Stdio
+from toolpost.protocol.framing import MAX_LINE
+from toolpost.protocol.methods import DATES
+from toolpost.transports.child import open_child
+
+PROGRAM = str(Path(__file__).parent / "programs" / "serving.py")
+PING = {"jsonrpc": "2.0", "id": "last", "method": "ping"}
+
+
+def hello(date, capabilities=None) -> list[dict[str, Any]]:
+    """All that a client can say before it has heard anything."""
+    about = {"name": "eager", "version": "1"}
+    opening = {"protocolVersion": date, "capabilities": capabilities or {}, "clientInfo": about}
+    return [
+        {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": opening},
+        {"jsonrpc": "2.0", "method": "notifications/initialized"},
+        {"jsonrpc": "2.0", "id": 2, "method": "tools/list"},
+        {"jsonrpc": "2.0", "id": 3, "method": "prompts/list"},
+    ]
+
+
+def wire(*messages):
+    lines = [line if isinstance(line, bytes) else json.dumps(line).encode() for line in messages]
+    return b"".join(line + b"\n" for line in lines)
+
+
+def talk(*chunks, count, limit=MAX_LINE):
+    """The answers to these chunks, each written at once, which are so many, and what stderr says."""
+    command = [sys.executable, PROGRAM, str(limit)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, bufsize=0, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for chunk in chunks:
+            process.stdin.write(chunk)
+        answers = [json.loads(process.stdout.readline()) for _ in range(count)]
+        rest, said = process.communicate(timeout=20)
+        assert (rest, process.returncode) == (b"", 0)
+    return answers, said.decode()
+
+
+# --------------------------------------------------------------------- what is sent ahead
+
+
+@pytest.mark.requirement("LIFE-1")
+@pytest.mark.parametrize("date", DATES[:-1])
+@pytest.mark.parametrize("size", [None, 1, 100])
+def test_what_is_sent_behind_the_handshake_is_answered_in_order(date, size):
+    data = wire(*hello(date), PING)
+    chunks = [data] if size is None else [data[at : at + size] for at in range(0, len(data), size)]
+    answers, _ = talk(*chunks, count=4)
+    assert [answer["id"] for answer in answers] == [1, 2, 3, "last"]
+    first, tools, prompts, pong = (answer["result"] for answer in answers)
+    assert first["protocolVersion"] == date
+    assert [tool["name"] for tool in tools["tools"]] == ["size", "ask"]
+    assert [prompt["name"] for prompt in prompts["prompts"]] == ["greet"]
+    assert pong == {}
+
+
+def test_a_channel_may_send_ahead_as_well():
+    async def main():
+        channel = await open_child(Stdio(sys.executable, [PROGRAM, str(MAX_LINE)], inherit_env=True))
+        try:
+            for message in hello(DATES[0]):
+                await channel.send(json.dumps(message).encode())
+            answers = [json.loads(await channel.receive()) for _ in range(3)]
+        finally:
+            await channel.close()
+        assert [answer["id"] for answer in answers] == [1, 2, 3]
+        assert all("result" in answer for answer in answers)
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+# --------------------------------------------------------------------- what is too long
+
+LONG = b'{"name":"size","arguments":{"text":"%s"}}' % (b"x" * 10_000)
+
+
+@pytest.mark.requirement("MSG-15")
+@pytest.mark.parametrize(
+    ("line", "id_"),
+    [
+        (b'{"jsonrpc":"2.0","id":"a","method":"tools/call","params":%s}', {"id": "a"}),
+        (b'{"method":"tools/call","params":%s,"jsonrpc":"2.0","id":7}', {"id": 7}),
+        (b'"%s"', {}),
+    ],
+)
+def test_a_request_that_is_too_long_is_refused_by_its_id(line, id_):
+    long = line % LONG
+    answers, said = talk(wire(*hello(DATES[-2]), long, PING), count=5, limit=5000)
+    refusals = [answer for answer in answers if "error" in answer]
+    message = f"Invalid request: a message of {len(long)} bytes is too long, the limit is 5000"
+    assert refusals == [{"jsonrpc": "2.0", **id_, "error": {"code": -32600, "message": message}}]
+    assert "a message of the client was dropped" in said
+
+
+@pytest.mark.requirement("MSG-19")
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","method":"notifications/roots/list_changed","params":%s}',
+        b'{"jsonrpc":"2.0","id":1,"result":%s}',
+    ],
+)
+def test_a_notice_or_an_answer_that_is_too_long_is_not_answered(line):
+    answers, said = talk(wire(*hello(DATES[-2]), line % LONG, PING), count=4, limit=5000)
+    assert [answer["id"] for answer in answers] == [1, 2, 3, "last"]
+    assert "a message of the client was dropped" in said
+
+
+def test_a_function_does_not_wait_for_an_answer_that_is_too_long():
+    opening, initialized, *_ = hello(DATES[3], {"sampling": {}})
+    call = {"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": {"name": "ask"}}
+
+    async def main() -> None:
+        channel = await open_child(Stdio(sys.executable, [PROGRAM, "4000"], inherit_env=True))
+        try:
+            for each in (opening, initialized, call):
+                await channel.send(json.dumps(each).encode())
+            await channel.receive()
+            asked = json.loads(await channel.receive())
+            assert asked["method"] == "sampling/createMessage"
+            answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"model": "x" * 5000}}
+            await channel.send(json.dumps(answer).encode())
+            ended = json.loads(await channel.receive())
+            assert (ended["id"], ended["result"]["isError"]) == (4, True)
+        finally:
+            await channel.close()
+
+    asyncio.run(main())
