@@ -43,7 +43,7 @@ from toolpost.errors import (
 )
 from toolpost.protocol import connection as connection_module
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.connection import LEVELS, MAX_IN_FLIGHT, Connection
+from toolpost.protocol.connection import MAX_IN_FLIGHT, Connection
 from toolpost.protocol.eras import SESSION, STATELESS, Peer, read_meta
 from toolpost.protocol.events import (
     CancelReceived,
@@ -56,6 +56,7 @@ from toolpost.protocol.events import (
     ReplyReceived,
 )
 from toolpost.protocol.methods import CLIENT, DATES, R_2024_11_05, R_2025_03_26, SERVER, Role, Row, Span
+from toolpost.protocol.outbox import LEVELS
 from toolpost.protocol.party import Party
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS, Revision
 from toolpost.types import (

@@ -28,8 +28,8 @@ from toolpost.client.pages import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from toolpost.client.results import ToolResult, joined_text, tool_result, typed_json
 from toolpost.errors import NotDeclared, ToolError
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.connection import LEVELS
 from toolpost.protocol.methods import DATES, ROWS, Row
+from toolpost.protocol.outbox import LEVELS
 from toolpost.protocol.party import Party, declares
 from toolpost.types.asks import AskParams
 from toolpost.types.base import JSON, Raw, RequestId, Result, Wire

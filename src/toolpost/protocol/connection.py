@@ -21,7 +21,6 @@ requests at the same time; a client is set to one revision, which `adopt` change
 """
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Final
 
 from toolpost.errors import (
@@ -30,7 +29,7 @@ from toolpost.errors import (
     RemoteProtocolError,
     RPCError,
 )
-from toolpost.protocol import inbox, jsonrpc, keys
+from toolpost.protocol import inbox, jsonrpc, keys, outbox
 from toolpost.protocol.eras import ERAS, Peer, lacking
 from toolpost.protocol.events import (
     Event,
@@ -39,41 +38,21 @@ from toolpost.protocol.events import (
 )
 from toolpost.protocol.jsonrpc import Message
 from toolpost.protocol.lifecycle import Lifecycle, State
-from toolpost.protocol.methods import CLIENT, SERVER, Role, Row, whereabouts
+from toolpost.protocol.methods import CLIENT, SERVER, Role, Row
 from toolpost.protocol.params import dressed, wishes_task
 from toolpost.protocol.party import Party, declares
 from toolpost.protocol.revisions import LATEST, Revision, newest
 from toolpost.types.base import JSON, Number, Raw, RequestId, Result, Wire
 from toolpost.types.lifecycle import (
-    SUBSCRIPTION_ID,
     LogLevel,
     RequestMeta,
 )
-from toolpost.types.notices import CancelledParams, LogParams, NoticeParams, ProgressParams
+from toolpost.types.notices import CancelledParams, NoticeParams
 
-__all__ = ["LEVELS", "MAX_IN_FLIGHT", "Connection"]
+__all__ = ["MAX_IN_FLIGHT", "Connection"]
 
 MAX_IN_FLIGHT: Final = 1024
 """How many requests of one peer may wait for an answer: far more than a host sends, far less than memory."""
-
-LEVELS: Final[dict[str, int]] = {
-    level: rank
-    for rank, level in enumerate(
-        ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
-    )
-}
-"""Log levels, from talkative to grave."""
-
-# Notices that either side may send before the handshake is complete (LIFE-6).
-_EARLY: Final = frozenset(
-    {
-        "notifications/initialized",
-        "notifications/cancelled",
-        "notifications/progress",
-        "notifications/message",
-    }
-)
-
 
 _TASKS: Final = {
     "tools/call": "tasks.requests.tools.call",
@@ -81,18 +60,6 @@ _TASKS: Final = {
     "elicitation/create": "tasks.requests.elicitation.create",
 }
 """The capability behind running a request as a task."""
-
-_FOR_LISTENERS: Final = frozenset(
-    {
-        "notifications/subscriptions/acknowledged",
-        "notifications/tools/list_changed",
-        "notifications/prompts/list_changed",
-        "notifications/resources/list_changed",
-        "notifications/resources/updated",
-        "notifications/cancelled",
-    }
-)
-"""What a stateless client hears on a subscription, and nowhere else."""
 
 
 class Connection:
@@ -323,13 +290,8 @@ class Connection:
     def _sendable(self, method: str, revision: Revision) -> Row:
         row = self.request_row(method, revision, self.role)
         if row is None:
-            raise self._unsendable(method, revision)
+            raise outbox.unsendable(self, method, revision)
         return row
-
-    def _unsendable(self, method: str, revision: Revision) -> LocalProtocolError:
-        return LocalProtocolError(
-            f"a {self.role} cannot send {method} in {revision.date}", hint=whereabouts(method)
-        )
 
     def _check_declared(self, row: Row, peer: Peer, params: object) -> None:
         missing = None if peer.capabilities is None else lacking(peer.capabilities, row, params)
@@ -386,49 +348,7 @@ class Connection:
             NotDeclared: we did not declare the capability for it.
             ChannelClosed: the conversation is over.
         """
-        revision = self.revision if to is None else to.peer.revision
-        if isinstance(method, Row):
-            row = method
-        else:
-            found = self.notice_row(method, revision, self.role)
-            if found is None:
-                raise self._unsendable(method, revision)
-            row = found
-        if row.result is not None:
-            raise LocalProtocolError(f"{row.name} is a request, not a notice")
-        if self.lifecycle.state == "closed":
-            self.lifecycle.allow(row.name)
-        if to is None:
-            self._check_unasked(row, revision)
-        elif revision.stateless:
-            self._check_heard(row, to)
-        if row.needs and row.name not in revision.ungated and not self.party.declares(row.needs):
-            raise NotDeclared(
-                row.needs, f"this {self.role} does not declare {row.needs!r}, which {row.name} needs"
-            )
-        meta = None
-        if to is not None and to.row.name == "subscriptions/listen":
-            meta = {SUBSCRIPTION_ID: to.id}  # META-19
-        return jsonrpc.encode_notice(row.name, dressed(params, meta, revision))
-
-    def _check_unasked(self, row: Row, revision: Revision) -> None:
-        """A notice that belongs to no request needs a session (a stateless client may still cancel)."""
-        if self.role == SERVER and revision.stateless:
-            raise LocalProtocolError(
-                f"{row.name} belongs to a request: there is no session with a client",
-                hint="name the request: notify(…, to=incoming)",
-            )
-        if not revision.stateless and row.name not in _EARLY:
-            self.lifecycle.allow(row.name)
-
-    def _check_heard(self, row: Row, to: Incoming) -> None:
-        """A stateless request hears what belongs to it, until it has its answer (SUB-10, STDIO-11)."""
-        if self.incoming.get(to.id) is not to:
-            raise LocalProtocolError(f"{row.name} comes too late: the request {to.id!r} has ended")
-        listens = to.row.name == "subscriptions/listen"
-        known = LATEST.notices[SERVER].get(row.name) is row
-        if known and (row.name in _FOR_LISTENERS) is not listens:
-            raise LocalProtocolError(f"{row.name} does not belong to {to.row.name}")
+        return outbox.notify(self, method, params, to)
 
     def progress(
         self, request_id: RequestId, progress: Number, total: Number | None = None, message: str | None = None
@@ -437,22 +357,7 @@ class Connection:
 
         None if the peer did not ask for it, has its answer, or has heard as much already (PROG-3 … PROG-6).
         """
-        incoming = self.incoming.get(request_id)
-        if incoming is None or incoming.token is None or incoming.row.name == "subscriptions/listen":
-            return None
-        if not _finite(progress):
-            return None
-        if incoming.progress is not None and progress <= incoming.progress:
-            return None
-        params = ProgressParams(
-            progress_token=incoming.token,
-            progress=progress,
-            total=total if _finite(total) else None,
-            message=message,
-        )
-        data = jsonrpc.encode_notice("notifications/progress", params)
-        incoming.progress = progress
-        return data
+        return outbox.progress(self, request_id, progress, total, message)
 
     def log(
         self, level: LogLevel, data: JSON, *, logger: str | None = None, to: Incoming | None = None
@@ -462,18 +367,7 @@ class Connection:
         A stateless client hears only what belongs to a request that asked for logs, and before there is a
         session nobody hears.
         """
-        if to is not None and to.peer.revision.stateless:
-            listens = to.row.name == "subscriptions/listen"
-            over = self.incoming.get(to.id) is not to
-            wanted = None if listens or over else to.peer.log_level
-            heard = wanted is not None
-        else:
-            wanted, heard = self.log_level, self.peer is not None and not self.revision.stateless
-        if level not in LEVELS:
-            raise LocalProtocolError(f"there is no log level {level!r}", hint=f"one of {', '.join(LEVELS)}")
-        if not heard or (wanted is not None and LEVELS[level] < LEVELS[wanted]):
-            return None
-        return self.notify("notifications/message", LogParams(level=level, data=data, logger=logger), to=to)
+        return outbox.log(self, level, data, logger, to)
 
     # ----------------------------------------------------------------- the end
 
@@ -484,8 +378,3 @@ class Connection:
         self.outgoing.clear()
         self.incoming.clear()
         return lost
-
-
-def _finite(number: Number | None) -> bool:
-    """Whether JSON can say the number; an integer may have more digits than a float."""
-    return not isinstance(number, float) or isfinite(number)

@@ -56,17 +56,17 @@ class Open:
     __slots__ = ()
 
     @classmethod
-    def read(cls, value: JSON) -> Self:
+    def read(cls, value: JSON) -> Self:  # noqa: ARG003 - for those who override it
         """The value for a piece of decoded JSON.
 
         Raises:
             ValueError: it is not even of the shape that every kind shares.
         """
-        raise NotImplementedError
+        raise TypeError(f"{cls.__name__} does not say how it is read")
 
     def write(self) -> JSON:
         """The JSON of a value that is not a struct."""
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} does not say how it is written")
 
 
 def dec_hook(kind: type[Any], value: JSON) -> Any:
@@ -77,6 +77,7 @@ def dec_hook(kind: type[Any], value: JSON) -> Any:
         except ValidationError as error:
             # msgspec adds the path to a ValueError, but takes its own error for complete.
             raise ValueError(str(error)) from error
+    # msgspec takes a TypeError for a fault of the data; this one is ours.
     raise NotImplementedError(f"{kind.__name__} is not a type of the protocol")
 
 
