@@ -88,6 +88,29 @@ def test_the_version_is_that_of_the_module():
     assert toolpost.__version__ == importlib.import_module("toolpost.version").__version__
 
 
+# --------------------------------------------------------------------- public modules
+
+PUBLIC = ["toolpost.errors", "toolpost.server.middleware", "toolpost.testing", "toolpost.types"]
+PAGES = ["README.md", "docs/architecture.md"]
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_a_public_module_lists_its_names(module):
+    home: Any = importlib.import_module(module)
+    assert home.__all__
+    assert all(hasattr(home, name) for name in home.__all__)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_names_the_public_modules(page):
+    text = (Path(__file__).parents[1] / page).read_text(encoding="utf-8")
+    assert [module for module in PUBLIC if f"`{module}`" not in text] == []
+
+
+def test_help_names_the_public_modules():
+    assert [module for module in PUBLIC if f"`{module}`" not in (toolpost.__doc__ or "")] == []
+
+
 # --------------------------------------------------------------------- the vocabulary
 
 MODULES = [f"toolpost.types.{module.name}" for module in pkgutil.iter_modules(types.__path__)]

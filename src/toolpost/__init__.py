@@ -1,7 +1,9 @@
 """The Model Context Protocol from both ends: client and server, every revision, every transport.
 
-The names below are the public ones; everything else is importable but unpromised. They are loaded on first
-use, so that `import toolpost` costs next to nothing.
+The names below are the public ones, and with them four modules: `toolpost.errors` (what can go wrong),
+`toolpost.types` (the vocabulary), `toolpost.server.middleware` (what is shipped to put around requests) and
+`toolpost.testing`. Everything else is importable but unpromised. Names are loaded on first use, so that
+`import toolpost` costs next to nothing.
 """
 
 from importlib import import_module
@@ -19,12 +21,17 @@ if TYPE_CHECKING:
     from toolpost.errors import ConnectFailed as ConnectFailed
     from toolpost.errors import InvalidParams as InvalidParams
     from toolpost.errors import MCPError as MCPError
+    from toolpost.errors import NotDeclared as NotDeclared
     from toolpost.errors import ProtocolError as ProtocolError
+    from toolpost.errors import RateLimited as RateLimited
     from toolpost.errors import RequestTimeout as RequestTimeout
     from toolpost.errors import ResourceNotFound as ResourceNotFound
     from toolpost.errors import RPCError as RPCError
     from toolpost.errors import ToolError as ToolError
     from toolpost.errors import TransportError as TransportError
+    from toolpost.errors import UserRejected as UserRejected
+    from toolpost.protocol.icons import safe_icons as safe_icons
+    from toolpost.protocol.seal import KeyRing as KeyRing
     from toolpost.server.app import Server as Server
     from toolpost.server.context import Context as Context
     from toolpost.server.forms import Accepted as Accepted
@@ -35,8 +42,13 @@ if TYPE_CHECKING:
     from toolpost.server.media import Audio as Audio
     from toolpost.server.media import File as File
     from toolpost.server.media import Image as Image
+    from toolpost.server.problems import SignatureError as SignatureError
     from toolpost.server.sync import SyncContext as SyncContext
     from toolpost.transports.command import Stdio as Stdio
+    from toolpost.types.asks import CreateMessageParams as CreateMessageParams
+    from toolpost.types.asks import CreateMessageResult as CreateMessageResult
+    from toolpost.types.asks import ElicitParams as ElicitParams
+    from toolpost.types.asks import ElicitResult as ElicitResult
     from toolpost.types.base import Annotations as Annotations
     from toolpost.types.base import Icon as Icon
     from toolpost.types.content import AudioContent as AudioContent
@@ -46,6 +58,10 @@ if TYPE_CHECKING:
     from toolpost.types.content import ResourceContents as ResourceContents
     from toolpost.types.content import ResourceLink as ResourceLink
     from toolpost.types.content import TextContent as TextContent
+    from toolpost.types.prompts import Completion as Completion
+    from toolpost.types.prompts import PromptMessage as PromptMessage
+    from toolpost.types.prompts import PromptReference as PromptReference
+    from toolpost.types.prompts import ResourceReference as ResourceReference
     from toolpost.types.tools import CallToolResult as CallToolResult
     from toolpost.types.tools import Tool as Tool
     from toolpost.types.tools import ToolAnnotations as ToolAnnotations
@@ -58,34 +74,48 @@ _HOMES: Final = {
         "ConnectFailed",
         "InvalidParams",
         "MCPError",
+        "NotDeclared",
         "ProtocolError",
         "RPCError",
+        "RateLimited",
         "RequestTimeout",
         "ResourceNotFound",
         "ToolError",
         "TransportError",
+        "UserRejected",
     ),
     "client.client": ("Client",),
     "client.results": ("ToolResult",),
     "client.sync": ("SyncClient",),
+    "protocol.icons": ("safe_icons",),
+    "protocol.seal": ("KeyRing",),
     "server.app": ("Server",),
     "server.context": ("Context",),
     "server.forms": ("Accepted", "Cancelled", "Declined"),
     "server.handler": ("Handler",),
     "server.marks": ("Header",),
     "server.media": ("Audio", "File", "Image"),
+    "server.problems": ("SignatureError",),
     "server.sync": ("SyncContext",),
     "transports.command": ("Stdio",),
     "types": (
         "Annotations",
         "AudioContent",
         "CallToolResult",
+        "Completion",
         "Content",
+        "CreateMessageParams",
+        "CreateMessageResult",
+        "ElicitParams",
+        "ElicitResult",
         "EmbeddedResource",
         "Icon",
         "ImageContent",
+        "PromptMessage",
+        "PromptReference",
         "ResourceContents",
         "ResourceLink",
+        "ResourceReference",
         "TextContent",
         "Tool",
         "ToolAnnotations",
@@ -104,10 +134,15 @@ __all__ = [
     "Channel",
     "ChannelClosed",
     "Client",
+    "Completion",
     "ConnectFailed",
     "Content",
     "Context",
+    "CreateMessageParams",
+    "CreateMessageResult",
     "Declined",
+    "ElicitParams",
+    "ElicitResult",
     "EmbeddedResource",
     "File",
     "Handler",
@@ -116,14 +151,21 @@ __all__ = [
     "Image",
     "ImageContent",
     "InvalidParams",
+    "KeyRing",
     "MCPError",
+    "NotDeclared",
+    "PromptMessage",
+    "PromptReference",
     "ProtocolError",
     "RPCError",
+    "RateLimited",
     "RequestTimeout",
     "ResourceContents",
     "ResourceLink",
     "ResourceNotFound",
+    "ResourceReference",
     "Server",
+    "SignatureError",
     "Stdio",
     "SyncClient",
     "SyncContext",
@@ -133,7 +175,9 @@ __all__ = [
     "ToolError",
     "ToolResult",
     "TransportError",
+    "UserRejected",
     "__version__",
+    "safe_icons",
 ]
 
 

@@ -6,7 +6,8 @@ is opened, so that a client of one does not load the others.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast, runtime_checkable
@@ -28,7 +29,14 @@ SERVER_PATIENCE: Final = 5.0
 _CONFIG_KEYS: Final = ("mcpServers", "servers")
 """Where the programs that read an `mcp.json` look for servers."""
 
+_EXAMPLE: Final = 'it looks like {"mcpServers": {"name": {"command": "…", "args": ["…"]}}}'
+
 _OBJECT: Final = Reader(dict[str, JSON])
+
+_FORMS: Final = (
+    "a command as a list, a Stdio, a server object, the path of an mcp.json or an entry of one, "
+    "a URL, or a Channel"
+)
 
 logger: Final = logging.getLogger("toolpost.client")
 
@@ -43,7 +51,9 @@ class Serves(Protocol):
 
 
 Target: TypeAlias = "Channel | Serves | Stdio | Sequence[str] | Mapping[str, JSON] | PathLike[str] | str"
-"""A channel, a server object, a command, an entry of an `mcp.json` or the whole of it, its path, or a URL."""
+"""A channel, a server object, a command, an entry of an `mcp.json` or the whole of it, its path, or a URL.
+
+A string is a URL if it starts like one, a path if it ends in `.json`, and else a command line."""
 
 
 def way_to(target: Target, server: str | None = None) -> Way:
@@ -60,13 +70,17 @@ def way_to(target: Target, server: str | None = None) -> Way:
         way = row(target, server)
         if way is not None:
             return way
-    raise TypeError(
-        f"a {type(target).__name__} is nothing to connect to: give a command as a list, a Stdio, a server, "
-        "the path of an mcp.json or an entry of one, a URL, or a Channel"
-    )
+    raise TypeError(f"a {type(target).__name__} is nothing to connect to: give {_FORMS}")
 
 
 # --------------------------------------------------------------------- channels and servers
+
+
+def _no_class(target: object, _server: str | None) -> None:
+    if isinstance(target, type):  # it has the methods, but there is nobody to call them on
+        raise TypeError(
+            f"{target.__name__} is a class: make one of it and give that, as in {target.__name__}(…)"
+        )
 
 
 def _channel(target: object, _server: str | None) -> Way | None:
@@ -157,7 +171,12 @@ def _command(target: object, _server: str | None) -> Way | None:
     async def start() -> Channel:
         from toolpost.transports.child import open_child  # noqa: PLC0415 - see the module's docstring
 
-        return await open_child(stdio)
+        try:
+            return await open_child(stdio)
+        except ConnectFailed as error:
+            if isinstance(target, str) and isinstance(error.__cause__, FileNotFoundError):
+                error.hint = f"{error.hint}; a string is a command line; other targets are {_FORMS}"
+            raise
 
     return Way(stdio.label, start)
 
@@ -170,9 +189,14 @@ def _entry(target: object, server: str | None) -> Way | None:
         return None
     config = cast("Mapping[str, JSON]", target)
     if any(key in config for key in _CONFIG_KEYS):
-        return way_to(_chosen(config, server))
+        name, entry = _chosen(config, server)
+        with _about(f"server {name!r}"):
+            return way_to(entry)
     if "url" in config:
-        return way_to(str(config["url"]))
+        way = _url(config["url"], None)
+        if way is None:
+            raise ConnectFailed(f"'url' is no address of HTTP: {config['url']!r}")
+        return way
     from toolpost.transports.command import Stdio  # noqa: PLC0415 - see the module's docstring
 
     return way_to(Stdio.of(config))
@@ -184,38 +208,57 @@ def _file(target: object, server: str | None) -> Way | None:
     path = Path(fspath(cast("PathLike[str] | str", target)))
 
     async def read() -> Channel:
+        if path.suffix == ".py":
+            hint = f"start it with Python: [sys.executable, {str(path)!r}]"
+            raise ConnectFailed(f"{path} is a script, and a path is that of an mcp.json", hint=hint)
         try:
             config = _OBJECT(await asyncio.to_thread(path.read_bytes))
         except Unfit as error:
             raise ConnectFailed(f"{path} is not the JSON of an mcp.json: {error}") from error
-        return await way_to(config, server).open()
+        with _about(str(path)):
+            way = way_to(config, server)
+        return await way.open()
 
     return Way(str(path) if server is None else f"{path}, {server}", read)
 
 
-def _chosen(config: Mapping[str, JSON], server: str | None) -> Mapping[str, JSON]:
-    """The entry of a server.
+@contextmanager
+def _about(what: str) -> Generator[None]:
+    """Names what an error is about, also inside of something that is named already."""
+    try:
+        yield
+    except ConnectFailed as error:
+        error.peer = what if error.peer is None else f"{what}, {error.peer}"
+        raise
+
+
+def _chosen(config: Mapping[str, JSON], server: str | None) -> tuple[str, Mapping[str, JSON]]:
+    """The name and the entry of a server.
 
     Raises:
         ConnectFailed: there is no such server, or none was named and there are several.
     """
     found: dict[str, Any] = {}
     for key in _CONFIG_KEYS:
-        found.update(config.get(key) or {})
+        listed: JSON = config.get(key) or {}
+        if not isinstance(listed, Mapping):
+            raise ConnectFailed(f"{key!r} is no object with a server for each name")
+        found.update(cast("Mapping[str, Any]", listed))
+    if not found:
+        raise ConnectFailed("no server is described there", hint=_EXAMPLE)
     if server is None and len(found) == 1:
         (server,) = found
-    entry = found.get(server or "")
+    if server not in found:
+        what = "there are several servers" if server is None else f"there is no server {server!r}"
+        raise ConnectFailed(what, hint=f"pass server=, one of: {', '.join(found)}")
+    entry = found[server]
     if not isinstance(entry, Mapping):
-        raise ConnectFailed(
-            f"the configuration has no server {server!r}"
-            if server
-            else "the configuration has several servers",
-            hint=f"pass server=, one of: {', '.join(found) or 'none'}",
-        )
-    return cast("Mapping[str, JSON]", entry)
+        raise ConnectFailed(f"server {server!r} is described by no object", hint=_EXAMPLE)
+    return server, cast("Mapping[str, JSON]", entry)
 
 
 ROWS: Final[tuple[Callable[[object, str | None], Way | None], ...]] = (
+    _no_class,
     _channel,
     _served,
     _url,

@@ -8,13 +8,16 @@ import asyncio
 import contextlib
 import logging
 import signal
+from collections.abc import Callable
 from functools import partial
 from typing import Final
 
+from toolpost.channel import Channel
 from toolpost.protocol.framing import MAX_LINE, Oversize
 from toolpost.server.handler import Handler
 from toolpost.server.serve import Conversation
 from toolpost.transports.stdio import own_stdio
+from toolpost.transports.watchdog import GRACE, Watchdog
 
 __all__ = ["DRAIN", "run_stdio", "serve_stdio"]
 
@@ -24,41 +27,80 @@ DRAIN: Final = 5.0
 """Seconds that requests which are being served get to finish when the server is told to stop."""
 
 
-async def serve_stdio(handler: Handler, *, max_line: int = MAX_LINE, drain: float = DRAIN) -> None:
+async def serve_stdio(
+    handler: Handler,
+    *,
+    max_line: int = MAX_LINE,
+    drain: float = DRAIN,
+    told: Callable[..., object] | None = None,
+) -> None:
     """Serve one client over our own stdin and stdout, until it closes them or we are told to stop.
 
     Args:
         handler: what serves.
         max_line: the longest message to read, in bytes. A longer request is refused.
         drain: seconds that running requests get to finish after SIGINT or SIGTERM.
+        told: called by these signals as well, at once, even if the loop is blocked.
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    told = [number for number in (signal.SIGINT, signal.SIGTERM) if _listen(loop, number, stop)]
-    async with handler.alive() as lifespan, own_stdio(max_line) as channel:
-        conversation = Conversation(handler, channel, lifespan)
-        channel.on_oversized(partial(_refuse, conversation))
-        serving = asyncio.create_task(conversation.run())
-        stopping = asyncio.create_task(stop.wait())
+    heard = [number for number in (signal.SIGINT, signal.SIGTERM) if _listen(loop, number, stop, told)]
+    conversations: list[Conversation] = []
+
+    async def serve() -> None:
+        async with handler.alive() as lifespan:
+            conversation = Conversation(handler, _Lent(channel), lifespan)
+            conversations.append(conversation)
+            channel.on_oversized(partial(_refuse, conversation))
+            await conversation.run()
+
+    # The channel comes first and goes last: what a lifespan prints must not get into the stream.
+    async with own_stdio(max_line) as channel:
+        serving = asyncio.create_task(serve())
+        ending = [asyncio.create_task(stop.wait()), asyncio.create_task(channel.ended())]
         try:
-            await asyncio.wait((serving, stopping), return_when=asyncio.FIRST_COMPLETED)
-            if not serving.done():
+            await asyncio.wait((serving, *ending), return_when=asyncio.FIRST_COMPLETED)
+            if stop.is_set():
                 handler.end_listens()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(drain):
-                        await conversation.drain()
-                serving.cancel()
+                        for conversation in conversations:
+                            await conversation.drain()
+            elif conversations:
+                await asyncio.wait((serving,))  # it reads what is there, and ends by itself
+            serving.cancel()
         finally:
-            stopping.cancel()
-            for number in told:
+            for number in heard:
                 loop.remove_signal_handler(number)
-            await asyncio.gather(serving, stopping, return_exceptions=True)
+            for task in ending:
+                task.cancel()
+            await asyncio.gather(serving, *ending, return_exceptions=True)
+    if not serving.cancelled():
+        serving.result()  # a lifespan that failed says why
 
 
-def _listen(loop: asyncio.AbstractEventLoop, number: signal.Signals, stop: asyncio.Event) -> bool:
+class _Lent:
+    """A channel that a conversation may use, but not close: the lifespan that is still to end may print."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.receive = channel.receive
+        self.send = channel.send
+
+    async def close(self) -> None:
+        """Leave it open."""
+
+
+def _listen(
+    loop: asyncio.AbstractEventLoop,
+    number: signal.Signals,
+    stop: asyncio.Event,
+    told: Callable[..., object] | None,
+) -> bool:
     """Whether a signal now sets the event; only the main thread of a Unix process can ask for that."""
     try:
         loop.add_signal_handler(number, stop.set)
+        if told is not None:
+            signal.signal(number, told)  # the loop hears of a signal whoever handles it
     except (NotImplementedError, RuntimeError, ValueError):
         return False
     return True
@@ -71,6 +113,26 @@ def _refuse(conversation: Conversation, line: Oversize) -> None:
     conversation.chore(conversation.heed(conversation.connection.broken(error)))
 
 
-def run_stdio(handler: Handler, *, max_line: int = MAX_LINE) -> None:
-    """Serve over stdin and stdout until the client has gone; the process may end then."""
-    asyncio.run(serve_stdio(handler, max_line=max_line))
+def _refuse_loop() -> None:
+    """Return if no loop is running in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError("a loop is running here: write `await server.serve_stdio()` instead of `server.run()`")
+
+
+def run_stdio(handler: Handler, *, max_line: int = MAX_LINE, grace: float = GRACE) -> None:
+    """Serve over stdin and stdout until the client has gone; the process may end then.
+
+    Args:
+        handler: what serves.
+        max_line: the longest message to read, in bytes. A longer request is refused.
+        grace: seconds after which the process is ended if a function keeps it from ending by itself.
+
+    Raises:
+        RuntimeError: a loop is running in this thread; `serve_stdio` is for those who have one.
+    """
+    _refuse_loop()
+    with Watchdog(grace) as watchdog:
+        asyncio.run(serve_stdio(handler, max_line=max_line, told=watchdog.tell))

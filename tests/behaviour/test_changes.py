@@ -77,6 +77,7 @@ async def test_many_changes_are_few_notices(link):
     assert (await client.call_tool("grown_99")).text == "grown"
 
 
+@pytest.mark.requirement("RES-15")
 @pytest.mark.parametrize("tool", ["touch", "touch_sync"])
 async def test_who_watches_a_resource_hears_when_it_changes(link, tool):
     client = await link.attended("shifting")

@@ -6,7 +6,7 @@ import pytest
 from features import lacks, needs, record
 
 from toolpost import InvalidParams, RPCError, ToolError
-from toolpost.types import AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
+from toolpost.types import UNSET, AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
 
 
 async def text_error(client, name, arguments=None) -> str:
@@ -97,15 +97,16 @@ async def test_old_peers_get_the_same_as_text(link):
     client = await link()
     assert all(tool.output_schema is None for tool in await client.list_tools())
     result = await client.call_tool("order", {"dish": "soup"})
-    assert result.data is None
-    assert result.text == '{"dish":"small soup","portions":1}'
+    assert result.structured_content is UNSET
+    assert result.data == result.text == '{"dish":"small soup","portions":1}'
 
 
 async def test_text_stays_text(link):
     client = await link()
     result = await client.call_tool("shout", {"text": "ho"})
     assert result.content == [TextContent("HO")]
-    assert result.data is None
+    assert result.structured_content is UNSET
+    assert result.data == "HO"
     assert (await client.call_tool("nothing")).is_error is False
     assert (await client.call_tool("untyped", {"kind": "text"})).text == "plain"
     assert (await client.call_tool("untyped", {"kind": "list"})).text == "[1,2]"

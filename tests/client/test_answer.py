@@ -1,16 +1,14 @@
 """What a client answers when a server asks: callbacks in, results out, capabilities declared."""
 
 import asyncio
-import threading
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from raw_server import Clock, run
 
-from toolpost.client.answer import STATE_PAUSE, Answers, run_callback
+from toolpost.client.answer import STATE_PAUSE, Answers
 from toolpost.errors import InvalidParams, RemoteProtocolError, UserRejected
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.party import Party
@@ -49,33 +47,6 @@ def answered(answers: Answers, method: str, params: Any = None, raw: Any = None)
         return await answers.answer(method, params, *([] if raw is None else [raw]))
 
     return run(main())
-
-
-# --------------------------------------------------------------------- how a callback is run
-
-
-def test_an_async_callback_runs_on_the_loop_and_a_sync_one_does_not():
-    async def on_loop(value: int) -> tuple[int, int]:
-        return value, threading.get_ident()
-
-    def in_thread(value: int) -> tuple[int, int]:
-        return value, threading.get_ident()
-
-    class Callable:
-        async def __call__(self, value: int) -> tuple[int, int]:
-            return await on_loop(value)
-
-    async def main() -> None:
-        here = threading.get_ident()
-        assert await run_callback(on_loop, 1) == (1, here)
-        assert await run_callback(partial(on_loop, 1)) == (1, here)
-        assert await run_callback(lambda value: on_loop(value), 1) == (1, here)  # noqa: PLW0108 - it is the case
-        assert await run_callback(Callable(), 1) == (1, here)
-        value, there = await run_callback(in_thread, 1)
-        assert value == 1
-        assert there != here
-
-    run(main())
 
 
 # --------------------------------------------------------------------- what is declared
@@ -188,7 +159,7 @@ def test_a_user_who_does_not_want_the_model_asked_is_a_rejection():
 
 @pytest.mark.parametrize("said", [7, ["text"], {"role": "assistant"}])
 def test_a_sampling_callback_that_returns_nonsense_is_told_so(said):
-    with pytest.raises(TypeError, match="on_sampling returned"):
+    with pytest.raises(TypeError, match=r"on_sampling returned .* may return a text, .* or None to refuse"):
         answered(Answers(sampling=lambda _: said), "sampling/createMessage", QUESTION)
 
 
@@ -240,7 +211,9 @@ def test_what_a_user_answered_may_be_told_in_short(value, action, content):
 
 
 def test_an_elicitation_callback_that_returns_nonsense_is_told_so():
-    with pytest.raises(TypeError, match="on_elicitation returned a str"):
+    with pytest.raises(
+        TypeError, match=r"on_elicitation returned a str; it may return a dict .* an ElicitResult$"
+    ):
         answered(Answers(elicitation=lambda _: "yes"), "elicitation/create", FORM)  # type: ignore[arg-type] - it is the case
 
 

@@ -2,16 +2,23 @@
 
 import asyncio
 import contextlib
+import inspect
 import math
-from dataclasses import dataclass
+import pydoc
+from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
 import pytest
-from raw_server import Asked, Clock, RawServer, run
+from raw_server import ALL, Asked, Clock, RawServer, run
 
 from toolpost.client.client import Client
 from toolpost.client.lane import MAX_WAITING
+from toolpost.client.link import CLOSE_PATIENCE
+from toolpost.client.results import ToolResult
+from toolpost.client.stats import Stats
+from toolpost.connect import Served
 from toolpost.errors import (
+    ChannelClosed,
     InternalError,
     InvalidParams,
     LocalProtocolError,
@@ -25,6 +32,7 @@ from toolpost.errors import (
 )
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.methods import DATES, Row
+from toolpost.server.app import Server
 from toolpost.types import (
     UNSET,
     AskParams,
@@ -107,6 +115,69 @@ def test_data_may_have_a_type(date):
     run(main())
 
 
+@every_revision
+@pytest.mark.parametrize(
+    ("value", "kind"), [([1], list[int]), (5, int), (None, int | None), ({"a": 1}, dict[str, int])]
+)
+def test_data_is_the_same_in_every_revision(date, value, kind):
+    server = Server("s")
+
+    def give() -> Any:
+        return value
+
+    give.__annotations__["return"] = kind
+    server.tool(give)
+
+    async def main() -> None:
+        async with Client(server, revision=date) as client:
+            result = await client.call_tool("give")
+            if result.structured_content is UNSET:  # an older peer, which gets the same as text
+                assert date in DATES[:2]
+                assert result.data == result.text
+            else:
+                assert result.data == value
+            assert (await client.call_tool("give", result_type=kind)).data == value
+            await client.list_tools()  # from here on it is validated, in the shape in which it came
+            assert (await client.call_tool("give", result_type=kind)).data == value
+
+    run(main())
+
+
+@every_revision
+def test_the_data_of_a_tool_that_returns_text_is_the_text(date):
+    server = Server("s")
+
+    @server.tool
+    def shout() -> str:  # pyright: ignore[reportUnusedFunction] - the server has it
+        return "HO"
+
+    async def main() -> None:
+        async with Client(server, revision=date) as client:
+            assert (await client.call_tool("shout")).data == "HO"
+            assert (await client.call_tool("shout", result_type=str)).data == "HO"
+
+    run(main())
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_what_fastmcp_wraps_is_unwrapped_once_its_schema_is_known(listed):
+    schema = {"type": "object", "x-fastmcp-wrap-result": True}
+
+    async def tools(_: Asked) -> Result:
+        return ListToolsResult(tools=[Tool("t", {"type": "object"}, output_schema=schema)])
+
+    async def call(_: Asked) -> Result:
+        return CallToolResult(content=[], structured_content={"result": 5})
+
+    async def main() -> None:
+        async with Client(RawServer({"tools/call": call, "tools/list": tools})) as client:
+            if listed:
+                await client.list_tools()
+            assert (await client.call_tool("t")).data == (5 if listed else {"result": 5})
+
+    run(main())
+
+
 @pytest.mark.requirement("TOOL-18")
 @pytest.mark.parametrize(
     ("content", "text"), [([TextContent("no"), TextContent("way")], "no\nway"), ([], "tool 't' failed")]
@@ -122,6 +193,26 @@ def test_a_tool_that_fails_is_an_exception_unless_that_is_not_wanted(content, te
             result = await client.call_tool("t", raise_on_error=False)
             assert result.is_error
             assert result.content == content
+
+    run(main())
+
+
+def test_people_who_debug_a_tool_learn_where_its_server_wrote():
+    async def fail(_: Asked) -> Result:
+        return CallToolResult(content=[TextContent("its log tells why")], is_error=True)
+
+    class Chatty(Served):
+        unheard: str | None = "it goes to the logger"
+
+    async def main() -> None:
+        channel = Chatty(RawServer({"tools/call": fail}))
+        async with Client(channel) as client:
+            for notes in (["it goes to the logger"], []):
+                with pytest.raises(ToolError) as caught:
+                    await client.call_tool("t")
+                assert str(caught.value) == "its log tells why"  # models read it
+                assert getattr(caught.value, "__notes__", []) == notes
+                channel.unheard = None
 
     run(main())
 
@@ -321,6 +412,103 @@ def test_the_log_of_the_server_is_heard_from_the_level_on_that_was_set(date):
             assert [(line.level, line.data) for line in heard] == [("info", "INFO"), ("warning", "WARNING")]
 
     run(main())
+
+
+@pytest.mark.requirement("LOG-6", "LOG-7")
+def test_whoever_listens_hears_the_log_without_asking_for_it():
+    async def call(asked: Asked) -> Result:
+        for level in ("debug", "info", "warning"):
+            await asked.log(level, level)
+        return await said(asked)
+
+    async def main() -> None:
+        heard: list[Any] = []
+
+        async def on_log(line: LogParams) -> None:
+            heard.append(line.data)
+
+        client = Client(RawServer({"tools/call": call}), revision=STATELESS, on_log=on_log)
+        for _ in range(2):  # what was set is forgotten when it connects anew
+            async with client:
+                await client.call_tool("t")
+                await client.set_log_level("warning")
+                await client.call_tool("t")
+            assert heard == ["info", "warning", "warning"]
+            heard.clear()
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("on_log", "capabilities"), [(None, ALL), (list[LogParams]().append, ServerCapabilities(tools=ALL.tools))]
+)
+def test_no_log_is_asked_for_that_nobody_hears_or_nobody_tells(on_log, capabilities):
+    async def call(asked: Asked) -> Result:
+        assert asked.incoming.peer.log_level is None
+        return await said(asked)
+
+    async def main() -> None:
+        server = RawServer({"tools/call": call}, capabilities=capabilities)
+        async with Client(server, revision=STATELESS, on_log=on_log) as client:
+            await client.call_tool("t")
+
+    run(main())
+
+
+# --------------------------------------------------------------------- what is left at the end
+
+
+async def chatter(asked: Asked) -> Result:
+    for number in range(20):
+        await asked.log("info", number)
+    return await said(asked)
+
+
+@every_revision
+def test_what_arrived_before_the_client_closes_is_heard(date):
+    heard: list[Any] = []
+
+    def on_log(line: LogParams) -> None:  # in a thread, so that none of it is heard at once
+        heard.append(line.data)
+
+    async def main() -> None:
+        async with Client(RawServer({"tools/call": chatter}), revision=date, on_log=on_log) as client:
+            await client.call_tool("t")
+
+    run(main())
+    assert heard == list(range(20))
+
+
+def test_a_callback_that_takes_too_long_does_not_hold_up_closing():
+    async def main() -> None:
+        heard: list[Any] = []
+
+        async def on_log(line: LogParams) -> None:
+            heard.append(line.data)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+        async with Client(RawServer({"tools/call": chatter}), on_log=on_log) as client:
+            await client.call_tool("t")
+        assert heard == [0]  # and nothing that waited behind it
+        assert asyncio.get_running_loop().time() == CLOSE_PATIENCE
+
+    run(main(), Clock)
+
+
+def test_a_callback_that_closes_the_client_does_not_wait_for_itself():
+    async def main() -> None:
+        async def on_log(_: LogParams) -> None:
+            await asyncio.create_task(client.close())
+
+        client = Client(RawServer({"tools/call": chatter}), on_log=on_log)
+        await client.connect()
+        with contextlib.suppress(ChannelClosed):
+            await client.call_tool("t")
+        await client.close()
+        assert asyncio.get_running_loop().time() == 0
+
+    run(main(), Clock)
 
 
 def test_a_level_that_does_not_exist_fails_at_once():
@@ -800,3 +988,31 @@ def test_what_was_not_declared_is_refused(date):
             assert client.stats.discarded == {"refused message": 1}
 
     run(main())
+
+
+# --------------------------------------------------------------------- what a client says of itself
+
+
+def test_a_client_tells_whose_it_is_and_whether_it_is_connected():
+    async def main() -> None:
+        client = Client(RawServer(), revision=STATELESS)
+        assert repr(client) == "<Client of RawServer: not connected>"
+        async with client:
+            assert repr(client) == f"<Client of RawServer: connected, {STATELESS}>"
+        assert repr(client) == "<Client of RawServer: not connected>"
+
+    run(main())
+
+
+def test_help_tells_of_the_numbers_and_of_what_each_counts():
+    assert "stats" in pydoc.plain(pydoc.render_doc(Client))
+    told = inspect.getdoc(Stats)
+    assert told is not None
+    assert [field.name for field in fields(Stats) if f"\n    {field.name}: " not in told] == []
+
+
+def test_help_tells_what_is_in_a_result():
+    told = inspect.getdoc(ToolResult)
+    assert told is not None
+    names = [*(field.name for field in fields(ToolResult)), "text"]
+    assert [name for name in names if f"\n    {name}: " not in told] == []

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -92,22 +93,85 @@ def test_a_command_that_does_not_exist_is_an_error():
     run(main())
 
 
+def test_a_string_that_is_no_program_is_told_what_else_there_is():
+    async def main() -> None:
+        with pytest.raises(ConnectFailed) as caught:
+            await Client("nonsense").connect()
+        text = str(caught.value)
+        assert text.startswith("nonsense: there is no program 'nonsense' (install it")
+        assert "a string is a command line; other targets are a command as a list, a Stdio, a server" in text
+        with pytest.raises(ConnectFailed) as caught:
+            await Client(["nonsense"]).connect()
+        assert "a string is" not in str(caught.value)
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", [str, Path, lambda name: [name]])
+def test_a_script_is_no_program(kind):
+    async def main() -> None:
+        with pytest.raises(ConnectFailed, match=r"with Python: \[sys\.executable, 'hello2\.py'\]"):
+            await Client(kind("hello2.py")).connect()
+
+    run(main())
+
+
+@pytest.mark.parametrize("code", ["", "print('hello')"])
+def test_a_script_that_forgets_to_serve_is_reminded(code):
+    async def main() -> None:
+        target = Stdio(sys.executable, ["-c", code], name="hello")
+        with pytest.raises(ConnectFailed) as caught:
+            await Client(target).connect()
+        assert str(caught.value) == (
+            "hello: no conversation came about: the server process exited with code 0; it wrote nothing to "
+            "stderr (does the script call `server.run()`?)"
+        )
+
+    run(main())
+
+
+def test_a_script_that_dies_is_named_once(tmp_path):
+    script = tmp_path / "dies.py"
+    script.write_text("raise SystemExit('no table')")
+
+    async def main() -> None:
+        with pytest.raises(ConnectFailed) as caught:
+            await Client(Stdio(sys.executable, [str(script)], name="python dies.py")).connect()
+        assert str(caught.value) == (
+            "python dies.py: no conversation came about: the server process exited with code 1; "
+            "its last lines on stderr:\n    no table"
+        )
+        entry = {"command": sys.executable, "args": [str(script)]}
+        config = tmp_path / "mcp.json"
+        config.write_text(json.dumps({"mcpServers": {"one": entry}}))
+        with pytest.raises(ConnectFailed) as caught:
+            await Client(config).connect()
+        label = Stdio.of(entry).label
+        assert str(caught.value).startswith(f"{config}: no conversation came about: {label}: the server")
+
+    run(main())
+
+
 # --------------------------------------------------------------------- mcp.json
 
 
 @pytest.mark.parametrize(
     ("text", "options", "error"),
     [
-        (None, {}, "cannot be reached"),
-        ("{", {}, "is not the JSON of an mcp.json"),
-        ("[]", {}, "is not the JSON of an mcp.json"),
-        ('{"mcpServers": {}}', {}, "pass server=, one of: none"),
-        ('{"mcpServers": {"a": {}, "b": {}}}', {}, "pass server=, one of: a, b"),
-        ('{"mcpServers": {"a": {}, "b": {}}}', {"server": "c"}, "has no server 'c'"),
-        ('{"mcpServers": {"a": 7}}', {}, "has no server 'a'"),
-        ('{"mcpServers": null, "servers": {"a": {"args": []}}}', {}, "describes no command"),
+        (None, {}, "^PATH: it cannot be reached"),
+        ("{", {}, "^PATH is not the JSON of an mcp.json"),
+        ("[]", {}, "^PATH is not the JSON of an mcp.json"),
+        ("{}", {}, '^PATH: this entry describes no command.* {"command": "…"}'),
+        ('{"mcpServers": {}}', {}, '^PATH: no server is described there .*"mcpServers": {"name": {"command"'),
+        ('{"mcpServers": [1]}', {}, "^PATH: 'mcpServers' is no object"),
+        ('{"servers": 5}', {}, "^PATH: 'servers' is no object"),
+        ('{"mcpServers": {"a": {}, "b": {}}}', {}, "^PATH: there are several servers .* one of: a, b"),
+        ('{"mcpServers": {"a": {}}}', {"server": "c"}, "^PATH: there is no server 'c' .* one of: a"),
+        ('{"mcpServers": {"a": 7}}', {}, "^PATH: server 'a' is described by no object"),
+        ('{"mcpServers": null, "servers": {"a": {"args": []}}}', {}, "^PATH, server 'a': .* no command"),
+        ('{"mcpServers": {"a": {"url": 5}}}', {}, "^PATH, server 'a': 'url' is no address of HTTP: 5"),
+        ('{"mcpServers": {"a": {"url": "ftp://a"}}}', {}, "^PATH, server 'a': 'url' is no address of HTTP"),
         ('{"mcpServers": {"a": {"url": "https://a.example"}}}', {}, "HTTP has not landed yet"),
-        ("{}", {}, "describes no command"),
     ],
 )
 def test_a_configuration_that_cannot_be_used_says_why(text, options, error, tmp_path):
@@ -116,7 +180,7 @@ def test_a_configuration_that_cannot_be_used_says_why(text, options, error, tmp_
         path.write_text(text)
 
     async def main() -> None:
-        with pytest.raises(ConnectFailed, match=error):
+        with pytest.raises(ConnectFailed, match=error.replace("PATH", re.escape(str(path)))):
             await Client(path, **options).connect()
 
     run(main())
@@ -139,6 +203,13 @@ def test_a_url_is_understood_and_refused(target):
 @pytest.mark.parametrize("target", [None, 7, object()])
 def test_nonsense_fails_when_the_client_is_made(target):
     with pytest.raises(TypeError, match="is nothing to connect to: give a command as a list"):
+        Client(target)
+
+
+@pytest.mark.parametrize("target", [RawServer, ScriptedChannel, Stdio, str])
+def test_a_class_is_nobody_to_talk_to(target):
+    name = target.__name__
+    with pytest.raises(TypeError, match=rf"^{name} is a class: .* as in {name}\(…\)"):
         Client(target)
 
 

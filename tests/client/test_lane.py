@@ -2,7 +2,9 @@
 
 import asyncio
 from functools import partial
+from typing import Any
 
+import pytest
 from raw_server import run
 
 from toolpost.client.lane import Lane
@@ -28,13 +30,17 @@ def test_work_is_done_in_order_one_piece_at_a_time():
     run(main())
 
 
-def test_a_failure_is_logged_and_the_next_piece_is_done(caplog):
+@pytest.mark.parametrize(
+    "error",
+    [LookupError("oops"), SystemExit("oops"), KeyboardInterrupt("oops"), asyncio.CancelledError("oops")],
+)
+def test_a_failure_is_logged_and_the_next_piece_is_done(error, caplog):
     async def main() -> None:
         lane = Lane(asyncio.create_task)
         done: list[int] = []
 
         async def fail() -> None:
-            raise LookupError("oops")
+            raise error
 
         async def work() -> None:
             done.append(1)
@@ -105,3 +111,69 @@ def test_a_lane_whose_task_is_cancelled_before_it_began_is_idle():
         await lane.idle()
 
     run(main())
+
+
+def test_work_knows_that_it_is_work_also_in_its_threads_and_tasks():
+    async def main() -> None:
+        lane, other = Lane(asyncio.create_task), Lane(asyncio.create_task)
+        seen: list[tuple[bool, bool]] = []
+        loop = asyncio.get_running_loop()
+
+        async def look() -> None:
+            seen.append((lane.busy_with_us, other.busy_with_us))
+
+        def in_a_thread() -> None:
+            asyncio.run_coroutine_threadsafe(look(), loop).result()
+
+        async def work() -> None:
+            await look()
+            await asyncio.create_task(look())
+            await asyncio.to_thread(in_a_thread)
+
+        lane.put(work)
+        await lane.idle()
+        assert seen == [(True, False)] * 3
+        assert not lane.busy_with_us
+
+    run(main())
+
+
+def test_a_lane_whose_task_is_cancelled_ends_at_once():
+    async def main() -> None:
+        tasks: list[asyncio.Task[None]] = []
+        done: list[int] = []
+        begun = asyncio.Event()
+
+        def spawn(work):
+            tasks.append(asyncio.create_task(work))
+            return tasks[-1]
+
+        async def first() -> None:
+            begun.set()
+            await asyncio.Event().wait()
+
+        async def second() -> None:
+            done.append(2)
+
+        lane = Lane(spawn)
+        lane.put(first)
+        lane.put(second)
+        await begun.wait()
+        tasks[0].cancel()
+        await lane.idle()
+        assert tasks[0].cancelled()
+        assert done == []
+
+    run(main())
+
+
+def test_a_lane_that_is_thrown_away_at_work_goes_quietly():
+    tasks: list[Any] = []
+    lane = Lane(tasks.append)  # type: ignore[arg-type] - nobody looks at the task
+
+    async def work() -> None:
+        await asyncio.sleep(0)
+
+    lane.put(work)
+    tasks[0].send(None)
+    tasks[0].close()

@@ -213,12 +213,12 @@ def test_a_request_that_takes_too_long_is_given_up_and_the_server_told(revision)
 def test_a_request_that_could_not_even_be_sent_in_time_may_be_sent_again():
     async def main() -> None:
         async with Harness() as it:
-            it.channel.stalled.clear()
+            it.channel.flows.clear()
             with pytest.raises(RequestTimeout) as caught:
                 await it.start(timeout=60.0)
             assert not caught.value.sent
             assert caught.value.retry_safe
-            it.channel.stalled.set()
+            it.channel.flows.set()
             await turns()
             assert it.channel.raw == []  # the server never heard of it, so there is nothing to cancel
 
@@ -462,6 +462,14 @@ async def cancels_itself(_: Incoming) -> Result:
     raise asyncio.CancelledError
 
 
+async def exits(_: Incoming) -> Result:
+    raise SystemExit(3)
+
+
+async def interrupts(_: Incoming) -> Result:
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize(
     ("answer", "code", "message"),
     [
@@ -469,6 +477,8 @@ async def cancels_itself(_: Incoming) -> Result:
         (fails, -32603, "Internal error: the client failed to answer roots/list"),
         (wrong_type, -32603, "Internal error: the client failed to answer roots/list"),
         (cancels_itself, -32603, "Internal error: the client failed to answer roots/list"),
+        (exits, -32603, "Internal error: the client failed to answer roots/list"),
+        (interrupts, -32603, "Internal error: the client failed to answer roots/list"),
     ],
 )
 @pytest.mark.requirement("ROOT-4")
@@ -515,13 +525,13 @@ def test_a_cancellation_that_comes_after_the_answer_was_made_changes_nothing():
             return Result()
 
         async with Harness(answer=answer) as it:
-            it.channel.stalled.clear()
+            it.channel.flows.clear()
             it.channel.feed(ask())
             await turns()
             params = {"requestId": 7}
             it.channel.feed({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
             await turns()
-            it.channel.stalled.set()
+            it.channel.flows.set()
             assert (await it.channel.next_sent())["id"] == 7
             assert it.stats.discarded == {"cancellation of no request in flight": 1}
 
@@ -625,7 +635,7 @@ def test_a_stateless_client_answers_nothing():
 def test_a_server_that_does_not_read_cannot_fill_the_memory():
     async def main() -> None:
         async with Harness() as it:
-            it.channel.stalled.clear()
+            it.channel.flows.clear()
             it.channel.feed(*(ask(number, "no/such") for number in range(MAX_WAITING + 3)))
             await turns()
             assert it.stats.discarded["answer to a peer that does not read"] == 3
@@ -765,6 +775,21 @@ def test_closing_goes_on_when_its_caller_is_cancelled():
     run(main())
 
 
+def test_a_loop_that_ends_while_callbacks_are_waited_for_closes_the_channel():
+    async def main() -> None:
+        it = Harness()
+        it.link.lane.put(asyncio.Event().wait)
+        closing = asyncio.create_task(it.link.close())
+        await turns()
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.wait([closing, *rest])
+        assert it.channel.closed
+
+    run(main())
+
+
 def test_a_channel_that_cannot_be_closed_in_order_is_logged(caplog):
     async def main() -> None:
         async def close() -> None:
@@ -816,6 +841,22 @@ def test_a_callback_that_refuses_to_end_does_not_hold_up_closing(caplog):
 
     run(main(), Clock)
     assert "go on although the client was closed" in caplog.text
+
+
+@pytest.mark.parametrize(("data", "kind"), [("{}", "str"), (None, "NoneType"), ({}, "dict")])
+def test_a_channel_that_does_not_receive_bytes_is_told_what_is_wrong(data, kind, caplog):
+    async def main() -> None:
+        async def receive() -> Any:
+            return data
+
+        it = Harness()
+        it.channel.receive = receive
+        with pytest.raises(ChannelClosed, match=rf"ScriptedChannel\.receive\(\) returned a {kind}; .* bytes"):
+            await it.link.request("tools/list")
+        await it.link.close()
+
+    run(main())
+    assert "is bytes" in caplog.text
 
 
 def test_a_link_without_a_name_tag_has_no_name():

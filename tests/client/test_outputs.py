@@ -133,6 +133,17 @@ def test_what_is_not_known_is_not_checked():
     assert known.check("t") is None
 
 
+@pytest.mark.parametrize(
+    ("schema", "wraps"),
+    [({**NUMBER, "x-fastmcp-wrap-result": True}, True), ({"x-fastmcp-wrap-result": 1}, False), (None, False)],
+)
+def test_a_schema_may_say_that_the_value_is_wrapped(schema, wraps):
+    known = outputs(schema)
+    assert known.wraps("t") is wraps
+    known.forget()
+    assert not known.wraps("t")
+
+
 def test_without_the_extra_results_pass_and_are_counted(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     stats = Stats()

@@ -102,6 +102,9 @@ def test_a_type_that_nobody_can_make_is_our_fault():
         ("[1, 2]", list[int], [1, 2]),
         ("plain", str, "plain"),
         ("null", type(None), None),
+        ("5", str | None, "5"),
+        ("plain", str | None, "plain"),
+        ("plain", Any, "plain"),
     ],
 )
 def test_without_structured_content_typed_data_is_read_from_the_text(text, kind, value):
@@ -113,6 +116,71 @@ def test_text_that_is_no_json_is_not_of_the_type():
         tool_result("t", CallToolResult(content=[TextContent("about five")]), int)
 
 
+@pytest.mark.parametrize(
+    ("content", "data"),
+    [
+        ([TextContent("words")], "words"),
+        ([TextContent("5")], "5"),  # nobody said that it is JSON
+        ([TextContent("")], ""),
+        ([ImageContent("aGk=", "image/png")], None),
+        ([], None),
+    ],
+)
+def test_without_structured_content_the_text_is_the_data(content, data):
+    assert tool_result("t", CallToolResult(content=content), None).data == data
+
+
+def test_nothing_said_is_none():
+    optional: Any = str | None
+    assert tool_result("t", CallToolResult(content=[]), optional).data is None
+    with pytest.raises(RemoteProtocolError, match="is not a int"):
+        tool_result("t", CallToolResult(content=[]), int)
+
+
+MARKED = [{"toolpost/wrapped": True}, {"fastmcp": {"wrap_result": True}}]
+UNMARKED = [None, {}, {"toolpost/wrapped": False}, {"fastmcp": {}}, {"fastmcp": True}, {"fastmcp": None}]
+
+
+def wrapping(structured: Any, meta: dict[str, Any] | None) -> CallToolResult:
+    return CallToolResult(content=[], structured_content=structured, meta=meta)
+
+
+@pytest.mark.parametrize("meta", MARKED)
+@pytest.mark.parametrize("value", [[1], 5, "five", None, {"a": 1}, {"result": 1}])
+@pytest.mark.parametrize("kind", [None, Any])
+def test_a_value_is_taken_out_of_its_object_where_that_is_marked(meta, value, kind):
+    result = tool_result("t", wrapping({"result": value}, meta), kind)
+    assert result.data == value
+    assert result.structured_content == {"result": value}
+
+
+@pytest.mark.parametrize("meta", MARKED)
+@pytest.mark.parametrize("value", [{"a": 1}, {"result": 1, "a": 1}, {}, [1], "result"])
+def test_a_mark_on_something_else_means_nothing(meta, value):
+    assert tool_result("t", wrapping(value, meta), None).data == value
+
+
+@pytest.mark.parametrize("meta", UNMARKED)
+def test_an_object_without_a_mark_stays_what_it_is(meta):
+    result = wrapping({"result": [1]}, meta)
+    assert tool_result("t", result, None).data == {"result": [1]}
+    assert tool_result("t", result, dict).data == {"result": [1]}
+    assert tool_result("t", result, None, wrapped=True).data == [1]  # the output schema said so
+
+
+def test_a_type_that_does_not_fit_the_object_may_fit_its_only_member():
+    assert tool_result("t", wrapping({"result": [1]}, None), list[int]).data == [1]
+    with pytest.raises(RemoteProtocolError, match=r"is not a list: .*at `\$\[0\]`"):
+        tool_result("t", wrapping({"result": ["a"]}, None), list[int])
+    with pytest.raises(RemoteProtocolError, match="got `object`"):
+        tool_result("t", wrapping({"result": [1], "more": 2}, None), list[int])
+
+
+def test_a_text_that_is_structured_is_not_looked_into():
+    with pytest.raises(RemoteProtocolError, match="is not a int"):
+        tool_result("t", CallToolResult(content=[], structured_content="5"), int)
+
+
 def test_an_error_has_no_typed_data():
     result = tool_result("t", CallToolResult(content=[TextContent("no")], is_error=True), int)
     assert result.is_error
@@ -122,8 +190,7 @@ def test_an_error_has_no_typed_data():
 def test_text_is_the_text_blocks():
     blocks: list[Any] = [TextContent("a"), ImageContent("aGk=", "image/png"), TextContent("b")]
     result = tool_result("t", CallToolResult(content=blocks), None)
-    assert result.text == "a\nb"
-    assert result.data is None
+    assert result.text == result.data == "a\nb"
     assert result.structured_content is UNSET
     assert not result.is_error
     assert (result.content, result.meta, result.raw) == (blocks, None, None)

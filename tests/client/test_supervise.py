@@ -231,3 +231,64 @@ def test_a_closed_client_forgets_what_belonged_to_its_connection():
         assert levels == [None, "info", None, None]
 
     run(main())
+
+
+def test_a_client_whose_server_has_gone_says_how_to_open_it_again():
+    async def main() -> None:
+        server = RawServer()
+        client = Client(server)
+        await client.connect()
+        await server.channel.close()
+        async with asyncio.timeout(10):
+            while client.connected:  # noqa: ASYNC110 - until the reader has heard of it
+                await asyncio.sleep(0)
+        with pytest.raises(ChannelClosed, match=r"\(`connect\(\)` opens it again\)$"):
+            await client.ping()
+        await client.connect()
+        await client.ping()
+        await client.close()
+
+    run(main())
+
+
+def test_an_attempt_that_is_closed_before_it_began_is_not_the_last():
+    async def main() -> None:
+        client = Client(RawServer())
+        attempt = asyncio.create_task(client.connect())
+        await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(ChannelClosed, match="closed while it connected"):
+            await attempt
+        for _ in range(2):
+            await client.connect()
+            await client.ping()
+            await client.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_a_connection_whose_loop_has_ended_is_no_connection(told):
+    def end() -> None:
+        asyncio.run(client.connect())
+        if not told:  # as with a loop that was closed without cancelling its tasks
+            link = client._talk._supervisor._link
+            assert link is not None
+            link.ended = None
+
+    client = Client(RawServer())
+
+    async def main() -> None:
+        assert not client.connected
+        with pytest.raises(ChannelClosed):
+            await client.ping()
+        await client.connect()
+        await client.ping()
+        await client.close()
+
+    for _ in range(2):
+        end()
+        run(main())
+    end()
+    asyncio.run(client.close())
+    assert not client.connected

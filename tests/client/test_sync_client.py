@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import signal
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -18,8 +19,11 @@ from toolpost.protocol.methods import DATES
 from toolpost.types import (
     CallToolResult,
     CreateMessageParams,
+    InputRequest,
+    InputRequiredResult,
     ListToolsResult,
     ProgressParams,
+    Raw,
     Result,
     TextContent,
     Tool,
@@ -112,7 +116,8 @@ def test_a_connection_that_fails_leaves_nothing():
     client = SyncClient("https://mcp.example.com")
     with pytest.raises(ConnectFailed):
         client.connect()
-    assert client._loop is None
+    assert client._home is not None
+    assert not client._home.thread.is_alive()
 
 
 def test_several_threads_share_a_client():
@@ -238,3 +243,88 @@ def test_two_threads_may_close_at_once():
         for closing in [pool.submit(client.close) for _ in range(4)]:
             closing.result(10)
     assert not client.connected
+
+
+async def asks(asked: Asked) -> Result:
+    await asked.log("info", "hello")
+    await asked.ask("sampling/createMessage", CreateMessageParams(messages=[], max_tokens=1))
+    raise AssertionError
+
+
+def exits(_: object) -> None:
+    sys.exit(3)
+
+
+async def exits_on_the_loop(_: object) -> None:
+    sys.exit(3)
+
+
+@pytest.mark.parametrize("callback", [exits, exits_on_the_loop])
+def test_a_callback_that_wants_to_exit_costs_one_answer_and_not_the_client(callback, caplog):
+    server = RawServer({"tools/call": asks})
+    with SyncClient(server, revision=SESSION, timeout=10, on_sampling=callback, on_log=callback) as client:
+        for _ in range(2):
+            with pytest.raises(MCPError, match="failed to answer"):
+                client.call_tool("t")
+        client.ping()
+    assert "a callback failed" in caplog.text
+
+
+@pytest.mark.parametrize("callback", [exits, exits_on_the_loop])
+def test_a_callback_that_answers_inside_a_call_exits_from_the_call(callback):
+    async def wants(_: Asked) -> Result:
+        params = Raw(b'{"messages":[],"maxTokens":1}')
+        return InputRequiredResult(input_requests={"a": InputRequest("sampling/createMessage", params)})
+
+    with SyncClient(RawServer({"tools/call": wants}), on_sampling=callback) as client:
+        for _ in range(2):
+            with pytest.raises(SystemExit):
+                client.call_tool("t")
+        client.ping()
+
+
+def test_threads_may_connect_and_close_as_they_like():
+    client = SyncClient(RawServer())
+    failures: list[BaseException] = []
+
+    def again_and_again(act: Any) -> None:
+        for _ in range(50):
+            try:
+                act()
+            except ChannelClosed:
+                pass  # somebody else has closed it
+            except BaseException as error:  # noqa: BLE001 - to be looked at in the test's own thread
+                failures.append(error)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(again_and_again, [client.connect, client.close, client.connect, client.ping]))
+    assert failures == []
+    for _ in range(2):
+        client.close()
+        client.connect()
+        client.ping()
+    client.close()
+
+
+def test_a_thread_that_fails_to_connect_leaves_the_others_alone():
+    gate = threading.Event()
+
+    class Slow(RawServer):
+        async def serve(self, channel: Channel) -> None:
+            begun.set()
+            while not gate.is_set():  # noqa: ASYNC110 - it is set by another thread
+                await asyncio.sleep(0)
+            await super().serve(channel)
+
+    begun = threading.Event()
+    client = SyncClient(Slow())
+    with ThreadPoolExecutor(1) as pool:
+        connecting = pool.submit(client.connect)
+        assert begun.wait(10)
+        with client._lock:
+            client._connecting += 1  # as if we had begun, and were interrupted
+        client._give_up()
+        gate.set()
+        assert connecting.result(10) is client
+    client.ping()
+    client.close()

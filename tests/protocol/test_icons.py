@@ -113,3 +113,16 @@ def test_whatever_a_server_says_only_two_schemes_pass(src, mime_type):
     for icon in safe_icons([Icon(src, mime_type=mime_type, sizes=[src], theme=src)]):
         assert icon.src.lower().startswith(("https://", "data:image/"))
         assert not set(icon.src) & set(" \t\r\n\x00")
+
+
+@pytest.mark.parametrize("icons", ["https://example.com/a.png", Icon(SAFE[0])])
+def test_one_icon_is_no_list(icons):
+    with pytest.raises(TypeError, match="icons has to be a list, also when there is only one"):
+        check_icons(icons)
+
+
+@pytest.mark.parametrize("icon", [SAFE[0], {"src": SAFE[0]}, None])
+def test_what_is_no_icon_is_named(icon):
+    with pytest.raises(TypeError, match=r"icons has to be a list of Icon objects, .*, not of") as refused:
+        check_icons([Icon(SAFE[0]), icon])
+    assert repr(icon) in str(refused.value)

@@ -42,7 +42,7 @@ class Typed(Generic[T]):
     pass
 
 
-CONTEXTS = (Context, Typed)
+CONTEXTS = (Context,)
 
 
 def call(bound: Bound, value: Any, context: Any = None, **extra: Any) -> Any:
@@ -352,9 +352,17 @@ def test_an_unset_default_is_one():
 
 
 @pytest.mark.parametrize(
-    "kind", [Context, Special, Context | None, Annotated[Context | None, "x"], Typed, Typed[int]]
+    ("kind", "of"),
+    [
+        (Context, Context),
+        (Special, Context),
+        (Context | None, Context),
+        (Annotated[Context | None, "x"], Context),
+        (Typed, Typed),
+        (Typed[int], Typed),
+    ],
 )
-def test_the_context_goes_to_the_parameter_of_its_type(kind):
+def test_the_context_goes_to_the_parameter_of_its_type(kind, of):
     def first(it, a: int, b: int = 2):
         return it, a, b
 
@@ -366,11 +374,130 @@ def test_the_context_goes_to_the_parameter_of_its_type(kind):
 
     for fn in (first, last, only_position):
         fn.__annotations__ |= {"it": kind}
-        bound = bind(fn, context_types=CONTEXTS)
+        bound = bind(fn, context_types=(of,))
         assert bound.context == "it"
         assert "it" not in bound.input_schema["properties"]
         assert call(bound, {"a": 1}, "context") == ("context", 1, 2)
         assert "'it': not known" in problems(bound, {"a": 1, "it": 1})[0]
+
+
+async def later(ctx: Context):
+    return ctx
+
+
+async def later_but_typed(ctx: Typed[int] | None):
+    return ctx
+
+
+def now(ctx: Typed[int]):
+    return ctx
+
+
+def now_but_untyped(ctx: "Context"):
+    return ctx
+
+
+def either(ctx: Context | Typed[int]):
+    return ctx
+
+
+def test_a_function_gets_the_context_that_its_editor_shows():
+    for fn in (later, now, either):
+        assert bind(fn, context_types=(Context, Typed)).context == "ctx"
+
+
+@pytest.mark.parametrize(
+    ("fn", "said"),
+    [
+        (
+            later_but_typed,
+            "parameter `ctx`: an async function gets a Context, not a .*annotate it as Context",
+        ),
+        (now_but_untyped, "a function that is not async gets a Typed, not a Context .annotate it as Typed"),
+    ],
+)
+def test_a_context_of_the_other_kind_is_refused(fn, said):
+    with pytest.raises(SignatureError, match=said):
+        bind(fn, context_types=(Context, Typed))
+
+
+# --------------------------------------------------------------------- what would fail at every call
+
+
+@pytest.mark.parametrize(
+    ("kind", "default", "said"),
+    [
+        (int, "a", "`fn`: parameter `x`: the default 'a' does not fit: expected an integer, got a string"),
+        (int, "5", "does not fit: expected an integer"),
+        (int, 1.5, "does not fit: expected an integer"),
+        (str, 5, "does not fit: expected a string, got an integer"),
+        (bool, 0, "does not fit: expected a boolean"),
+        (Literal["a"], "b", "the default 'b' does not fit"),
+        (Annotated[int, at.Ge(1)], 0, "the default 0 does not fit"),
+        (list[str], "x" * 500, "the default 'x+… does not fit: expected an array"),
+        (pydantic.PositiveInt, -1, "the default -1 does not fit"),
+        (Annotated[int, pydantic.Field(default="a")], UNSET, "the default 'a' does not fit"),
+    ],
+)
+def test_a_default_that_does_not_fit_is_refused(kind, default, said):
+    def fn(x):
+        return x
+
+    fn.__annotations__ = {"x": kind}
+    fn.__defaults__ = None if default is UNSET else (default,)
+    with pytest.raises(SignatureError, match=said):
+        bind(fn)
+
+
+@pytest.mark.parametrize(
+    ("kind", "default"),
+    [
+        (int, 1),
+        (float, 1),
+        (int, None),
+        (int | str, "a"),
+        (Any, 1),
+        (int, object()),
+        (Literal[1], 1),
+        (dt.date, "1970-01-01"),
+    ],
+)
+def test_a_default_that_fits_or_cannot_be_judged_is_taken(kind, default):
+    def fn(x=default):
+        return x
+
+    fn.__annotations__ = {"x": kind}
+    assert call(bind(fn), {}) is default
+
+
+class Things:
+    def method(self, a: int):
+        return self, a
+
+    def of_class(cls, a: int):  # noqa: N805 # pyright: ignore[reportSelfClsParameterName] - is tested
+        return cls, a
+
+    @staticmethod
+    def without(this: int):
+        return this
+
+
+@pytest.mark.parametrize(("fn", "name"), [(Things.method, "method"), (Things.of_class, "of_class")])
+def test_a_method_without_its_object_is_refused(fn, name):
+    said = rf"`{name}`: parameter .* a method of Things, .*\(register the bound method, Things\(…\)\.{name}\)"
+    with pytest.raises(SignatureError, match=said):
+        bind(fn)
+
+
+def test_what_only_looks_like_a_method_is_none():
+    def of_no_class(self):
+        return self
+
+    things = Things()
+    assert call(bind(things.method), {"a": 1}) == (things, 1)
+    assert call(bind(of_no_class), {"self": 1}) == 1
+    assert call(bind(Things.without), {"this": 1}) == 1
+    assert call(bind(lambda: 1, name="x"), {}) == 1
 
 
 def test_without_context_types_there_is_no_context():

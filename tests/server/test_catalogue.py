@@ -10,6 +10,7 @@ from toolpost import InvalidParams
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.protocol.seal import KeyRing
+from toolpost.server import catalogue as module
 from toolpost.server.catalogue import Catalogue, Handle, Kind
 from toolpost.types import Implementation, ListToolsResult, Tool
 
@@ -187,6 +188,37 @@ def test_a_selection_shows_a_part_and_follows_the_whole():
     assert "t5" not in shelf.catalogue
 
 
+def test_entries_may_come_while_a_list_is_read():
+    shelf, pair = Shelf(1, size=10), open_pair(DATES[0])
+    late = iter(["first", "second"])
+
+    def keep(_: Entry) -> bool:  # as another thread would, between two entries
+        if len(shelf.catalogue) == 1:
+            shelf.add(next(late))
+        return True
+
+    part = shelf.catalogue.select(keep, print)
+    assert names(part, pair) == [["t0"]]
+    assert names(part, pair) == [["t0", "first"]]
+    shelf.catalogue.remove("first")
+    assert [entry.name for entry in part] == ["t0"]
+    assert [entry.name for entry in part] == ["t0", "second"]
+
+
+def test_an_answer_that_a_change_has_overtaken_is_not_kept():
+    shelf, pair = Shelf(size=10), open_pair(DATES[0])
+
+    class Busy(Entry):
+        def shown(self, structured: str | None) -> Tool:
+            if "late" not in shelf.catalogue:
+                shelf.add("late")
+            return super().shown(structured)
+
+    shelf.catalogue.add("busy", Busy("busy", shelf.catalogue))
+    assert names(shelf.catalogue, pair) == [["busy"]]
+    assert names(shelf.catalogue, pair) == [["busy", "late"]]
+
+
 def test_what_was_kept_once_is_used_for_good():
     shelf = Shelf(1)
     some = shelf.catalogue.select(lambda entry: entry.name == "late", print)
@@ -196,3 +228,61 @@ def test_what_was_kept_once_is_used_for_good():
     shelf.catalogue.remove("late")
     assert some.used
     assert len(some) == 0
+
+
+# --------------------------------------------------------------------- what is gone, and what was meant
+
+
+def test_what_was_removed_is_not_enabled_again():
+    shelf = Shelf(2)
+    gone, stays = shelf.catalogue.get("t0"), shelf.catalogue.get("t1")
+    assert gone is not None
+    assert stays is not None
+    gone.remove()
+    again = shelf.add("t0")
+    with pytest.raises(RuntimeError, match="'t0' was removed; register it again"):
+        gone.enable()
+    gone.remove()
+    assert shelf.catalogue.get("t0") is again
+    stays.disable()
+    stays.enable()
+    assert shelf.catalogue.get("t1") is stays
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("kindz", "; did you mean kinds?"),
+        ("Kinds", "; did you mean kinds?"),
+        ("get_wether", "; did you mean get_weather?"),
+        ("get-weather", "; did you mean get_weather?"),
+        ("hiden", ""),
+        ("other", ""),
+        ("", ""),
+        ("k" * 100_000, ""),
+    ],
+)
+def test_a_name_that_there_is_not_may_have_been_another(name, said):
+    shelf = Shelf()
+    for known in ("kinds", "get_weather", "hidden", "secret"):
+        shelf.add(known)
+    hidden = shelf.catalogue.get("hidden")
+    assert hidden is not None
+    hidden.disable()
+    assert shelf.catalogue.suggest(name) == said
+
+
+def test_only_what_is_shown_is_suggested():
+    shelf = Shelf()
+    shelf.add("secret")
+    part = shelf.catalogue.select(lambda entry: False, shelf.changes.append)
+    assert shelf.catalogue.suggest("secrets") == "; did you mean secret?"
+    assert part.suggest("secrets") == ""
+
+
+def test_not_every_name_is_compared(monkeypatch):
+    shelf = Shelf(module.MAX_COMPARED + 10)
+    seen: list[str] = []
+    monkeypatch.setattr("difflib.get_close_matches", lambda name, given, **how: seen.extend(given) or [])
+    assert shelf.catalogue.suggest("t") == ""
+    assert len(seen) == module.MAX_COMPARED

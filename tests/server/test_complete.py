@@ -26,7 +26,7 @@ def completed(completes: Completes, argument: str = "city", value: str = "p") ->
 
 
 def completing(fn: Any) -> Completes:
-    completes = Completes(["city", "country"])
+    completes = Completes(["city", "country"], list)
     assert completes.complete("city")(fn) is fn
     return completes
 
@@ -69,14 +69,14 @@ def test_a_completer_takes_what_was_typed_and_what_is_known(fn, values):
 def test_nobody_knows_how_an_argument_without_a_completer_goes_on():
     assert completed(completing(later), "country") == Completion(values=[])
     assert completed(completing(later), "unheard of") == Completion(values=[])
-    assert not Completes(["city"]).completes
+    assert not Completes(["city"], list).completes
 
 
 def test_only_what_is_there_can_be_completed():
     with pytest.raises(ValueError, match="no argument 'town' to complete; there are: city, country"):
-        Completes(["city", "country"]).complete("town")
+        Completes(["city", "country"], list).complete("town")
     with pytest.raises(ValueError, match="there are: none"):
-        Completes([]).complete("town")
+        Completes([], list).complete("town")
 
 
 @pytest.mark.requirement("COMP-2")

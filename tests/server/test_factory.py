@@ -77,7 +77,7 @@ class House:
         if name == "rpc":
             raise InvalidParams("not you, rpc")
         if name == "tool":
-            raise ToolError("not you, tool")
+            raise ToolError("not you, tool", hint="ask at the door")
         if name == "bug":
             raise ValueError("secret")
         if name == "odd":
@@ -162,7 +162,7 @@ def test_what_is_shown_carries_the_name_tag_of_the_chosen(revision):
     ("name", "kind", "text"),
     [
         ("rpc", InvalidParams, "not you, rpc"),
-        ("tool", InvalidRequest, "not you, tool"),
+        ("tool", InvalidRequest, "house refuses this client: not you, tool (ask at the door)"),
         ("bug", InternalError, "could not be served"),
         ("odd", InternalError, "could not be served"),
     ],
@@ -416,3 +416,19 @@ def test_a_factory_may_serve_again():
     asyncio.run(main(house))
     asyncio.run(main(house))
     assert house.lives == ["+one", "-one", "+one", "-one"]
+
+
+@pytest.mark.parametrize("chosen", [None, "none", Server])
+def test_what_was_chosen_by_mistake_is_shown(chosen, caplog):
+    async def choose(*facts: Any) -> Any:
+        return chosen
+
+    async def main() -> None:
+        with pytest.raises(MCPError):
+            await Client(Server.factory(choose)).connect()
+
+    with caplog.at_level(logging.ERROR, "toolpost.server"):
+        asyncio.run(main())
+    assert (
+        f"choose returned {chosen!r}, which serves nothing itself; return a server, or raise" in caplog.text
+    )

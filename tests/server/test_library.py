@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from toolpost import Client, Context, InvalidParams, ResourceNotFound, Server
+from toolpost import Client, Context, Handler, InvalidParams, ResourceNotFound, Server
 from toolpost.errors import NotDeclared
 from toolpost.protocol.methods import ALWAYS, DATES, Row
 from toolpost.types import Params, PromptReference, Result
@@ -229,3 +229,48 @@ def test_a_subclass_stays_one_and_its_routes_are_its_own():
             return ((await client.request("example/count", {})).meta or {})["com.example/count"]
 
     assert asyncio.run(main()) == 1
+
+
+# --------------------------------------------------------------------- declared before it is there
+
+
+def test_what_is_declared_is_there_from_the_start_and_its_list_is_empty():
+    async def main(revision: str, kind: type[Handler]) -> None:
+        server = kind("s", declares=("tools", "resources", "prompts"))
+        async with Client(server, revision=revision) as client:
+            assert client.capabilities.tools is not None
+            assert client.capabilities.resources is not None
+            assert client.capabilities.prompts is not None
+            assert await client.list_tools() == []
+            assert await client.list_resources() == []
+            assert await client.list_resource_templates() == []
+            assert await client.list_prompts() == []
+
+    for revision in DATES:
+        for kind in (Server, Handler):
+            asyncio.run(main(revision, kind))
+
+
+def test_only_what_is_declared_is_declared():
+    for kind in (Server, Handler):
+        declared = kind("s", declares=["prompts"]).capabilities()
+        assert declared.prompts is not None
+        assert (declared.tools, declared.resources) == (None, None)
+        none = kind("s").capabilities()
+        assert (none.tools, none.resources, none.prompts) == (None, None, None)
+    part = Server("s", declares=["tools"]).select(lambda handle: False)
+    assert part.capabilities().tools is not None
+
+
+@pytest.mark.parametrize("revision", DATES)
+def test_a_tool_that_comes_later_reaches_a_client_that_was_there_before(revision):
+    async def main() -> None:
+        server = Server("s", declares=["tools"])
+        heard = asyncio.Event()
+        async with Client(server, revision=revision, on_notification=lambda *_: heard.set()) as client:
+            server.tool(name="late")(lambda: "here")
+            await heard.wait()
+            assert [tool.name for tool in await client.list_tools()] == ["late"]
+            assert (await client.call_tool("late")).text == "here"
+
+    asyncio.run(main())

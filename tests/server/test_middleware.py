@@ -144,6 +144,26 @@ def test_concurrency_is_limited():
     assert most == 2
 
 
+def test_concurrency_is_limited_in_each_loop_that_serves():
+    running: list[int] = []
+    server = Server("s", middleware=[Concurrency(1)])
+
+    @server.tool
+    async def work() -> str:
+        running.append(1)
+        await asyncio.sleep(0)
+        running.pop()
+        return str(len(running))
+
+    async def main() -> list[str]:
+        async with Client(server) as client:
+            results = await asyncio.gather(*(client.call_tool("work") for _ in range(4)))
+            return [result.text for result in results]
+
+    for _ in range(2):
+        assert asyncio.run(main()) == ["0"] * 4
+
+
 def test_calls_are_logged(caplog):
     with caplog.at_level(logging.INFO, "toolpost.calls"):
         asyncio.run(called(kitchen(Logging()), "echo", {"text": "x"}))

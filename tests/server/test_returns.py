@@ -3,6 +3,7 @@
 import datetime as dt
 import enum
 import json
+import math
 import sys
 from base64 import b64encode
 from collections import abc
@@ -96,6 +97,11 @@ class Checked(msgspec.Struct):
 class Pet:
     name: str = attrs.field(validator=attrs.validators.instance_of(str))
     _secret: int = 1
+
+
+class Measured(pydantic.BaseModel):
+    length: float
+    width: float | None = None
 
 
 class User(pydantic.BaseModel):
@@ -425,7 +431,11 @@ def test_another_value_is_wrapped_for_those_who_take_only_objects(annotation, sc
         (int, "a", "not what it promised: expected an integer, got a string"),
         (int, True, "expected an integer, got a boolean"),
         (int, None, "expected an integer, got null"),
-        (float, float("nan"), "expected a number, got null"),
+        (float, math.nan, "cannot be sent: JSON has no number nan"),
+        (float | None, math.inf, "cannot be sent: JSON has no number inf"),
+        (dict, {"a": [None, (1, -math.inf)]}, "cannot be sent: JSON has no number -inf"),
+        (Measured, Measured(length=math.nan), "cannot be sent: JSON has no number nan"),
+        (list[Measured], [{"length": math.nan}], "cannot be sent: JSON has no number nan"),
         (Point, Point("a"), "x: expected an integer, got a string"),  # pyright: ignore - is tested
         (Point, {"y": 1}, "object missing required field `x`"),
         (Point, [1], "expected an object, got an array"),
@@ -472,6 +482,14 @@ def test_a_whole_result_keeps_the_schema_too():
         users.convert(CallToolResult(content=[], structured_content=[{}]))
 
 
+def test_null_is_no_number_and_may_be_sent():
+    for annotation in (dict, ...):
+        result = returning(annotation).convert({"a": None, "b": [1.5, msgspec.Raw(b"null")], "c": "null"})
+        assert result.structured_content == {"a": None, "b": [1.5, None], "c": "null"}
+    written = returning(Measured).convert(Measured(length=1.5))
+    assert written.structured_content == {"length": 1.5, "width": None}
+
+
 HALF = "\ud800"  # of a character: Python has it, JSON does not
 
 
@@ -486,6 +504,9 @@ HALF = "\ud800"  # of a character: Python has it, JSON does not
         {"a": HALF},
         {HALF: 1},
         [HALF],
+        {"a": math.nan},
+        [1.5, {"a": Point(math.inf)}],  # pyright: ignore[reportArgumentType] - is tested
+        CallToolResult(content=[], structured_content={"a": math.nan}),
         ResourceLink(uri=HALF, name="a"),
         EmbeddedResource(resource=ResourceContents(uri="a:b", text=HALF)),
         TextContent(object()),  # pyright: ignore[reportArgumentType] - is tested
@@ -559,27 +580,27 @@ def test_any_json_comes_through(value):
 
 @pytest.mark.requirement("TOOL-13")
 def test_a_schema_of_ones_own_is_checked():
-    returns = Returns.raw({"type": "object", "properties": {"a": INT}, "required": ["a"]})
+    returns = Returns.raw({"type": "object", "properties": {"a": INT}, "required": ["a"]}, "x")
     assert sent(returns.convert({"a": 1}))["structuredContent"] == {"a": 1}
     with pytest.raises(OutputError, match='"a" is a required property'):
         returns.convert({"b": 1})
-    numbers = Returns.raw({"type": "array", "items": INT})
+    numbers = Returns.raw({"type": "array", "items": INT}, "x")
     assert numbers.wrapped
     assert numbers.convert([1], wrap=True).structured_content == {"result": [1]}
-    assert Returns.raw(None).convert([1]).content == [TextContent("[1]")]
+    assert Returns.raw(None, "x").convert([1]).content == [TextContent("[1]")]
 
 
 @pytest.mark.requirement("JSCH-10")
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        ({"type": "none"}, r'instance\["type"\]'),
+        ({"type": "none"}, "the output schema of 'x' is not valid: .*, at type"),
         ({"$ref": "https://schemas.example/a.json"}, "Retrieval is disabled"),
     ],
 )
 def test_a_schema_that_cannot_be_used_is_refused(schema, said):
     with pytest.raises(ValueError, match=said):
-        Returns.raw(schema)
+        Returns.raw(schema, "x")
 
 
 def test_without_a_validator_a_schema_of_ones_own_is_refused(monkeypatch):
@@ -587,5 +608,5 @@ def test_without_a_validator_a_schema_of_ones_own_is_refused(monkeypatch):
     with pytest.raises(
         MCPError, match=r"jsonschema-rs, which is not installed \(pip install 'toolpost\[schema\]'\)"
     ):
-        Returns.raw({"type": "object"})
-    assert Returns.raw(None).output_schema is None
+        Returns.raw({"type": "object"}, "x")
+    assert Returns.raw(None, "x").output_schema is None

@@ -1457,10 +1457,14 @@ REFUSED = [
     (Annotated[int, Homemade()], "nobody can check", None),
     (
         Annotated[int, Meta(ge=3), pydantic.AfterValidator(abs)],
-        "pydantic's metadata is mixed",
+        "pydantic reads this, and would ignore the limit `ge`",
         "pydantic.Field",
     ),
-    (Annotated[Metered, pydantic.AfterValidator(abs)], "pydantic's metadata is mixed", None),
+    (
+        Annotated[Metered, pydantic.AfterValidator(abs)],
+        "`n` of Metered: pydantic reads this, and would ignore the limit `ge`",
+        None,
+    ),
     (Annotated[Wired, pydantic.AfterValidator(abs)], "pydantic cannot read it: Unable to generate", None),
     (Annotated[Handmade, pydantic.AfterValidator(abs)], "pydantic cannot read it", None),
     (

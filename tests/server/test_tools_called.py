@@ -145,6 +145,24 @@ def test_who_looks_for_faults_is_told():
     assert result.content == [TextContent("ValueError: the oven is cold")]
 
 
+class Wordless(Exception):
+    def __str__(self) -> str:
+        raise KeyError("no words")
+
+
+class WordlessRefusal(Wordless, ToolError):
+    pass
+
+
+@pytest.mark.requirement("TOOL-18")
+def test_an_exception_that_cannot_say_what_it_is_stays_with_its_call():
+    said = "(its text could not be made: KeyError)"
+    result = called(refusing(Wordless(), debug=True), "fails")
+    assert (result.is_error, result.content) == (True, [TextContent(f"Wordless: {said}")])
+    result = called(refusing(WordlessRefusal("x")), "fails")
+    assert (result.is_error, result.content) == (True, [TextContent(said)])
+
+
 @pytest.mark.requirement("TOOL-18")
 @pytest.mark.parametrize(
     ("said", "told"), [("the oven is cold", "the oven is cold"), ("öfen", "öfen"), (f"a {HALF} b", "a ? b")]
@@ -163,8 +181,15 @@ def test_an_rpc_error_is_an_error_of_the_protocol():
 @pytest.mark.parametrize("revision", DATES)
 @pytest.mark.parametrize(
     "value",
-    [HALF, TextContent(HALF), {"a": HALF}, CallToolResult(content=[TextContent(HALF)]), object()],
-    ids=["text", "block", "object", "result", "no JSON"],
+    [
+        HALF,
+        TextContent(HALF),
+        {"a": HALF},
+        CallToolResult(content=[TextContent(HALF)]),
+        object(),
+        {"a": float("nan")},
+    ],
+    ids=["text", "block", "object", "result", "no JSON", "no number"],
 )
 def test_output_that_cannot_be_sent_is_an_error_of_the_tool(revision, value, caplog):
     server = Server("s")

@@ -7,8 +7,9 @@ from contextvars import ContextVar
 import pytest
 
 from toolpost import Client, Context, File, Server, SyncContext
+from toolpost.errors import InternalError
 from toolpost.server.media import Media
-from toolpost.server.work import Work
+from toolpost.server.work import STUCK, Work
 from toolpost.types import EmbeddedResource
 
 NAME: ContextVar[str] = ContextVar("NAME")
@@ -33,7 +34,8 @@ def run(main) -> None:
     async def whole() -> None:
         work = Work(2)
         try:
-            await main(work)
+            async with asyncio.timeout(30):  # what hangs has failed
+                await main(work)
         finally:
             work.close()
 
@@ -130,6 +132,143 @@ def test_a_call_that_is_given_up_while_it_runs_hurts_nobody():
         assert await work.in_thread(lambda: "next") == "next"
 
     run(main)
+
+
+class Stuck:
+    """Calls that do not return before the gate opens."""
+
+    def __init__(self, work: Work) -> None:
+        self.gate = threading.Event()
+        self.threads: list[threading.Thread] = []
+        self._work = work
+
+    async def begin(self) -> asyncio.Task[None]:
+        """A call that runs, and will not end."""
+        begun = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def wait() -> None:
+            self.threads.append(threading.current_thread())
+            loop.call_soon_threadsafe(begun.set)
+            self.gate.wait()
+
+        call = asyncio.ensure_future(self._work.in_thread(wait))
+        await begun.wait()
+        return call
+
+    async def give_up(self, *calls: asyncio.Task[None]) -> None:
+        """Give up such calls; one that begins now if none are named."""
+        for call in calls or [await self.begin()]:
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await call
+
+
+@pytest.mark.requirement("CANC-4")
+def test_calls_that_are_given_up_and_never_return_hold_up_nobody_else():
+    async def main(work: Work) -> None:
+        stuck = Stuck(work)
+        try:
+            for _ in range(5):
+                await stuck.give_up()
+            assert len(set(stuck.threads)) == 5
+            assert await work.in_thread(lambda: "next") == "next"
+        finally:
+            stuck.gate.set()
+
+    run(main)
+
+
+def test_a_call_that_waits_gets_the_place_of_one_that_is_given_up():
+    async def main(work: Work) -> None:
+        stuck = Stuck(work)
+        try:
+            calls = [await stuck.begin() for _ in range(2)]
+            waits = asyncio.ensure_future(work.in_thread(lambda: "my turn"))
+            await asyncio.sleep(0)
+            assert not waits.done()
+            await stuck.give_up(calls[0])
+            assert await waits == "my turn"
+            await stuck.give_up(calls[1])
+        finally:
+            stuck.gate.set()
+
+    run(main)
+
+
+def test_when_all_threads_that_may_be_are_stuck_calls_fail_at_once_until_one_returns():
+    async def main(work: Work) -> None:
+        stuck = Stuck(work)
+        try:
+            for _ in range(2 * STUCK - 1):
+                await stuck.give_up()
+            last = await stuck.begin()
+            waits = [asyncio.ensure_future(work.in_thread(lambda: "never")) for _ in range(3)]
+            await asyncio.sleep(0)
+            await stuck.give_up(last)
+            for call in (*waits, work.in_thread(lambda: "never")):
+                with pytest.raises(InternalError, match="all 20 threads of the server are stuck in calls"):
+                    await call
+        finally:
+            stuck.gate.set()
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    assert await work.in_thread(lambda: "again") == "again"
+                    break
+                except InternalError:
+                    await asyncio.sleep(0)
+
+    run(main)
+
+
+def test_a_thread_that_comes_back_takes_a_free_place_and_ends_if_there_is_none():
+    async def main(work: Work) -> None:
+        stuck = Stuck(work)
+        await stuck.give_up()
+        stuck.gate.set()
+        [back] = stuck.threads
+        async with asyncio.timeout(10):  # it has a place: none was made instead
+            while await work.in_thread(threading.current_thread) is not back:
+                pass
+        stuck = Stuck(work)
+        for _ in range(3):
+            await stuck.give_up()
+        busy = Stuck(work)
+        calls = [await busy.begin() for _ in range(2)]
+        stuck.gate.set()
+        async with asyncio.timeout(10):
+            while any(thread.is_alive() for thread in stuck.threads):  # noqa: ASYNC110 - nobody tells when a thread has ended
+                await asyncio.sleep(0)
+        busy.gate.set()
+        await asyncio.gather(*calls)
+
+    run(main)
+
+
+def test_a_tool_that_never_returns_holds_up_no_other_tool():
+    gate = threading.Event()
+    server = Server("s", threads=2)
+
+    @server.tool(timeout=0.01)
+    def hangs() -> str:
+        gate.wait()
+        return ""
+
+    @server.tool
+    def quick() -> str:
+        return "quick"
+
+    async def main() -> None:
+        async with asyncio.timeout(30), Client(server) as client:
+            for _ in range(4):
+                assert (await client.call_tool("hangs", raise_on_error=False)).is_error
+            assert (await client.call_tool("quick")).text == "quick"
+
+    try:
+        asyncio.run(main())
+    finally:
+        gate.set()
 
 
 def test_a_loop_may_end_before_its_threads():

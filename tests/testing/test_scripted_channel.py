@@ -100,11 +100,11 @@ def test_a_send_can_be_made_to_fail():
 def test_a_send_can_be_made_to_wait():
     async def main() -> None:
         channel = ScriptedChannel()
-        channel.stalled.clear()
+        channel.flows.clear()
         sending = asyncio.create_task(channel.send(b"x"))
         await asyncio.sleep(0)
         assert channel.raw == []
-        channel.stalled.set()
+        channel.flows.set()
         await sending
         assert channel.raw == [b"x"]
 

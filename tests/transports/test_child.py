@@ -606,6 +606,37 @@ def test_opening_may_be_cancelled_at_any_await(turns):
     run(main)
 
 
+@pytest.mark.parametrize(("code", "hint"), [(0, "does the script call `server.run()`?"), (3, None)])
+def test_a_server_that_ends_in_peace_may_have_forgotten_to_serve(code, hint):
+    async def main():
+        channel = await open_child(python(f"raise SystemExit({code})"))
+        try:
+            await end_of(channel)
+            assert channel.early_end == hint
+        finally:
+            await channel.close()
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("stderr", "level", "unheard"),
+    [("log", "WARNING", True), ("log", "INFO", False), ("discard", "WARNING", False)],
+)
+def test_a_log_that_nobody_listens_to_is_named(stderr, level, unheard, caplog):
+    caplog.set_level(level, "toolpost.child")
+
+    async def main():
+        channel = await open_child(python("input()", stderr=stderr, name="quiet"))
+        try:
+            told = "what quiet writes to stderr goes to the logger 'toolpost.child', at level INFO"
+            assert channel.unheard == (told if unheard else None)
+        finally:
+            await channel.close()
+
+    run(main)
+
+
 # --------------------------------------------------------------------- how it is not started
 
 
@@ -614,8 +645,13 @@ def test_opening_may_be_cancelled_at_any_await(turns):
     [
         (
             Stdio("no-such-program"),
-            "no-such-program: there is no program 'no-such-program' (install it, or give",
+            "no-such-program: there is no program 'no-such-program' (install it, or give its full path: it",
         ),
+        (Stdio("no-such-program"), "it is not along the PATH that the server gets)"),
+        (Stdio("hello.py"), "(a script is started with Python: [sys.executable, 'hello.py'])"),
+        (Stdio("./no/hello.py", cwd="/"), "[sys.executable, './no/hello.py']"),
+        (Stdio("hello.py", cwd="/no/such/folder"), "there is no folder '/no/such/folder' (create"),
+        (Stdio("hello.py", ["a\0b"]), "'hello.py' could not be started: embedded null byte"),
         (Stdio("./no/such"), "there is no program './no/such' (install it"),
         (Stdio("python server.py"), "(give its arguments separately, in `args`)"),
         (

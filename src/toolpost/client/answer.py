@@ -5,15 +5,17 @@ same callbacks serve both eras: whether an ask came as a request or inside a res
 """
 
 import asyncio
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, TypeAlias, TypeVar, cast
+from urllib.parse import unquote
 
+from toolpost.client.threads import Crew
 from toolpost.errors import InvalidParams, RemoteProtocolError, UserRejected
-from toolpost.protocol import jsonrpc
+from toolpost.protocol import jsonrpc, turns
 from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.lowering import lower
 from toolpost.protocol.methods import ROWS, Row
@@ -47,7 +49,6 @@ __all__ = [
     "RootsCallback",
     "Sampled",
     "SamplingCallback",
-    "run_callback",
 ]
 
 Sampled: TypeAlias = CreateMessageResult | Content | list[Content] | str | None
@@ -72,14 +73,6 @@ STATE_PAUSE: Final = 0.1
 
 _OBJECT: Final = Reader(dict[str, JSON])
 _KNOWN: Final = frozenset(row.name for row in ROWS)
-
-
-async def run_callback(callback: Callable[..., Any], *arguments: Any) -> Any:
-    """What a callback returns. One that is not async runs in a thread, so that it cannot block the loop."""
-    if inspect.iscoroutinefunction(callback):
-        return await callback(*arguments)
-    value = await asyncio.to_thread(callback, *arguments)
-    return await value if inspect.isawaitable(value) else value
 
 
 class Answers:
@@ -107,6 +100,8 @@ class Answers:
         others: Mapping[str, AskCallback] | None = None,
         declared: ClientCapabilities | None = None,
     ) -> None:
+        self.crew = Crew()
+        """Where callbacks run that are not async."""
         self._sampling = sampling
         self._elicitation = elicitation
         self._roots = roots if roots is None or callable(roots) else _rooted(roots)
@@ -143,7 +138,7 @@ class Answers:
                 given = _OBJECT(raw)
             except Unfit as error:
                 raise InvalidParams(f"Invalid params for {method}: {error}") from error
-            return _own_result(method, await run_callback(own, given))
+            return _own_result(method, await self.crew.run(own, given))
         return await self._by_method[method](params)
 
     async def retry(self, params: A, wants: InputRequiredResult, revision: Revision) -> A:
@@ -186,8 +181,11 @@ class Answers:
         tools = params.tools is not None or params.tool_choice is not None
         if tools and not declares(self.capabilities, "sampling.tools"):
             raise InvalidParams("Invalid params: this client does not offer sampling with tools")  # SAMP-4
+        wrong = turns.objection(params.messages)
+        if wrong:
+            raise InvalidParams(f"Invalid params: {wrong}")  # SAMP-15
         assert self._sampling is not None, "sampling was not declared"
-        said = await run_callback(self._sampling, params)
+        said = await self.crew.run(self._sampling, params)
         if said is None:
             raise UserRejected("User rejected sampling request")
         if isinstance(said, CreateMessageResult):
@@ -196,7 +194,8 @@ class Answers:
         blocks = cast("list[object]", content) if isinstance(content, list) else [content]
         if not all(isinstance(block, Content) for block in blocks):
             raise TypeError(
-                f"on_sampling returned a {type(said).__name__}; see toolpost.client.answer.Sampled"
+                f"on_sampling returned a {type(said).__name__}; it may return a text, a content block or a "
+                "list of them, a CreateMessageResult, or None to refuse"
             )
         return CreateMessageResult(role="assistant", content=cast("Blocks", content), model="unknown")
 
@@ -207,7 +206,7 @@ class Answers:
                 f"Invalid params: this client does not offer elicitation by {mode}"
             )  # ELIC-21
         assert self._elicitation is not None, "elicitation was not declared"
-        answered = await run_callback(self._elicitation, params)
+        answered = await self.crew.run(self._elicitation, params)
         if answered is None or answered is False:
             return ElicitResult(action="decline")
         if answered is True:
@@ -217,7 +216,8 @@ class Answers:
             answered = ElicitResult(action="accept", content=dict(fields))
         if not isinstance(answered, ElicitResult):
             raise TypeError(
-                f"on_elicitation returned a {type(answered).__name__}; see toolpost.client.answer.Elicited"
+                f"on_elicitation returned a {type(answered).__name__}; it may return a dict with the fields "
+                "of the form or True to accept, None or False to decline, or an ElicitResult"
             )
         content = None
         if answered.action == "accept" and mode == "form":
@@ -229,7 +229,7 @@ class Answers:
         assert roots is not None, "roots were not declared"
         if callable(roots):
             # A path is made absolute, which asks the file system.
-            roots = await asyncio.to_thread(_rooted, await run_callback(roots))
+            roots = await self.crew.in_thread(partial(_rooted, await self.crew.run(roots)))
         return ListRootsResult(roots=roots)
 
 
@@ -306,4 +306,6 @@ def _root(place: Place) -> Root:
         root = Root(uri=path.as_uri(), name=path.name or None)
     if not root.uri.startswith("file://"):
         raise ValueError(f"a root is a file:// URI, not {root.uri!r}")
+    if ".." in unquote(root.uri).split("/"):
+        raise ValueError(f"a root says where it is, without '..': {root.uri!r}")  # ROOT-5
     return root

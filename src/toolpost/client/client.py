@@ -24,15 +24,16 @@ from toolpost.client.conversation import (
     Patience,
     ProgressCallback,
 )
+from toolpost.client.door import named, reference, written
 from toolpost.client.pages import PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from toolpost.client.results import ToolResult, joined_text, tool_result, typed_json
+from toolpost.client.stats import Stats
 from toolpost.errors import NotDeclared, ToolError
-from toolpost.protocol import jsonrpc
 from toolpost.protocol.methods import DATES, ROWS, Row
 from toolpost.protocol.outbox import LEVELS
 from toolpost.protocol.party import Party, declares
 from toolpost.types.asks import AskParams
-from toolpost.types.base import JSON, Raw, RequestId, Result, Wire
+from toolpost.types.base import JSON, UNSET, RequestId, Result, Unset, Wire
 from toolpost.types.lifecycle import (
     ClientCapabilities,
     DiscoverResult,
@@ -53,9 +54,7 @@ from toolpost.types.prompts import (
     GetPromptResult,
     ListPromptsResult,
     Prompt,
-    PromptReference,
     Reference,
-    ResourceReference,
 )
 from toolpost.types.resources import (
     ListResourcesResult,
@@ -86,20 +85,22 @@ class Client:
 
     Args:
         target: a command as a list, a `Stdio`, a server object, a path to an `mcp.json` or an entry of one, a
-            URL, or a `Channel`.
+            URL, or a `Channel`. A string is a URL if it starts like one, a path if it ends in `.json`, and
+            else a command line, split into words as a shell would.
         server: which server of an `mcp.json` with several.
         name: what to call this client.
         version: its version.
         title: its name for people.
         revision: the protocol revision to speak. By default it is found out.
         timeout: seconds to wait for an answer, None for ever; progress starts it anew.
-        max_timeout: seconds to wait in all, whatever the progress.
+        max_timeout: seconds to wait in all, whatever the progress; 300 if there is a time-out.
         connect_timeout: seconds to reach the server and agree with it.
         probe_timeout: seconds to wait for the answer to the first question, which old servers may not give.
         on_sampling: asks the model when the server wants it asked. Declares `sampling`.
         on_elicitation: asks the user when the server wants them asked. Declares `elicitation`, for forms.
         on_roots: the places that the user has opened, or a function that tells them. Declares `roots`.
-        on_log: hears the server's log.
+        on_log: hears the server's log: what it chooses to tell in a session, from "info" on in the stateless
+            era. `set_log_level` changes that, until the client connects again.
         on_progress: hears of the progress of requests that have no callback of their own.
         on_notification: hears all other notices: method and params. In the stateless era it is also what
             makes the client ask to hear of lists that change.
@@ -120,7 +121,7 @@ class Client:
         title: str | None = None,
         revision: str | None = None,
         timeout: float | None = 60.0,
-        max_timeout: float | None = 300.0,
+        max_timeout: float | Unset | None = UNSET,
         connect_timeout: float | None = 30.0,
         probe_timeout: float = 5.0,
         on_sampling: SamplingCallback | None = None,
@@ -160,8 +161,10 @@ class Client:
             strict=strict,
         )
         self._limits = self._talk.limits
-        self.stats = self._talk.stats
-        """What was seen so far, discarded messages included."""
+
+    def __repr__(self) -> str:
+        state = f"connected, {self.revision}" if self.connected else "not connected"
+        return f"<Client of {self._talk.name}: {state}>"
 
     # ----------------------------------------------------------------- the connection
 
@@ -175,7 +178,10 @@ class Client:
         return self
 
     async def close(self) -> None:
-        """Leave the server. Whoever waits for an answer gets `ChannelClosed`. Closing twice is fine."""
+        """Leave the server. Whoever waits for an answer gets `ChannelClosed`. Closing twice is fine.
+
+        `on_log` and `on_notification` hear first what has arrived, if that does not take too long.
+        """
         await self._talk.close()
 
     async def __aenter__(self) -> Self:
@@ -232,6 +238,11 @@ class Client:
     def pending(self) -> Mapping[RequestId, str]:
         """The requests in flight: id → method. `cancel` takes an id."""
         return self._talk.link.pending
+
+    @property
+    def stats(self) -> Stats:
+        """What was seen so far, as numbers: requests, time-outs, notices, discarded messages and more."""
+        return self._talk.stats
 
     # ----------------------------------------------------------------- tools
 
@@ -291,7 +302,8 @@ class Client:
         Args:
             name: the tool.
             arguments: what to call it with.
-            result_type: what to make of its data: a type that msgspec knows, or a pydantic model.
+            result_type: what to make of its data: a type that msgspec knows, or a pydantic model. A server of
+                a revision without structured content has its data read from the JSON in its text.
             timeout: seconds to wait, instead of the client's; `math.inf` waits for ever.
             progress: hears how far the tool has come; all of it before this returns.
             meta: what to put into `_meta`.
@@ -300,23 +312,34 @@ class Client:
                 `toolpost[schema]`, and that the tools have been listed on this connection.
 
         Raises:
+            TypeError: the arguments are no mapping.
+            LocalProtocolError: one of them cannot be written as JSON; nothing was sent.
             ToolError: the tool says that it failed; the text is what it said.
             RPCError: the server refused the call; `InvalidParams` if there is no such tool.
             RemoteProtocolError: the data breaks the output schema, or is not of `result_type`.
             RequestTimeout: no answer came in time. The server was told.
         """
+        wrapped = self._talk.outputs.wraps(name)
         check = None
         if validate and self._talk.link.connection.revision.structured is not None:
             check = self._talk.outputs.check(name)
-        params = CallToolParams(name=name, arguments=Raw(jsonrpc.encode(dict(arguments or {}))))
+        params = CallToolParams(name=name, arguments=written(name, arguments))
         result = await self._talk.ask(
             CallToolResult, "tools/call", params, self._limits(timeout, progress, extendable=True), meta
         )
         if result.is_error and raise_on_error:
-            raise ToolError(joined_text(result.content) or f"tool {name!r} failed and did not say why")
+            raise self._failed(name, result)
         if check is not None:
             check(result)
-        return tool_result(name, result, result_type)
+        return tool_result(name, result, result_type, wrapped=wrapped)
+
+    def _failed(self, name: str, result: CallToolResult) -> ToolError:
+        """The error for a tool that says that it failed. A note is for people: models read the text."""
+        error = ToolError(joined_text(result.content) or f"tool {name!r} failed and did not say why")
+        note = self._talk.opened.link.unheard
+        if note is not None:
+            error.add_note(note)
+        return error
 
     # ----------------------------------------------------------------- resources
 
@@ -396,14 +419,14 @@ class Client:
         meta: Mapping[str, JSON] | None = None,
     ) -> GetPromptResult:
         """A prompt, filled in."""
-        params = GetPromptParams(name=name, arguments=dict(arguments) if arguments else None)
+        params = GetPromptParams(name=name, arguments=named("arguments", arguments) or None)
         return await self._talk.ask(
             GetPromptResult, "prompts/get", params, self._limits(timeout, progress), meta
         )
 
     async def complete(
         self,
-        ref: Reference | Prompt | ResourceTemplate,
+        ref: Reference | Prompt | ResourceTemplate | str,
         argument: str,
         value: str = "",
         *,
@@ -413,20 +436,21 @@ class Client:
         """How an argument might go on.
 
         Args:
-            ref: the prompt or the template that it belongs to.
+            ref: the prompt or the template that it belongs to. A string with `://` or `{` is the URI of a
+                template, one without a colon the name of a prompt.
             argument: its name.
             value: what has been typed.
             context: the arguments that are known already.
             timeout: seconds to wait.
+
+        Raises:
+            ValueError: `ref` is a string that may be either.
         """
-        if isinstance(ref, Prompt):
-            ref = PromptReference(name=ref.name)
-        elif isinstance(ref, ResourceTemplate):
-            ref = ResourceReference(uri=ref.uri_template)
+        known = named("context", context)
         params = CompleteParams(
-            ref=ref,
+            ref=reference(ref),
             argument=CompletionArgument(name=argument, value=value),
-            context=CompletionContext(dict(context)) if context else None,
+            context=CompletionContext(known) if known else None,
         )
         return (
             await self._talk.ask(CompleteResult, "completion/complete", params, self._limits(timeout))

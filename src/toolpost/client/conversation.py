@@ -12,8 +12,9 @@ from math import inf
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from toolpost.channel import Channel
-from toolpost.client.answer import Answers, run_callback
+from toolpost.client.answer import Answers
 from toolpost.client.call import Limits
+from toolpost.client.door import check_seconds, named
 from toolpost.client.lane import Lane
 from toolpost.client.link import Link
 from toolpost.client.listen import Listener
@@ -27,9 +28,9 @@ from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming, NoticeReceived
 from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.methods import Row
-from toolpost.protocol.party import Party
+from toolpost.protocol.party import Party, declares
 from toolpost.protocol.revisions import Revision
-from toolpost.types.base import JSON, Raw, Result, Wire
+from toolpost.types.base import JSON, UNSET, Raw, Result, Unset, Wire
 from toolpost.types.inputs import AnswerParams, InputRequiredResult
 from toolpost.types.lifecycle import LOG_LEVEL, LogLevel, Page, PageParams
 from toolpost.types.notices import LogParams, ProgressParams
@@ -38,6 +39,12 @@ __all__ = ["Callbacks", "Conversation", "LogCallback", "NoticeCallback", "Patien
 
 MAX_ROUNDS: Final = 10
 """How often a server may ask for input before a request has failed: a person answers only so much."""
+
+LOG_LEVEL_AT_FIRST: Final = "info"
+"""What a client with an ear for the log asks a stateless server for, which else would tell nothing."""
+
+MAX_TIMEOUT: Final = 300.0
+"""How long a request with progress may take, unless the user says something else: five minutes of work."""
 
 R = TypeVar("R", bound=Result)
 P = TypeVar("P", bound=Page)
@@ -56,9 +63,9 @@ class Patience(NamedTuple):
     """How many seconds to wait: for an answer, for one with progress, for a connection, for a probe."""
 
     timeout: float | None
-    max_timeout: float | None
-    connect: float | None
-    probe: float
+    max_timeout: float | Unset | None
+    connect_timeout: float | None
+    probe_timeout: float
 
 
 class Callbacks(NamedTuple):
@@ -91,6 +98,8 @@ class Conversation:
         *,
         strict: bool,
     ) -> None:
+        for what, seconds in patience._asdict().items():
+            check_seconds(what, None if seconds is UNSET else seconds)
         self.stats = Stats()
         self.outputs = Outputs(self.stats)
         self.log_level: LogLevel | None = None
@@ -117,7 +126,15 @@ class Conversation:
 
     async def close(self) -> None:
         """Leave the server. Whoever waits for an answer gets `ChannelClosed`."""
-        await self._supervisor.close()
+        try:
+            await self._supervisor.close()
+        finally:
+            self._answers.crew.close()
+
+    @property
+    def name(self) -> str:
+        """What to call the server, whether it can be reached or not."""
+        return self._way.name
 
     @property
     def ready(self) -> bool:
@@ -146,34 +163,38 @@ class Conversation:
         return opened
 
     async def _dial(self) -> Opened:
-        wait = self._patience.connect
-        # The probe must leave time for the handshake after it.
-        probe = self._patience.probe if wait is None else min(self._patience.probe, wait / 2)
+        wait, probe = self._patience.connect_timeout, self._patience.probe_timeout
+        if wait is not None:
+            probe = min(probe, wait / 2)  # it must leave time for the handshake
         opened = self._supervisor.opened
         known = None if opened is None else opened.revision
         self.log_level = None
         self.outputs.forget()
+        handshake = Handshake(self._way, self._party, self._join, known=known, patience=probe)
         try:
             async with asyncio.timeout(wait):
-                opened = await Handshake(
-                    self._way, self._party, self._join, known=known, patience=probe
-                ).run()
+                opened = await handshake.run()
         except TimeoutError:
-            raise ConnectFailed(f"{self._way.name}: no conversation came about within {wait:g} s") from None
+            raise ConnectFailed(
+                f"no conversation came about within {wait:g} s{handshake.state}", peer=self._way.name
+            ) from None
         try:
-            await self.listener.start(Limits(timeout=self._patience.probe))
+            await self.listener.start(Limits(timeout=self._patience.probe_timeout))
         except MCPError as error:
             logger.warning("changes of lists are not heard of: %s", error)
         except BaseException:
             await opened.link.close()
             raise
+        hears = self._callbacks.log is not None and declares(opened.result.capabilities, "logging")
+        if hears and opened.revision.stateless:
+            self.log_level = LOG_LEVEL_AT_FIRST
         return opened
 
     def _join(self, channel: Channel, revision: Revision) -> Link:
         connection = Connection(self._party, revision=revision, extra=self._answers.rows)
         link = Link(channel, connection, self.stats, on_ask=self._asked, on_notice=self._noticed)
         self.listener = Listener(link, lists=self._callbacks.notification is not None)
-        self._lane = Lane(link.spawn)
+        self._lane = link.lane
         return link
 
     # ----------------------------------------------------------------- asking
@@ -182,15 +203,20 @@ class Conversation:
         self, timeout: float | None, progress: ProgressCallback | None = None, *, extendable: bool = False
     ) -> Limits:
         """What a caller's time-out and progress callback come to."""
+        check_seconds("timeout", timeout)
         wait = self._patience.timeout if timeout is None else timeout
         cap = self._patience.max_timeout
+        if cap is UNSET:
+            cap = MAX_TIMEOUT  # None waits for ever, unless the user has set a cap
+        elif wait is None:
+            wait = cap
         if wait is not None and cap is not None:
             cap = max(wait, cap)
         tell = progress or self._callbacks.progress
         return Limits(
             timeout=None if wait == inf else wait,
             cap=cap,
-            progress=None if tell is None else partial(run_callback, tell),
+            progress=None if tell is None else partial(self._answers.crew.run, tell),
             extendable=extendable,
         )
 
@@ -202,9 +228,10 @@ class Conversation:
         meta: Mapping[str, JSON] | None = None,
     ) -> Result:
         """The answer to a request, be it a result or a wish for input."""
+        meta = named("meta", meta)
         if self.log_level is not None:
-            meta = {LOG_LEVEL: self.log_level, **(meta or {})}
-        return await self._supervisor.link.request(method, params, meta=meta, limits=limits)
+            meta = {LOG_LEVEL: self.log_level, **meta}
+        return await self._supervisor.link.request(method, params, meta=meta or None, limits=limits)
 
     async def ask(
         self,
@@ -263,5 +290,5 @@ class Conversation:
                 self._tell(self._callbacks.notification, event.method, params)
 
     def _tell(self, callback: Callable[..., object], *arguments: Any) -> None:
-        if not self._lane.put(partial(run_callback, callback, *arguments)):
+        if not self._lane.put(partial(self._answers.crew.run, callback, *arguments)):
             self.stats.discard("notice that nobody has time for")

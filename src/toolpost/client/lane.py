@@ -8,9 +8,10 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
-__all__ = ["MAX_WAITING", "Lane", "Spawn"]
+__all__ = ["MAX_WAITING", "Lane", "Spawn", "ends_task"]
 
 MAX_WAITING: Final = 1000
 """How much work may wait: a peer that talks faster than it is listened to must not fill the memory."""
@@ -19,6 +20,9 @@ Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 """Who starts a task and answers for its end."""
 
 logger: Final = logging.getLogger("toolpost.client")
+
+# Reaches the threads and the tasks that a piece of work starts, where a look at the current task would not.
+_AT_WORK: Final[ContextVar["Lane | None"]] = ContextVar("_AT_WORK", default=None)
 
 
 class Lane:
@@ -41,6 +45,11 @@ class Lane:
             self._task = self._spawn(self._run())
         return True
 
+    @property
+    def busy_with_us(self) -> bool:
+        """Whether the caller is itself a piece of the work, which would wait for itself."""
+        return _AT_WORK.get() is self
+
     async def idle(self) -> None:
         """Return when nothing waits and nothing is being done."""
         while self._task is not None and not self._task.done():
@@ -51,11 +60,26 @@ class Lane:
         self._waiting.clear()
 
     async def _run(self) -> None:
+        _AT_WORK.set(self)
         try:
             while self._waiting:
                 try:
                     await self._waiting.popleft()()
-                except Exception:
+                except BaseException as error:
+                    if ends_task(error):
+                        raise
                     logger.exception("a callback failed")
         finally:
             self._task = None
+
+
+def ends_task(error: BaseException) -> bool:
+    """Whether an exception is meant for the task that it has reached, and does not come from a callback.
+
+    A callback may raise anything. `SystemExit` and `KeyboardInterrupt` would end the loop with the task, and
+    whoever waits would wait for ever.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, GeneratorExit)

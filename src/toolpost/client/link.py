@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from toolpost.channel import Channel
 from toolpost.client.call import NO_LIMITS, Call, Limits
-from toolpost.client.lane import Lane
+from toolpost.client.lane import Lane, ends_task
 from toolpost.client.stats import Stats
 from toolpost.errors import (
     ChannelClosed,
@@ -45,7 +45,8 @@ from toolpost.types.notices import NoticeParams
 __all__ = ["Link"]
 
 CLOSE_PATIENCE: Final = 5.0
-"""How long a callback may take to end when it is cancelled: closing must not hang on one that refuses to."""
+"""How long callbacks may take to hear what has arrived, and then to end when they are cancelled: closing must
+not hang on one that refuses to."""
 
 logger: Final = logging.getLogger("toolpost.client")
 
@@ -55,6 +56,14 @@ class _Bounded(Protocol):
     """A channel that drops messages over a limit, and tells whoever wants to know."""
 
     def on_oversized(self, tell: Callable[[Oversize], object], /) -> None: ...
+
+
+@runtime_checkable
+class _Aside(Protocol):
+    """A channel whose server says more than goes over it, and maybe nobody hears that."""
+
+    @property
+    def unheard(self) -> str | None: ...
 
 
 class Link:
@@ -79,6 +88,8 @@ class Link:
     ) -> None:
         self.connection = connection
         self.ended: ChannelClosed | None = None
+        self.lane = Lane(self.spawn)
+        """Where notices are told; what arrived before the end is told before the end."""
         self._channel = channel
         self._stats = stats
         self._on_ask = on_ask
@@ -88,7 +99,7 @@ class Link:
         self._asks: dict[RequestId, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._outbox = Lane(self.spawn)
-        self._closing: asyncio.Task[None] | None = None
+        self._closing: tuple[asyncio.Task[None], asyncio.Task[None]] | None = None
         self._on: dict[type, Callable[[Any], None]] = {
             ReplyReceived: self._replied,
             FailureReceived: self._failed,
@@ -212,6 +223,16 @@ class Link:
         peer = self.connection.peer
         return peer.info.name if peer is not None and peer.info is not None else None
 
+    @property
+    def unheard(self) -> str | None:
+        """Where to find what the server says elsewhere, if nobody hears it there; for whom a tool fails."""
+        return self._channel.unheard if isinstance(self._channel, _Aside) else None
+
+    @property
+    def stranded(self) -> bool:
+        """Whether the event loop has ended before the conversation; nothing can be done with it any more."""
+        return self._loop.is_closed()
+
     def check_open(self) -> None:
         """Return if the conversation goes on.
 
@@ -267,8 +288,7 @@ class Link:
     async def _read(self) -> None:
         try:
             while True:
-                data = await self._channel.receive()
-                for event in self.connection.receive(data):
+                for event in self.connection.receive(await self._receive()):
                     self._handle(event)
         except ChannelClosed as error:
             self._end(error)
@@ -279,6 +299,13 @@ class Link:
             self._end(failure)
         finally:
             self._end(ChannelClosed("the client was closed"))
+
+    async def _receive(self) -> bytes:
+        data = await self._channel.receive()
+        if not isinstance(data, bytes):  # pyright: ignore[reportUnnecessaryIsInstance] - authors err
+            name = f"{type(self._channel).__name__}.receive()"
+            raise TypeError(f"{name} returned a {type(data).__name__}; a message is bytes")
+        return data
 
     def _handle(self, event: Event) -> None:
         try:
@@ -323,9 +350,8 @@ class Link:
             data = self.connection.reply(incoming.id, await self._on_ask(incoming))
         except RPCError as error:
             data = self.connection.fail(incoming.id, error)
-        except (Exception, asyncio.CancelledError) as error:
-            task = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+        except BaseException as error:
+            if ends_task(error):
                 raise
             logger.exception("the answer to %s failed", method)
             failure = InternalError(f"Internal error: the client failed to answer {method}")
@@ -401,24 +427,38 @@ class Link:
     async def close(self) -> None:
         """End the conversation and the channel; afterwards nothing of them is left. Closing twice is fine.
 
-        Whoever waits for an answer gets `ChannelClosed`. A caller that is cancelled does not stop it.
+        Notices that have arrived are told first, unless it is a callback for them that closes. Whoever waits
+        for an answer gets `ChannelClosed`. A caller that is cancelled does not stop it.
         """
         if self._closing is None:
             self._end(ChannelClosed("the client was closed"))
-            self._closing = self._loop.create_task(self._shut())
-        await asyncio.shield(self._closing)
+            telling = self.spawn(self.lane.idle())
+            self._closing = telling, self._loop.create_task(self._shut(telling))
+        telling, closing = self._closing
+        if self.lane.busy_with_us:
+            telling.cancel()  # two that wait for each other would wait long
+        await asyncio.shield(closing)
 
-    async def _shut(self) -> None:
+    async def _shut(self, telling: "asyncio.Task[None]") -> None:
+        try:
+            await self._hush(telling)
+        finally:  # a loop that ends cancels us; a server process must not outlive it
+            try:
+                await self._channel.close()
+            except Exception:
+                logger.exception("the channel could not be closed in order")
+
+    async def _hush(self, telling: "asyncio.Task[None]") -> None:
+        """End every task of ours, and what they do, as far as it lets itself be ended."""
+        self._reader.cancel()
+        await asyncio.wait([telling], timeout=CLOSE_PATIENCE)
+        self.lane.stop()
         tasks = [self._reader, *self._tasks]
         for task in tasks:
             task.cancel()
         _, stuck = await asyncio.wait(tasks, timeout=CLOSE_PATIENCE)
         if stuck:
             logger.warning("%d callbacks go on although the client was closed", len(stuck))
-        try:
-            await self._channel.close()
-        except Exception:
-            logger.exception("the channel could not be closed in order")
 
 
 def _fail(call: Call, error: Exception) -> None:

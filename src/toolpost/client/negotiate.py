@@ -9,7 +9,7 @@ Knows nothing of what a channel is made of: it is given a way to open one.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, TypeAlias, cast
+from typing import Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
 from toolpost.channel import Channel
 from toolpost.client.call import NO_LIMITS, Limits
@@ -51,6 +51,25 @@ class Way(NamedTuple):
     again: bool = True
 
 
+@runtime_checkable
+class _Mortal(Protocol):
+    """A channel that may know what to do about an end that came too early."""
+
+    @property
+    def early_end(self) -> str | None: ...
+
+
+@runtime_checkable
+class _Process(Protocol):
+    """A channel to a process, which may have told on its stderr what it is busy with."""
+
+    @property
+    def returncode(self) -> int | None: ...
+
+    @property
+    def last_words(self) -> tuple[str, ...]: ...
+
+
 class Opened(NamedTuple):
     """A conversation that was opened, and what the server said of itself."""
 
@@ -83,6 +102,9 @@ class Handshake:
         self._known = known
         self._patience = patience
         self._link: Link | None = None
+        self._channel: Channel | None = None
+        self.state = ""
+        """What is known of a server process that was given up, to be added to the error."""
 
     async def run(self) -> Opened:
         """The conversation, opened.
@@ -93,9 +115,15 @@ class Handshake:
         try:
             return await self._settle()
         except (RPCError, ProtocolError, ChannelClosed) as error:
+            hint = error.hint or self._early_end()
             await self._leave()
-            raise ConnectFailed(f"{self._way.name}: no conversation came about: {error}") from error
+            known = error.peer in {None, self._way.name}
+            why = error.message if known else f"{error.peer}: {error.message}"
+            raise ConnectFailed(
+                f"no conversation came about: {why}", hint=hint, peer=self._way.name
+            ) from error
         except BaseException:
+            self.state = self._seen()  # now, because we end it
             await self._leave()
             raise
 
@@ -104,14 +132,26 @@ class Handshake:
             await self._link.close()
             self._link = None
 
+    def _early_end(self) -> str | None:
+        return self._channel.early_end if isinstance(self._channel, _Mortal) else None
+
+    def _seen(self) -> str:
+        channel = self._channel
+        if not isinstance(channel, _Process):
+            return ""
+        code, words = channel.returncode, channel.last_words
+        text = "is still running" if code is None else f"has ended with code {code}"
+        lines = ("; its last lines on stderr:", *words) if words else ("",)
+        return f"; the server process {text}" + "\n    ".join(lines)
+
     async def _enter(self, revision: Revision) -> Link:
         """A new channel, with nothing said yet."""
         await self._leave()
         try:
-            channel = await self._way.open()
+            self._channel = await self._way.open()
         except OSError as error:
-            raise ConnectFailed(f"{self._way.name}: it cannot be reached: {error}") from error
-        self._link = self._join(channel, revision)
+            raise ConnectFailed(f"it cannot be reached: {error}", peer=self._way.name) from error
+        self._link = self._join(self._channel, revision)
         return self._link
 
     async def _settle(self) -> Opened:

@@ -47,6 +47,10 @@ class Outputs:
         self._schemas.clear()
         self._checks.clear()
 
+    def wraps(self, name: str) -> bool:
+        """Whether a tool is known to give its value inside of an object; FastMCP marks such schemas."""
+        return self._schemas.get(name, {}).get("x-fastmcp-wrap-result") is True
+
     def check(self, name: str) -> Check | None:
         """How to check the results of a tool; None if it declares no schema, or none is known.
 

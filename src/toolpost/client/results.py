@@ -5,7 +5,7 @@ schema: that is the business of `outputs`.
 """
 
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
@@ -20,22 +20,35 @@ __all__ = ["ToolResult", "joined_text", "tool_result", "typed", "typed_json"]
 T = TypeVar("T")
 
 
+_WRAPPED: Final = "toolpost/wrapped"
+"""In `_meta`: the value is no object, and stands in one only because this revision allows nothing else."""
+_RESULT: Final = "result"
+"""Where it stands there."""
+
+
 @dataclass(frozen=True, slots=True)
 class ToolResult(Generic[T]):
-    """What a tool said."""
+    """What a tool said.
+
+    Attributes:
+        data: what the tool returned, the same in every revision that has structured content: a value that is
+            no object, such as a list, is taken out of the object that older ones of these revisions demand.
+            Without structured content it is `text`, or None if there is no text either. With `result_type=`
+            it is of that type, and read from the JSON in the text where nothing else is there.
+        content: the blocks: text, images, audio, resources.
+        structured_content: the structured result as it came; `UNSET` if there is none.
+        is_error: whether the tool says that it failed; only with `raise_on_error=False`.
+        meta: its `_meta`; None if there is none.
+        raw: the bytes as they came, with all that nobody here knows.
+        text: the text blocks, joined by line breaks; empty if there is none.
+    """
 
     data: T
-    """The structured result; None if there is none."""
     content: list[Content]
-    """The blocks."""
     structured_content: JSON | Unset
-    """The structured result as it came; `UNSET` if there is none."""
     is_error: bool
-    """Whether the tool says that it failed."""
     meta: Meta | None
-    """Its `_meta`."""
     raw: bytes | None
-    """The bytes as they came, with all that nobody here knows."""
 
     @property
     def text(self) -> str:
@@ -48,32 +61,71 @@ def joined_text(content: list[Content]) -> str:
     return "\n".join(block.text for block in content if isinstance(block, TextContent))
 
 
-def tool_result(name: str, result: CallToolResult, kind: type[T] | None) -> ToolResult[Any]:
+def tool_result(
+    name: str, result: CallToolResult, kind: type[T] | None, *, wrapped: bool = False
+) -> ToolResult[Any]:
     """The result of a tool, with its data as a `kind`, if one is given.
 
-    Without structured content, as from a server of an older revision, typed data is read from the text.
+    Args:
+        name: the tool.
+        result: what it said.
+        kind: what to make of its data. What does not fit is looked into: the JSON in a text, the value in an
+            object with nothing but a `result`, as some servers send it.
+        wrapped: whether the tool's output schema says that such an object is not the data itself.
 
     Raises:
         RemoteProtocolError: the data is not of that type.
     """
-    structured = result.structured_content
-    data: JSON = None if structured is UNSET else structured
-    if kind is not None and not result.is_error:
-        if structured is UNSET:
-            data = _from_text(joined_text(result.content), kind)
-        data = typed(data, kind, f"the result of tool {name!r}")
-    return ToolResult(data, result.content, structured, bool(result.is_error), result.meta, result.raw)
+    structured, failed = result.structured_content, bool(result.is_error)
+    look_into = _unwrapped
+    data: JSON = structured
+    if structured is UNSET:
+        data = None if failed else _words(result.content)
+        look_into = _parsed
+    elif wrapped or _is_marked(result.meta):
+        data = _unwrapped(structured)
+    if kind is not None and not failed:
+        what = f"the result of tool {name!r}"
+        try:
+            data = typed(data, kind, what)
+        except RemoteProtocolError:
+            inner = look_into(data)
+            if inner is data:
+                raise
+            data = typed(inner, kind, what)
+    return ToolResult(data, result.content, structured, failed, result.meta, result.raw)
+
+
+def _words(content: list[Content]) -> str | None:
+    """The text; None if there is no block of it."""
+    return joined_text(content) if any(isinstance(block, TextContent) for block in content) else None
+
+
+def _is_marked(meta: Meta | None) -> bool:
+    """Whether a server says that the value is wrapped, in our way or in that of FastMCP."""
+    if meta is None:
+        return False
+    theirs = meta.get("fastmcp")
+    return meta.get(_WRAPPED) is True or (
+        isinstance(theirs, dict) and cast("dict[str, JSON]", theirs).get("wrap_result") is True
+    )
+
+
+def _unwrapped(value: JSON) -> JSON:
+    """The value in an object that holds nothing else than a `result`; else the value itself."""
+    if isinstance(value, dict):
+        fields = cast("dict[str, JSON]", value)
+        return fields[_RESULT] if fields.keys() == {_RESULT} else fields
+    return value
 
 
 _ANY: Reader[JSON] = Reader(cast("type[JSON]", Any))
 
 
-def _from_text(text: str, kind: type) -> JSON:
-    """The JSON that a text holds; the text itself where that is wanted, or where it holds none."""
-    if kind is str:
-        return text
+def _parsed(text: JSON) -> JSON:
+    """The JSON that a text holds; else the text itself."""
     try:
-        return _ANY(text.encode())
+        return text if text is None else _ANY(text.encode())
     except Unfit:
         return text
 

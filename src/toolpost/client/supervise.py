@@ -14,6 +14,7 @@ from toolpost.errors import ChannelClosed
 __all__ = ["Supervisor"]
 
 _HINT: Final = "use `async with client:`, or `await client.connect()`"
+_AGAIN: Final = "`connect()` opens it again"
 
 
 class Supervisor:
@@ -36,17 +37,23 @@ class Supervisor:
         """The conversation.
 
         Raises:
-            ChannelClosed: there is none.
+            ChannelClosed: there is none, or it is over; the hint says how to open one.
         """
-        if self._link is None:
+        link = self._held()
+        if link is None:
             raise ChannelClosed("the client is not connected", sent=False, hint=_HINT)
-        self._link.check_open()
-        return self._link
+        try:
+            link.check_open()
+        except ChannelClosed as error:
+            error.hint = error.hint or _AGAIN
+            raise
+        return link
 
     @property
     def ready(self) -> bool:
         """Whether there is a conversation."""
-        return self._link is not None and self._link.ended is None
+        link = self._held()
+        return link is not None and link.ended is None
 
     async def open(self) -> None:
         """Connect, unless that was done. Several tasks may wait for the same connection.
@@ -59,6 +66,7 @@ class Supervisor:
             return
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_task(self._open())
+            self._opening.add_done_callback(self._tried)  # it may be cancelled before its first step
         opening = self._opening
         self._waiting += 1
         try:
@@ -74,20 +82,28 @@ class Supervisor:
                 await _stop(opening)  # nobody wants it any more
 
     async def _open(self) -> Opened:
-        try:
-            if self._link is not None:
-                await self._link.close()
-            opened = await self._dial()
-            self._link, self.opened = opened.link, opened
-            return opened
-        finally:
+        link = self._held()
+        if link is not None:
+            await link.close()
+        opened = await self._dial()
+        self._link, self.opened = opened.link, opened
+        return opened
+
+    def _tried(self, opening: "asyncio.Task[Opened]") -> None:
+        if self._opening is opening:
             self._opening = None
+
+    def _held(self) -> Link | None:
+        """The link, unless its loop has ended, and with it all that could be done with it."""
+        if self._link is not None and self._link.stranded:
+            self._link = None
+        return self._link
 
     async def close(self) -> None:
         """End the conversation, or the attempt to open one. Closing twice is fine."""
         if self._opening is not None:
             await _stop(self._opening)
-        link = self._link
+        link = self._held()
         if link is not None:
             await link.close()
             if self._link is link:

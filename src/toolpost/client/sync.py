@@ -1,27 +1,24 @@
 """`SyncClient`: the methods of a client without `await`, for scripts and notebooks.
 
-Owns one thread with one event loop, where an ordinary `Client` lives; each method hands its work over and
-waits. Adds nothing of its own to what a client can do.
+Owns an ordinary `Client` and the home where it lives, a thread with an event loop; each method hands its work
+over and waits. Adds nothing of its own to what a client can do.
 """
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, Final, Literal, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from toolpost.client.client import Client
+from toolpost.client.home import Home
 from toolpost.client.stats import Stats
-from toolpost.errors import ChannelClosed, LocalProtocolError
+from toolpost.errors import ChannelClosed
 from toolpost.types.base import RequestId
 from toolpost.types.lifecycle import DiscoverResult, Implementation, ServerCapabilities
 
 __all__ = ["SyncClient"]
-
-THREADS: Final = 40
-"""Threads for callbacks that are not async: one that asks back holds its thread until it is answered."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,8 +76,8 @@ class SyncClient:
     def __init__(self, *args: Any, **options: Any) -> None:
         self._client = Client(*args, **options)
         self._lock = threading.Lock()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._home: Home | None = None
+        self._connecting = 0
 
     # ----------------------------------------------------------------- the connection
 
@@ -91,31 +88,39 @@ class SyncClient:
             ConnectFailed: the server cannot be reached, or there is no revision that both speak.
         """
         with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_run, args=(self._loop,), name="toolpost client", daemon=True
-                )
-                self._thread.start()
+            self._connecting += 1
         try:
-            self._wait(Client.connect)
+            while _done(home := self._at_home(), self._client.connect) is None:
+                home.thread.join()  # it is being left; the client moves only when that is done
         except BaseException:
-            self.close()
+            self._give_up()
             raise
+        with self._lock:
+            self._connecting -= 1
         return self
 
     def close(self) -> None:
         """Leave the server and end the thread. Closing twice is fine."""
-        try:
-            self._wait(Client.close)
-        except ChannelClosed:
-            return  # somebody else did
+        home = self._home
+        if home is not None:
+            home.leave()
+
+    def _at_home(self) -> Home:
+        """Where the client lives, from now on if it did not."""
         with self._lock:
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+            if self._home is None or not self._home.thread.is_alive():
+                self._home = Home(self._client.close)
+            return self._home
+
+    def _give_up(self) -> None:
+        """Let a thread that connects leave nothing behind, unless others still connect or have connected."""
+        with self._lock:
+            self._connecting -= 1
+            home = self._home
+            if home is None or self._connecting or self._client.connected:
+                return
+            home.begin_leaving()  # now, so that whoever connects from here on does so in the next home
+        home.leave()
 
     def __enter__(self) -> Self:
         return self.connect()
@@ -132,24 +137,12 @@ class SyncClient:
             ChannelClosed: the client is not connected, or was closed in the meantime.
             LocalProtocolError: this is the client's thread, which would wait for itself.
         """
-        if threading.current_thread() is self._thread:
-            raise LocalProtocolError("an async callback cannot use a SyncClient, which would wait for itself")
-
-        async def run() -> T:
-            return await work(self._client)
-
-        with self._lock:
-            if self._loop is None:
-                hint = "use `with client:`, or `client.connect()`"
-                raise ChannelClosed("the client is not connected", sent=False, hint=hint)
-            future = asyncio.run_coroutine_threadsafe(run(), self._loop)
-        try:
-            return future.result()
-        except CancelledError:
-            raise ChannelClosed("the client was closed") from None
-        except BaseException:
-            future.cancel()  # we were interrupted: the server is told, too
-            raise
+        home = self._home
+        done = None if home is None else _done(home, lambda: work(self._client))
+        if done is None:
+            hint = "use `with client:`, or `client.connect()`"
+            raise ChannelClosed("the client is not connected", sent=False, hint=hint)
+        return done[0]
 
     # ----------------------------------------------------------------- what is known about the server
 
@@ -226,20 +219,17 @@ class SyncClient:
     notify = _waits(Client.notify)
 
 
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Run a loop until it is stopped, and leave nothing of it behind."""
-    asyncio.set_event_loop(loop)
-    callbacks = ThreadPoolExecutor(THREADS, thread_name_prefix="toolpost callback")
-    loop.set_default_executor(callbacks)
+def _done(home: Home, work: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T] | None:
+    """What comes of some work, waited for; None if the home is being left and does not take it.
+
+    Raises:
+        ChannelClosed: the client was closed in the meantime.
+    """
+    future: Future[T] = Future()
     try:
-        loop.run_forever()
-        rest = asyncio.all_tasks(loop)
-        for task in rest:
-            task.cancel()
-        if rest:
-            loop.run_until_complete(asyncio.wait(rest))
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        # A callback may be the one who closes, or may never return: nobody waits for it.
-        callbacks.shutdown(wait=False, cancel_futures=True)
-        loop.close()
+        return (future.result(),) if home.begin(work, future) else None
+    except CancelledError:
+        raise ChannelClosed("the client was closed") from None
+    except BaseException:
+        future.cancel()  # we were interrupted: the server is told, too
+        raise

@@ -45,9 +45,16 @@ def check_icons(icons: Iterable[Icon] | None) -> None:
     """Return if a server may offer these icons.
 
     Raises:
+        TypeError: they are no list of icons.
         ValueError: clients would refuse one; the text names it.
     """
+    if isinstance(icons, str | Icon):
+        raise TypeError("icons has to be a list, also when there is only one")
     for icon in icons or ():
+        if not isinstance(icon, Icon):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
+            raise TypeError(
+                f'icons has to be a list of Icon objects, such as Icon("https://…"), not of {icon!r}'
+            )
         wrong = objection(icon)
         if wrong is not None:
             raise ValueError(wrong)

@@ -15,9 +15,9 @@ from toolpost.server.context import Context
 from toolpost.server.factory import Factory
 from toolpost.server.library import KINDS, Library
 from toolpost.server.notices import UNHEARD, Hearer
-from toolpost.server.options import Options
+from toolpost.server.options import Options, check_counts, check_times
 from toolpost.server.prompts import ServedPrompt
-from toolpost.server.resources import ServedResource, ServedTemplate
+from toolpost.server.resources import ServedResource, ServedTemplate, template_of
 from toolpost.server.returns import Returns
 from toolpost.server.sync import SyncContext
 from toolpost.server.tools import ServedTool
@@ -70,6 +70,8 @@ class Server(Library):
         **options: Unpack[Options],
     ) -> None:
         super().__init__(name, **options)
+        check_times(timeout=timeout)
+        check_counts(page_size=page_size)
         self._timeout = timeout
         self._debug = debug
         self._keys = keys
@@ -177,14 +179,17 @@ class Server(Library):
         The function takes the arguments as a dict, and a context if it asks for one by annotation.
 
         Raises:
+            TypeError: the schema is no dict, or the function does not take one.
             ValueError: the name is taken, or the schema is not valid.
             MCPError: schemas cannot be checked because jsonschema-rs is not installed.
         """
+        if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
+            raise TypeError(f"add_tool takes a Tool and a function, not {tool!r}")
         bound = Verbatim(fn, tool.input_schema, context_types=_CONTEXTS, name=tool.name)
         served = ServedTool[..., Any](
             tool,
             bound,
-            Returns.raw(tool.output_schema),
+            Returns.raw(tool.output_schema, tool.name),
             self.tools,
             self.work,
             timeout=self._timeout if timeout is None else timeout,
@@ -213,9 +218,9 @@ class Server(Library):
 
         Raises:
             TypeError: the signature cannot work; the text names the parameter.
-            ValueError: the URI is taken, or is no URI and no template.
+            ValueError: the URI is taken, or is no URI and no template, or has no scheme.
         """
-        template = Template(uri)
+        template = template_of(uri)
 
         def register(fn: Callable[..., Any]) -> Any:
             bound = bind(fn, context_types=_CONTEXTS, name=name)

@@ -16,13 +16,14 @@ from msgspec.structs import asdict, astuple
 
 from toolpost.errors import InvalidParams
 from toolpost.protocol import headers
+from toolpost.protocol.jsonrpc import shorten
 from toolpost.server import docstring
 from toolpost.server.arguments import UNREAD, from_json, from_text
 from toolpost.server.marks import is_field, read_marks
 from toolpost.server.problems import MAX_PROBLEMS, ArgumentError, Misfit, Problem, SignatureError, within
 from toolpost.server.schema import Schema, with_defs
-from toolpost.server.scope import UNIONS, Scope, layers
-from toolpost.server.shapes import Shape, dec_hook, documented
+from toolpost.server.scope import UNIONS, Scope, layers, shown
+from toolpost.server.shapes import Shape, dec_hook, documented, fit
 from toolpost.server.survey import Survey
 from toolpost.types.base import JSON, Unset
 
@@ -35,6 +36,8 @@ Arguments: TypeAlias = Struct
 _EMPTY: Final = inspect.Parameter.empty
 _VARIADIC: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 _MUTABLE: Final = frozenset({list, dict, set, bytearray})
+_PLAIN: Final = frozenset({bool, int, float, str})
+_OBJECTS: Final = frozenset({"self", "cls"})
 _MEMBERS: Final = msgspec.json.Decoder(dict[str, Raw])
 
 
@@ -67,13 +70,17 @@ def bind(
     Args:
         fn: any callable: a function, a method, a partial, an object with `__call__`. What a partial has set
             by keyword is no argument any more.
-        context_types: a parameter of one of these types gets the context of the call and is no argument.
+        context_types: a parameter of one of these types gets the context of the call and is no argument. The
+            first is what async functions get, the last what the others get.
         hidden: names of parameters that are no arguments either, because `Bound.call` is handed them.
         name: how it is called; like the function if not given.
 
     Raises:
         SignatureError: its signature cannot work; the text names the parameter.
     """
+    if not callable(fn):
+        hint = f"use name={fn!r}" if isinstance(fn, str) else "give a function"
+        raise SignatureError(f"{fn!r} cannot be called", hint=hint)
     chain = list(layers(fn))
     name = name or _name(chain)
     with within(f"`{name}`"):
@@ -103,6 +110,33 @@ def _signature(fn: Callable[..., Any]) -> inspect.Signature:
         return inspect.signature(fn)
     except (TypeError, ValueError) as error:
         raise SignatureError(f"it has no signature: {error}") from error
+
+
+def _refuse_method(signature: inspect.Signature, written: Any) -> None:
+    """Return unless a function was written as a method, and nobody would hand it the object."""
+    owner, _, name = getattr(written, "__qualname__", "").rpartition(".")
+    first = next(iter(signature.parameters.values()), None)
+    if first is None or first.name not in _OBJECTS or first.annotation is not _EMPTY:
+        return
+    if owner and not owner.endswith("<locals>"):
+        kind = owner.rpartition(".")[2]
+        raise SignatureError(
+            f"parameter `{first.name}`: it is a method of {kind}, without an object to be called on",
+            hint=f"register the bound method, {kind}(…).{name}",
+        )
+
+
+def _check_default(default: Any, shape: Shape) -> None:
+    """Return if a default fits, as far as JSON can say it. None fits everywhere, as authors are used to."""
+    if default is None or type(default) is shape.type or type(default) not in _PLAIN:
+        return
+    try:
+        fit(default, shape.type)
+    except Misfit as error:
+        said = shorten(repr(default))
+        raise SignatureError(
+            f"the default {said} does not fit: {error}", hint="change one or the other"
+        ) from error
 
 
 def _is_context(annotation: Any, kinds: tuple[type, ...]) -> bool:
@@ -148,6 +182,7 @@ class Bound:
         scope = Scope(fn)
         survey = Survey(scope)
         signature = _signature(fn)
+        _refuse_method(signature, chain[-1])
         partials = [layer.keywords for layer in chain if isinstance(layer, functools.partial)]
         parameters: list[Parameter] = []
         for it in signature.parameters.values():
@@ -182,6 +217,7 @@ class Bound:
         if _is_context(annotation, context_types):
             if self.context is not None:
                 raise SignatureError(f"`{self.context}` gets the context already")
+            self._check_context(annotation, context_types[0 if self.is_async else -1])
             self.context = it.name
             return
         default, factory = it.default, None
@@ -191,6 +227,8 @@ class Bound:
         if default is _EMPTY and marks.optional:
             default, factory = marks.default, marks.factory
         shape = survey.shape(annotation)
+        if default is not _EMPTY and factory is None:
+            _check_default(default, shape)
         yield Parameter(
             marks.alias or it.name,
             it.name,
@@ -201,6 +239,15 @@ class Bound:
             default=UNSET if default is _EMPTY else default,
             factory=factory,
         )
+
+    def _check_context(self, annotation: Any, given: type) -> None:
+        """Return if the context that is given is the one that the annotation, and so the editor, promises."""
+        if not _is_context(annotation, (given,)):
+            which = "an async function" if self.is_async else "a function that is not async"
+            raise SignatureError(
+                f"{which} gets a {given.__name__}, not a {shown(annotation)}",
+                hint=f"annotate it as {given.__name__}",
+            )
 
     def read(self, raw: Raw | bytes | Unset) -> Arguments:
         """The arguments in a JSON object; absent JSON is an empty one.

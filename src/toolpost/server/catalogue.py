@@ -26,6 +26,11 @@ __all__ = ["PAGE_SIZE", "Catalogue", "Handle", "Kind", "Selected"]
 PAGE_SIZE: Final = 1000
 """Entries on a page. Most lists have one page: a page costs the client a round trip and the model nothing."""
 
+MAX_MEANT: Final = 64
+"""Characters of a name for which another is suggested: comparing takes the square of it."""
+
+MAX_COMPARED: Final = 100
+"""Names that are compared with one that there is not: who asks for nonsense must not cost much."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -58,7 +63,13 @@ class Handle(ABC, Generic[P, R]):
         """How it stands in the list, for peers that take structured output of this kind."""
 
     def enable(self) -> None:
-        """Serve it again."""
+        """Serve it again.
+
+        Raises:
+            RuntimeError: it was removed.
+        """
+        if not self._home.holds(self):
+            raise RuntimeError(f"{self.name!r} was removed; register it again")
         if not self.enabled:
             self.enabled = True
             self._home.touch()
@@ -71,7 +82,8 @@ class Handle(ABC, Generic[P, R]):
 
     def remove(self) -> None:
         """Take it out for good."""
-        self._home.remove(self.name)
+        if self._home.holds(self):  # another one may have its name by now
+            self._home.remove(self.name)
 
 
 E = TypeVar("E", bound=Handle[..., Any])
@@ -116,7 +128,7 @@ class Catalogue(Generic[E]):
         return len(self._entries)
 
     def __iter__(self) -> Iterator[E]:
-        return (entry for _, entry in self._entries.values())
+        return (entry for _, entry in self._now())
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
@@ -134,6 +146,21 @@ class Catalogue(Generic[E]):
         """The entry of this name, if there is one for clients."""
         found = self._entries.get(name)
         return found[1] if found is not None and self.serves(found[1]) else None
+
+    def holds(self, entry: E) -> bool:
+        """Whether this very entry is there, be it for clients or not."""
+        found = self._entries.get(entry.name)
+        return found is not None and found[1] is entry
+
+    def suggest(self, name: str) -> str:
+        """The rest of a sentence about a name that there is not: which one was perhaps meant."""
+        if len(name) > MAX_MEANT:
+            return ""
+        from difflib import get_close_matches  # noqa: PLC0415 - most processes never need it
+
+        alike = (entry.name for entry in self if self.serves(entry) and abs(len(entry.name) - len(name)) <= 3)
+        near = get_close_matches(name, islice(alike, MAX_COMPARED), n=1, cutoff=0.75)
+        return f"; did you mean {near[0]}?" if near else ""
 
     def select(self, keep: Callable[[E], bool], changed: Callable[[str], None]) -> "Selected[E]":
         """The same entries, as far as they are kept, now and later."""
@@ -162,7 +189,7 @@ class Catalogue(Generic[E]):
 
     def touch(self) -> None:
         """Forget the cached answers and say that something has changed."""
-        self._answers.clear()
+        self._answers = {}  # not cleared: an answer that is being made belongs into the old one
         for view in tuple(self._views):
             view.touch()
         self._changed(self.kind.changes)
@@ -182,12 +209,11 @@ class Catalogue(Generic[E]):
         after = 0 if cursor is None else self._open(party, cursor)
         revision = incoming.peer.revision
         key = (revision.date, after)
-        answer = self._answers.get(key)
+        answers = self._answers
+        answer = answers.get(key)
         if answer is None:
             items = (
-                (serial, entry)
-                for serial, entry in self._entries.values()
-                if serial > after and self.serves(entry)
+                (serial, entry) for serial, entry in self._now() if serial > after and self.serves(entry)
             )
             page = list(islice(items, self.size))
             more = next(items, None) is not None
@@ -197,8 +223,12 @@ class Catalogue(Generic[E]):
                 "meta": party.facts(revision) if revision.stateless else None,
             }
             stamped = ERAS[revision.era].stamp_result(connection, incoming, self.kind.result(**listed))
-            answer = self._answers[key] = Raw(jsonrpc.encode(stamped))
+            answer = answers[key] = Raw(jsonrpc.encode(stamped))
         return answer
+
+    def _now(self) -> list[tuple[int, E]]:
+        """The entries as they are now: another thread may add some meanwhile."""
+        return list(self._entries.values())
 
     def _audience(self, party: Party) -> str:
         return f"cursor of {self.kind.what} of {party.info.name}"

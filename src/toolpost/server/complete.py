@@ -20,10 +20,16 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Completes:
-    """Something whose arguments may be completed."""
+    """Something whose arguments may be completed.
 
-    def __init__(self, arguments: Iterable[str]) -> None:
+    Args:
+        arguments: their names.
+        changed: called when a completer was hung up, since what is declared may change with it.
+    """
+
+    def __init__(self, arguments: Iterable[str], changed: Callable[[], object]) -> None:
         self._arguments = tuple(arguments)
+        self._hung = changed
         self._completers: dict[str, Callable[..., Any]] = {}
 
     def complete(self, argument: str) -> Callable[[F], F]:
@@ -41,6 +47,7 @@ class Completes:
 
         def hang(fn: F) -> F:
             self._completers[argument] = fn
+            self._hung()
             return fn
 
         return hang

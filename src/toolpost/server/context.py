@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from toolpost.errors import NotDeclared
+from toolpost.errors import LocalProtocolError, NotDeclared
+from toolpost.protocol import turns
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.methods import Row
@@ -214,17 +215,17 @@ class Context:
 
     @property
     def related(self) -> RequestId | None:
-        """The id of the request on whose stream we speak; None if there is no request."""
+        """For middleware: the id of the request on whose stream we speak; None if there is no request."""
         return None if self.incoming is None else self.incoming.id
 
     @property
     def conversation(self) -> object:
-        """What all requests of one client have in common; compare it, or count by it."""
+        """For middleware: what all requests of one client have in common; compare it, or count by it."""
         return self._speaker
 
     @property
     def wraps(self) -> bool:
-        """Whether structured output has to be an object for this client."""
+        """For handlers: whether structured output has to be an object for this client."""
         return self._peer.revision.structured != "any"
 
     @property
@@ -233,35 +234,35 @@ class Context:
         return self._speaker.principal
 
     def passed_on(self, server: "Handler", lifespan: Any) -> "Context":
-        """The same request, as another server sees it that serves it."""
+        """For handlers: the same request, as another server sees it that serves it."""
         return Context(server, self._speaker, self.method, self.incoming, lifespan=lifespan)
 
-    def hand_over(self, server: "Handler", lifespan: Any) -> None:
-        """Let another server serve all that this client says from here on."""
-        self._speaker.hand_over(server, lifespan)
+    async def hand_over(self, server: "Handler") -> None:
+        """For handlers: let another server serve all that this client says from here on."""
+        await self._speaker.hand_over(server)
 
     def introduce(self, instructions: str | None) -> InitializeResult | DiscoverResult:
-        """Who this server is, as the request asks."""
+        """For handlers: who this server is, as the request asks."""
         connection = self._speaker.connection
         if connection.peer is None:
             connection.party = self.server.party  # what a session is told now is a promise from here on
         return connection.party.introduce(self._peer.revision, instructions)
 
     def page(self, catalogue: "Catalogue[Any]", cursor: str | None) -> Raw:
-        """A page of a list, for this client."""
+        """For handlers: a page of a list, for this client."""
         assert self.incoming is not None, "a list is asked for by a request"
         return catalogue.page(self.server.party, self._speaker.connection, self.incoming, cursor)
 
     def set_log_level(self, level: LogLevel) -> None:
-        """From which level on the session wants log messages."""
+        """For handlers: from which level on the session wants log messages."""
         self._speaker.connection.log_level = level
 
     def watch(self, uri: str) -> None:
-        """Tell this session when a resource changes."""
+        """For handlers: tell this session when a resource changes."""
         self._speaker.watched.add(uri)
 
     def unwatch(self, uri: str) -> None:
-        """Tell this session no longer."""
+        """For handlers: tell this session no longer."""
         self._speaker.watched.discard(uri)
 
     # ----------------------------------------------------------------- what can be asked
@@ -292,8 +293,12 @@ class Context:
         """
         if isinstance(model, str):
             model = ModelPreferences(hints=[ModelHint(model)])
+        said = _turns(messages)
+        wrong = turns.objection(said)
+        if wrong:
+            raise LocalProtocolError(f"a model cannot be asked this: {wrong}")
         params = CreateMessageParams(
-            messages=_turns(messages),
+            messages=said,
             max_tokens=max_tokens,
             system_prompt=system,
             model_preferences=model,
@@ -346,7 +351,10 @@ class Context:
 
         Raises:
             NotDeclared: the client cannot open URLs.
+            ValueError: it is none.
         """
+        if not url.lower().startswith(("https://", "http://")):
+            raise ValueError(f"{url!r} is no URL that a user can visit: it starts with https://")
         self._require("elicitation.url", "URL elicitation")
         params = ElicitParams(message=message, mode="url", url=url, elicitation_id=secrets.token_urlsafe(16))
         result = await self.ask("elicitation/create", params, timeout=timeout)

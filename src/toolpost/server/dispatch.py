@@ -16,7 +16,18 @@ from toolpost.protocol.events import Incoming
 from toolpost.server.context import Context
 from toolpost.types.base import Raw, Result, Struct
 
-__all__ = ["Answer", "Call", "Middleware", "Next", "Route", "Routes", "answer", "begin", "failed"]
+__all__ = [
+    "Answer",
+    "Call",
+    "Middleware",
+    "Next",
+    "Route",
+    "Routes",
+    "answer",
+    "begin",
+    "being_cancelled",
+    "failed",
+]
 
 logger: Final = logging.getLogger("toolpost.server")
 
@@ -83,22 +94,31 @@ def _wrapped(layer: Middleware, step: Next) -> Next:
 async def answer(connection: Connection, incoming: Incoming, pending: Awaitable[Answer]) -> bytes | None:
     """The bytes that answer a request, once its answer is there; None if nobody wants it any more."""
     try:
-        return connection.reply(incoming.id, await pending)
+        result = await pending
+        return connection.reply(incoming.id, result) if _wanted(connection, incoming) else None
     except asyncio.CancelledError as error:
-        if incoming.id not in connection.incoming or _cancelled():
+        if not _wanted(connection, incoming) or being_cancelled():
             raise
         return failed(connection, incoming, error)  # the handler raised it, nobody cancelled the request
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises stays with its request
         return failed(connection, incoming, error)
 
 
-def _cancelled() -> bool:
+def _wanted(connection: Connection, incoming: Incoming) -> bool:
+    """Whether the request still waits; its id may be that of another one by now."""
+    return connection.incoming.get(incoming.id) is incoming
+
+
+def being_cancelled() -> bool:
+    """Whether somebody cancels the current task, so that a `CancelledError` is not the handler's own."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
 def failed(connection: Connection, incoming: Incoming, error: BaseException) -> bytes | None:
     """The bytes of the error answer that an exception deserves. What is not meant for the peer is logged."""
+    if not _wanted(connection, incoming):
+        return None
     if isinstance(error, RPCError):
         return connection.fail(incoming.id, error)
     method = incoming.row.name

@@ -49,8 +49,9 @@ class Factory(Handler):
     Args:
         choose: gets the client's name tag, its capabilities and its principal (None until there is
             authorization), and returns the server. Return the same server for the same kind of client, such
-            as one of a few `server.select(…)`: each is kept until the factory ends. To refuse a client,
-            raise: an `RPCError` is the answer, any other `MCPError` gives its text.
+            as one of a few `server.select(…)`. Each lives as long as a session that it serves; those of
+            the stateless clients that came last are kept. To refuse a client, raise: an `RPCError` is the
+            answer, any other `MCPError` gives its text.
         name: how the factory is called, where nobody is chosen yet.
         version: of the factory.
         revisions: the protocol revisions to speak; a chosen server has to speak that of its client.
@@ -70,9 +71,7 @@ class Factory(Handler):
     ) -> None:
         super().__init__(name, version=version, revisions=revisions, limit=limit, extra=extra)
         self._choose = choose
-        self._known: OrderedDict[bytes, Handler] = OrderedDict()
-        self._stack = AsyncExitStack()
-        self._lives: dict[Handler, Any] = {}
+        self._known: OrderedDict[bytes, tuple[Handler, AsyncExitStack]] = OrderedDict()
 
     def capabilities(self) -> ServerCapabilities:
         """All of them: what is really offered, the chosen server says."""
@@ -92,24 +91,27 @@ class Factory(Handler):
 
     @asynccontextmanager
     async def living(self) -> AsyncGenerator[Any]:
-        """The lives of all who are chosen, from when each is first needed."""
-        async with super().living() as value, AsyncExitStack() as self._stack:
+        """The lives of those who are remembered, from when each is first needed."""
+        async with super().living() as value:
             try:
                 yield value
             finally:
-                self._lives = {}
+                while self._known:
+                    _, (_, life) = self._known.popitem()
+                    await life.aclose()
 
     def end_listens(self) -> None:
         """End the subscriptions of all who were chosen."""
-        for chosen in self._lives:
+        for chosen, _ in self._known.values():
             chosen.end_listens()
 
     # ----------------------------------------------------------------- routes
 
     async def _initialize(self, ctx: Context, params: InitializeParams) -> Result:  # noqa: ARG002 - the chosen reads them
         chosen = await self._choice(ctx)
-        answer: Any = await self._pass_on(ctx, chosen)
-        ctx.hand_over(chosen, self._lives[chosen])
+        async with chosen.alive():
+            answer: Any = await self._pass_on(ctx, chosen)
+            await ctx.hand_over(chosen)
         return answer
 
     async def _forward(self, ctx: Context, params: Params) -> Answer:  # noqa: ARG002 - the chosen reads them
@@ -130,11 +132,9 @@ class Factory(Handler):
             raise chosen.party.refusal(revision.date)
         if row.needs and row.name not in revision.ungated and not chosen.party.declares(row.needs):
             raise MethodNotFound(f"Method not found: {row.name} (this server does not offer {row.needs})")
-        if chosen not in self._lives:
-            self._lives[chosen] = await self._stack.enter_async_context(chosen.alive())
-        context = ctx.passed_on(chosen, self._lives[chosen])
-        begun = begin(chosen.routes, chosen.middleware, context, incoming)
-        return await begun if isawaitable(begun) else begun
+        async with chosen.alive() as lifespan:
+            begun = begin(chosen.routes, chosen.middleware, ctx.passed_on(chosen, lifespan), incoming)
+            return await begun if isawaitable(begun) else begun
 
     # ----------------------------------------------------------------- choosing
 
@@ -143,12 +143,16 @@ class Factory(Handler):
         client = ctx.client
         facts = jsonrpc.encode([client.info, client.capabilities, ctx.principal])
         key = sha256(facts).digest()
-        chosen = self._known.get(key)
-        if chosen is None:  # two who ask at once get the same
-            chosen = self._known.setdefault(key, await self._choice(ctx))
+        if key not in self._known:
+            chosen, life = await self._choice(ctx), AsyncExitStack()
+            if key not in self._known:  # two who ask at once get the same
+                self._known[key] = (chosen, life)
+                await life.enter_async_context(chosen.alive())
+        chosen, _ = self._known[key]
         self._known.move_to_end(key)
         if len(self._known) > MAX_KNOWN:
-            self._known.popitem(last=False)
+            _, (_, forgotten) = self._known.popitem(last=False)
+            await forgotten.aclose()
         return chosen
 
     async def _choice(self, ctx: Context) -> Handler:
@@ -158,7 +162,10 @@ class Factory(Handler):
         except RPCError:
             raise
         except MCPError as error:
-            raise InvalidRequest(error.message) from error
+            raise InvalidRequest(f"{self.info.name} refuses this client: {error}") from error
         if not isinstance(chosen, Handler) or isinstance(chosen, Factory):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
-            raise TypeError(f"{self._choose!r} chose a {type(chosen).__name__}, which serves nothing itself")
+            choose = getattr(self._choose, "__qualname__", repr(self._choose))
+            raise TypeError(
+                f"{choose} returned {chosen!r}, which serves nothing itself; return a server, or raise"
+            )
         return chosen

@@ -62,11 +62,17 @@ class Guest:
 
     def write(self, value: Any) -> bytes:
         """The JSON of a value, which has been validated before, or is now."""
+        return self.adapter.dump_json(self._made(value), by_alias=True, warnings="error")
+
+    def plain(self, value: Any) -> JSON:
+        """What `write` makes, before it is text."""
+        return self.adapter.dump_python(self._made(value), mode="json", by_alias=True)
+
+    def _made(self, value: Any) -> Any:
         try:
-            value = self.adapter.validate_python(value)
+            return self.adapter.validate_python(value)
         except ValueError as error:
             raise Misfit(_told(cast("Any", error))) from error
-        return self.adapter.dump_json(value, by_alias=True, warnings="error")
 
     def adopted(self, defs: Definitions) -> Opaque:
         """The schema, its definitions among ours, without the titles that pydantic invents.

@@ -13,22 +13,23 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.channel import Channel
-from toolpost.errors import InvalidParams, MethodNotFound
+from toolpost.errors import MethodNotFound
 from toolpost.protocol.connection import MAX_IN_FLIGHT, Connection
 from toolpost.protocol.framing import MAX_LINE
 from toolpost.protocol.icons import check_icons
-from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.methods import DATES, Row
 from toolpost.protocol.party import Party
+from toolpost.server import options
 from toolpost.server.context import Context
 from toolpost.server.dispatch import Middleware, Routes
 from toolpost.server.life import Life
 from toolpost.server.listen import Listens
 from toolpost.server.notify import Announcer
-from toolpost.server.options import Lifespan
+from toolpost.server.options import Lifespan, Offer
+from toolpost.server.request import arguments_of
 from toolpost.server.serve import Conversation
 from toolpost.server.work import Work
-from toolpost.types.base import JSON, Icon, Params, Raw, Result, Unset
+from toolpost.types.base import JSON, Icon, Params, Result
 from toolpost.types.content import ResourceContents
 from toolpost.types.lifecycle import (
     Implementation,
@@ -69,7 +70,6 @@ MAX_STATES: Final = 1024
 """Principals whose state is kept: many users at once, and a bound for those who never come back."""
 
 _IN_MEMORY: Final = "memory://"
-_ARGUMENTS: Final = Reader(dict[str, JSON])
 
 
 class Handler:
@@ -87,13 +87,16 @@ class Handler:
             gives in `ctx.lifespan`.
         middleware: wraps every request and notice, in both directions, the first one outermost.
         revisions: the protocol revisions to speak; all of them unless you say so.
+        declares: what to declare although there is none yet, such as ["tools"]: a client that connects before
+            the first tool is registered learns of it only if tools were declared to it.
         limit: how many requests of one client may be in flight.
         threads: how many functions that are not async may run at once.
         extra: rows for methods that are in no revision; `routes` has to serve them.
         store: what outlasts a request is kept there: a URL such as "memory://", or a store of your own.
 
     Raises:
-        ValueError: there is no store like this.
+        TypeError: an argument is of another type than it should be; the text names it.
+        ValueError: an argument cannot work, or there is no store like this.
     """
 
     def __init__(
@@ -109,25 +112,26 @@ class Handler:
         lifespan: Lifespan | None = None,
         middleware: Iterable[Middleware] = (),
         revisions: Iterable[str] = DATES,
+        declares: Iterable[Offer] = (),
         limit: int = MAX_IN_FLIGHT,
         threads: int = 40,
         extra: Iterable[Row] = (),
         store: "Store | str" = _IN_MEMORY,
     ) -> None:
+        options.check_texts(name=name, version=version, title=title, description=description)
+        options.check_texts(instructions=instructions, website_url=website_url)
+        options.check_counts(limit=limit, threads=threads)
         check_icons(icons)
+        name = name or type(self).__name__
         self.info = Implementation(
-            name or type(self).__name__,
-            version,
-            title=title,
-            description=description,
-            website_url=website_url,
-            icons=icons,
+            name, version, title=title, description=description, website_url=website_url, icons=icons
         )
         self.instructions = instructions
-        self.middleware: list[Middleware] = list(middleware)
+        self.middleware = options.layers_of(middleware)
         self.announcer = Announcer()
         self.work = Work(threads)
-        self.revisions = tuple(revisions)
+        self.revisions = options.revisions_of(revisions)
+        self._declares = options.offers_of(declares)
         self.extra: dict[str, Row] = {row.name: row for row in extra}
         self._states: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self.limit = limit
@@ -145,7 +149,7 @@ class Handler:
 
     async def list_tools(self, cursor: str | None) -> ListToolsResult | Sequence[Tool]:
         """The tools, or one page of them."""
-        raise self._lacks("list_tools")
+        return self._none_of("tools")
 
     async def call_tool(self, name: str, arguments: dict[str, JSON], ctx: Context) -> CallToolResult:
         """What a tool says."""
@@ -153,7 +157,7 @@ class Handler:
 
     async def list_resources(self, cursor: str | None) -> ListResourcesResult | Sequence[Resource]:
         """The resources, or one page of them."""
-        raise self._lacks("list_resources")
+        return self._none_of("resources")
 
     async def list_resource_templates(
         self, cursor: str | None
@@ -174,7 +178,7 @@ class Handler:
 
     async def list_prompts(self, cursor: str | None) -> ListPromptsResult | Sequence[Prompt]:
         """The prompts, or one page of them."""
-        raise self._lacks("list_prompts")
+        return self._none_of("prompts")
 
     async def get_prompt(self, name: str, arguments: dict[str, str], ctx: Context) -> GetPromptResult:
         """A prompt, filled in."""
@@ -197,6 +201,12 @@ class Handler:
     def _lacks(self, name: str) -> MethodNotFound:
         return MethodNotFound(f"Method not found: {self.info.name} has no {name}")
 
+    def _none_of(self, what: Offer) -> tuple[()]:
+        """An empty list, if it was declared."""
+        if what in self._declares:
+            return ()
+        raise self._lacks(f"list_{what}")
+
     # ----------------------------------------------------------------- what follows from it
 
     def offers(self, *names: str) -> bool:
@@ -205,20 +215,25 @@ class Handler:
 
     def capabilities(self) -> ServerCapabilities:
         """What is declared to clients."""
+        declares = self._declares
+        tools = "tools" in declares or self.offers("list_tools", "call_tool")
+        prompts = "prompts" in declares or self.offers("list_prompts", "get_prompt")
         resources = None
-        if self.offers("list_resources", "read_resource", "list_resource_templates"):
+        if "resources" in declares or self.offers(
+            "list_resources", "read_resource", "list_resource_templates"
+        ):
             resources = ResourcesCapability(list_changed=True, subscribe=self.offers("subscribe") or None)
         return ServerCapabilities(
-            tools=ListCapability(list_changed=True) if self.offers("list_tools", "call_tool") else None,
+            tools=ListCapability(list_changed=True) if tools else None,
             resources=resources,
-            prompts=ListCapability(list_changed=True) if self.offers("list_prompts", "get_prompt") else None,
+            prompts=ListCapability(list_changed=True) if prompts else None,
             completions={} if self.offers("complete") else None,
             logging={} if self.offers("set_log_level") else None,
         )
 
     @cached_property
     def party(self) -> Party:
-        """How we present ourselves."""
+        """For transports: how we present ourselves."""
         return Party(self.info, self.capabilities(), supported=self.revisions)
 
     @cached_property
@@ -252,7 +267,7 @@ class Handler:
         return open_store(self._store)
 
     def state_of(self, principal: str) -> dict[str, Any]:
-        """What is kept for a principal; of those who were not seen for long it is forgotten."""
+        """For contexts: what is kept for a principal; of those who were not seen for long it is forgotten."""
         state = self._states.setdefault(principal, {})
         self._states.move_to_end(principal)
         if len(self._states) > MAX_STATES:
@@ -260,7 +275,7 @@ class Handler:
         return state
 
     def connection(self) -> Connection:
-        """A fresh connection, to be driven over a channel."""
+        """For transports: a fresh connection, to be driven over a channel."""
         return Connection(self.party, extra=self.extra, limit=self.limit)
 
     def announce_update(self, uri: str) -> None:
@@ -268,11 +283,11 @@ class Handler:
         self.announcer.updated(uri)
 
     def end_listens(self) -> None:
-        """End the subscriptions of stateless clients, each with its result: we are about to leave."""
+        """For transports: end the subscriptions of stateless clients, each with its result."""
         self._listens.end()
 
     async def read(self, uri: str, ctx: Context) -> list[ResourceContents]:
-        """What a resource of ours holds, for a function that serves another request."""
+        """For contexts: what a resource of ours holds, for a function that serves another request."""
         result = await self._read_resource(ctx, ReadResourceParams(uri=uri))
         return result.contents
 
@@ -311,7 +326,7 @@ class Handler:
         return page if isinstance(page, Result) else ListToolsResult(tools=list(page))
 
     async def _call_tool(self, ctx: Context, params: CallToolParams) -> Result:
-        return await self.call_tool(params.name, _arguments(params.arguments), ctx)
+        return await self.call_tool(params.name, arguments_of(params.arguments), ctx)
 
     async def _list_resources(self, ctx: Context, params: PageParams) -> Result:
         page = await self.list_resources(params.cursor)
@@ -351,13 +366,22 @@ class Handler:
 
         Args:
             max_line: the longest message to read, in bytes. A longer request is refused.
+
+        Raises:
+            RuntimeError: a loop is running here; await `serve_stdio()` in it.
         """
         from toolpost.run import run_stdio  # noqa: PLC0415 - it knows the transports, which this ring may not
 
         run_stdio(self, max_line=max_line)
 
+    async def serve_stdio(self, *, max_line: int = MAX_LINE) -> None:
+        """Serve over stdin and stdout like `run`, in a loop of your own."""
+        from toolpost.run import serve_stdio  # noqa: PLC0415 - as above
+
+        await serve_stdio(self, max_line=max_line)
+
     def alive(self) -> AbstractAsyncContextManager[Any]:
-        """Hold the lifespan open: entered by the first who needs it, left by the last."""
+        """For transports: hold the lifespan open: entered by the first who needs it, left by the last."""
         return self._life.held()
 
     @asynccontextmanager
@@ -370,17 +394,3 @@ class Handler:
             self.work.close()
             if isinstance(self._store, str) and "store" in self.__dict__:
                 await self.store.close()  # who gave a store of their own closes it
-
-
-def _arguments(raw: Raw | Unset) -> dict[str, JSON]:
-    """The arguments of a call, as a dict.
-
-    Raises:
-        InvalidParams: they are no object.
-    """
-    if raw == Raw(b"null"):
-        return {}
-    try:
-        return _ARGUMENTS(raw)
-    except Unfit as error:
-        raise InvalidParams(f"Invalid params: arguments must be an object: {error}") from error

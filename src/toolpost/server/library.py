@@ -9,6 +9,7 @@ from types import MethodType
 from typing import Any, Final, Self
 
 from toolpost.errors import InvalidParams, ResourceNotFound
+from toolpost.protocol.jsonrpc import shorten
 from toolpost.server.catalogue import Catalogue, Handle, Kind
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
@@ -79,14 +80,15 @@ class Library(Handler):
     # ----------------------------------------------------------------- what follows from the catalogues
 
     def capabilities(self) -> ServerCapabilities:
-        """What is declared to clients: what is registered."""
+        """What is declared to clients: what is registered, and what was promised."""
+        there = {kind.changes for name, kind in KINDS.items() if getattr(self, name).used} | {*self._declares}
         completes = any(handle.completes for handle in (*self.prompts, *self.templates))
         return ServerCapabilities(
-            tools=ListCapability(list_changed=True) if self.tools.used else None,
+            tools=ListCapability(list_changed=True) if "tools" in there else None,
             resources=ResourcesCapability(list_changed=True, subscribe=True)
-            if self.resources.used or self.templates.used
+            if "resources" in there
             else None,
-            prompts=ListCapability(list_changed=True) if self.prompts.used else None,
+            prompts=ListCapability(list_changed=True) if "prompts" in there else None,
             completions={} if completes else None,
             logging={},
         )
@@ -115,7 +117,7 @@ class Library(Handler):
     async def _call_tool(self, ctx: Context, params: CallToolParams) -> CallToolResult:
         tool = self.tools.get(params.name)
         if tool is None:
-            raise InvalidParams(f"Unknown tool: {params.name}")
+            raise InvalidParams(f"Unknown tool: {shorten(params.name)}{self.tools.suggest(params.name)}")
         return await tool.call(ctx, params)
 
     async def _read_resource(self, ctx: Context, params: ReadResourceParams) -> ReadResourceResult:
@@ -139,7 +141,7 @@ class Library(Handler):
     async def _get_prompt(self, ctx: Context, params: GetPromptParams) -> GetPromptResult:
         prompt = self.prompts.get(params.name)
         if prompt is None:
-            raise InvalidParams(f"Unknown prompt: {params.name}")
+            raise InvalidParams(f"Unknown prompt: {shorten(params.name)}{self.prompts.suggest(params.name)}")
         return await prompt.get(ctx, params.arguments or {})
 
     async def _complete(self, ctx: Context, params: CompleteParams) -> CompleteResult:  # noqa: ARG002 - the same for all

@@ -4,11 +4,9 @@ Owns the subscriptions that are open. Who has something to tell is not known her
 that serves the request.
 """
 
-import asyncio
-
 from toolpost.errors import RPCError
 from toolpost.server.context import Context
-from toolpost.server.notify import wants
+from toolpost.server.notify import Bulletin, wants
 from toolpost.types.notices import AcknowledgedParams, ListenResult, NoticeParams, SubscriptionFilter
 
 __all__ = ["Listens"]
@@ -24,18 +22,21 @@ class Listens:
         """Tell a client what it wants to hear, until either side ends it."""
         server = ctx.server
         wishes = _honoured(ctx, wishes)
-        wishes.resource_subscriptions = [
-            uri for uri in wishes.resource_subscriptions or () if await _watches(ctx, uri)
-        ] or None
-        listen = _Listen(ctx, wishes)
-        server.announcer.join(listen)
-        self._open.add(listen)
+        watched: list[str] = []
+        listen: _Listen | None = None
         try:
+            for uri in wishes.resource_subscriptions or ():
+                watched += [uri] if await _watches(ctx, uri) else []
+            wishes.resource_subscriptions = watched or None
+            listen = _Listen(ctx, wishes)
+            server.announcer.join(listen)
+            self._open.add(listen)
             return await listen.run()
         finally:
-            self._open.discard(listen)
-            server.announcer.leave(listen)
-            for uri in wishes.resource_subscriptions or ():
+            if listen is not None:
+                self._open.discard(listen)
+                server.announcer.leave(listen)
+            for uri in watched:
                 await server.unsubscribe(uri, ctx)
 
     def end(self) -> None:
@@ -70,22 +71,19 @@ class _Listen:
     def __init__(self, context: Context, wishes: SubscriptionFilter) -> None:
         self._context = context
         self._wishes = wishes
-        self._heard: asyncio.Queue[tuple[str, NoticeParams] | None] = asyncio.Queue()
+        self._heard = Bulletin()
+        self.end = self._heard.end
 
     def hear(self, method: str, params: NoticeParams) -> None:
         """Take note of a notice that was asked for."""
         if wants(self._wishes, method, params):
-            self._heard.put_nowait((method, params))
-
-    def end(self) -> None:
-        """End the subscription from our side."""
-        self._heard.put_nowait(None)
+            self._heard.note(method, params)
 
     async def run(self) -> ListenResult:
         """Acknowledge, then pass on what is heard."""
         await self._context.tell(
             "notifications/subscriptions/acknowledged", AcknowledgedParams(notifications=self._wishes)
         )
-        while (notice := await self._heard.get()) is not None:
+        while (notice := await self._heard.take()) is not None:
             await self._context.tell(*notice)
         return ListenResult()

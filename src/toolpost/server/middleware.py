@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from toolpost.errors import InternalError, RateLimited, RPCError
 from toolpost.server.dispatch import Call, Middleware, Next
+from toolpost.server.options import check_counts, check_times
 from toolpost.types.tools import CallToolParams
 
 __all__ = ["Call", "Concurrency", "Logging", "MaskErrors", "Middleware", "Next", "RateLimit", "Timeout"]
@@ -30,6 +31,7 @@ class Timeout:
     """Give up requests that take too long."""
 
     def __init__(self, seconds: float) -> None:
+        check_times(seconds=seconds)
         self.seconds = seconds
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
@@ -49,16 +51,28 @@ class Timeout:
 
 
 class Concurrency:
-    """Serve at most so many requests at once; the others wait their turn."""
+    """Serve at most so many requests at once; the others wait their turn.
+
+    A request keeps its place while it asks the client something. If the client calls another tool before it
+    answers, that call needs a second place: with `Concurrency(1)` each would wait for the other.
+
+    Args:
+        most: how many, in each event loop that serves.
+    """
 
     def __init__(self, most: int) -> None:
-        self._places = asyncio.Semaphore(most)
+        check_counts(most=most)
+        self._most = most
+        # A semaphore belongs to the loop in which somebody first waited for it.
+        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
         """Serve the call when there is a place."""
         if not _serves(call):
             return await next(call)
-        async with self._places:
+        loop = asyncio.get_running_loop()
+        places = self._places.get(loop) or self._places.setdefault(loop, asyncio.Semaphore(self._most))
+        async with places:
             return await next(call)
 
 
@@ -82,6 +96,8 @@ class RateLimit:
         tool: str | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        check_counts(calls=calls)
+        check_times(seconds=seconds)
         self._calls = calls
         self._refill = calls / seconds
         self._method = "tools/call" if tool is not None else method

@@ -5,11 +5,11 @@ the set of listeners; what a notice looks like on a wire is theirs to know.
 """
 
 import asyncio
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeAlias
 
 from toolpost.types.notices import NoticeParams, ResourceUpdatedParams, SubscriptionFilter
 
-__all__ = ["LIST_CHANGED", "Announcer", "Listener", "wants"]
+__all__ = ["LIST_CHANGED", "Announcer", "Bulletin", "Listener", "wants"]
 
 LIST_CHANGED: Final = {
     "tools": "notifications/tools/list_changed",
@@ -17,6 +17,10 @@ LIST_CHANGED: Final = {
     "resources": "notifications/resources/list_changed",
 }
 _UPDATED: Final = "notifications/resources/updated"
+
+
+Key: TypeAlias = tuple[str, str]
+"""What a notice is about: its method, and the URI of a resource."""
 
 
 class Listener(Protocol):
@@ -28,21 +32,19 @@ class Listener(Protocol):
 
 
 class Announcer:
-    """Tells listeners what has changed. May be told from any thread."""
+    """Tells listeners what has changed, each in its own loop. May be told from any thread."""
 
     def __init__(self) -> None:
-        self._listeners: set[Listener] = set()
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._pending: dict[tuple[str, str], NoticeParams] = {}
+        self._listeners: dict[Listener, asyncio.AbstractEventLoop] = {}
+        self._pending: dict[asyncio.AbstractEventLoop, dict[Key, NoticeParams]] = {}
 
     def join(self, listener: Listener) -> None:
         """Tell this one too, from now on."""
-        self._loop = asyncio.get_running_loop()
-        self._listeners.add(listener)
+        self._listeners[listener] = asyncio.get_running_loop()
 
     def leave(self, listener: Listener) -> None:
         """Tell this one no longer."""
-        self._listeners.discard(listener)
+        self._listeners.pop(listener, None)
 
     def list_changed(self, what: str) -> None:
         """A list has changed: "tools", "prompts" or "resources"."""
@@ -52,19 +54,56 @@ class Announcer:
         """A resource has changed."""
         self._note((_UPDATED, uri), ResourceUpdatedParams(uri=uri))
 
-    def _note(self, key: tuple[str, str], params: NoticeParams) -> None:
-        if not self._listeners or self._loop is None:
-            return  # nobody is there to hear it, and who comes later reads the lists as they are then
-        if key not in self._pending:
-            self._pending[key] = params
-            if len(self._pending) == 1:
-                self._loop.call_soon_threadsafe(self._tell)
+    def _note(self, key: Key, params: NoticeParams) -> None:
+        # Who comes later reads the lists as they are then.
+        for loop in set(self._listeners.copy().values()):
+            pending = self._pending.setdefault(loop, {})
+            if key not in pending:
+                pending[key] = params
+                if len(pending) == 1 and not loop.is_closed():
+                    loop.call_soon_threadsafe(self._tell, loop)
 
-    def _tell(self) -> None:
-        pending, self._pending = self._pending, {}
-        for (method, _), params in pending.items():
-            for listener in tuple(self._listeners):
-                listener.hear(method, params)
+    def _tell(self, loop: asyncio.AbstractEventLoop) -> None:
+        for (method, _), params in self._pending.pop(loop, {}).items():
+            for listener, home in tuple(self._listeners.items()):
+                if home is loop:
+                    listener.hear(method, params)
+
+
+class Bulletin:
+    """What one listener has not been told yet. The same news twice is told once: it cannot grow for ever."""
+
+    def __init__(self) -> None:
+        self._news: dict[Key, tuple[str, NoticeParams]] = {}
+        self._any = asyncio.Event()
+        self._ended = False
+
+    def __len__(self) -> int:
+        return len(self._news)
+
+    def note(self, method: str, params: NoticeParams) -> None:
+        """Put a notice up."""
+        uri = params.uri if isinstance(params, ResourceUpdatedParams) else ""
+        self._news[method, uri] = (method, params)
+        self._any.set()
+
+    def end(self) -> None:
+        """There will be no more."""
+        self._ended = True
+        self._any.set()
+
+    async def take(self) -> tuple[str, NoticeParams] | None:
+        """Take the oldest notice down, waiting for one if need be; None behind the last."""
+        while not self._news:
+            if self._ended:
+                return None
+            self._any.clear()
+            await self._any.wait()
+        return self.pop()
+
+    def pop(self) -> tuple[str, NoticeParams]:
+        """Take the oldest notice down; there is one."""
+        return self._news.pop(next(iter(self._news)))
 
 
 _WISHES: Final = {

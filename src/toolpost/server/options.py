@@ -1,23 +1,38 @@
-"""The keywords that every kind of server takes, stated once for those who hand them on.
+"""The keywords that every kind of server takes, stated once for those who hand them on; and their checks.
 
-What each means is told in `Handler`, whose constructor has them one by one.
+What each means is told in `Handler`, whose constructor has them one by one. The checks say which argument is
+wrong, and say it at once: otherwise the first client would be the one to learn of it.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast, get_args
 
-from toolpost.protocol.methods import Row
+from toolpost.protocol.methods import DATES, Row
 from toolpost.server.dispatch import Middleware
 from toolpost.types.base import Icon
 
 if TYPE_CHECKING:
     from toolpost.stores.promise import Store
 
-__all__ = ["Lifespan", "Options"]
+__all__ = [
+    "Lifespan",
+    "Offer",
+    "Options",
+    "check_counts",
+    "check_texts",
+    "check_times",
+    "layers_of",
+    "offers_of",
+    "revisions_of",
+]
 
 Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
 """What a server does before it serves and after: an async context manager, given the server."""
+
+
+Offer: TypeAlias = Literal["tools", "resources", "prompts"]
+"""What a server may declare before there is any."""
 
 
 class Options(TypedDict, total=False):
@@ -32,7 +47,104 @@ class Options(TypedDict, total=False):
     lifespan: Lifespan | None
     middleware: Iterable[Middleware]
     revisions: Iterable[str]
+    declares: Iterable[Offer]
     limit: int
     threads: int
     extra: Iterable[Row]
     store: "Store | str"
+
+
+# --------------------------------------------------------------------- checks
+# Of arguments that a type checker would refuse: not everybody has one. So they take anything.
+
+
+def check_texts(**given: Any) -> None:
+    """Return if all arguments are texts, or not given.
+
+    Raises:
+        TypeError: one is something else.
+    """
+    for name, value in given.items():
+        if value is not None and not isinstance(value, str):
+            raise TypeError(f"{name} has to be a text, not {value!r}")
+
+
+def check_counts(**given: Any) -> None:
+    """Return if all arguments are whole numbers of things, at least one.
+
+    Raises:
+        TypeError: one is no whole number.
+        ValueError: one is less than one.
+    """
+    for name, value in given.items():
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise TypeError(f"{name} has to be a whole number, not {value!r}")
+        if value < 1:
+            raise ValueError(f"{name} has to be at least 1, not {value!r}")
+
+
+def check_times(**given: Any) -> None:
+    """Return if all arguments are times in seconds, or not given.
+
+    Raises:
+        TypeError: one is no number.
+        ValueError: one is no time that anything could take.
+    """
+    for name, value in given.items():
+        if value is None:
+            continue
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise TypeError(f"{name} has to be a number of seconds, or None for no limit, not {value!r}")
+        if not value > 0:
+            raise ValueError(f"{name} has to be more than 0 seconds, or None for no limit, not {value!r}")
+
+
+def layers_of(middleware: Any) -> list[Middleware]:
+    """The middleware that was given, in its order.
+
+    Raises:
+        TypeError: it is no list, or one of it cannot be called, or is a class.
+    """
+    wanted = "an `async def` that takes (call, next), or an object that is called like one"
+    if not isinstance(middleware, Iterable):
+        raise TypeError(f"middleware has to be a list, not {middleware!r}")
+    given = list(cast("Iterable[Any]", middleware))
+    for layer in given:
+        if isinstance(layer, type):
+            raise TypeError(f"middleware has a class in it: make an object of it, {layer.__name__}(…)")
+        if not callable(layer):
+            raise TypeError(f"middleware has {layer!r} in it, which is not {wanted}")
+    return given
+
+
+def revisions_of(revisions: Any) -> tuple[str, ...]:
+    """The protocol revisions that were given.
+
+    Raises:
+        TypeError: they are no list.
+        ValueError: there is none, or one that nobody knows.
+    """
+    dates = _some_of(DATES, "revisions", revisions)
+    if not dates:
+        raise ValueError(f"revisions has to name at least one of {', '.join(DATES)}")
+    return dates
+
+
+def offers_of(declares: Any) -> tuple[str, ...]:
+    """What is to be declared whether it is there or not.
+
+    Raises:
+        TypeError: it is no list.
+        ValueError: nothing of the kind can be declared.
+    """
+    return _some_of(get_args(Offer), "declares", declares)
+
+
+def _some_of(known: Sequence[str], name: str, given: Any) -> tuple[str, ...]:
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise TypeError(f"{name} has to be a list, such as [{known[0]!r}], not {given!r}")
+    chosen = tuple(cast("Iterable[Any]", given))
+    for one in chosen:
+        if one not in known:
+            raise ValueError(f"{name} has {one!r} in it, which is none of {', '.join(known)}")
+    return chosen

@@ -15,6 +15,7 @@ from toolpost.server.catalogue import Catalogue, Handle
 from toolpost.server.complete import Completes
 from toolpost.server.context import Context
 from toolpost.server.media import Media
+from toolpost.server.options import check_texts
 from toolpost.server.work import Work
 from toolpost.types.base import Role
 from toolpost.types.content import Content, TextContent
@@ -30,9 +31,10 @@ class ServedPrompt(Handle[P, R], Completes):
     """A prompt of a server."""
 
     def __init__(self, prompt: Prompt, bound: Bound, home: Catalogue[Any], work: Work) -> None:
+        check_texts(name=prompt.name, title=prompt.title, description=prompt.description)
         check_icons(prompt.icons)
         super().__init__(prompt.name, bound.fn, home)
-        Completes.__init__(self, [parameter.name for parameter in bound.parameters])
+        Completes.__init__(self, [parameter.name for parameter in bound.parameters], home.touch)
         self.prompt = prompt
         self._bound = bound
         self._work = work

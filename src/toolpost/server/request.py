@@ -5,19 +5,23 @@ said and asked is told in `context`.
 """
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from toolpost.errors import InvalidParams
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming
+from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.methods import Row
-from toolpost.types.base import JSON, Meta, Params, RequestId, Result, Wire
+from toolpost.types.base import JSON, UNSET, Meta, Params, Raw, RequestId, Result, Unset, Wire
 from toolpost.types.lifecycle import ClientCapabilities, Implementation
 
 if TYPE_CHECKING:
     from toolpost.server.context import Context
     from toolpost.server.handler import Handler
 
-__all__ = ["Client", "Request", "Speaker"]
+__all__ = ["Client", "Request", "Speaker", "arguments_of"]
+
+_OBJECT: Final = Reader(dict[str, JSON])
 
 
 class Speaker(Protocol):
@@ -29,8 +33,8 @@ class Speaker(Protocol):
     headers: Mapping[str, str]
     watched: set[str]
 
-    def hand_over(self, handler: "Handler", lifespan: Any) -> None:
-        """Let another handler serve the conversation."""
+    async def hand_over(self, handler: "Handler") -> None:
+        """Let another handler serve the conversation, and hold its lifespan open until the end."""
         ...
 
     async def send(self, data: bytes, related: RequestId | None = None) -> None:
@@ -100,3 +104,15 @@ class Client:
 
     def __repr__(self) -> str:
         return f"<Client {self.info.name} {self.info.version}>" if self.info else "<Client>"
+
+
+def arguments_of(raw: Raw | bytes | Unset) -> dict[str, JSON]:
+    """The arguments of a call, as a dict; null counts as absent, since some send it.
+
+    Raises:
+        InvalidParams: they are no object.
+    """
+    try:
+        return _OBJECT(UNSET if raw == Raw(b"null") else raw)
+    except Unfit as error:
+        raise InvalidParams(f"Invalid params: arguments must be an object: {error}") from error

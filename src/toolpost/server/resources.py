@@ -3,10 +3,11 @@
 What a function returns becomes contents here: text, bytes, JSON. Who watches a resource is not known here.
 """
 
+import re
 from base64 import b64encode
 from collections.abc import Mapping
 from copy import copy
-from typing import Any, ParamSpec, TypeVar, cast
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from toolpost.errors import ResourceNotFound, ToolError
 from toolpost.protocol import jsonrpc
@@ -17,23 +18,46 @@ from toolpost.server.catalogue import Catalogue, Handle
 from toolpost.server.complete import Completes
 from toolpost.server.context import Context
 from toolpost.server.media import Media
+from toolpost.server.options import check_texts
 from toolpost.server.work import Work
 from toolpost.types.content import ResourceContents
 from toolpost.types.resources import ReadResourceResult, Resource, ResourceTemplate
 
-__all__ = ["ServedResource", "ServedTemplate", "contents_of"]
+__all__ = ["ServedResource", "ServedTemplate", "contents_of", "template_of"]
+
+# A scheme by RFC 3986, or one that a variable fills in; `{+name}` could be anything.
+_SCHEME: Final = re.compile(r"(?:[A-Za-z]|\{\w+\})(?:[A-Za-z0-9+.-]|\{\w+\})*:")
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+
+def template_of(uri: Any) -> Template:
+    """The template in a URI that an author wrote; a URI without variables is one, too.
+
+    Raises:
+        TypeError: it is no text, but perhaps the function that was to be decorated.
+        ValueError: it is no URI and no template of one.
+    """
+    if not isinstance(uri, str):
+        example = '@server.resource("config://app")'
+        raise TypeError(f"{uri!r} is no URI; give the URI: {example}")
+    template = Template(uri)
+    if _SCHEME.match(uri) is None:
+        raise ValueError(
+            f"{uri!r} is no URI: it has to begin with a scheme, as in {'config://' + uri.lstrip('/')!r}"
+        )
+    return template
 
 
 class ServedResource(Handle[P, R], Completes):
     """A resource of a server; its function takes no arguments but a context, so none can be completed."""
 
     def __init__(self, resource: Resource, bound: Bound, home: Catalogue[Any], work: Work) -> None:
+        check_texts(name=resource.name, title=resource.title, description=resource.description)
         check_icons(resource.icons)
         super().__init__(resource.uri, bound.fn, home)
-        Completes.__init__(self, ())
+        Completes.__init__(self, (), home.touch)
         self.resource = resource
         self._bound = bound
         self._work = work
@@ -57,9 +81,10 @@ class ServedTemplate(Handle[P, R], Completes):
     """Many resources of a server; the variables of the template are the arguments of the function."""
 
     def __init__(self, template: ResourceTemplate, bound: Bound, home: Catalogue[Any], work: Work) -> None:
+        check_texts(name=template.name, title=template.title, description=template.description)
         check_icons(template.icons)
         super().__init__(template.uri_template, bound.fn, home)
-        Completes.__init__(self, [parameter.name for parameter in bound.parameters])
+        Completes.__init__(self, [parameter.name for parameter in bound.parameters], home.touch)
         self.template = template
         self._match = Template(template.uri_template).match
         self._bound = bound

@@ -9,7 +9,20 @@ from collections import abc
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from copy import copy
-from typing import Annotated, Any, Final, Never, NoReturn, Self, TypeAlias, cast, get_args, get_origin
+from math import isfinite
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    NamedTuple,
+    Never,
+    NoReturn,
+    Self,
+    TypeAlias,
+    cast,
+    get_args,
+    get_origin,
+)
 
 import msgspec
 from msgspec import UNSET
@@ -21,9 +34,9 @@ from toolpost.server.media import File, Media
 from toolpost.server.problems import SignatureError, problems_of, within
 from toolpost.server.schema import RESULT, compiled, rooted, wrapped
 from toolpost.server.scope import UNIONS, Scope
-from toolpost.server.shapes import ENCODER, dec_hook
+from toolpost.server.shapes import ENCODER, dec_hook, enc_hook
 from toolpost.server.survey import Survey
-from toolpost.types.base import JSON
+from toolpost.types.base import JSON, Raw
 from toolpost.types.content import Content, TextContent
 from toolpost.types.tools import CallToolResult
 
@@ -36,8 +49,14 @@ _WITHOUT_SCHEMA: Final = (str, None, type(None), Never, NoReturn)
 
 Check: TypeAlias = Callable[[bytes], Any]
 """Returns if the JSON keeps the output schema; raises if it does not."""
-Write: TypeAlias = Callable[[Any], bytes]
-"""Makes JSON that keeps the output schema; raises if it cannot."""
+
+
+class Writer(NamedTuple):
+    """How a value becomes JSON. Both raise if they cannot."""
+
+    write: Callable[[Any], bytes]
+    plain: Callable[[Any], JSON]
+    """The same before it is text: in JSON a number that is none is null, and nobody would notice."""
 
 
 class OutputError(MCPError):
@@ -58,13 +77,13 @@ class Returns:
     """
 
     def __init__(
-        self, schema: dict[str, JSON] | None, check: Check | None = None, write: Write | None = None
+        self, schema: dict[str, JSON] | None, check: Check | None = None, writer: Writer | None = None
     ) -> None:
         self.output_schema = schema
         self.wrapped = schema is not None and schema.get("type") != "object"
         self.wrapped_schema = wrapped(schema) if schema is not None and self.wrapped else schema
         self._check = check
-        self._write = write
+        self._writer = writer
 
     @classmethod
     def of(cls, fn: Callable[..., Any]) -> Self:
@@ -87,14 +106,18 @@ class Returns:
             return cls(None) if _is_content(annotation) else cls(*_promise(annotation, scope))
 
     @classmethod
-    def raw(cls, schema: dict[str, JSON] | None) -> Self:
+    def raw(cls, schema: dict[str, JSON] | None, name: str) -> Self:
         """What a tool returns whose output schema the author wrote.
+
+        Args:
+            schema: the schema.
+            name: of the tool, for the text of an error.
 
         Raises:
             MCPError: jsonschema-rs is not installed, so that nobody could check the output.
             ValueError: it is no valid schema.
         """
-        return cls(schema, None if schema is None else _validator(schema))
+        return cls(schema, None if schema is None else _validator(schema, name))
 
     def convert(self, value: Any, *, wrap: bool = False) -> CallToolResult:
         """The result of a call.
@@ -108,7 +131,7 @@ class Returns:
         """
         if isinstance(value, CallToolResult):
             result = value
-            _encode(result, jsonrpc.encode)
+            _encode(result, _WIRE)
             if self._check is not None and not result.is_error:
                 self._verify(_encode(result.structured_content))
         else:
@@ -116,12 +139,13 @@ class Returns:
         if wrap and self.wrapped and result.structured_content is not UNSET:
             result = copy(result)
             result.structured_content = {RESULT: result.structured_content}
+            result.meta = {**(result.meta or {}), "toolpost/wrapped": True}  # so that clients can undo it
         return result
 
     def _convert(self, value: Any) -> CallToolResult:
         if self._check is not None:
-            text = _encode(value, self._write or ENCODER.encode)
-            if self._write is None:
+            text = _encode(value, self._writer or _OURS)
+            if self._writer is None:
                 self._verify(text)
             return CallToolResult(
                 content=[TextContent(text.decode())], structured_content=msgspec.json.decode(text)
@@ -164,16 +188,45 @@ def _block(value: Any) -> Content:
     if isinstance(value, Media):
         return value.content()
     if isinstance(value, Content):
-        _encode(value, jsonrpc.encode)
+        _encode(value, _WIRE)
         return value
     return TextContent(_encode(value).decode())
 
 
-def _encode(value: Any, write: Write = ENCODER.encode) -> bytes:
+def _plain(value: Any) -> JSON:
+    return msgspec.to_builtins(value, str_keys=True, enc_hook=_plain_hook)
+
+
+def _plain_hook(value: Any) -> JSON:
+    return msgspec.json.decode(value) if isinstance(value, Raw) else enc_hook(value)
+
+
+_OURS: Final = Writer(ENCODER.encode, _plain)
+_WIRE: Final = Writer(jsonrpc.encode, _plain)
+
+
+def _encode(value: Any, writer: Writer = _OURS) -> bytes:
     try:
-        return write(value)
+        text = writer.write(value)
+        if b"null" in text:
+            _check_numbers(writer.plain(value))
     except Exception as error:  # whatever the value's own code raises
         raise OutputError(f"what the tool returned cannot be sent: {error}") from error
+    return text
+
+
+def _check_numbers(value: JSON) -> None:
+    """Return if JSON can say all numbers in a value."""
+    rest = [value]
+    while rest:
+        it = rest.pop()
+        if isinstance(it, float):
+            if not isfinite(it):
+                raise ValueError(f"JSON has no number {it}")
+        elif isinstance(it, dict):
+            rest += cast("dict[str, JSON]", it).values()
+        elif isinstance(it, list | tuple):
+            rest += cast("list[JSON]", it)
 
 
 # --------------------------------------------------------------------- annotations
@@ -197,7 +250,7 @@ def _is_block(it: Any) -> bool:
     return isinstance(it, type) and issubclass(it, (*_BLOCKS, CallToolResult))
 
 
-def _promise(annotation: Any, scope: Scope) -> tuple[dict[str, JSON], Check, Write | None]:
+def _promise(annotation: Any, scope: Scope) -> tuple[dict[str, JSON], Check, Writer | None]:
     """The schema of a type, what checks a value against it, and what writes one if msgspec does not."""
     survey = Survey(scope, output=True)
     shape = survey.shape(annotation)
@@ -206,11 +259,11 @@ def _promise(annotation: Any, scope: Scope) -> tuple[dict[str, JSON], Check, Wri
         # Pydantic writes what it would not read back, such as computed fields: it has the whole, if it can.
         with suppress(SignatureError):
             guest = Guest(annotation, output=True)
-            return schema, guest.check, guest.write
+            return schema, guest.check, Writer(guest.write, guest.plain)
     return schema, msgspec.json.Decoder(shape.type, dec_hook=dec_hook).decode, None
 
 
-def _validator(schema: dict[str, JSON]) -> Check:
+def _validator(schema: dict[str, JSON], name: str) -> Check:
     """What checks JSON against a schema that the author wrote."""
-    validate = compiled(schema, "an output schema").validate
+    validate = compiled(schema, f"the output schema of {name!r}").validate
     return lambda text: validate(msgspec.json.decode(text))

@@ -190,14 +190,21 @@ def compiled(schema: dict[str, JSON], what: str) -> Any:
 
     Raises:
         MCPError: jsonschema-rs is not installed, so that nobody could check anything.
+        TypeError: it is no dict.
         ValueError: it is no valid schema, or refers to another place.
     """
+    if not isinstance(schema, dict):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
+        raise TypeError(f"{what} has to be a dict, not {schema!r}")
     try:
         import jsonschema_rs  # noqa: PLC0415 - optional, and only needed here
     except ImportError as error:
         raise MCPError(
-            f"{what} of your own can only be checked by jsonschema-rs, which is not installed",
+            f"{what} can only be checked by jsonschema-rs, which is not installed",
             hint="pip install 'toolpost[schema]'",
         ) from error
     patterns = jsonschema_rs.RegexOptions()
-    return jsonschema_rs.validator_for(schema, offline=True, pattern_options=patterns, mask="the value")
+    try:
+        return jsonschema_rs.validator_for(schema, offline=True, pattern_options=patterns, mask="the value")
+    except jsonschema_rs.ValidationError as error:
+        place = "/".join(map(str, error.instance_path)) or "its root"
+        raise ValueError(f"{what} is not valid: {error.message}, at {place}") from error

@@ -6,20 +6,20 @@ given a `Handler`, which serves, and a `Channel`.
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import AsyncExitStack
 from inspect import isawaitable, iscoroutine
 from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.channel import Channel
 from toolpost.errors import (
     ChannelClosed,
-    LocalProtocolError,
+    InternalError,
     MCPError,
     NotDeclared,
-    RequestTimeout,
     TransportError,
 )
-from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import (
     CancelReceived,
     Dropped,
@@ -27,7 +27,6 @@ from toolpost.protocol.events import (
     FailureReceived,
     Incoming,
     NoticeReceived,
-    Outgoing,
     Refused,
     ReplyReceived,
 )
@@ -35,8 +34,9 @@ from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
 from toolpost.server.dispatch import Answer, Call, Middleware, answer, begin, failed, through
+from toolpost.server.notify import Bulletin
+from toolpost.server.questions import Questions
 from toolpost.types.base import JSON, RequestId, Result, Wire
-from toolpost.types.inputs import InputRequest
 from toolpost.types.notices import NoticeParams, ResourceUpdatedParams
 
 if TYPE_CHECKING:
@@ -45,6 +45,12 @@ if TYPE_CHECKING:
 __all__ = ["Conversation"]
 
 logger: Final = logging.getLogger("toolpost.server")
+
+HANDSHAKE: Final = 30.0
+"""Seconds that a server may take to answer `initialize`: a client that waits longer has given up."""
+
+END_PATIENCE: Final = 2.0
+"""Seconds that functions which are cancelled get to end, when their client has gone."""
 
 _OPENED: Final = "notifications/initialized"
 """The end of the handshake: a handler may hear it, but it is none of the business of middleware."""
@@ -74,7 +80,12 @@ class Conversation:
         self.headers: Mapping[str, str] = {}
         self.watched: set[str] = set()
         self._serving: dict[RequestId, asyncio.Task[None]] = {}
-        self._waiting: dict[RequestId, asyncio.Future[Result]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._opening = self._announcing = False
+        self._later: deque[bytes] = deque()
+        self._news = Bulletin()
+        self._questions = Questions(self)
+        self._lives = AsyncExitStack()
         self._chores: set[asyncio.Task[None]] = set()
 
     async def run(self) -> None:
@@ -83,22 +94,39 @@ class Conversation:
         try:
             while True:
                 data = await self.channel.receive()
-                if self.connection.peer is None:  # no session, to which what was declared is a promise
-                    self.connection.party = self.handler.party
-                for event in self.connection.receive(data):
-                    await self.heed(event)
+                if not self._opening:
+                    await self._take(data)
+                else:
+                    self._keep(data)
         except ChannelClosed as error:
             logger.debug("conversation over: %s", error)
         finally:
             self.handler.announcer.leave(self)
             await self._end()
 
-    def hand_over(self, handler: "Handler", lifespan: Any) -> None:
-        """Let another handler serve all that comes from here on."""
+    async def hand_over(self, handler: "Handler") -> None:
+        """Let another handler serve all that comes from here on; its lifespan is held open until the end."""
+        lifespan = await self._lives.enter_async_context(handler.alive())
         self.handler.announcer.leave(self)
         self.handler, self.lifespan = handler, lifespan
         self.connection.extra, self.connection.limit = handler.extra, handler.limit
         handler.announcer.join(self)
+
+    def _keep(self, data: bytes) -> None:
+        """Keep what a client says before its handshake is answered."""
+        if len(self._later) >= self.connection.limit:
+            raise ChannelClosed("the client said too much before its handshake was answered")
+        self._later.append(data)
+
+    async def _take(self, data: bytes) -> None:
+        if self.connection.peer is None:  # no session, to which what was declared is a promise
+            self.connection.party = self.handler.party
+        for event in self.connection.receive(data):
+            await self.heed(event)
+
+    def serving(self, incoming: Incoming) -> "asyncio.Task[None] | None":
+        """The task that serves a request, while it does."""
+        return self._serving.get(incoming.id)
 
     async def drain(self) -> None:
         """Wait until every request that is being served has its answer."""
@@ -106,15 +134,19 @@ class Conversation:
             await asyncio.wait(self._serving.values())
 
     async def _end(self) -> None:
-        for outgoing in self.connection.close():
-            future = self._waiting.get(outgoing.id)
-            if future is not None and not future.done():
-                future.set_exception(ChannelClosed("the client has gone"))
-        tasks = [*self._serving.values(), *self._chores]
+        self._questions.end(self.connection.close())
+        tasks = self._tasks | self._chores
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            _, stuck = await asyncio.wait(tasks, timeout=END_PATIENCE)
+            for task in stuck:
+                logger.error("left behind, because it does not end when it is cancelled: %r", task)
+        for uri in self.watched:
+            context = Context(self.handler, self, "resources/unsubscribe", lifespan=self.lifespan)
+            await self._quietly(self.handler.unsubscribe(uri, context))
         await self.channel.close()
+        await self._lives.aclose()
 
     # ----------------------------------------------------------------- what arrives
 
@@ -123,9 +155,12 @@ class Conversation:
         if isinstance(event, Incoming):
             await self._serve(event)
         elif isinstance(event, ReplyReceived | FailureReceived):
-            self._settle(event)
+            self._questions.settle(event)
         elif isinstance(event, CancelReceived):
             task = self._serving.get(event.request.id)
+            logger.debug(
+                "%s (id %r) is cancelled: %s", event.request.row.name, event.request.id, event.reason
+            )
             if task is not None:
                 task.cancel()
         elif isinstance(event, Refused):
@@ -151,12 +186,12 @@ class Conversation:
             await self.send(data, incoming.id)
         if not isawaitable(begun):
             return
-        if incoming.row.name == "initialize":
-            # Nothing else is read until the handshake is answered: a client may have sent more already.
-            await self._finish(incoming, begun)
-            return
-        task = asyncio.create_task(self._finish(incoming, begun))
+        opening = incoming.row.name == "initialize"
+        task = asyncio.create_task(self._open(incoming, begun) if opening else self._finish(incoming, begun))
+        self._opening = self._opening or opening
         self._serving[incoming.id] = task
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         task.add_done_callback(lambda _: self._served(incoming.id, task, begun))
 
     def _served(self, request_id: RequestId, task: asyncio.Task[None], begun: Awaitable[Answer]) -> None:
@@ -165,6 +200,24 @@ class Conversation:
         if self._serving.get(request_id) is task:
             del self._serving[request_id]
 
+    async def _open(self, incoming: Incoming, pending: Awaitable[Answer]) -> None:
+        """Answer the handshake, then take what the client has said in the meantime."""
+
+        async def in_time() -> Answer:
+            limit = asyncio.timeout(HANDSHAKE)
+            try:
+                async with limit:
+                    return await pending
+            except TimeoutError as error:
+                if not limit.expired():
+                    raise
+                raise InternalError(f"the handshake was not answered within {HANDSHAKE:g} s") from error
+
+        await self._finish(incoming, in_time())
+        while self._later:
+            await self._take(self._later.popleft())
+        self._opening = False
+
     async def _finish(self, incoming: Incoming, pending: Awaitable[Answer]) -> None:
         data = await answer(self.connection, incoming, pending)
         if data is not None:
@@ -172,15 +225,6 @@ class Conversation:
                 await self.send(data, incoming.id)
             except ChannelClosed:
                 logger.debug("the client has gone before its answer to %r", incoming.id)
-
-    def _settle(self, event: ReplyReceived | FailureReceived) -> None:
-        future = self._waiting.get(event.request.id)
-        if future is None or future.done():
-            return
-        if isinstance(event, ReplyReceived):
-            future.set_result(event.result)
-        else:
-            future.set_exception(event.error)
 
     def _noticed(self, event: NoticeReceived) -> None:
         middleware = () if event.method == _OPENED else self.handler.middleware
@@ -258,64 +302,13 @@ class Conversation:
             LocalProtocolError: it may not be asked, or whoever asks is no longer wanted.
         """
         if not context.server.middleware:
-            return await self._ask(context, method, params, timeout)
+            return await self._questions.ask(context, method, params, timeout)
         name = method.name if isinstance(method, Row) else method
         return await through(
             context.server.middleware,
             Call(name, params, context, incoming=False),
-            lambda context, params: self._ask(context, method, params, timeout),
+            lambda context, params: self._questions.ask(context, method, params, timeout),
         )
-
-    async def _ask(
-        self,
-        context: Context,
-        method: str | Row,
-        params: Wire | Mapping[str, JSON] | None,
-        timeout: float | None,
-    ) -> Result:
-        if context.cancelled:
-            raise _unwanted(context)
-        connection = self.connection
-        outgoing = self._question(context.incoming, method, params)
-        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
-        self._waiting[outgoing.id] = future
-        # A function in a thread is not stopped by the end of its request: what it waits for has to end.
-        serving = None if context.incoming is None else self._serving.get(context.incoming.id)
-
-        def give_up(_: object) -> None:
-            if not future.done():
-                future.set_exception(_unwanted(context))
-
-        if serving is not None:
-            serving.add_done_callback(give_up)
-        try:
-            await self.send(outgoing.data, context.related)
-            async with asyncio.timeout(timeout):
-                return await future
-        except TimeoutError as error:
-            raise RequestTimeout(
-                f"the client did not answer {outgoing.row.name} within {timeout} s"
-            ) from error
-        finally:
-            if serving is not None:
-                serving.remove_done_callback(give_up)
-            del self._waiting[outgoing.id]
-            notice = connection.cancel(outgoing.id, "no longer wanted")
-            if notice is not None:
-                self.chore(self.send(notice, context.related))
-
-    def _question(
-        self, incoming: Incoming | None, method: str | Row, params: Wire | Mapping[str, JSON] | None
-    ) -> Outgoing:
-        """The request by which the peer is asked."""
-        if incoming is None or isinstance(method, Row):
-            return self.connection.request(method, params)
-        assert isinstance(params, Wire)
-        revision = incoming.peer.revision
-        asked = ERAS[revision.era].ask(self.connection, incoming, method, params)
-        if isinstance(asked, InputRequest):
-            raise LocalProtocolError(f"{method} cannot be asked in the middle of a call in {revision.date}")
-        return asked
 
     def hear(self, method: str, params: NoticeParams) -> None:
         """Tell a client of the session era what has changed, if it may be told."""
@@ -324,15 +317,21 @@ class Conversation:
             return
         if isinstance(params, ResourceUpdatedParams) and params.uri not in self.watched:
             return
-        try:
-            data = connection.notify(method, params)
-        except NotDeclared:
-            return  # declared neither then nor now: the client does not expect it
-        if self.handler.middleware:
+        self._news.note(method, params)
+        if not self._announcing:
+            self._announcing = True
+            self.chore(self._announce())
+
+    async def _announce(self) -> None:
+        """Tell the client what has changed, as fast as it listens."""
+        while self._news:
+            method, params = self._news.pop()
             context = Context(self.handler, self, method, lifespan=self.lifespan)
-            self.chore(context.tell(method, params))
-        else:
-            self.chore(self.send(data))
+            try:
+                await context.tell(method, params)
+            except NotDeclared:
+                logger.debug("not told: %s was declared neither then nor now", method)
+        self._announcing = False
 
     def chore(self, work: Coroutine[Any, Any, Any]) -> None:
         """Do something that nobody waits for, but that ends with the conversation."""
@@ -352,9 +351,3 @@ class Conversation:
             logger.warning("a notice could not be served: %s", error)
         except BaseException:  # what a function raises ends neither the conversation nor the process
             logger.exception("a notice could not be served")
-
-
-def _unwanted(context: Context) -> LocalProtocolError:
-    return LocalProtocolError(
-        f"{context.method} (id {context.related!r}) has ended or was cancelled: nobody waits for its answer"
-    )

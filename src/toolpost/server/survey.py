@@ -21,7 +21,8 @@ from msgspec.structs import replace
 
 from toolpost.server import docstring
 from toolpost.server.guest import Guest, is_guest
-from toolpost.server.marks import Limit, Marks, fits, is_field, limited, read_marks
+from toolpost.server.marks import Limit, fits, is_field, limited, read_marks
+from toolpost.server.overlooked import refuse_overlooked
 from toolpost.server.problems import SignatureError, within
 from toolpost.server.records import Field, Record, describe, record_schema
 from toolpost.server.schema import Definitions, Opaque, accepts, any_of, choice_of, noted, overlap, reached
@@ -129,7 +130,7 @@ class Survey:
         inner, *metadata = get_args(it)
         marks = read_marks(metadata)
         if marks.guest:
-            shape = self._marked_guest(it, inner, marks)
+            shape = self._guest(it)
         else:
             self.metas += sum(limit.own for limit in marks.limits)
             shape = self._limited(inner, marks.limits) if marks.limits else self._shape(inner)
@@ -139,19 +140,6 @@ class Survey:
             kept = [option for option in schema.get("anyOf", ()) if option != SCALARS[type(None)]]
             schema = kept[0] if len(kept) == 1 else schema
         return replace(shape, schema=noted(schema, marks.notes))
-
-    def _marked_guest(self, it: Any, inner: Any, marks: Marks) -> Shape:
-        """The shape of a type with marks that only pydantic understands, and no limits of msgspec's."""
-        metas, opened = self.metas, set(self._open)
-        with suppress(SignatureError):  # pydantic may read what we do not
-            self._shape(inner)
-        self._open = opened
-        if any(limit.own for limit in marks.limits) or self.metas != metas:
-            raise SignatureError(
-                "pydantic's metadata is mixed with a limit of `msgspec.Meta`, which pydantic ignores",
-                hint="write the limit as `pydantic.Field`",
-            )
-        return self._guest(it)
 
     def _limited(self, inner: Any, limits: list[Limit]) -> Shape:
         """The shape of a type with limits; those of a union go to the members that they fit."""
@@ -326,9 +314,10 @@ class Survey:
         return replace(shape, schema=documented(shape, field.default, about, self.defs))
 
     def _guest(self, it: Any) -> Shape:
-        """The shape of a type that pydantic reads."""
+        """The shape of a type that pydantic reads, with no limit in it that pydantic would ignore."""
         self.guests = True
         guest = Guest(it, output=self._output)
+        refuse_overlooked(it, self._scope)
         schema = guest.adopted(self.defs)
         model = isinstance(it, type) and hasattr(it, "model_validate_json")
         shape = Shape(it if model else stand_in("guest", guest.read), schema, native=model)

@@ -14,6 +14,8 @@ from toolpost.protocol.icons import check_icons
 from toolpost.server.bind import Bound
 from toolpost.server.catalogue import Catalogue, Handle
 from toolpost.server.context import Context
+from toolpost.server.dispatch import being_cancelled
+from toolpost.server.options import check_texts, check_times
 from toolpost.server.returns import Returns
 from toolpost.server.verbatim import Verbatim
 from toolpost.server.work import Work
@@ -47,7 +49,8 @@ class ServedTool(Handle[P, R]):
         debug: tell the model what went wrong inside; otherwise that is only logged.
 
     Raises:
-        ValueError: clients may refuse such a name (TOOL-7, TOOL-8), or such an icon.
+        TypeError: an argument is of another type than it should be; the text names it.
+        ValueError: clients may refuse such a name (TOOL-7, TOOL-8), or such an icon; or the time is none.
     """
 
     def __init__(
@@ -61,6 +64,8 @@ class ServedTool(Handle[P, R]):
         timeout: float | None = None,
         debug: bool = False,
     ) -> None:
+        check_texts(name=tool.name, title=tool.title, description=tool.description)
+        check_times(timeout=timeout)
         if not 0 < len(tool.name) <= MAX_NAME or not _NAME.issuperset(tool.name):
             raise ValueError(
                 f"{tool.name!r} cannot be the name of a tool: "
@@ -125,11 +130,11 @@ class ServedTool(Handle[P, R]):
         except RPCError:
             raise
         except asyncio.CancelledError:
-            if context.cancelled or _being_cancelled():
+            if context.cancelled or being_cancelled():
                 raise
             return self._broken(RuntimeError("the function raised CancelledError"))
         except ToolError as error:
-            return tool_error(str(error))
+            return tool_error(_text_of(error))
         except TimeoutError as error:
             return self._late() if limit.expired() else self._broken(error)
         except BaseException as error:  # noqa: BLE001 - whatever the function raises stays with its call
@@ -142,7 +147,7 @@ class ServedTool(Handle[P, R]):
     def _broken(self, error: BaseException) -> CallToolResult:
         logger.error("tool %s failed", self.name, exc_info=error)
         if self._debug or isinstance(error, LocalProtocolError):
-            return tool_error(f"{type(error).__name__}: {error}")
+            return tool_error(f"{type(error).__name__}: {_text_of(error)}")
         return tool_error(f"The tool {self.name} failed; its log tells why.")
 
 
@@ -152,6 +157,9 @@ def tool_error(text: str) -> CallToolResult:
     return CallToolResult(content=[TextContent(text)], is_error=True)
 
 
-def _being_cancelled() -> bool:
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+def _text_of(error: BaseException) -> str:
+    """What an exception says, as far as it can: its `__str__` is the author's, too."""
+    try:
+        return str(error)
+    except Exception as another:  # noqa: BLE001 - whatever it is, it stays with the call
+        return f"(its text could not be made: {type(another).__name__})"

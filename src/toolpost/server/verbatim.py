@@ -8,18 +8,17 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
-from toolpost.errors import InvalidParams
-from toolpost.protocol.jsonrpc import Reader, Unfit, shorten
+from toolpost.protocol.jsonrpc import shorten
 from toolpost.server.bind import bind
 from toolpost.server.problems import MAX_PROBLEMS, ArgumentError, Problem, SignatureError, path_of
+from toolpost.server.request import arguments_of
 from toolpost.server.schema import compiled
-from toolpost.types.base import JSON, UNSET, Raw, Unset
+from toolpost.types.base import JSON, Raw, Unset
 
 __all__ = ["Verbatim"]
 
 MAX_MESSAGE: Final = 500
 """How much of a validator's message is told: it may name keys, which the caller chose."""
-_OBJECT: Final = Reader(dict[str, JSON])
 
 
 class Verbatim:
@@ -33,6 +32,7 @@ class Verbatim:
 
     Raises:
         MCPError: jsonschema-rs is not installed, so that nobody could check the arguments.
+        TypeError: the schema is no dict.
         ValueError: it is no valid schema, or none of an object.
         SignatureError: the function does not take one dict.
     """
@@ -45,9 +45,9 @@ class Verbatim:
         context_types: tuple[type, ...],
         name: str,
     ) -> None:
+        self._errors = compiled(schema, f"the input schema of {name!r}").iter_errors
         if schema.get("type") != "object":
             raise ValueError(f'the input schema of {name!r} must say "type": "object" at its root')
-        self._errors = compiled(schema, "an input schema").iter_errors
         bound = bind(fn, context_types=context_types, name=name)
         if len(bound.parameters) != 1:
             raise SignatureError(
@@ -66,10 +66,7 @@ class Verbatim:
             ArgumentError: they do not fit.
             InvalidParams: they are no object.
         """
-        try:
-            arguments = _OBJECT(UNSET if raw == Raw(b"null") else raw)
-        except Unfit as error:
-            raise InvalidParams(f"Invalid params: arguments must be an object: {error}") from error
+        arguments = arguments_of(raw)
         problems = [
             Problem(path_of(error.instance_path), shorten(error.message, MAX_MESSAGE))
             for error in islice(self._errors(arguments), MAX_PROBLEMS)

@@ -32,9 +32,9 @@ class ScriptedChannel:
         """For each message that was sent, the request that it belongs to."""
         self.broken: Exception | None = None
         """Set it, and every further `send` raises it."""
-        self.stalled = asyncio.Event()
+        self.flows = asyncio.Event()
         """Clear it, and `send` waits until it is set, as with a peer that does not read."""
-        self.stalled.set()
+        self.flows.set()
         self._arriving: asyncio.Queue[bytes | Exception] = asyncio.Queue()
         self._leaving: asyncio.Queue[bytes] = asyncio.Queue()
         self._ended: Exception | None = None
@@ -53,7 +53,7 @@ class ScriptedChannel:
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:
         """Keep a message for the test to read."""
-        await self.stalled.wait()
+        await self.flows.wait()
         if self.broken is not None:
             raise self.broken
         if self.closed:

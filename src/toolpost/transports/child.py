@@ -95,6 +95,18 @@ class Child:
         """The last lines of stderr, each cut to a reasonable length; empty if it is inherited."""
         return () if self._stderr is None else tuple(self._stderr.kept)
 
+    @property
+    def early_end(self) -> str | None:
+        """What may help if the server ended before there was a conversation; None if its last words do."""
+        return "does the script call `server.run()`?" if self.returncode == 0 else None
+
+    @property
+    def unheard(self) -> str | None:
+        """Where to find what the server wrote to stderr, if that goes to a log that nobody listens to."""
+        if self._stdio.stderr != "log" or _log.isEnabledFor(logging.INFO):
+            return None
+        return f"what {self._stdio.label} writes to stderr goes to the logger {_log.name!r}, at level INFO"
+
     async def receive(self) -> bytes:
         """The next line that the server wrote to stdout. Cancelling it loses no message.
 
@@ -293,7 +305,7 @@ async def open_child(stdio: Stdio) -> Child:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            raise _start_failure(stdio, environment, error) from error
+            raise _start_failure(stdio, error) from error
         ours.pop_all()
     return Child(
         stdio,
@@ -347,22 +359,25 @@ def _program(command: str, environment: Mapping[str, str]) -> str:
     return command
 
 
-def _start_failure(stdio: Stdio, environment: Mapping[str, str], error: Exception) -> ConnectFailed:
+def _start_failure(stdio: Stdio, error: Exception) -> ConnectFailed:
     """Why the server could not be started, and what to do about it."""
     command = stdio.command
     if stdio.cwd is not None and not Path(stdio.cwd).is_dir():
-        what, hint = f"there is no folder {os.fspath(stdio.cwd)!r}", "create it, or correct `cwd`"
-    elif isinstance(error, FileNotFoundError) and os.sep in command and Path(command).exists():
+        what = f"there is no folder {os.fspath(stdio.cwd)!r}"
+        return ConnectFailed(what, hint="create it, or correct `cwd`", peer=stdio.label)
+    if isinstance(error, FileNotFoundError) and os.sep in command and Path(command).exists():
         what, hint = f"the interpreter of {command!r} does not exist", "correct its first line, behind #!"
     elif isinstance(error, FileNotFoundError) and " " in command:
         what, hint = f"there is no program {command!r}", "give its arguments separately, in `args`"
     elif isinstance(error, FileNotFoundError):
         what = f"there is no program {command!r}"
-        hint = f"install it, or give its full path; PATH is {environment.get('PATH', '')!r}"
+        hint = "install it, or give its full path: it is not along the PATH that the server gets"
     elif isinstance(error, PermissionError):
         what, hint = f"{command!r} may not be executed", "is it a program? then try chmod +x"
     elif isinstance(error, OSError) and error.errno == errno.ENOEXEC:
         what, hint = f"{command!r} is no program", "a script needs a first line with #! and its interpreter"
     else:
         what, hint = f"{command!r} could not be started: {error}", None
+    if command.endswith(".py") and isinstance(error, OSError) and " " not in command:
+        hint = f"a script is started with Python: [sys.executable, {command!r}]"
     return ConnectFailed(what, hint=hint, peer=stdio.label)

@@ -18,8 +18,8 @@ from toolpost.errors import ConnectFailed
 __all__ = ["SAFE_VARIABLES", "Stderr", "Stdio"]
 
 Stderr = Literal["log", "discard", "inherit"] | Callable[[str], object] | Path | TextIO
-"""Where a server's stderr goes: to the logger `toolpost.child`, nowhere, to our own stderr, line by line to a
-function, to the end of a file given by its path, or to an open text file."""
+"""Where a server's stderr goes: to the logger `toolpost.child` at level INFO, nowhere, to our own stderr,
+line by line to a function, to the end of a file given by its path, or to an open text file."""
 
 _POSIX: Final = """
     COLORTERM HOME LANG LANGUAGE LOGNAME PATH SHELL TERM TMPDIR TZ USER
@@ -53,7 +53,8 @@ class Stdio(Struct, frozen=True):
         env: variables to set.
         cwd: the folder to start it in.
         inherit_env: names of further variables of ours to hand on; True hands on all of them.
-        stderr: where its stderr goes. The last lines are kept for errors, unless it is "inherit".
+        stderr: where its stderr goes; by default to the logger `toolpost.child`, at level INFO. The last
+            lines are kept for errors, unless it is "inherit".
         name: what to call it in errors and logs; by default the command.
         stdin_wait: seconds to leave by itself, when its stdin was closed, before it gets SIGTERM.
         term_wait: seconds to leave after SIGTERM before it gets SIGKILL.

@@ -34,7 +34,7 @@ class Mailbox:
         relief: called after each message that is read; set it while something waits for room.
     """
 
-    __slots__ = ("_waiting", "arrived", "oversized", "peer", "reason", "relief")
+    __slots__ = ("_end", "_waiting", "arrived", "oversized", "peer", "reason", "relief")
 
     def __init__(self, peer: str | None = None) -> None:
         self.peer = peer
@@ -43,6 +43,7 @@ class Mailbox:
         self.reason: str | None = None
         self.relief: Callable[[], None] | None = None
         self._waiting: asyncio.Future[None] | None = None
+        self._end: asyncio.Event | None = None
 
     async def receive(self) -> bytes:
         """The next message, waiting for it if need be. Cancelling the wait loses nothing.
@@ -72,6 +73,13 @@ class Mailbox:
                 return message
             self.oversized(message)
 
+    async def ended(self) -> None:
+        """Wait until there will be no more."""
+        if self.reason is None:
+            if self._end is None:
+                self._end = asyncio.Event()
+            await self._end.wait()
+
     def put(self, message: bytes | Oversize) -> None:
         """Add one message, or what stands for one that was dropped."""
         self.arrived.append(message)
@@ -83,6 +91,8 @@ class Mailbox:
         if self.reason is None:
             self.reason = reason
             self._wake()
+            if self._end is not None:
+                self._end.set()
 
     def shut(self, reason: str) -> None:
         """Forget what is there: the reader itself has closed the channel."""

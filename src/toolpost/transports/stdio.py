@@ -76,6 +76,10 @@ class OwnStdio:
         """Tell somebody else than the log of messages that are dropped because of their length."""
         self._box.oversized = tell
 
+    async def ended(self) -> None:
+        """Wait until the client has gone, whoever receives what it has said until then."""
+        await self._box.ended()
+
     async def close(self) -> None:
         """Write what was sent, then give the descriptors back. Closing twice is fine.
 

@@ -1,0 +1,100 @@
+"""What a caller hands in, looked at before anything is sent, so that an error names the argument.
+
+Owns the checks that a type checker would make, for those who run none. Knows nothing of what is done with a
+value afterwards.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from toolpost.errors import LocalProtocolError
+from toolpost.protocol import jsonrpc
+from toolpost.types.base import JSON, Raw
+from toolpost.types.prompts import Prompt, PromptReference, Reference, ResourceReference
+from toolpost.types.resources import ResourceTemplate
+
+__all__ = ["check_seconds", "named", "reference", "written"]
+
+
+def check_seconds(what: str, value: Any) -> None:
+    """Return if a value can be a time-out: None, or a number of seconds that has a future.
+
+    Raises:
+        TypeError: it is no number.
+        ValueError: it is not more than 0.
+    """
+    if value is None:
+        return
+    if not isinstance(value, int | float):
+        raise TypeError(f"{what}: a number of seconds or None, not {value!r}")
+    if not value > 0:
+        raise ValueError(f"{what}: more than 0 seconds, not {value!r}")
+
+
+def named(what: str, value: Any) -> dict[str, Any]:
+    """A mapping from names to values as a dict; empty for None.
+
+    Raises:
+        TypeError: it is no mapping, or a key of it is no name.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise TypeError(
+            f'{what}: a mapping of names to values, such as {{"name": value}}, not a {type(value).__name__}'
+        )
+    plain: dict[Any, Any] = {**value}
+    for key in plain:
+        if not isinstance(key, str):
+            raise TypeError(f"{what}: names are strings, not {key!r}")
+    return plain
+
+
+def written(tool: str, arguments: Any) -> Raw:
+    """The arguments of a tool as JSON.
+
+    Raises:
+        TypeError: they are no mapping.
+        LocalProtocolError: one of them cannot be written as JSON.
+    """
+    plain = named("arguments", arguments)
+    try:
+        return Raw(jsonrpc.encode(plain))
+    except LocalProtocolError as error:
+        guilty = ", ".join(repr(key) for key, value in plain.items() if not _can_be_written({key: value}))
+        raise LocalProtocolError(f"tool {tool!r}, argument {guilty}: {error.message}") from error
+
+
+def _can_be_written(value: JSON) -> bool:
+    try:
+        jsonrpc.encode(value)
+    except LocalProtocolError:
+        return False
+    return True
+
+
+def reference(ref: JSON) -> Reference:
+    """What a completion belongs to, from what a person may write.
+
+    Raises:
+        TypeError: it is neither a prompt nor a template.
+        ValueError: a string may be the name of the one or the URI of the other.
+    """
+    if isinstance(ref, PromptReference | ResourceReference):
+        return ref
+    if isinstance(ref, Prompt):
+        return PromptReference(name=ref.name)
+    if isinstance(ref, ResourceTemplate):
+        return ResourceReference(uri=ref.uri_template)
+    if not isinstance(ref, str):
+        raise TypeError(
+            f"ref: a prompt, a resource template, a reference or a string, not a {type(ref).__name__}"
+        )
+    if "{" in ref or "://" in ref:
+        return ResourceReference(uri=ref)
+    if ":" in ref:
+        raise ValueError(
+            f"ref: {ref!r} may be a prompt or a template: "
+            f"give PromptReference(name={ref!r}) or ResourceReference(uri={ref!r})"
+        )
+    return PromptReference(name=ref)

@@ -1,0 +1,115 @@
+"""The questions to a client that wait for its answer, and the functions that wait with them.
+
+Owns their futures. A question ends with its answer, with its time, with the request that it was asked for, or
+with the conversation, whichever comes first; the client is told unless it has answered.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from toolpost.errors import ChannelClosed, LocalProtocolError, RequestTimeout
+from toolpost.protocol.eras import ERAS
+from toolpost.protocol.events import FailureReceived, Incoming, Outgoing, ReplyReceived
+from toolpost.protocol.methods import Row
+from toolpost.server.context import Context
+from toolpost.types.base import JSON, RequestId, Result, Wire
+from toolpost.types.inputs import InputRequest
+
+if TYPE_CHECKING:
+    from toolpost.server.serve import Conversation
+
+__all__ = ["Questions"]
+
+
+class Questions:
+    """The questions of one conversation."""
+
+    def __init__(self, conversation: "Conversation") -> None:
+        self._conversation = conversation
+        self._waiting: dict[RequestId, asyncio.Future[Result]] = {}
+
+    async def ask(
+        self,
+        context: Context,
+        method: str | Row,
+        params: Wire | Mapping[str, JSON] | None,
+        timeout: float | None,
+    ) -> Result:
+        """The client's answer to a question on the stream of its own request.
+
+        Raises:
+            RPCError: the client says no.
+            RequestTimeout: it says nothing in time.
+            LocalProtocolError: it may not be asked, or whoever asks is no longer wanted.
+        """
+        if context.cancelled:
+            raise _unwanted(context)
+        conversation = self._conversation
+        outgoing = self._question(context.incoming, method, params)
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting[outgoing.id] = future
+        # A function in a thread is not stopped by the end of its request: what it waits for has to end.
+        serving = None if context.incoming is None else conversation.serving(context.incoming)
+
+        def give_up(_: object) -> None:
+            if not future.done():
+                future.set_exception(_unwanted(context))
+
+        if serving is not None:
+            serving.add_done_callback(give_up)
+        try:
+            await conversation.send(outgoing.data, context.related)
+            async with asyncio.timeout(timeout):
+                return await future
+        except TimeoutError as error:
+            raise RequestTimeout(
+                f"the client did not answer {outgoing.row.name} within {timeout} s"
+            ) from error
+        finally:
+            if serving is not None:
+                serving.remove_done_callback(give_up)
+            del self._waiting[outgoing.id]
+            notice = conversation.connection.cancel(outgoing.id, "no longer wanted")
+            if notice is not None:
+                conversation.chore(conversation.send(notice, context.related))
+
+    def _question(
+        self, incoming: Incoming | None, method: str | Row, params: Wire | Mapping[str, JSON] | None
+    ) -> Outgoing:
+        """The request by which the client is asked."""
+        connection = self._conversation.connection
+        if incoming is None or isinstance(method, Row):
+            return connection.request(method, params)
+        assert isinstance(params, Wire)
+        revision = incoming.peer.revision
+        asked = ERAS[revision.era].ask(connection, incoming, method, params)
+        if isinstance(asked, InputRequest):
+            raise LocalProtocolError(
+                f"{method} cannot be asked in the middle of a call in {revision.date}",
+                hint="clients of the session era can be asked: pin revision=… there",
+            )
+        return asked
+
+    def settle(self, event: ReplyReceived | FailureReceived) -> None:
+        """Hand an answer to whoever waits for it."""
+        future = self._waiting.get(event.request.id)
+        if future is None or future.done():
+            return
+        if isinstance(event, ReplyReceived):
+            future.set_result(event.result)
+        else:
+            future.set_exception(event.error)
+
+    def end(self, lost: Iterable[Outgoing]) -> None:
+        """The client has gone, and will not answer these."""
+        for outgoing in lost:
+            future = self._waiting.get(outgoing.id)
+            if future is not None and not future.done():
+                future.set_exception(ChannelClosed("the client has gone"))
+
+
+def _unwanted(context: Context) -> LocalProtocolError:
+    return LocalProtocolError(
+        f"{context.method} (id {context.related!r}) has ended or was cancelled: nobody waits for its answer"
+    )

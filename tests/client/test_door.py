@@ -1,0 +1,130 @@
+"""What a caller hands in: an error names the argument, and nothing was sent."""
+
+import asyncio
+import math
+from types import MappingProxyType
+from typing import Any
+
+import pytest
+from raw_server import RawServer, run
+
+from toolpost.client.client import Client
+from toolpost.client.door import check_seconds, named, reference, written
+from toolpost.errors import LocalProtocolError
+from toolpost.types import Prompt, PromptReference, ResourceReference, ResourceTemplate
+
+
+@pytest.mark.parametrize("value", [None, 1, 0.5, math.inf])
+def test_a_number_of_seconds_passes(value):
+    check_seconds("timeout", value)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "text"),
+    [
+        ("1", TypeError, "timeout: a number of seconds or None, not '1'"),
+        ([1], TypeError, r"timeout: a number of seconds or None, not \[1\]"),
+        (0, ValueError, "timeout: more than 0 seconds, not 0"),
+        (-1.5, ValueError, "timeout: more than 0 seconds, not -1.5"),
+        (math.nan, ValueError, "timeout: more than 0 seconds, not nan"),
+    ],
+)
+def test_anything_else_is_no_time_out(value, error, text):
+    with pytest.raises(error, match=text):
+        check_seconds("timeout", value)
+
+
+@pytest.mark.parametrize("name", ["timeout", "max_timeout", "connect_timeout", "probe_timeout"])
+def test_a_client_looks_at_each_of_its_time_outs(name):
+    wrong: dict[str, Any] = {name: "1"}
+    with pytest.raises(TypeError, match=f"^{name}: a number of seconds"):
+        Client(RawServer(), **wrong)
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, MappingProxyType({"a": 1})])
+def test_a_mapping_becomes_a_dict(value):
+    assert named("arguments", value) == {"a": 1}
+    assert bytes(written("t", value)) == b'{"a":1}'
+    assert named("arguments", None) == {}
+    assert bytes(written("t", None)) == b"{}"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ([1], "arguments: a mapping of names to values, .* not a list"),
+        ("text", "not a str"),
+        (5, "not a int"),
+        ([], "not a list"),
+        ({1: 2}, "arguments: names are strings, not 1"),
+    ],
+)
+def test_what_is_no_mapping_of_names_is_refused(value, text):
+    with pytest.raises(TypeError, match=text):
+        named("arguments", value)
+
+
+@pytest.mark.parametrize("value", [object(), [{"deep": object()}], "\ud800", {(1, 2): 3}])
+def test_an_argument_that_json_cannot_say_is_named(value):
+    with pytest.raises(LocalProtocolError, match=r"tool 'add', argument 'b': .* written as JSON"):
+        written("add", {"a": 1, "b": value})
+
+
+def test_all_of_them_are_named():
+    with pytest.raises(LocalProtocolError, match="tool 'add', argument 'a', 'c': "):
+        written("add", {"a": object(), "b": 1, "c": object()})
+
+
+PROMPT, TEMPLATE = PromptReference(name="p"), ResourceReference(uri="users://{id}")
+
+
+@pytest.mark.parametrize(
+    ("ref", "reads"),
+    [
+        (PROMPT, PROMPT),
+        (TEMPLATE, TEMPLATE),
+        (Prompt("p"), PROMPT),
+        (ResourceTemplate("users://{id}", "users"), TEMPLATE),
+        ("p", PROMPT),
+        ("users://{id}", TEMPLATE),
+        ("urn:users:{id}", ResourceReference(uri="urn:users:{id}")),
+        ("config://app", ResourceReference(uri="config://app")),
+    ],
+)
+def test_a_reference_is_understood(ref, reads):
+    assert reference(ref) == reads
+
+
+def test_a_reference_that_may_be_either_is_refused():
+    with pytest.raises(ValueError, match=r"ref: 'urn:a' may be a prompt or a template: give PromptRef"):
+        reference("urn:a")
+    with pytest.raises(TypeError, match=r"ref: a prompt, a resource template, .* not a int"):
+        reference(5)
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "options", "text"),
+    [
+        ("call_tool", ("t", [1]), {}, "^arguments: "),
+        ("call_tool", ("t", {"a": object()}), {}, "^tool 't', argument 'a': "),
+        ("call_tool", ("t",), {"meta": [1]}, "^meta: "),
+        ("call_tool", ("t",), {"timeout": "1"}, "^timeout: "),
+        ("list_tools", (), {"timeout": "1"}, "^timeout: "),
+        ("subscribe", ("a://b",), {"timeout": 0}, "^timeout: "),
+        ("get_prompt", ("p", [1]), {}, "^arguments: "),
+        ("complete", (5, "a"), {}, "^ref: "),
+        ("complete", ("p", "a"), {"context": [1]}, "^context: "),
+        ("request", ("own/method",), {"meta": "x"}, "^meta: "),
+    ],
+)
+def test_every_method_looks_before_it_sends(method, arguments, options, text):
+    async def main() -> None:
+        server = RawServer()
+        async with Client(server) as client:
+            sent = len(server.methods)
+            with pytest.raises((TypeError, ValueError, LocalProtocolError), match=text):
+                await getattr(client, method)(*arguments, **options)
+            await asyncio.sleep(0)
+            assert server.methods[sent:] == []
+
+    run(main())
