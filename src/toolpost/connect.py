@@ -203,7 +203,11 @@ def _entry(target: object, server: str | None) -> Way | None:
 
 
 def _file(target: object, server: str | None) -> Way | None:
-    if not isinstance(target, PathLike) and not (isinstance(target, str) and target.endswith(".json")):
+    # A command line may end with the name of a file as well.
+    named = (
+        isinstance(target, str) and target.endswith(".json") and (" " not in target or Path(target).exists())
+    )
+    if not isinstance(target, PathLike) and not named:
         return None
     path = Path(fspath(cast("PathLike[str] | str", target)))
 

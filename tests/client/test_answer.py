@@ -46,7 +46,10 @@ def answered(answers: Answers, method: str, params: Any = None, raw: Any = None)
     async def main() -> Any:
         return await answers.answer(method, params, *([] if raw is None else [raw]))
 
-    return run(main())
+    try:
+        return run(main())
+    finally:
+        answers.crew.close()
 
 
 # --------------------------------------------------------------------- what is declared
@@ -364,6 +367,7 @@ def test_a_result_that_wants_input_is_answered_from_the_same_callbacks():
         )
         assert third.request_state is None
         assert third.input_responses is None
+        answers.crew.close()
 
     run(main(), Clock)
 
@@ -397,9 +401,12 @@ def test_a_callback_that_fails_is_the_callers_to_see():
     def fail(_: ElicitParams) -> None:
         raise LookupError("no user")
 
+    answers = Answers(elicitation=fail)
+
     async def main() -> None:
         ask = ("a", "elicitation/create", '{"message":"?"}')
         with pytest.raises(LookupError, match="no user"):
-            await Answers(elicitation=fail).retry(CALL, wants(ask), LATEST)
+            await answers.retry(CALL, wants(ask), LATEST)
+        answers.crew.close()
 
     run(main())

@@ -300,3 +300,7 @@ def test_a_server_that_does_not_end_is_cancelled(caplog):
 
     run(main(), Clock)
     assert "is cancelled" in caplog.text
+
+
+def test_a_command_line_may_end_with_the_name_of_a_file():
+    assert way_to("python3 serve.py --config conf.json").name == "python3 serve.py"

@@ -1,5 +1,6 @@
 """Output schemas: results that keep to them, results that do not, schemas that cannot be used."""
 
+import asyncio
 import json
 import socket
 import sys
@@ -7,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from toolpost import Client, Server
 from toolpost.client.outputs import MAX_MESSAGE, Outputs
 from toolpost.client.stats import Stats
 from toolpost.errors import RemoteProtocolError
+from toolpost.protocol.methods import DATES
 from toolpost.types import CallToolResult, TextContent, Tool
 
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -157,3 +160,45 @@ def test_without_the_extra_results_pass_and_are_counted(monkeypatch, caplog):
     assert "toolpost[schema]" in caplog.text
     with pytest.raises(RemoteProtocolError, match="no structured content"):
         check(CallToolResult(content=[]))
+
+
+def test_a_schema_that_may_be_outdated_is_not_held_against_a_result_but_still_known():
+    stats = Stats()
+    known = Outputs(stats)
+    wrapped = {"type": "object", "x-fastmcp-wrap-result": True}
+    known.learn(
+        [Tool("t", {"type": "object"}, output_schema=wrapped), Tool("gone", {}, output_schema=NUMBER)]
+    )
+    known.outdate()
+    check = known.check("t")
+    assert check is not None
+    check(result("nonsense"))
+    assert stats.unchecked == 1
+    assert known.wraps("t")
+    known.learn([Tool("t", {"type": "object"}, output_schema=NUMBER)])
+    known.complete({"t"})
+    check = known.check("t")
+    assert check is not None
+    with pytest.raises(RemoteProtocolError):
+        check(result("nonsense"))
+    assert known.check("gone") is None
+
+
+def test_the_data_of_a_tool_is_the_same_before_and_after_a_change_of_the_list():
+    server = Server("s")
+
+    @server.tool
+    def numbers() -> list[int]:
+        return [1]
+
+    async def main() -> None:
+        heard = asyncio.Event()
+        async with Client(server, revision=DATES[3], on_notification=lambda *_: heard.set()) as client:
+            await client.list_tools()
+            assert (await client.call_tool("numbers")).data == [1]
+            server.tool(name="more")(lambda: "")
+            await heard.wait()
+            assert (await client.call_tool("numbers")).data == [1]
+            assert client.stats.unchecked == 1
+
+    asyncio.run(main())

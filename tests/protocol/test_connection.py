@@ -1870,3 +1870,10 @@ def test_an_answer_has_the_id_of_the_request():
     assert parse(server.reply(True, Result()))["id"] == 1
     one(server.receive(message(id=1, method="ping")), Incoming)
     assert parse(server.fail(True, InternalError("x")))["id"] == 1
+
+
+def test_progress_is_a_number():
+    conversation = talk(LATEST_SESSION)
+    incoming = conversation.ask("tools/call", progress=True).incoming
+    with pytest.raises(LocalProtocolError, match="progress is a number, not 'x'"):
+        conversation.server.progress(incoming.id, cast("Any", "x"))

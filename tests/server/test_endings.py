@@ -291,3 +291,23 @@ def test_a_server_that_was_chosen_for_a_session_goes_with_it():
             assert [ref() for ref in made] == [None] * 5
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("revision", DATES)
+def test_a_selection_that_cannot_tell_leaves_out_what_it_cannot_tell(revision, caplog):
+    server = Server("s")
+    server.tool(name="fine")(lambda: "")
+    server.tool(name="odd")(lambda: "")
+
+    def keep(handle: Any) -> bool:
+        if handle.name == "odd":
+            raise ValueError("who knows")
+        return True
+
+    async def main() -> None:
+        async with Client(server.select(keep), revision=revision) as client:
+            assert [tool.name for tool in await client.list_tools()] == ["fine"]
+
+    with caplog.at_level("ERROR", "toolpost.server"):
+        asyncio.run(main())
+    assert "is left out" in caplog.text

@@ -252,10 +252,12 @@ class Client:
 
     async def list_tools_pages(self, *, timeout: float | None = None) -> AsyncIterator[ListToolsResult]:
         """The tools, page by page."""
-        self._talk.outputs.forget()
+        names: set[str] = set()
         async for page in self._talk.pages(TOOLS, self._limits(timeout)):
             self._talk.outputs.learn(page.tools)
+            names.update(tool.name for tool in page.tools)
             yield page
+        self._talk.outputs.complete(names)
 
     @overload
     async def call_tool(

@@ -278,7 +278,7 @@ class Conversation:
         if not self.listener.hears(event):
             return
         if event.method == "notifications/tools/list_changed":
-            self.outputs.forget()
+            self.outputs.outdate()
         if self._callbacks.log is not None and isinstance(event.params, LogParams):
             self._tell(self._callbacks.log, event.params)
         elif self._callbacks.notification is not None:

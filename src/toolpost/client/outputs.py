@@ -32,6 +32,7 @@ class Outputs:
         self._stats = stats
         self._schemas: dict[str, dict[str, JSON]] = {}
         self._checks: dict[str, Check] = {}
+        self._outdated = False
 
     def learn(self, tools: Iterable[Tool]) -> None:
         """Remember what tools declare."""
@@ -42,8 +43,20 @@ class Outputs:
             else:
                 self._schemas[tool.name] = tool.output_schema
 
+    def complete(self, names: set[str]) -> None:
+        """These are all the tools that there are now; what is known of others is forgotten."""
+        self._outdated = False
+        for name in self._schemas.keys() - names:
+            del self._schemas[name]
+            self._checks.pop(name, None)
+
+    def outdate(self) -> None:
+        """The tools may have changed: until they are listed again nothing is held against a result."""
+        self._outdated = True
+
     def forget(self) -> None:
-        """Know nothing: the tools may have changed."""
+        """Know nothing: it may be another server."""
+        self._outdated = False
         self._schemas.clear()
         self._checks.clear()
 
@@ -60,6 +73,8 @@ class Outputs:
         """
         check = self._checks.get(name)
         schema = self._schemas.get(name)
+        if schema is not None and self._outdated:
+            return self._unchecked
         if check is None and schema is not None:
             check = self._checks[name] = self._compile(name, schema)
         return check
@@ -109,7 +124,7 @@ class Outputs:
 
         return validate
 
-    def _unchecked(self, value: JSON) -> None:  # noqa: ARG002 - stands in for a validator
+    def _unchecked(self, value: object) -> None:  # noqa: ARG002 - stands in for a validator
         self._stats.unchecked += 1
 
 

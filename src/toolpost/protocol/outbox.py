@@ -123,6 +123,8 @@ def progress(
     incoming = connection.incoming.get(request_id)
     if incoming is None or incoming.token is None or incoming.row.name == "subscriptions/listen":
         return None
+    if not isinstance(progress, int | float):  # pyright: ignore[reportUnnecessaryIsInstance] - authors err
+        raise LocalProtocolError(f"progress is a number, not {progress!r}")
     if not _finite(progress) or (incoming.progress is not None and progress <= incoming.progress):
         return None
     params = ProgressParams(

@@ -5,6 +5,7 @@ entry's business; who is told of a change is the announcer's.
 """
 
 import functools
+import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -22,6 +23,8 @@ from toolpost.types.base import Raw
 from toolpost.types.lifecycle import Page
 
 __all__ = ["PAGE_SIZE", "Catalogue", "Handle", "Kind", "Selected"]
+
+logger: Final = logging.getLogger("toolpost.server")
 
 PAGE_SIZE: Final = 1000
 """Entries on a page. Most lists have one page: a page costs the client a round trip and the model nothing."""
@@ -245,6 +248,15 @@ class Catalogue(Generic[E]):
             ) from error
 
 
+def _kept(keep: Callable[[E], bool], entry: E) -> bool:
+    """Whether an entry belongs to a part; one that nobody can tell of does not."""
+    try:
+        return keep(entry)
+    except Exception:
+        logger.exception("%r is left out: whether it is selected cannot be told", entry)
+        return False
+
+
 class Selected(Catalogue[E]):
     """A part of a catalogue, with pages of its own. Its entries are those of the whole: nothing is copied.
 
@@ -265,7 +277,7 @@ class Selected(Catalogue[E]):
         super().__init__(whole.kind, changed, whole.keys, whole.size)
         self._whole = whole
         self._entries = entries
-        self._keep = keep
+        self._keep = functools.partial(_kept, keep)
         self._used = False
 
     def __len__(self) -> int:
