@@ -1,8 +1,10 @@
 """Threads for functions that are not async."""
 
 import asyncio
+import functools
 import threading
 from contextvars import ContextVar
+from typing import Any
 
 import pytest
 
@@ -360,3 +362,27 @@ def test_a_file_that_a_function_returns_is_read_in_a_thread_and_each_time_anew(t
     asyncio.run(main())
     assert len(readers) == 3
     assert threading.main_thread() not in readers
+
+
+def test_a_wrapper_may_hide_whether_a_function_is_async():
+    server = Server("s")
+
+    async def later(x: int) -> int:
+        return x + 1
+
+    def hides(x: int) -> Any:
+        return later(x)
+
+    @functools.wraps(later)
+    def knows(x: int) -> int:
+        return x + 2
+
+    server.tool(hides)
+    server.tool(name="knows")(knows)
+
+    async def main() -> None:
+        async with Client(server) as client:
+            assert (await client.call_tool("hides", {"x": 1})).text == "2"
+            assert (await client.call_tool("knows", {"x": 1})).text == "3"
+
+    asyncio.run(main())

@@ -11,6 +11,7 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable
+from inspect import isawaitable
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -65,10 +66,12 @@ class Work:
     async def run(self, bound: "Bound | Verbatim", arguments: Any, context: Context) -> Any:
         """What a function returns that was bound: on the loop if it is async, otherwise in a thread."""
         if bound.is_async:
-            value = await bound.call(arguments, context)
+            value = bound.call(arguments, context)
         else:
             loop = asyncio.get_running_loop()
             value = await self.in_thread(lambda: bound.call(arguments, SyncContext(context, loop)))
+        if isawaitable(value):  # a wrapper may hide that there is something to await, or that there is not
+            value = await value
         return await self.in_thread(lambda: _loaded(value)) if _has_file(value) else value
 
     def close(self) -> None:
