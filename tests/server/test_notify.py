@@ -1,10 +1,12 @@
 """Who hears of a change, and how often."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from toolpost.server import notify
 from toolpost.server.notify import LIST_CHANGED, Announcer, wants
 from toolpost.types.notices import NoticeParams, ResourceUpdatedParams, SubscriptionFilter
 
@@ -19,6 +21,12 @@ class Ear:
 
     def hear(self, method: str, params: NoticeParams) -> None:
         self.heard.append((method, getattr(params, "uri", None)))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let the loop go round until something is so."""
+    while not condition():  # noqa: ASYNC110 - what is waited for is not ours to tell
+        await asyncio.sleep(0)
 
 
 async def turn() -> None:
@@ -49,9 +57,23 @@ def test_changes_of_one_turn_are_told_once():
         announcer.leave(two)
         announcer.leave(two)
         announcer.list_changed("resources")
-        await turn()
+        await until(lambda: len(one.heard) > len(expected))
         assert one.heard == [*expected, (LIST_CHANGED["resources"], None)]
         assert two.heard == expected
+
+    asyncio.run(main())
+
+
+def test_changes_that_come_in_a_flurry_are_told_together(monkeypatch):
+    monkeypatch.setattr(notify, "PACE", 60)
+
+    async def main() -> None:
+        announcer, ear = Announcer(), Ear()
+        announcer.join(ear)
+        for _ in range(100):
+            announcer.list_changed("tools")
+            await turn()
+        assert ear.heard == [(LIST_CHANGED["tools"], None)]
 
     asyncio.run(main())
 

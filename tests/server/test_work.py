@@ -11,7 +11,8 @@ import pytest
 from toolpost import Client, Context, File, Server, SyncContext
 from toolpost.errors import InternalError
 from toolpost.server.media import Media
-from toolpost.server.work import STUCK, Work
+from toolpost.server.work import Work
+from toolpost.threads import STUCK
 from toolpost.types import EmbeddedResource
 
 NAME: ContextVar[str] = ContextVar("NAME")
@@ -209,7 +210,7 @@ def test_when_all_threads_that_may_be_are_stuck_calls_fail_at_once_until_one_ret
             await asyncio.sleep(0)
             await stuck.give_up(last)
             for call in (*waits, work.in_thread(lambda: "never")):
-                with pytest.raises(InternalError, match="all 20 threads of the server are stuck in calls"):
+                with pytest.raises(InternalError, match="all 20 threads are stuck in calls"):
                     await call
         finally:
             stuck.gate.set()

@@ -1,11 +1,12 @@
 """Who hears of a change: every conversation that may, each in the way of its era.
 
-Changes are gathered and told once per turn of the loop, so that a hundred registrations are one notice. Owns
-the set of listeners; what a notice looks like on a wire is theirs to know.
+Changes that come together are told together, so that a hundred registrations are a few notices. Owns the set
+of listeners; what a notice looks like on a wire is theirs to know.
 """
 
 import asyncio
 from typing import Final, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
 
 from toolpost.types.notices import NoticeParams, ResourceUpdatedParams, SubscriptionFilter
 
@@ -18,6 +19,9 @@ LIST_CHANGED: Final = {
 }
 _UPDATED: Final = "notifications/resources/updated"
 
+
+PACE: Final = 0.05
+"""Seconds between two rounds of news: nobody notices, and a hundred registrations are a few notices."""
 
 Key: TypeAlias = tuple[str, str]
 """What a notice is about: its method, and the URI of a resource."""
@@ -37,6 +41,7 @@ class Announcer:
     def __init__(self) -> None:
         self._listeners: dict[Listener, asyncio.AbstractEventLoop] = {}
         self._pending: dict[asyncio.AbstractEventLoop, dict[Key, NoticeParams]] = {}
+        self._told: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
 
     def join(self, listener: Listener) -> None:
         """Tell this one too, from now on."""
@@ -61,9 +66,18 @@ class Announcer:
             if key not in pending:
                 pending[key] = params
                 if len(pending) == 1 and not loop.is_closed():
-                    loop.call_soon_threadsafe(self._tell, loop)
+                    loop.call_soon_threadsafe(self._schedule, loop)
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tell at once what comes alone, and together what comes in a flurry, from a thread perhaps."""
+        due = self._told.get(loop, 0.0) + PACE
+        if due <= loop.time():
+            self._tell(loop)
+        else:
+            loop.call_at(due, self._tell, loop)
 
     def _tell(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._told[loop] = loop.time()
         for (method, _), params in self._pending.pop(loop, {}).items():
             for listener, home in tuple(self._listeners.items()):
                 if home is loop:
