@@ -37,10 +37,10 @@ fmt: $(READY)            ## rewrite the files as `check` wants them
 	$(BIN)/ruff check --fix .
 
 bench: $(READY)          ## the measurements, each beside a peer in the same run
-	@$(BIN)/python bench/core.py; core=$$?; echo; $(BIN)/python bench/start.py && exit $$core
+	@status=0; for part in core over_http start; do $(BIN)/python bench/$$part.py || status=$$?; echo; done; exit $$status
 
-conformance:             ## the official conformance suite (not yet: it needs HTTP)
-	@echo "The official conformance suite speaks HTTP, and toolpost does not yet."
+conformance:             ## the official conformance suite (not yet)
+	@echo "The official conformance suite is not run yet."
 	@echo "What it can show today: make test (rules of the specification), make interop (peers that we did not write)."
 
 interop: $(READY)        ## real peers, both directions; PEER=name for one of them

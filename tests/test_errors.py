@@ -51,6 +51,8 @@ TREE = {
     "TransportError": "MCPError",
     "ConnectFailed": "TransportError",
     "ChannelClosed": "TransportError",
+    "SessionLost": "ChannelClosed",
+    "RequestFailed": "TransportError",
     "RequestTimeout": "TransportError",
     "AuthError": "MCPError",
     "AuthorizationRequired": "AuthError",

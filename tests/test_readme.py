@@ -19,7 +19,7 @@ EXAMPLE = re.compile(r"`(examples/\w+\.py)`[^\n]*\n\n```python\n(.*?)```", re.DO
 @pytest.mark.parametrize(
     ("page", "examples"),
     [
-        ("README.md", ["examples/hello.py", "examples/call.py"]),
+        ("README.md", ["examples/hello.py", "examples/call.py", "examples/web.py"]),
         ("docs/transports.md", ["examples/transport.py"]),
     ],
 )

@@ -13,6 +13,7 @@ from toolpost.version import __version__
 
 if TYPE_CHECKING:
     from toolpost.channel import Channel as Channel
+    from toolpost.client.changes import Change as Change
     from toolpost.client.client import Client as Client
     from toolpost.client.results import ToolResult as ToolResult
     from toolpost.client.sync import SyncClient as SyncClient
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from toolpost.errors import NotDeclared as NotDeclared
     from toolpost.errors import ProtocolError as ProtocolError
     from toolpost.errors import RateLimited as RateLimited
+    from toolpost.errors import RequestFailed as RequestFailed
     from toolpost.errors import RequestTimeout as RequestTimeout
     from toolpost.errors import ResourceNotFound as ResourceNotFound
     from toolpost.errors import RPCError as RPCError
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from toolpost.protocol.icons import safe_icons as safe_icons
     from toolpost.protocol.seal import KeyRing as KeyRing
     from toolpost.server.app import Server as Server
+    from toolpost.server.cache import Cache as Cache
     from toolpost.server.context import Context as Context
     from toolpost.server.forms import Accepted as Accepted
     from toolpost.server.forms import Cancelled as Cancelled
@@ -44,6 +47,7 @@ if TYPE_CHECKING:
     from toolpost.server.media import Image as Image
     from toolpost.server.problems import SignatureError as SignatureError
     from toolpost.server.sync import SyncContext as SyncContext
+    from toolpost.transports.address import Http as Http
     from toolpost.transports.command import Stdio as Stdio
     from toolpost.types.asks import CreateMessageParams as CreateMessageParams
     from toolpost.types.asks import CreateMessageResult as CreateMessageResult
@@ -78,18 +82,21 @@ _HOMES: Final = {
         "ProtocolError",
         "RPCError",
         "RateLimited",
+        "RequestFailed",
         "RequestTimeout",
         "ResourceNotFound",
         "ToolError",
         "TransportError",
         "UserRejected",
     ),
+    "client.changes": ("Change",),
     "client.client": ("Client",),
     "client.results": ("ToolResult",),
     "client.sync": ("SyncClient",),
     "protocol.icons": ("safe_icons",),
     "protocol.seal": ("KeyRing",),
     "server.app": ("Server",),
+    "server.cache": ("Cache",),
     "server.context": ("Context",),
     "server.forms": ("Accepted", "Cancelled", "Declined"),
     "server.handler": ("Handler",),
@@ -97,6 +104,7 @@ _HOMES: Final = {
     "server.media": ("Audio", "File", "Image"),
     "server.problems": ("SignatureError",),
     "server.sync": ("SyncContext",),
+    "transports.address": ("Http",),
     "transports.command": ("Stdio",),
     "types": (
         "Annotations",
@@ -129,8 +137,10 @@ __all__ = [
     "Audio",
     "AudioContent",
     "AuthError",
+    "Cache",
     "CallToolResult",
     "Cancelled",
+    "Change",
     "Channel",
     "ChannelClosed",
     "Client",
@@ -147,6 +157,7 @@ __all__ = [
     "File",
     "Handler",
     "Header",
+    "Http",
     "Icon",
     "Image",
     "ImageContent",
@@ -159,6 +170,7 @@ __all__ = [
     "ProtocolError",
     "RPCError",
     "RateLimited",
+    "RequestFailed",
     "RequestTimeout",
     "ResourceContents",
     "ResourceLink",

@@ -10,15 +10,19 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+
+from msgspec.structs import replace
 
 from toolpost.channel import Channel
+from toolpost.client.door import named
 from toolpost.client.negotiate import Way
 from toolpost.errors import ChannelClosed, ConnectFailed
 from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.types.base import JSON
 
 if TYPE_CHECKING:
+    from toolpost.transports.address import Http
     from toolpost.transports.command import Stdio
 
 __all__ = ["Serves", "Target", "way_to"]
@@ -35,7 +39,7 @@ _OBJECT: Final = Reader(dict[str, JSON])
 
 _FORMS: Final = (
     "a command as a list, a Stdio, a server object, the path of an mcp.json or an entry of one, "
-    "a URL, or a Channel"
+    "a URL, an Http, or a Channel"
 )
 
 logger: Final = logging.getLogger("toolpost.client")
@@ -50,40 +54,72 @@ class Serves(Protocol):
         ...
 
 
-Target: TypeAlias = "Channel | Serves | Stdio | Sequence[str] | Mapping[str, JSON] | PathLike[str] | str"
+Target: TypeAlias = (
+    "Channel | Serves | Stdio | Http | Sequence[str] | Mapping[str, JSON] | PathLike[str] | str"
+)
 """A channel, a server object, a command, an entry of an `mcp.json` or the whole of it, its path, or a URL.
 
 A string is a URL if it starts like one, a path if it ends in `.json`, and else a command line."""
 
 
-def way_to(target: Target, server: str | None = None) -> Way:
+class Options(NamedTuple):
+    """What may be said about a target besides the target.
+
+    Args:
+        server: which server of an `mcp.json` with several.
+        headers: what to send with each HTTP request, beyond what the target says.
+        http: what carries HTTP requests.
+    """
+
+    server: str | None = None
+    headers: Mapping[str, str] | None = None
+    http: object = None
+
+
+def way_to(
+    target: Target,
+    server: str | None = None,
+    *,
+    headers: Mapping[str, str] | None = None,
+    http: object = None,
+) -> Way:
     """How to reach a target.
 
     Args:
         target: what the user gave.
         server: which server of an `mcp.json` with several.
+        headers: what to send with each HTTP request, beyond what the target says.
+        http: what carries HTTP requests.
 
     Raises:
-        TypeError: it is no target.
+        TypeError: it is no target, or no URL and there are options for HTTP.
     """
-    for row in ROWS:
-        way = row(target, server)
-        if way is not None:
-            return way
+    return _way(target, Options(server, headers, http))
+
+
+def _way(target: object, options: Options) -> Way:
+    for row, is_http in ROWS.items():
+        way = row(target, options)
+        if way is None:
+            continue
+        for name in ("headers", "http"):
+            if not is_http and getattr(options, name) is not None:
+                raise TypeError(f"{name}= is for a target that is reached over HTTP; {way.name} is none")
+        return way
     raise TypeError(f"a {type(target).__name__} is nothing to connect to: give {_FORMS}")
 
 
 # --------------------------------------------------------------------- channels and servers
 
 
-def _no_class(target: object, _server: str | None) -> None:
+def _no_class(target: object, _options: Options) -> None:
     if isinstance(target, type):  # it has the methods, but there is nobody to call them on
         raise TypeError(
             f"{target.__name__} is a class: make one of it and give that, as in {target.__name__}(…)"
         )
 
 
-def _channel(target: object, _server: str | None) -> Way | None:
+def _channel(target: object, _options: Options) -> Way | None:
     if not isinstance(target, Channel):
         return None
     unused = [target]
@@ -96,7 +132,7 @@ def _channel(target: object, _server: str | None) -> Way | None:
     return Way(type(target).__name__, take, again=False)
 
 
-def _served(target: object, _server: str | None) -> Way | None:
+def _served(target: object, _options: Options) -> Way | None:
     if not isinstance(target, Serves):
         return None
 
@@ -151,17 +187,42 @@ class Served:
 # --------------------------------------------------------------------- URLs and commands
 
 
-def _url(target: object, _server: str | None) -> Way | None:
-    if not isinstance(target, str) or not target.lower().startswith(("http://", "https://")):
+def _url(target: object, options: Options) -> Way | None:
+    from toolpost.transports.address import Http  # noqa: PLC0415 - see the module's docstring
+
+    looks_so = isinstance(target, str) and target.lower().startswith(("http://", "https://"))
+    if not looks_so and not isinstance(target, Http):
         return None
-
-    async def refuse() -> Channel:
-        raise ConnectFailed(f"{target}: HTTP has not landed yet", hint="connect to a command instead")
-
-    return Way(target, refuse)
+    return _http_way(Http.of(cast("Http | str", target)), options)
 
 
-def _command(target: object, _server: str | None) -> Way | None:
+def _http_way(address: "Http", options: Options) -> Way:
+    """The way to an HTTP server: one URL for everything, and that of the first revision behind it."""
+    if options.headers is not None:
+        ours = {name.lower(): value for name, value in named("headers", options.headers).items()}
+        address = replace(address, headers={**(address.headers or {}), **ours})
+    if options.http is not None:
+        address = replace(address, http=options.http)
+
+    async def open_http() -> Channel:
+        from toolpost.transports.http_client import HttpChannel  # noqa: PLC0415 - see the module's docstring
+
+        return HttpChannel(address)
+
+    async def open_events() -> Channel:
+        from toolpost.transports.sse_client import open_sse  # noqa: PLC0415 - see the module's docstring
+
+        return await open_sse(address)
+
+    events = Way(address.label, open_events, session=True)
+    if address.sse:
+        return events
+    # What somebody has configured may lead anywhere, so that its URL says little.
+    key = address.url if address.http is None or isinstance(address.http, str) else None
+    return Way(address.label, open_http, fallback=events, key=key)
+
+
+def _command(target: object, _options: Options) -> Way | None:
     from toolpost.transports.command import Stdio  # noqa: PLC0415 - see the module's docstring
 
     if not isinstance(target, Stdio | str | Sequence):
@@ -184,34 +245,33 @@ def _command(target: object, _server: str | None) -> Way | None:
 # --------------------------------------------------------------------- mcp.json
 
 
-def _entry(target: object, server: str | None) -> Way | None:
+def _entry(target: object, options: Options) -> Way | None:
     if not isinstance(target, Mapping):
         return None
     config = cast("Mapping[str, JSON]", target)
     if any(key in config for key in _CONFIG_KEYS):
-        name, entry = _chosen(config, server)
+        name, entry = _chosen(config, options.server)
         with _about(f"server {name!r}"):
-            return way_to(entry)
+            return _way(entry, options._replace(server=None))
     if "url" in config:
-        way = _url(config["url"], None)
-        if way is None:
-            raise ConnectFailed(f"'url' is no address of HTTP: {config['url']!r}")
-        return way
+        from toolpost.transports.address import Http  # noqa: PLC0415 - see the module's docstring
+
+        return _way(Http.of(config), options)
     from toolpost.transports.command import Stdio  # noqa: PLC0415 - see the module's docstring
 
-    return way_to(Stdio.of(config))
+    return _way(Stdio.of(config), options)
 
 
-def _file(target: object, server: str | None) -> Way | None:
+def _file(target: object, options: Options) -> Way | None:
     # A command line may end with the name of a file as well.
-    named = (
+    is_named = (
         isinstance(target, str) and target.endswith(".json") and (" " not in target or Path(target).exists())
     )
-    if not isinstance(target, PathLike) and not named:
+    if not isinstance(target, PathLike) and not is_named:
         return None
     path = Path(fspath(cast("PathLike[str] | str", target)))
 
-    async def read() -> Channel:
+    async def read() -> Way:
         if path.suffix == ".py":
             hint = f"start it with Python: [sys.executable, {str(path)!r}]"
             raise ConnectFailed(f"{path} is a script, and a path is that of an mcp.json", hint=hint)
@@ -220,10 +280,12 @@ def _file(target: object, server: str | None) -> Way | None:
         except Unfit as error:
             raise ConnectFailed(f"{path} is not the JSON of an mcp.json: {error}") from error
         with _about(str(path)):
-            way = way_to(config, server)
-        return await way.open()
+            return _way(config, options)
 
-    return Way(str(path) if server is None else f"{path}, {server}", read)
+    async def open_it() -> Channel:
+        return await (await read()).open()
+
+    return Way(str(path) if options.server is None else f"{path}, {options.server}", open_it, find=read)
 
 
 @contextmanager
@@ -261,13 +323,13 @@ def _chosen(config: Mapping[str, JSON], server: str | None) -> tuple[str, Mappin
     return server, cast("Mapping[str, JSON]", entry)
 
 
-ROWS: Final[tuple[Callable[[object, str | None], Way | None], ...]] = (
-    _no_class,
-    _channel,
-    _served,
-    _url,
-    _file,
-    _entry,
-    _command,
-)
-"""The kinds of targets, in the order in which they are tried."""
+ROWS: Final[dict[Callable[[object, Options], Way | None], bool]] = {
+    _no_class: False,
+    _channel: False,
+    _served: False,
+    _url: True,
+    _file: True,
+    _entry: True,
+    _command: False,
+}
+"""The kinds of targets, in the order in which they are tried, and whether HTTP may be behind each."""

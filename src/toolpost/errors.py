@@ -14,7 +14,10 @@ Owns what can go wrong and how it is told to a person; knows nothing of bytes, e
     │  │  └─ NotDeclared            … because the capability was not declared, by the peer or by us
     │  └─ RemoteProtocolError       the peer did; carries what to answer
     ├─ TransportError
-    │  └─ ConnectFailed · ChannelClosed · RequestTimeout (also a TimeoutError)
+    │  ├─ ConnectFailed · RequestTimeout (also a TimeoutError)
+    │  ├─ RequestFailed             one request was lost on its way; the others are not
+    │  └─ ChannelClosed             there will be no more
+    │     └─ SessionLost            … because the server has forgotten the session
     ├─ AuthError
     │  └─ AuthorizationRequired · TokenRejected · InsufficientScope
     └─ SealBroken                   a sealed string is not ours, not whole, too old or meant for another use
@@ -42,9 +45,11 @@ __all__ = [
     "RPCError",
     "RateLimited",
     "RemoteProtocolError",
+    "RequestFailed",
     "RequestTimeout",
     "ResourceNotFound",
     "SealBroken",
+    "SessionLost",
     "TokenRejected",
     "ToolError",
     "TransportError",
@@ -345,6 +350,31 @@ class ConnectFailed(TransportError):
 
 class ChannelClosed(TransportError):
     """The channel ended, by our hand or theirs."""
+
+
+class SessionLost(ChannelClosed):
+    """The server does not know the session any more. What it refused for that reason was not served."""
+
+
+class RequestFailed(TransportError):
+    """One request was lost on its way, and the connection is as good as before.
+
+    Attributes:
+        status: the HTTP status that the peer answered with; None where there was no answer at all.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int | None = None,
+        sent: bool | None = None,
+        hint: str | None = None,
+        peer: str | None = None,
+        retry_safe: bool | None = None,
+    ) -> None:
+        super().__init__(message, sent=sent, hint=hint, peer=peer, retry_safe=retry_safe)
+        self.status = status
 
 
 class RequestTimeout(TransportError, TimeoutError):

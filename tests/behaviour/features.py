@@ -8,11 +8,21 @@ from collections.abc import Callable
 
 import pytest
 
+from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS, Revision
 
-__all__ = ["TRANSPORTS", "lacks", "needs", "on", "record"]
+__all__ = ["SPOKEN", "TRANSPORTS", "lacks", "needs", "on", "record"]
 
-TRANSPORTS = ("memory", "stdio")
+SPOKEN: dict[str, tuple[str, ...]] = {
+    "memory": DATES,
+    "stdio": DATES,
+    "http": DATES[1:],
+    "asgi": DATES[1:],
+    "sse": DATES[:1],
+}
+"""What is spoken over each transport: Streamable HTTP came with the second revision, in place of HTTP+SSE."""
+
+TRANSPORTS = tuple(SPOKEN)
 
 
 def _server_asks(method: str) -> Callable[[Revision], bool]:

@@ -1,24 +1,26 @@
-"""Connected clients for the cases: over memory or stdio, in one revision, shared where state allows.
+"""Connected clients for the cases: over any transport, in one revision, shared where state allows.
 
-A shared client lives as long as its module, with all that belongs to it: `Holdings` knows what that is, so
-that everything else can be found to be left behind. How a case is chosen is told in `features`.
+A shared client lives as long as its module, with all that belongs to it: that is held `on_purpose`, so that
+everything else can be found to be left behind. How a case is chosen is told in `features`.
 """
 
 import asyncio
 import importlib.util
 import inspect
 import os
+import socket
 import sys
-import tempfile
-from contextlib import AsyncExitStack
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from toolpost import Client, Handler, Stdio
+from remains import Holdings
+from toolpost import Client, Handler, Stdio, web
+from toolpost.client.verdicts import VERDICTS
 from toolpost.types import ClientCapabilities, ElicitationCapability, SamplingCapability
-from transports.leftovers import children, descriptors
 
-__all__ = ["PROGRAMS", "Desk", "Holdings", "Links", "Shared", "server_of", "stdio", "until"]
+__all__ = ["PATIENCE", "PROGRAMS", "Desk", "Links", "Shared", "hosted", "server_of", "stdio", "until"]
 
 PROGRAMS = Path(__file__).with_name("programs")
 PATIENCE = 20.0
@@ -49,22 +51,34 @@ def stdio(program: str, *arguments: str, **options: Any) -> Stdio:
     return Stdio(sys.executable, command, inherit_env=handed_on, name=program, **options)
 
 
-class Holdings:
-    """What this process holds: tasks, children, descriptors and temporary files."""
+@asynccontextmanager
+async def served(server: Handler, transport: str) -> AsyncGenerator[dict[str, Any]]:
+    """What a client of a server in this process is given: its target, and how to get there."""
+    if transport == "memory":
+        yield {"target": server}
+    elif transport == "asgi":
+        yield {"target": "http://127.0.0.1/mcp", "http": server.asgi()}
+    else:
+        async with hosted(server) as origin:
+            sse = {"url": f"{origin}/sse", "type": "sse"}
+            yield {"target": sse if transport == "sse" else f"{origin}/mcp"}
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.tasks = {task for task in asyncio.all_tasks(loop) if not task.done()}
-        self.children = children()
-        self.descriptors = set(descriptors().items())
-        self.files = set(os.listdir(tempfile.gettempdir()))  # noqa: PTH208 - a set of names is all it takes
 
-    def __sub__(self, other: "Holdings") -> dict[str, set[Any]]:
-        return {name: held - vars(other)[name] for name, held in vars(self).items()}
-
-    def add(self, more: dict[str, set[Any]]) -> None:
-        """Expect these as well."""
-        for name, held in more.items():
-            vars(self)[name] |= held
+@asynccontextmanager
+async def hosted(server: Handler) -> AsyncGenerator[str]:
+    """The origin of a server on a socket."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        app = server.asgi()
+        await app.start()
+        host: Any = web._server(cast("Any", app))
+        serving = asyncio.create_task(host.serve(sockets=[listening]))
+        await until(lambda: host.started or serving.done())
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            host.should_exit = True
+            await serving
+            VERDICTS.clear()  # the next server on this port may be another one
 
 
 class Desk:
@@ -123,22 +137,35 @@ class Shared:
     def __init__(self) -> None:
         self.stack = AsyncExitStack()
         self.clients: dict[tuple[str, str, str], tuple[Client, Desk]] = {}
-        self.servers: dict[str, Handler] = {}
+        self.servers: dict[tuple[str, str], tuple[Handler, dict[str, Any]]] = {}
 
     async def get(self, program: str, revision: str, transport: str) -> tuple[Client, Desk]:
         """The client, connected."""
         key = (program, revision, transport)
         if key not in self.clients:
-            if program not in self.servers and transport == "memory":
-                self.servers[program] = server_of(program)
-            target = self.servers[program] if transport == "memory" else stdio(program)
+            way = {"target": stdio(program)} if transport == "stdio" else await self.way(program, transport)
             desk = Desk()
-            client = Client(target, revision=revision, timeout=PATIENCE, **desk.options())
+            client = Client(revision=revision, timeout=PATIENCE, **way, **desk.options())
             await self.stack.enter_async_context(client)
             self.clients[key] = (client, desk)
         client, desk = self.clients[key]
         desk.clear()
         return client, desk
+
+    async def way(self, program: str, transport: str) -> dict[str, Any]:
+        """What leads to a server in this process, which all revisions share."""
+        key = (program, transport)
+        if key not in self.servers:
+            server = server_of(program)
+            self.servers[key] = server, await self.stack.enter_async_context(served(server, transport))
+        return self.servers[key][1]
+
+    def rest(self) -> None:
+        """Let the threads of shared clients and servers end: they belong to the case that needed them."""
+        for server, _ in self.servers.values():
+            server.work.close()
+        for client, _ in self.clients.values():
+            client._talk._answers.crew.close()
 
 
 class Links:
@@ -153,26 +180,30 @@ class Links:
         self._held = held
 
     async def __call__(self, program: str = "kitchen") -> Client:
-        """The shared client of a program; its desk is ours for the length of the case."""
-        loop = asyncio.get_running_loop()
-        before = Holdings(loop)
-        client, self.desk = await self._shared.get(program, self.revision, self.transport)
-        self._held.add(Holdings(loop) - before)
-        return client
+        """A client of a shared server, shared itself where that can be; its desk is ours for the case."""
+        with self._held.on_purpose():
+            if self.transport in {"memory", "stdio"}:
+                client, self.desk = await self._shared.get(program, self.revision, self.transport)
+                return client
+            way = await self._shared.way(program, self.transport)
+        # Streams and connections come and go, so that a client of HTTP belongs to its case.
+        client = Client(revision=self.revision, timeout=PATIENCE, **way, **self.desk.options())
+        return await self.stack.enter_async_context(client)
 
     async def fresh(self, program: str | Handler, *arguments: str, **options: Any) -> Client:
         """A client of its own, with a server of its own."""
         options.setdefault("timeout", PATIENCE)
-        client = Client(self.target(program, *arguments), revision=self.revision, **options)
-        return await self.stack.enter_async_context(client)
+        way = await self.way(program, *arguments)
+        return await self.stack.enter_async_context(Client(revision=self.revision, **way, **options))
 
     async def attended(self, program: str | Handler, *arguments: str) -> Client:
         """A client of its own, with the callbacks of our desk."""
         return await self.fresh(program, *arguments, **self.desk.options())
 
-    def target(self, program: str | Handler, *arguments: str) -> Any:
-        """What to connect to."""
-        if isinstance(program, Handler):
-            assert self.transport == "memory", "only a program can be started over stdio"
-            return program
-        return server_of(program) if self.transport == "memory" else stdio(program, *arguments)
+    async def way(self, program: str | Handler, *arguments: str) -> dict[str, Any]:
+        """What a client is given to get to a server of its own."""
+        if self.transport == "stdio":
+            assert isinstance(program, str), "only a program can be started over stdio"
+            return {"target": stdio(program, *arguments)}
+        server = program if isinstance(program, Handler) else server_of(program)
+        return await self.stack.enter_async_context(served(server, self.transport))

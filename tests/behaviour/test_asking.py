@@ -120,6 +120,28 @@ async def test_a_question_may_have_a_time_out(link):
 
 
 @needs("elicitation")
+@pytest.mark.requirement("CANC-1")
+async def test_the_question_of_a_call_that_is_cancelled_is_withdrawn(link):
+    client = await link("asking")
+    asked, cancelled = asyncio.Event(), asyncio.Event()
+
+    async def dawdle(params):
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    link.desk.elicited = dawdle
+    call = asyncio.ensure_future(client.call_tool("how_many"))
+    await asyncio.wait_for(asked.wait(), 10)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await asyncio.wait_for(cancelled.wait(), 10)
+
+
+@needs("elicitation")
 async def test_a_callback_may_ask_back(link):
     client = await link("asking")
 

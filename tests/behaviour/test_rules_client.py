@@ -219,7 +219,7 @@ def line_channel() -> Any:
     return module.LineChannel
 
 
-@pytest.mark.requirement("STDIO-15")
+@pytest.mark.requirement("STDIO-15", "SSE-8")
 async def test_a_transport_over_a_socket_puts_each_message_on_a_line(runner):
     server = Server("lines")
 

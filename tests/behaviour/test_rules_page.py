@@ -7,12 +7,21 @@ import specification
 
 TESTS = Path(__file__).resolve().parents[1]
 PAGE = TESTS.parent / "docs" / "requirements.md"
-MARK = re.compile(r"mark\.requirement\(([^)]*)\)")
+MARK = re.compile(r"(?:mark\.requirement|Case)\(([^)]*)\)")
 ID = re.compile(r"\b[A-Z]+-[0-9]+\b")
 SECTIONS = [
     "LIFE",
     "TIME",
     "STDIO",
+    "HTTP",
+    "HTTPL",
+    "HTTPM",
+    "HDR",
+    "SSE",
+    "SUB",
+    "CACHE",
+    "DISC",
+    "VER",
     "CANC",
     "PROG",
     "PING",

@@ -4,6 +4,8 @@ import asyncio
 import json
 import re
 import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +14,12 @@ from raw_server import Clock, RawServer, run
 
 from toolpost.channel import Channel
 from toolpost.client.client import Client
+from toolpost.client.sync import SyncClient
 from toolpost.connect import SERVER_PATIENCE, way_to
 from toolpost.errors import ChannelClosed, ConnectFailed
 from toolpost.protocol.methods import DATES
 from toolpost.testing import ScriptedChannel, pair
+from toolpost.transports.address import Http
 from toolpost.transports.command import Stdio
 
 OLD = DATES[0]
@@ -169,9 +173,9 @@ def test_a_script_that_dies_is_named_once(tmp_path):
         ('{"mcpServers": {"a": {}}}', {"server": "c"}, "^PATH: there is no server 'c' .* one of: a"),
         ('{"mcpServers": {"a": 7}}', {}, "^PATH: server 'a' is described by no object"),
         ('{"mcpServers": null, "servers": {"a": {"args": []}}}', {}, "^PATH, server 'a': .* no command"),
-        ('{"mcpServers": {"a": {"url": 5}}}', {}, "^PATH, server 'a': 'url' is no address of HTTP: 5"),
-        ('{"mcpServers": {"a": {"url": "ftp://a"}}}', {}, "^PATH, server 'a': 'url' is no address of HTTP"),
-        ('{"mcpServers": {"a": {"url": "https://a.example"}}}', {}, "HTTP has not landed yet"),
+        ('{"mcpServers": {"a": {"url": 5}}}', {}, "^PATH, server 'a': this entry describes no HTTP server"),
+        ('{"mcpServers": {"a": {"url": "ftp://a"}}}', {}, "^PATH, server 'a': the URL of a server starts"),
+        ('{"mcpServers": {"a": {"url": "http://a", "type": "x"}}}', {}, "^PATH, server 'a': 'x' is no way"),
     ],
 )
 def test_a_configuration_that_cannot_be_used_says_why(text, options, error, tmp_path):
@@ -189,13 +193,142 @@ def test_a_configuration_that_cannot_be_used_says_why(text, options, error, tmp_
 # --------------------------------------------------------------------- URLs, nonsense
 
 
+ANSWER = {
+    "server/discover": {"resultType": "complete", "supportedVersions": [DATES[-1]], "capabilities": {}},
+    "initialize": {
+        "protocolVersion": OLD,
+        "capabilities": {},
+        "serverInfo": {"name": "old", "version": "1"},
+    },
+}
+
+
+class Wire:
+    """A backend of HTTP that answers JSON, and remembers what it was sent."""
+
+    def __init__(self, *refuse: str) -> None:
+        self.refuse = refuse
+        self.sent: list[tuple[str, str, dict[str, str], str]] = []
+
+    @asynccontextmanager
+    async def send(
+        self, method: str, url: str, headers: Any, body: bytes | None = None
+    ) -> AsyncGenerator["Said"]:
+        message = json.loads(body or b'{"method": null}')
+        self.sent.append((method, url, dict(headers), message["method"]))
+        if method == "GET":
+            yield Said(200, {"content-type": "text/event-stream"}, b"event: endpoint\ndata: /post\n\n")
+        elif message["method"] in self.refuse:
+            yield Said(404, {}, b"")
+        elif "id" in message:
+            answer = {"jsonrpc": "2.0", "id": message["id"], "result": ANSWER[message["method"]]}
+            yield Said(200, {"content-type": "application/json"}, json.dumps(answer).encode())
+        else:
+            yield Said(202, {}, b"")
+
+    async def close(self) -> None:
+        pass
+
+
+class Said:
+    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    async def chunks(self) -> Any:
+        yield self.body
+
+    async def read(self, limit: int = 0) -> bytes:
+        return self.body
+
+
 @pytest.mark.parametrize(
-    "target", ["http://localhost:1/mcp", "HTTPS://a.example", {"url": "https://a.example"}]
+    "target",
+    [
+        "http://host/mcp",
+        {"url": "http://host/mcp", "headers": {"a": "1", "B": "2"}},
+        {"mcpServers": {"x": {"url": "http://host/mcp", "type": "streamable-http"}}},
+        Http("http://host/mcp", headers={"A": "1"}),
+    ],
 )
-def test_a_url_is_understood_and_refused(target):
+def test_a_url_is_reached_over_http_with_the_headers_of_all(target):
     async def main() -> None:
-        with pytest.raises(ConnectFailed, match="HTTP has not landed yet"):
-            await Client(target).connect()
+        http = Wire()
+        async with Client(target, headers={"b": "3", "Authorization": "Bearer x"}, http=http) as client:
+            assert client.era == "stateless"
+        ((method, url, headers, message),) = http.sent
+        assert (method, url, message) == ("POST", "http://host/mcp", "server/discover")
+        assert (headers["b"], headers["authorization"]) == ("3", "Bearer x")
+        given = target.headers if isinstance(target, Http) else "headers" in target and target["headers"]
+        assert headers.get("a") == ("1" if given else None)
+
+    run(main())
+
+
+def test_a_file_leads_to_a_url(tmp_path):
+    path = tmp_path / "mcp.json"
+    path.write_text('{"mcpServers": {"a": {"url": "http://host/mcp", "headers": {"a": "1"}}}}')
+
+    async def main() -> None:
+        http = Wire("server/discover")
+        async with Client(path, headers={"b": "2"}, http=http) as client:
+            assert client.era == "session"
+        assert {(headers["a"], headers["b"]) for _, _, headers, _ in http.sent} == {("1", "2")}
+        channel = await way_to(path, http=http).open()
+        await channel.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("target", [{"url": "http://host/sse", "type": "sse"}, "http://host/sse"])
+def test_the_way_of_the_first_revision_is_taken_where_it_is_named_or_found(target):
+    async def main() -> None:
+        http = Wire("server/discover", "initialize")
+        with pytest.raises(ConnectFailed):  # our backend accepts nothing there either
+            await Client(target, http=http, connect_timeout=1.0).connect()
+        assert ("GET", "http://host/sse") in {(method, url) for method, url, _, _ in http.sent}
+        probed = "server/discover" in {message for *_, message in http.sent}
+        assert probed is isinstance(target, str)
+
+    run(main(), Clock)
+
+
+def test_what_is_known_of_a_url_is_for_the_next_client_unless_the_user_carries_the_requests():
+    assert way_to("http://host/mcp").key == "http://host/mcp"
+    assert way_to("http://host/mcp", http="httpx2").key == "http://host/mcp"
+    assert way_to("http://host/mcp", http=Wire()).key is None
+    assert way_to({"url": "http://host/sse", "type": "sse"}).session
+    assert way_to("http://host/mcp?token=x").name == "http://host/mcp"
+
+
+def test_an_address_that_is_none_is_refused_when_the_client_is_made():
+    for target in ("http://", "https://user@host/mcp", {"url": "http://host/mcp", "headers": {"a b": "c"}}):
+        with pytest.raises(ConnectFailed):
+            Client(target)
+
+
+@pytest.mark.parametrize("make", [Client, SyncClient])
+@pytest.mark.parametrize("target", [["python", "x.py"], "python x.py", {"command": "python"}, RawServer()])
+@pytest.mark.parametrize("options", [{"headers": {"a": "b"}}, {"http": "aiohttp"}])
+def test_options_for_http_are_for_urls(make, target, options):
+    (name,) = options
+    with pytest.raises(TypeError, match=f"^{name}= is for a target that is reached over HTTP; .* is none$"):
+        make(target, **options)
+
+
+def test_headers_are_a_mapping():
+    with pytest.raises(TypeError, match=r"^headers: a mapping of names to values"):
+        Client("http://host/mcp", headers=[("a", "b")])  # type: ignore[arg-type] - a fault
+
+
+def test_options_for_http_are_for_urls_also_in_a_file(tmp_path):
+    path = tmp_path / "mcp.json"
+    path.write_text('{"command": "python"}')
+
+    async def main() -> None:
+        with pytest.raises(TypeError, match="headers= is for a target"):
+            await Client(path, headers={}).connect()
 
     run(main())
 

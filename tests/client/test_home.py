@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import remains
 from toolpost.client import home as module
 from toolpost.client.home import Home, Work, _leave_all
 
@@ -101,6 +102,7 @@ def test_work_that_refuses_to_end_is_left_alone(monkeypatch, caplog):
         future.result(10)
     assert "refuse to end" in caplog.text
     stop.set()
+    remains.cut_off.clear()
 
 
 def test_a_home_that_is_being_left_takes_no_more():

@@ -592,7 +592,7 @@ def test_a_callback_that_cancels_its_own_task_ends_alone():
 def test_a_refusal_without_an_answer_is_counted():
     async def main() -> None:
         async with Harness() as it:
-            it.link._refused(Refused(InvalidParams("no")))
+            it.link._arrivals._refused(Refused(InvalidParams("no")))
             await turns()
             assert it.channel.raw == []
             assert it.stats.discarded == {"refused message": 1}
@@ -661,7 +661,7 @@ def test_notices_are_handed_on():
 def test_a_fault_of_ours_costs_one_message_and_not_the_connection(caplog):
     async def main() -> None:
         async with Harness() as it:
-            it.link._on_notice = None  # type: ignore[assignment] - a fault
+            it.link._arrivals._on_notice = None  # type: ignore[assignment] - a fault
             it.channel.feed({"jsonrpc": "2.0", "method": "x/y"})
             call = it.start()
             await it.channel.next_sent()

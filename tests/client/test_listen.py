@@ -1,17 +1,21 @@
 """Subscriptions: a request for each resource in a session, one listen for all in the stateless era."""
 
 import asyncio
+import logging
 from typing import Any
 
 import msgspec
 import pytest
 from raw_server import Asked, Clock, RawServer, run
 
+from toolpost.client.backoff import FIRST
 from toolpost.client.client import Client
 from toolpost.errors import (
     ChannelClosed,
+    InternalError,
     InvalidParams,
     MCPError,
+    MethodNotFound,
     NotDeclared,
     RemoteProtocolError,
     RequestTimeout,
@@ -318,3 +322,98 @@ def test_a_client_that_is_closed_while_it_begins_to_listen_leaves_nothing():
             await connecting
 
     run(main())
+
+
+# --------------------------------------------------------------------- listens that end too early
+
+
+def test_a_listen_that_was_lost_is_opened_again_with_all_wishes(caplog):
+    async def main() -> None:
+        server = Listened()
+        heard = Heard()
+        async with Client(server, on_notification=heard) as client:
+            await client.subscribe("x://a")
+            server.ends[1].set()
+            await server.until(lambda: len(server.listens) == 3)
+            assert server.filters[2] == watching("x://a")
+            assert 0 < asyncio.get_running_loop().time() <= FIRST
+            await server.listens[2].say(TOOLS_CHANGED)
+            assert await heard.queue.get() == (TOOLS_CHANGED, None)
+            assert client.stats.gaps == 1
+
+    run(main(), Clock)
+    assert "it is asked for again" in caplog.text
+
+
+def test_a_listen_is_tried_until_the_server_lets_us(caplog):
+    async def main() -> None:
+        server = Listened()
+        refused = 0
+
+        async def refuse(_: Asked) -> Result:
+            nonlocal refused
+            refused += 1
+            raise InternalError("not today")
+
+        async with Client(server) as client:
+            await client.subscribe("x://a")
+            server.functions["subscriptions/listen"] = refuse
+            server.ends[0].set()
+            await server.until(lambda: refused == 5)
+            server.functions["subscriptions/listen"] = server.listen
+            await server.until(lambda: len(server.listens) == 2)
+            await client.ping()
+            assert client.stats.gaps == 1
+
+    with caplog.at_level(logging.INFO):
+        run(main(), Clock)
+    assert "changes are still not heard of: raw: not today" in caplog.text
+
+
+def test_a_server_that_knows_no_listen_any_more_is_not_asked_again(caplog):
+    async def main() -> None:
+        server = Listened()
+
+        async def refuse(_: Asked) -> Result:
+            raise MethodNotFound("no such method")
+
+        async with Client(server) as client:
+            await client.subscribe("x://a")
+            server.functions["subscriptions/listen"] = refuse
+            server.ends[0].set()
+            await server.until(lambda: server.methods.count("subscriptions/listen") == 2)
+            await asyncio.sleep(1000)
+            assert server.methods.count("subscriptions/listen") == 2
+
+    run(main(), Clock)
+    assert "no more changes are heard of: raw: no such method" in caplog.text
+
+
+def test_a_wish_in_the_meantime_is_as_good_as_trying_again():
+    async def main() -> None:
+        server = Listened()
+        async with Client(server) as client:
+            await client.subscribe("x://a")
+            for _ in range(2):
+                server.ends[-1].set()
+                await client.ping()
+            await client.subscribe("x://b")
+            await asyncio.sleep(1000)
+            assert server.filters[1:] == [watching("x://a", "x://b", lists=False)]
+            assert client.stats.gaps == 1
+
+    run(main(), Clock)
+
+
+def test_a_connection_that_ends_while_a_listen_is_tried_ends_that():
+    async def main() -> None:
+        server = Listened()
+        async with Client(server) as client:
+            await client.subscribe("x://a")
+            server.ends[0].set()
+            await client.ping()
+            await server.channel.close()
+            await asyncio.sleep(1000)
+            assert len(server.listens) == 1
+
+    run(main(), Clock)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 from raw_server import Asked, RawServer, run
 
+import remains
 from toolpost.channel import Channel
 from toolpost.client.client import Client
 from toolpost.errors import ChannelClosed, ConnectFailed, LocalProtocolError
@@ -157,7 +158,7 @@ def test_closing_while_another_task_connects_ends_the_attempt():
 
 def test_everybody_who_waits_learns_that_it_failed():
     async def main() -> None:
-        client = Client("https://mcp.example.com")
+        client = Client(["no-such-program-anywhere"])
         errors = await asyncio.gather(client.connect(), client.connect(), return_exceptions=True)
         assert all(isinstance(error, ConnectFailed) for error in errors)
         with pytest.raises(ConnectFailed):
@@ -292,3 +293,4 @@ def test_a_connection_whose_loop_has_ended_is_no_connection(told):
     end()
     asyncio.run(client.close())
     assert not client.connected
+    remains.cut_off.clear()

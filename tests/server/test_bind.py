@@ -964,11 +964,6 @@ def test_a_parameter_may_be_mirrored_into_a_header():
     assert call(bound, {"region": None}) == (None, 1)
 
 
-@dataclass
-class Mirrored:
-    region: Annotated[str, Header("Region")]
-
-
 @pytest.mark.requirement("HDR-7", "HDR-8", "HDR-9", "HDR-11")
 @pytest.mark.parametrize(
     ("kinds", "said"),
@@ -979,7 +974,6 @@ class Mirrored:
         ([Annotated[str, Header("a b")]], "cannot be part of a header name"),
         ([Annotated[str, Header("")]], "it must be a text that is not empty"),
         ([Annotated[str, Header("A")], Annotated[str, Header("a")]], "'a' has it already"),
-        ([Mirrored], "only a chain of `properties` may lead to it"),
         ([list[Annotated[str, Header("A")]]], "only a chain of `properties` may lead to it"),
     ],
 )

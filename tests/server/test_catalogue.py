@@ -1,5 +1,10 @@
 """A list that clients can read: order, pages, cursors, answers that are kept."""
 
+import sys
+from collections.abc import Callable, Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Barrier, RLock
 from typing import Any
 
 import msgspec
@@ -11,10 +16,11 @@ from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.protocol.seal import KeyRing
 from toolpost.server import catalogue as module
+from toolpost.server.cache import Cache
 from toolpost.server.catalogue import Catalogue, Handle, Kind
 from toolpost.types import Implementation, ListToolsResult, Tool
 
-KIND = Kind("tools", ListToolsResult, "tools", "tools")
+KIND = Kind("tools", "tools/list", ListToolsResult, "tools", "tools")
 
 
 class Entry(Handle[[], str]):
@@ -286,3 +292,125 @@ def test_not_every_name_is_compared(monkeypatch):
     monkeypatch.setattr("difflib.get_close_matches", lambda name, given, **how: seen.extend(given) or [])
     assert shelf.catalogue.suggest("t") == ""
     assert len(seen) == module.MAX_COMPARED
+
+
+# --------------------------------------------------------------------- threads
+
+WORKERS = 6
+
+
+@contextmanager
+def impatient() -> Generator[None]:
+    """Threads take turns as often as they can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def at_once(work: Callable[[int], Any]) -> list[Any]:
+    """What several threads return that begin together."""
+    ready = Barrier(WORKERS)
+
+    def begin(number: int) -> Any:
+        ready.wait()
+        return work(number)
+
+    with impatient(), ThreadPoolExecutor(WORKERS) as threads:
+        return list(threads.map(begin, range(WORKERS)))
+
+
+def test_any_thread_may_change_a_list():
+    shelf = Shelf()
+
+    def work(number: int) -> None:
+        for turn in range(30):
+            entry = shelf.add(f"{number}-{turn}")
+            view = shelf.catalogue.select(lambda _: True, print_nothing)
+            entry.disable()
+            entry.enable()
+            if turn % 2:
+                entry.remove()
+                entry.remove()
+            assert (entry.name in view) is not turn % 2
+
+    at_once(work)
+    serials = [serial for serial, _ in shelf.catalogue._now()]
+    assert sorted(serials) == serials
+    assert len({*serials}) == WORKERS * 15
+    assert {entry.name for entry in shelf.catalogue} == {
+        f"{number}-{turn}" for number in range(WORKERS) for turn in range(0, 30, 2)
+    }
+
+
+def print_nothing(_: str) -> None:
+    """Hear of a change."""
+
+
+def test_of_threads_that_want_a_name_one_gets_it():
+    shelf = Shelf()
+
+    def work(number: int) -> bool:
+        try:
+            shelf.add("wanted")
+        except ValueError:
+            return False
+        return True
+
+    assert at_once(work).count(True) == 1
+
+
+def test_a_list_is_changed_by_one_at_a_time():
+    shelf = Shelf()
+    lock: Any = RLock()
+    shelf.catalogue._lock = lock
+
+    class Watched(dict[str, Any]):
+        def __setitem__(self, *item: Any) -> None:
+            assert lock._is_owned()
+            super().__setitem__(*item)
+
+        def __delitem__(self, key: str) -> None:
+            assert lock._is_owned()
+            super().__delitem__(key)
+
+    shelf.catalogue._entries = Watched()
+
+    def told(_: str) -> None:
+        assert not lock._is_owned()  # who is told may wait for another thread, which changes the list too
+
+    shelf.catalogue._changed = told
+    shelf.add("a").remove()
+    shelf.catalogue.remove("a")
+    assert len(shelf.catalogue) == 0
+
+
+# --------------------------------------------------------------------- how long a page may be kept
+
+
+@pytest.mark.requirement("CACHE-1", "CACHE-2", "CACHE-3")
+@pytest.mark.parametrize("date", DATES)
+@pytest.mark.parametrize(
+    ("cache", "said", "selected"),
+    [
+        (None, (0, "private"), (0, "private")),
+        (Cache(ttl=1.5, scope="public"), (1500, "public"), (1500, "private")),
+        (Cache(ttl=0, scope="public"), (0, "public"), (0, "private")),
+    ],
+)
+def test_every_page_says_how_long_it_may_be_kept(date, cache, said, selected):
+    shelf, pair = Shelf(5), open_pair(date)
+    whole = Catalogue(KIND, print_nothing, shelf.catalogue.keys, 2, cache)
+    for entry in shelf.catalogue:
+        whole.add(entry.name, entry)
+    for catalogue, expected in ((whole, said), (whole.select(lambda _: True, print_nothing), selected)):
+        cursor = None
+        for _ in range(3):
+            page(catalogue, pair, cursor)
+            read = page(catalogue, pair, cursor)  # made before, and kept
+            found = (read.get("ttlMs"), read.get("cacheScope"))
+            assert found == (expected if REVISIONS[date].stateless else (None, None))
+            cursor = read.get("nextCursor")
+        assert cursor is None

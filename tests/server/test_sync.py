@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import remains
 from toolpost import ChannelClosed, Client, Context, Server, SyncContext, ToolError
 from toolpost.errors import LocalProtocolError
 from toolpost.protocol.methods import DATES
@@ -244,6 +245,7 @@ def test_work_that_is_cancelled_with_the_loop_is_told_so():
     thread = asyncio.run(main())
     thread.join(10)
     assert [str(error) for error in errors] == ["the server has ended in the meantime"]
+    remains.cut_off.clear()
 
 
 def test_an_error_of_what_was_asked_is_the_functions():

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 import contract
+import remains
 from toolpost.stores import MemoryStore, Store
 
 
@@ -175,6 +176,7 @@ def test_a_loop_that_died_with_its_listeners_disturbs_nobody():
     loop.run_until_complete(asyncio.sleep(0))
     loop.run_until_complete(asyncio.sleep(0))
     loop.close()
+    remains.cut_off.clear()
     run(main())
     assert not abandoned.done()
 

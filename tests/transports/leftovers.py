@@ -1,12 +1,11 @@
-"""What this process holds, and waiting for what no event tells."""
+"""Waiting for what no event tells."""
 
 import asyncio
-import os
 import time
-from contextlib import suppress
-from pathlib import Path
 
-PATIENCE = 10.0
+from remains import PATIENCE, children, descriptors
+
+__all__ = ["children", "descriptors", "eventually", "until"]
 
 
 def eventually(condition, what: str) -> None:
@@ -21,21 +20,3 @@ async def until(condition) -> None:
     """The same for a test in an event loop, which has a time limit of its own."""
     while not condition():  # noqa: ASYNC110 - what is waited for is not ours to tell
         await asyncio.sleep(0.001)
-
-
-def descriptors() -> dict[str, str]:
-    """The open descriptors of this process and what they are."""
-    found = {}
-    for link in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):  # the one that listed the folder
-            found[link.name] = link.readlink().as_posix()
-    return found
-
-
-def children() -> set[str]:
-    """The numbers of the child processes of this process, zombies included."""
-    found = set()
-    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
-        with suppress(FileNotFoundError):  # a thread that has just ended
-            found.update((task / "children").read_text().split())
-    return found

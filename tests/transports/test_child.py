@@ -17,6 +17,7 @@ import pytest
 from leftovers import children, descriptors, eventually, until
 from programs.blind import BlindLoop
 
+import remains
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed, ConnectFailed, LocalProtocolError
 from toolpost.protocol.framing import Oversize
@@ -115,7 +116,7 @@ async def send_all(channel, messages):
         await channel.send(data)
 
 
-@pytest.mark.requirement("STDIO-1", "STDIO-3")
+@pytest.mark.requirement("STDIO-1", "STDIO-3", "SSE-9")
 def test_raw_line_breaks_in_a_message_do_not_split_it():
     async def main():
         async with opened(Stdio("cat")) as channel:
@@ -536,6 +537,7 @@ def test_a_loop_that_shuts_down_ends_the_servers_of_its_tasks():
         assert not any(task.done() for task in holding)
 
     run(main)
+    remains.cut_off.clear()
     assert [channel.returncode for channel in channels] == [-signal.SIGKILL] * 3
     assert not any(alive(channel.pid) for channel in channels)
 

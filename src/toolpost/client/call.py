@@ -83,3 +83,8 @@ class Call:
         """Start the time-out anew, up to the cap (TIME-4)."""
         if self.limits.timeout is not None and not self.scope.expired():
             self.scope.reschedule(min(now + self.limits.timeout, self.cap))
+
+    def fail(self, error: Exception) -> None:
+        """Let whoever waits for the answer have an error."""
+        if not self.answer.done():
+            self.answer.set_exception(error)

@@ -1,79 +1,65 @@
-"""The conversation with a server as the methods of a client need it: limits, retries, pages, notices.
+"""The conversation with a server as the methods of a client need it: limits, retries, notices.
 
-Owns what belongs to the connection of the moment: listener, output schemas, log level. How messages move is
-told in `link`, how the revision is found in `negotiate`, how the connection lives in `supervise`.
+Owns what belongs to the connection of the moment, and what is restored when it is lost: listener and log
+level. How messages move is told in `link`, how the revision is found in `negotiate`, how the connection lives
+in `supervise`, what is read over it in `reading`, what a server asks before it answers in `rounds`.
 """
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from math import inf
-from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Final, NamedTuple, TypeVar
 
 from toolpost.channel import Channel
 from toolpost.client.answer import Answers
 from toolpost.client.call import Limits
-from toolpost.client.door import check_seconds, named
+from toolpost.client.changes import Changes
+from toolpost.client.door import named
 from toolpost.client.lane import Lane
 from toolpost.client.link import Link
 from toolpost.client.listen import Listener
 from toolpost.client.negotiate import Handshake, Opened, Way
-from toolpost.client.outputs import Outputs
-from toolpost.client.pages import Listing, walk
+from toolpost.client.patience import Callbacks, Patience, ProgressCallback
+from toolpost.client.reading import Reading
+from toolpost.client.rounds import Rounds
 from toolpost.client.stats import Stats
 from toolpost.client.supervise import Supervisor
-from toolpost.errors import ConnectFailed, LocalProtocolError, MCPError, RemoteProtocolError
+from toolpost.client.verdicts import Verdict
+from toolpost.errors import (
+    ConnectFailed,
+    LocalProtocolError,
+    MCPError,
+    NotDeclared,
+    SessionLost,
+)
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming, NoticeReceived
 from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.methods import Row
 from toolpost.protocol.party import Party, declares
 from toolpost.protocol.revisions import Revision
-from toolpost.types.base import JSON, UNSET, Raw, Result, Unset, Wire
-from toolpost.types.inputs import AnswerParams, InputRequiredResult
-from toolpost.types.lifecycle import LOG_LEVEL, LogLevel, Page, PageParams
-from toolpost.types.notices import LogParams, ProgressParams
+from toolpost.types.base import JSON, Raw, Result, Wire
+from toolpost.types.lifecycle import LOG_LEVEL, LogLevel, SetLevelParams
+from toolpost.types.notices import LogParams
 
-__all__ = ["Callbacks", "Conversation", "LogCallback", "NoticeCallback", "Patience", "ProgressCallback"]
-
-MAX_ROUNDS: Final = 10
-"""How often a server may ask for input before a request has failed: a person answers only so much."""
+__all__ = ["Conversation"]
 
 LOG_LEVEL_AT_FIRST: Final = "info"
 """What a client with an ear for the log asks a stateless server for, which else would tell nothing."""
 
-MAX_TIMEOUT: Final = 300.0
-"""How long a request with progress may take, unless the user says something else: five minutes of work."""
-
-R = TypeVar("R", bound=Result)
-P = TypeVar("P", bound=Page)
-
-ProgressCallback: TypeAlias = Callable[[ProgressParams], object]
-LogCallback: TypeAlias = Callable[[LogParams], object]
-NoticeCallback: TypeAlias = Callable[[str, Any], object]
-"""Is given the method and the params: typed where the method is one of the protocol, else a dict."""
+T = TypeVar("T")
 
 _OBJECT: Final = Reader(dict[str, JSON])
 
 logger: Final = logging.getLogger("toolpost.client")
 
 
-class Patience(NamedTuple):
-    """How many seconds to wait: for an answer, for one with progress, for a connection, for a probe."""
+class _Wishes(NamedTuple):
+    """What a user has asked for on a connection, and shall have on the next one if it is lost."""
 
-    timeout: float | None
-    max_timeout: float | Unset | None
-    connect_timeout: float | None
-    probe_timeout: float
-
-
-class Callbacks(NamedTuple):
-    """Who hears what the server says without being asked."""
-
-    log: LogCallback | None = None
-    progress: ProgressCallback | None = None
-    notification: NoticeCallback | None = None
+    uris: frozenset[str] = frozenset()
+    level: LogLevel | None = None
 
 
 class Conversation:
@@ -86,6 +72,7 @@ class Conversation:
         callbacks: who hears what it says.
         patience: how long to wait.
         strict: whether an item of a list that cannot be read is an error.
+        cache: whether to keep answers as long as a stateless server allows.
     """
 
     def __init__(
@@ -97,20 +84,24 @@ class Conversation:
         patience: Patience,
         *,
         strict: bool,
+        cache: bool,
     ) -> None:
-        for what, seconds in patience._asdict().items():
-            check_seconds(what, None if seconds is UNSET else seconds)
+        patience.check()
         self.stats = Stats()
-        self.outputs = Outputs(self.stats)
+        self.reading = Reading(self, self.stats, strict=strict, cache=cache)
+        self.rounds = Rounds(self, answers)
         self.log_level: LogLevel | None = None
         """What every request of the stateless era asks for."""
         self.listener: Listener
+        self.attending: set[Changes] = set()
+        """The loops that hear of changes."""
         self._way = way
         self._party = party
         self._answers = answers
         self._callbacks = callbacks
         self._patience = patience
-        self._strict = strict
+        self._level: LogLevel | None = None
+        self._lost: _Wishes | None = None
         self._supervisor = Supervisor(self._dial)
         self._lane: Lane
 
@@ -127,6 +118,8 @@ class Conversation:
     async def close(self) -> None:
         """Leave the server. Whoever waits for an answer gets `ChannelClosed`."""
         try:
+            for changes in list(self.attending):
+                await changes.aclose(tell=False)
             await self._supervisor.close()
         finally:
             self._answers.crew.close()
@@ -150,6 +143,33 @@ class Conversation:
         """
         return self._supervisor.link
 
+    async def hold(self) -> Link:
+        """The connection; a session that the server has forgotten is made anew first.
+
+        Raises:
+            ChannelClosed: there is none.
+        """
+        try:
+            return self._supervisor.link
+        except SessionLost:
+            return await self.revive()
+
+    async def revive(self) -> Link:
+        """The connection; one that was lost is opened anew first, if it can be.
+
+        Raises:
+            ConnectFailed: the server cannot be reached.
+            ChannelClosed: the client was closed.
+        """
+        if self._way.again:
+            await self._supervisor.reopen()
+        return self._supervisor.link
+
+    @property
+    def revivable(self) -> bool:
+        """Whether there is a connection, or another one may be had."""
+        return self.ready or (self._way.again and not self._supervisor.left)
+
     @property
     def opened(self) -> Opened:
         """The connection of the moment or the last one, and what the server said of itself.
@@ -163,14 +183,18 @@ class Conversation:
         return opened
 
     async def _dial(self) -> Opened:
-        wait, probe = self._patience.connect_timeout, self._patience.probe_timeout
-        if wait is not None:
-            probe = min(probe, wait / 2)  # it must leave time for the handshake
-        opened = self._supervisor.opened
-        known = None if opened is None else opened.revision
-        self.log_level = None
-        self.outputs.forget()
-        handshake = Handshake(self._way, self._party, self._join, known=known, patience=probe)
+        wait, last = self._patience.connect_timeout, self._supervisor.opened
+        known = None if last is None else Verdict(last.revision, last.detour)
+        forgotten = last is not None and isinstance(last.link.ended, SessionLost)
+        if self._supervisor.left:
+            self._lost = _Wishes()
+        elif self._lost is None:
+            self._lost = _Wishes(self.listener.watched, self._level)
+        self.log_level = self._level = None
+        self.reading.begin()
+        handshake = Handshake(
+            self._way, self._party, self._join, known=known, anew=forgotten, patience=self._patience.probe
+        )
         try:
             async with asyncio.timeout(wait):
                 opened = await handshake.run()
@@ -179,21 +203,42 @@ class Conversation:
                 f"no conversation came about within {wait:g} s{handshake.state}", peer=self._way.name
             ) from None
         try:
-            await self.listener.start(Limits(timeout=self._patience.probe_timeout))
-        except MCPError as error:
-            logger.warning("changes of lists are not heard of: %s", error)
-        except BaseException:
+            await self._resume(opened, self._lost)
+        except BaseException:  # the caller no longer waits: nobody would close it
             await opened.link.close()
             raise
-        hears = self._callbacks.log is not None and declares(opened.result.capabilities, "logging")
-        if hears and opened.revision.stateless:
-            self.log_level = LOG_LEVEL_AT_FIRST
+        self._lost = None
         return opened
+
+    async def _resume(self, opened: Opened, wishes: "_Wishes") -> None:
+        """Hear what is wanted, and what was wanted on a connection that was lost (SUB-9)."""
+        limits = Limits(timeout=self._patience.probe_timeout)
+        try:
+            await self.listener.start(limits, wishes.uris)
+        except MCPError as error:
+            logger.warning("changes of lists are not heard of: %s", error)
+        if not declares(opened.result.capabilities, "logging"):
+            return
+        level = self._level = wishes.level
+        if opened.revision.stateless:
+            self.log_level = level or (LOG_LEVEL_AT_FIRST if self._callbacks.log is not None else None)
+        elif level is not None:
+            try:
+                await opened.link.request("logging/setLevel", SetLevelParams(level=level), limits=limits)
+            except MCPError as error:
+                logger.warning("the log level is not %s any more: %s", level, error)
 
     def _join(self, channel: Channel, revision: Revision) -> Link:
         connection = Connection(self._party, revision=revision, extra=self._answers.rows)
-        link = Link(channel, connection, self.stats, on_ask=self._asked, on_notice=self._noticed)
-        self.listener = Listener(link, lists=self._callbacks.notification is not None)
+        link = Link(
+            channel,
+            connection,
+            self.stats,
+            on_ask=self._asked,
+            on_notice=self._noticed,
+            annotated=self.reading.mirrors.of,
+        )
+        self.listener = Listener(link, lists=self._callbacks.notification is not None, on_gap=self.gap)
         self._lane = link.lane
         return link
 
@@ -203,22 +248,21 @@ class Conversation:
         self, timeout: float | None, progress: ProgressCallback | None = None, *, extendable: bool = False
     ) -> Limits:
         """What a caller's time-out and progress callback come to."""
-        check_seconds("timeout", timeout)
-        wait = self._patience.timeout if timeout is None else timeout
-        cap = self._patience.max_timeout
-        if cap is UNSET:
-            cap = MAX_TIMEOUT  # None waits for ever, unless the user has set a cap
-        elif wait is None:
-            wait = cap
-        if wait is not None and cap is not None:
-            cap = max(wait, cap)
         tell = progress or self._callbacks.progress
-        return Limits(
-            timeout=None if wait == inf else wait,
-            cap=cap,
-            progress=None if tell is None else partial(self._answers.crew.run, tell),
-            extendable=extendable,
-        )
+        return self._patience.limits(timeout, tell, self._answers.crew, extendable=extendable)
+
+    async def heal(self, work: Callable[[Link], Awaitable[T]]) -> T:
+        """What comes of some work over the connection; done again if the server had forgotten the session.
+
+        Raises:
+            ChannelClosed: there is no connection.
+        """
+        try:
+            return await work(await self.hold())
+        except SessionLost as lost:
+            if lost.sent or not self._way.again:
+                raise
+        return await work(await self.revive())
 
     async def request(
         self,
@@ -228,46 +272,64 @@ class Conversation:
         meta: Mapping[str, JSON] | None = None,
     ) -> Result:
         """The answer to a request, be it a result or a wish for input."""
-        meta = named("meta", meta)
+        return await self.heal(partial(self.send, method, params, limits, named("meta", meta)))
+
+    async def send(
+        self,
+        method: str | Row,
+        params: Wire | Mapping[str, JSON] | None,
+        limits: Limits,
+        meta: Mapping[str, JSON],
+        link: Link,
+    ) -> Result:
+        """The answer to a request over one connection, and no other."""
         if self.log_level is not None:
             meta = {LOG_LEVEL: self.log_level, **meta}
-        return await self._supervisor.link.request(method, params, meta=meta or None, limits=limits)
+        return await link.request(method, params, meta=meta or None, limits=limits)
 
-    async def ask(
-        self,
-        kind: type[R],
-        method: str,
-        params: Wire | None,
-        limits: Limits,
-        meta: Mapping[str, JSON] | None = None,
-    ) -> R:
-        """The answer to a request, after all that the server wants to know first (MRTR-21 … MRTR-23)."""
-        for _ in range(MAX_ROUNDS):
-            result = await self.request(method, params, limits, meta)
-            if not isinstance(result, InputRequiredResult):
-                assert isinstance(result, kind), "the row says so"
-                return result
-            assert isinstance(params, AnswerParams), "the row says so"
-            params = await self._answers.retry(params, result, self.opened.revision)
-        raise RemoteProtocolError(
-            f"{method}: the server asked for input {MAX_ROUNDS} times and has no result"
-        )
+    async def watch(self, uri: str, limits: Limits) -> None:
+        """Ask to hear when a resource changes."""
+        await self.heal(lambda _: self.listener.watch(uri, limits))
 
-    def pages(self, listing: Listing[P], limits: Limits) -> AsyncIterator[P]:
-        """The pages of a list, without the items that cannot be read."""
+    async def unwatch(self, uri: str, limits: Limits) -> None:
+        """Ask to hear no more of a resource."""
+        await self.heal(lambda _: self.listener.unwatch(uri, limits))
 
-        async def turn(cursor: str | None) -> P:
-            params = PageParams(cursor=cursor)
-            loose = await self.request(listing.row, params, limits)
-            return listing.read(cast("Page", loose), self._skip)
+    async def set_log_level(self, level: LogLevel, limits: Limits) -> None:
+        """Ask for log messages of this level and graver ones.
 
-        return walk(listing.row.name, turn)
+        Raises:
+            NotDeclared: the server does not offer a log.
+        """
 
-    def _skip(self, error: RemoteProtocolError) -> None:
-        if self._strict:
-            raise error
-        self.stats.skipped += 1
-        logger.warning("left out: %s", error)
+        async def tell(link: Link) -> None:
+            if not link.connection.revision.stateless:
+                await self.send("logging/setLevel", SetLevelParams(level=level), limits, {}, link)
+            elif not declares(self.opened.result.capabilities, "logging"):
+                raise NotDeclared("logging", "the server does not offer 'logging'", peer=link.peer_name)
+            else:
+                self.log_level = level  # every request carries it from here on
+
+        await self.heal(tell)
+        self._level = level
+
+    async def ping(self, limits: Limits) -> None:
+        """Return if the server answers. In the stateless era it is asked what it is."""
+
+        async def knock(link: Link) -> None:
+            stateless = link.connection.revision.stateless
+            await self.send("server/discover" if stateless else "ping", None, limits, {}, link)
+
+        await self.heal(knock)
+
+    async def notify_session(self, method: str) -> None:
+        """Say something that a server of the stateless era does not want to hear."""
+
+        async def tell(link: Link) -> None:
+            if not link.connection.revision.stateless:
+                await link.notify(method)
+
+        await self.heal(tell)
 
     # ----------------------------------------------------------------- what the server says
 
@@ -275,10 +337,9 @@ class Conversation:
         return await self._answers.answer(incoming.row.name, incoming.params, incoming.raw)
 
     def _noticed(self, event: NoticeReceived) -> None:
+        self.reading.hear(event)
         if not self.listener.hears(event):
             return
-        if event.method == "notifications/tools/list_changed":
-            self.outputs.outdate()
         if self._callbacks.log is not None and isinstance(event.params, LogParams):
             self._tell(self._callbacks.log, event.params)
         elif self._callbacks.notification is not None:
@@ -292,3 +353,8 @@ class Conversation:
     def _tell(self, callback: Callable[..., object], *arguments: Any) -> None:
         if not self._lane.put(partial(self._answers.crew.run, callback, *arguments)):
             self.stats.discard("notice that nobody has time for")
+
+    def gap(self) -> None:
+        """Changes may have been missed."""
+        self.stats.gaps += 1
+        self.reading.gap()

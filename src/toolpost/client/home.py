@@ -53,6 +53,11 @@ class Home:
         _HOMES.add(self)
         self.thread.start()
 
+    @property
+    def left(self) -> bool:
+        """Whether it is being left, and takes no more work."""
+        return self._leaving
+
     def begin(self, work: Work[T], future: "Future[T]") -> bool:
         """Begin some work; False if the home is being left and takes no more.
 

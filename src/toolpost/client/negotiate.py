@@ -1,19 +1,21 @@
 """Finds out what a server speaks, and opens the conversation accordingly.
 
-    server/discover ─ a valid result ─────────────────────→ the newest revision that it lists and we speak
-                    ├ −32020, −32021, −32022 ─────────────→ the same, from the list in the error; no guess
-                    ├ the server exits ───────────────────→ a new channel, `initialize`
-                    └ other errors, odd results, silence ─→ `initialize`
+    server/discover ─ a result, −32020, −32021, −32022 ─────→ the newest revision that it lists and we speak
+                    ├ the server exits ─────────────────────→ a new channel, `initialize`
+                    ├ HTTP 401, 403, 407, 429, 5xx, no way ─→ an error: that says nothing about the era
+                    └ all else, silence ─→ `initialize` ─ HTTP 400, 404, 405 ─→ the fallback of the way
 
 Knows nothing of what a channel is made of: it is given a way to open one.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from typing import Final, NamedTuple, TypeAlias, cast
 
 from toolpost.channel import Channel
 from toolpost.client.call import NO_LIMITS, Limits
 from toolpost.client.link import Link
+from toolpost.client.traits import Mortal, Process
+from toolpost.client.verdicts import VERDICTS, Verdict
 from toolpost.errors import (
     ChannelClosed,
     ConnectFailed,
@@ -21,6 +23,7 @@ from toolpost.errors import (
     MissingCapability,
     ProtocolError,
     RemoteProtocolError,
+    RequestFailed,
     RequestTimeout,
     RPCError,
     UnsupportedRevision,
@@ -36,6 +39,15 @@ __all__ = ["Handshake", "Join", "Opened", "Way"]
 # Only these prove a stateless server; −32601 and −32602 do not.
 _MODERN: Final = (HeaderMismatch, MissingCapability, UnsupportedRevision)
 
+_NO_ERA: Final = frozenset({401, 403, 407, 429})
+"""What any server may answer to whom it does not know, or knows too well."""
+
+_DETOUR: Final = frozenset({400, 404, 405})
+"""What a server answers to `initialize` that is older than the one URL for everything."""
+
+_DETOUR_CODES: Final = frozenset({-32700, -32600, -32601, -32000})
+"""The same, of one that explains a status in JSON-RPC: whatever it is, it is nothing about the handshake."""
+
 
 class Way(NamedTuple):
     """How to reach a server.
@@ -44,30 +56,19 @@ class Way(NamedTuple):
         name: what to call it in errors.
         open: opens a channel to it.
         again: whether `open` may be called more than once.
+        fallback: another way to the same server, where only sessions are held.
+        key: what its verdict is kept under for the next client; None keeps none.
+        session: whether only sessions are held over it, so that there is nothing to find out.
+        find: finds the way itself, where that has to be looked up first, and may change.
     """
 
     name: str
     open: Callable[[], Awaitable[Channel]]
     again: bool = True
-
-
-@runtime_checkable
-class _Mortal(Protocol):
-    """A channel that may know what to do about an end that came too early."""
-
-    @property
-    def early_end(self) -> str | None: ...
-
-
-@runtime_checkable
-class _Process(Protocol):
-    """A channel to a process, which may have told on its stderr what it is busy with."""
-
-    @property
-    def returncode(self) -> int | None: ...
-
-    @property
-    def last_words(self) -> tuple[str, ...]: ...
+    fallback: "Way | None" = None
+    key: str | None = None
+    session: bool = False
+    find: "Callable[[], Awaitable[Way]] | None" = None
 
 
 class Opened(NamedTuple):
@@ -76,6 +77,8 @@ class Opened(NamedTuple):
     link: Link
     revision: Revision
     result: InitializeResult | DiscoverResult
+    detour: bool = False
+    """Whether it was reached by the fallback of the way."""
 
 
 Join: TypeAlias = Callable[[Channel, Revision], Link]
@@ -89,20 +92,31 @@ class Handshake:
         way: how to reach the server.
         party: who we are; the revisions that it supports are those to choose from.
         join: starts to talk over a channel.
-        known: what the server spoke the last time.
+        known: what is known from the last time; that of other clients of this process comes first.
+        anew: whether nothing that is known counts: the server has changed.
         patience: how long to wait for an answer to the probe.
     """
 
     def __init__(
-        self, way: Way, party: Party, join: Join, *, known: Revision | None = None, patience: float
+        self,
+        way: Way,
+        party: Party,
+        join: Join,
+        *,
+        known: Verdict | None = None,
+        anew: bool = False,
+        patience: float,
     ) -> None:
+        self._name = way.name
         self._way = way
         self._party = party
         self._join = join
         self._known = known
+        self._anew = anew
         self._patience = patience
         self._link: Link | None = None
         self._channel: Channel | None = None
+        self._detour = False
         self.state = ""
         """What is known of a server process that was given up, to be added to the error."""
 
@@ -113,19 +127,21 @@ class Handshake:
             ConnectFailed: the server cannot be reached, or there is no revision that both speak.
         """
         try:
-            return await self._settle()
-        except (RPCError, ProtocolError, ChannelClosed) as error:
+            opened = (await self._settle())._replace(detour=self._detour)
+        except (RPCError, ProtocolError, ChannelClosed, RequestFailed) as error:
             hint = error.hint or self._early_end()
+            if hint is None and isinstance(error, RequestFailed) and error.status is None:
+                hint = "is the server running, and is the address right?"
             await self._leave()
-            known = error.peer in {None, self._way.name}
+            known = error.peer in {None, self._name}
             why = error.message if known else f"{error.peer}: {error.message}"
-            raise ConnectFailed(
-                f"no conversation came about: {why}", hint=hint, peer=self._way.name
-            ) from error
-        except BaseException:
+            raise ConnectFailed(f"no conversation came about: {why}", hint=hint, peer=self._name) from error
+        except BaseException:  # also a time-out from outside: nothing may stay open
             self.state = self._seen()  # now, because we end it
             await self._leave()
             raise
+        VERDICTS.keep(self._way.key, Verdict(opened.revision, opened.detour))
+        return opened
 
     async def _leave(self) -> None:
         if self._link is not None:
@@ -133,41 +149,76 @@ class Handshake:
             self._link = None
 
     def _early_end(self) -> str | None:
-        return self._channel.early_end if isinstance(self._channel, _Mortal) else None
+        return self._channel.early_end if isinstance(self._channel, Mortal) else None
 
     def _seen(self) -> str:
         channel = self._channel
-        if not isinstance(channel, _Process):
+        if not isinstance(channel, Process):
             return ""
         code, words = channel.returncode, channel.last_words
         text = "is still running" if code is None else f"has ended with code {code}"
         lines = ("; its last lines on stderr:", *words) if words else ("",)
         return f"; the server process {text}" + "\n    ".join(lines)
 
-    async def _enter(self, revision: Revision) -> Link:
+    async def _enter(self, revision: Revision, *, detour: bool = False) -> Link:
         """A new channel, with nothing said yet."""
         await self._leave()
+        way = self._way.fallback if detour else self._way
+        assert way is not None, "there is a detour"
+        self._detour = detour
         try:
-            self._channel = await self._way.open()
+            self._channel = await way.open()
         except OSError as error:
-            raise ConnectFailed(f"it cannot be reached: {error}", peer=self._way.name) from error
+            raise ConnectFailed(f"it cannot be reached: {error}", peer=self._name) from error
         self._link = self._join(self._channel, revision)
         return self._link
 
+    async def _find(self) -> Verdict | None:
+        """Look the way up, where that has to be done; what is known of it."""
+        if self._way.find is not None:
+            try:
+                self._way = await self._way.find()
+            except OSError as error:
+                raise ConnectFailed(f"it cannot be reached: {error}", peer=self._name) from error
+        if self._anew:
+            VERDICTS.drop(self._way.key)
+            return None
+        return VERDICTS.find(self._way.key) or self._known
+
     async def _settle(self) -> Opened:
+        known = await self._find()
         session = newest(self._party.supported, era="session")
         stateless = newest(self._party.supported, era="stateless")
-        if stateless is None or session is None:
+        if self._way.session and session is None:
+            raise ConnectFailed("only sessions are held there, and this client holds none", peer=self._name)
+        if session is None:
             # There is nothing to choose from, so there is nothing to find out.
-            link = await self._enter(cast("Revision", stateless or session))
-            return await (self._initialize(link) if stateless is None else self._discover(link))
-        if self._known is not None and not self._known.stateless:
-            try:
-                return await self._initialize(await self._enter(session))
-            except (RPCError, ProtocolError, ChannelClosed):
-                if not self._way.again:
-                    raise
+            return await self._discover(await self._enter(cast("Revision", stateless)))
+        plain = stateless is None or self._way.session
+        if known is not None and not known.revision.stateless and (known.detour or not plain):
+            opened = await self._as_before(session, known)
+            if opened is not None:
+                return opened
+        if stateless is None or self._way.session:
+            return await self._initialize(await self._enter(session))
         return await self._probe(await self._enter(stateless), session)
+
+    async def _as_before(self, session: Revision, known: Verdict) -> Opened | None:
+        """The session with a server that held one the last time; None if it does not any more (VER-7)."""
+        detour = known.detour and self._way.fallback is not None
+        try:
+            return await self._initialize(await self._enter(session, detour=detour))
+        except (RPCError, ProtocolError, ChannelClosed):
+            if not self._way.again:
+                raise
+        except RequestFailed as error:
+            if not _tells_era(error):
+                raise
+        except ConnectFailed:
+            if not detour:
+                raise
+        VERDICTS.drop(self._way.key)
+        return None
 
     async def _probe(self, link: Link, session: Revision) -> Opened:
         """The conversation with a server of which nothing is known (VER-10, VER-11)."""
@@ -182,9 +233,13 @@ class Handshake:
             return await self._once_more(session, error)
         except RequestTimeout:
             return await self._insist(link, session)
+        except RequestFailed as error:
+            if not _tells_era(error):
+                raise
         except (RPCError, ProtocolError):
-            link.connection.adopt(session)
-            return await self._initialize(link)
+            pass
+        link.connection.adopt(session)
+        return await self._initialize(link)
 
     async def _follow(self, link: Link, listed: list[str], error: Exception) -> Opened:
         """The conversation in the newest revision of a list that the server gave (VER-2, VER-12)."""
@@ -223,10 +278,42 @@ class Handshake:
 
     async def _initialize(self, link: Link) -> Opened:
         """The conversation in a session (LIFE-2, LIFE-4)."""
-        result = await link.run(SESSION.open(link.connection))
+        session = link.connection.revision
+        try:
+            result = await link.run(SESSION.open(link.connection))
+        except (RequestFailed, RPCError) as error:
+            if self._detour or self._way.fallback is None or not _tells_way(error):
+                raise
+            return await self._turn_off(session, error)
         assert isinstance(result, InitializeResult), "the row of initialize says so"
         await link.notify("notifications/initialized")
         return Opened(link, link.connection.revision, result)
+
+    async def _turn_off(self, session: Revision, error: RequestFailed | RPCError) -> Opened:
+        """The conversation with a server that is reached by the fallback only.
+
+        Raises:
+            ConnectFailed: it is not reached by that either; the text says what came of both.
+        """
+        try:
+            return await self._initialize(await self._enter(session, detour=True))
+        except (RPCError, ProtocolError, ChannelClosed, RequestFailed, ConnectFailed) as second:
+            raise ConnectFailed(
+                f"no conversation came about: {error.message}; nor in the way of older servers: "
+                f"{second.message}",
+                hint=error.hint,
+                peer=self._name,
+            ) from second
+
+
+def _tells_era(error: RequestFailed) -> bool:
+    """Whether a server refused a request because of what it is, and not because of us or of its state."""
+    return error.status is not None and 400 <= error.status < 500 and error.status not in _NO_ERA
+
+
+def _tells_way(error: RequestFailed | RPCError) -> bool:
+    """Whether a server refused `initialize` because it is not to be sent there."""
+    return error.status in _DETOUR if isinstance(error, RequestFailed) else error.code in _DETOUR_CODES
 
 
 class _Elsewhere(RemoteProtocolError):

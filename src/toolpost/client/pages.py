@@ -7,7 +7,7 @@ nothing of what is done with the items.
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
-from toolpost.errors import RemoteProtocolError
+from toolpost.errors import InvalidParams, MCPError, RemoteProtocolError, SessionLost
 from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.methods import ROWS, Row
 from toolpost.types.base import Raw, Wire
@@ -21,12 +21,18 @@ from toolpost.types.resources import (
 )
 from toolpost.types.tools import ListToolsResult, Tool
 
-__all__ = ["MAX_PAGES", "PROMPTS", "RESOURCES", "TEMPLATES", "TOOLS", "Listing", "walk"]
+__all__ = ["MAX_PAGES", "PROMPTS", "RESOURCES", "TEMPLATES", "TOOLS", "Listing", "Outdated", "walk", "whole"]
 
 MAX_PAGES: Final = 1000
 """How many pages a list may have: a server that always has one more must not keep us for ever."""
 
 P = TypeVar("P", bound=Page)
+
+
+class Outdated(MCPError):
+    """The rest of a list cannot be read: its cursor belongs to a connection that is over (PAGE-6)."""
+
+    retry_safe = True
 
 
 class _Tools(Page):
@@ -121,3 +127,20 @@ async def walk(method: str, turn: Callable[[str | None], Awaitable[P]]) -> Async
             )
         seen.add(cursor)
     raise RemoteProtocolError(f"{method}: the list has more than {MAX_PAGES} pages")
+
+
+async def whole(start: Callable[[], AsyncIterator[P]]) -> list[P]:
+    """All pages of a list; from the start once more, if they cannot be read to the end (CACHE-16, PAGE-6).
+
+    Args:
+        start: begins to read the list.
+    """
+    pages: list[P] = []
+    try:
+        async for page in start():
+            pages.append(page)  # noqa: PERF401 - the error has to know whether there was one
+    except (Outdated, InvalidParams, SessionLost):
+        if not pages:
+            raise
+        return [page async for page in start()]
+    return pages

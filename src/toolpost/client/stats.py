@@ -18,6 +18,8 @@ class Stats:
         asks: requests of the server's that were taken up.
         notices: notices of the server's.
         skipped: items of lists that could not be read and were left out.
+        cached: requests that needed no sending, because the server lets its last answer be kept.
+        gaps: times that changes may have been missed, because a subscription or a connection was lost.
         unchecked: structured results that were not validated, because jsonschema-rs is not installed.
         discarded: messages that were thrown away, by reason: most meant nothing (any more), such as a "late
             answer". A "message over the limit" did; the request that it answers, as far as that is known,
@@ -29,6 +31,8 @@ class Stats:
     asks: int = 0
     notices: int = 0
     skipped: int = 0
+    cached: int = 0
+    gaps: int = 0
     unchecked: int = 0
     discarded: dict[str, int] = field(default_factory=dict[str, int])
 

@@ -1,15 +1,17 @@
 """Opens a conversation and ends it, whoever asks for it and from whichever task.
 
-Owns the task that connects and the one link that results. Knows nothing of what is said over it.
+Owns the task that connects, the one link that results, and those that end behind it. Knows nothing of what is
+said over them.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextvars import Context
 from typing import Final
 
 from toolpost.client.link import Link
 from toolpost.client.negotiate import Opened
-from toolpost.errors import ChannelClosed
+from toolpost.errors import ChannelClosed, SessionLost
 
 __all__ = ["Supervisor"]
 
@@ -29,6 +31,9 @@ class Supervisor:
         self._opening: asyncio.Task[Opened] | None = None
         self._waiting = 0
         self._link: Link | None = None
+        self._parting: dict[Link, asyncio.Task[None]] = {}
+        self.left = True
+        """Whether nobody wants a conversation: none was opened yet, or it was closed by our hand."""
         self.opened: Opened | None = None
         """The conversation that was opened last."""
 
@@ -81,13 +86,41 @@ class Supervisor:
             if not self._waiting:
                 await _stop(opening)  # nobody wants it any more
 
+    async def reopen(self) -> None:
+        """Connect again, unless that was done, for somebody who lost the connection.
+
+        Raises:
+            ConnectFailed: the server cannot be reached.
+            ChannelClosed: the client was closed, and nobody wants a connection.
+        """
+        if self.left:
+            raise ChannelClosed("the client was closed", sent=False, hint=_AGAIN)
+        await self.open()
+
     async def _open(self) -> Opened:
         link = self._held()
-        if link is not None:
+        lost = link is not None and isinstance(link.ended, SessionLost)
+        if link is not None and not lost:
             await link.close()
         opened = await self._dial()
-        self._link, self.opened = opened.link, opened
+        self._link, self.opened, self.left = opened.link, opened, False
+        if link is not None and lost:
+            self._part(link)
         return opened
+
+    def _part(self, link: Link) -> None:
+        """Let a lost session end by itself: requests in it hear their own fate, and callbacks may go on.
+
+        It may be one of these callbacks that connects; it must not be cancelled for that, nor waited for.
+        """
+
+        async def end() -> None:
+            await link.settle()
+            await link.close()
+
+        task = asyncio.get_running_loop().create_task(end(), context=Context())
+        self._parting[link] = task
+        task.add_done_callback(lambda _: self._parting.pop(link, None))
 
     def _tried(self, opening: "asyncio.Task[Opened]") -> None:
         if self._opening is opening:
@@ -101,6 +134,7 @@ class Supervisor:
 
     async def close(self) -> None:
         """End the conversation, or the attempt to open one. Closing twice is fine."""
+        self.left = True
         if self._opening is not None:
             await _stop(self._opening)
         link = self._held()
@@ -108,6 +142,11 @@ class Supervisor:
             await link.close()
             if self._link is link:
                 self._link = None
+        for old, parting in list(self._parting.items()):
+            if not old.stranded:
+                await old.close()
+                await asyncio.wait([parting])
+        self._parting.clear()
 
 
 async def _stop(opening: "asyncio.Task[Opened]") -> None:

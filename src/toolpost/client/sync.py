@@ -5,8 +5,17 @@ over and waits. Adds nothing of its own to what a client can do.
 """
 
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterable,
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Iterator,
+    Mapping,
+)
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from functools import wraps
 from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
@@ -14,7 +23,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 from toolpost.client.client import Client
 from toolpost.client.home import Home
 from toolpost.client.stats import Stats
-from toolpost.errors import ChannelClosed
+from toolpost.errors import ChannelClosed, LocalProtocolError
 from toolpost.types.base import RequestId
 from toolpost.types.lifecycle import DiscoverResult, Implementation, ServerCapabilities
 
@@ -44,9 +53,9 @@ def _waits(
 
 
 def _iterates(
-    method: Callable[Concatenate[Client, P], AsyncIterator[T]],
+    method: Callable[Concatenate[Client, P], AsyncIterable[T]], *, ends: bool = False
 ) -> Callable[Concatenate["SyncClient", P], Iterator[T]]:
-    """An iterator of a client's, each step waited for."""
+    """An iterator of a client's, each step waited for; one that `ends` does so when the client is closed."""
 
     @wraps(method)
     def call(self: "SyncClient", /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
@@ -55,11 +64,22 @@ def _iterates(
         async def step(client: Client) -> T | None:
             nonlocal steps
             if steps is None:
-                steps = method(client, *args, **kwargs)
+                steps = aiter(method(client, *args, **kwargs))
             return await anext(steps, None)
 
-        while (item := self._wait(step)) is not None:  # pyright: ignore[reportPrivateUsage] - a method
-            yield item
+        async def stop(_: Client) -> None:
+            if isinstance(steps, AsyncGenerator):
+                await steps.aclose()
+
+        try:
+            while (item := self._wait(step)) is not None:  # pyright: ignore[reportPrivateUsage] - a method
+                yield item
+        except ChannelClosed:
+            if not ends or steps is None or not self._left:  # pyright: ignore[reportPrivateUsage] - a method
+                raise
+        finally:
+            with suppress(ChannelClosed, LocalProtocolError):  # it is over, or left in the client's thread
+                self._wait(stop)  # pyright: ignore[reportPrivateUsage] - a method
 
     return call
 
@@ -92,7 +112,7 @@ class SyncClient:
         try:
             while _done(home := self._at_home(), self._client.connect) is None:
                 home.thread.join()  # it is being left; the client moves only when that is done
-        except BaseException:
+        except BaseException:  # also an interrupt: the thread must not stay behind
             self._give_up()
             raise
         with self._lock:
@@ -104,6 +124,10 @@ class SyncClient:
         home = self._home
         if home is not None:
             home.leave()
+
+    @property
+    def _left(self) -> bool:
+        return self._home is None or self._home.left
 
     def _at_home(self) -> Home:
         """Where the client lives, from now on if it did not."""
@@ -211,6 +235,7 @@ class SyncClient:
     list_prompts_pages = _iterates(Client.list_prompts_pages)
     get_prompt = _waits(Client.get_prompt)
     complete = _waits(Client.complete)
+    listen = _iterates(Client.listen, ends=True)
     set_log_level = _waits(Client.set_log_level)
     ping = _waits(Client.ping)
     cancel = _waits(Client.cancel)
@@ -230,6 +255,6 @@ def _done(home: Home, work: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T] | 
         return (future.result(),) if home.begin(work, future) else None
     except CancelledError:
         raise ChannelClosed("the client was closed") from None
-    except BaseException:
-        future.cancel()  # we were interrupted: the server is told, too
+    except BaseException:  # an interrupt, or what the work raised
+        future.cancel()  # the server is told, too
         raise

@@ -4,12 +4,14 @@ Owns the decorators, which fill the catalogues of a `Library`. How these are ser
 happens to a request in `handler` and `dispatch`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Any, Final, ParamSpec, TypeVar, Unpack, overload
 
 from toolpost.protocol.seal import KeyRing
 from toolpost.protocol.uri import Template
 from toolpost.server.bind import Bound, bind
+from toolpost.server.cache import Cache, Cached, check_cache, per_method
 from toolpost.server.catalogue import PAGE_SIZE, Catalogue
 from toolpost.server.context import Context
 from toolpost.server.factory import Factory
@@ -51,6 +53,9 @@ class Server(Library):
         page_size: entries on a page of a list.
         keys: what cursors are sealed with; made at the start unless given. Workers that share clients share
             keys.
+        cache: how long clients may keep lists, resources and what they were told of the server: one for all,
+            or some by method, such as {"tools/list": Cache(ttl=60), "*": Cache(ttl=5)}. Not at all unless
+            given; the newest revision is the first that knows of it.
         debug: tell clients what went wrong inside a tool; otherwise that is only logged.
 
     The other arguments are those of `Handler`.
@@ -66,6 +71,7 @@ class Server(Library):
         timeout: float | None = None,
         page_size: int = PAGE_SIZE,
         keys: KeyRing | None = None,
+        cache: Cache | Mapping[Cached, Cache] | None = None,
         debug: bool = False,
         **options: Unpack[Options],
     ) -> None:
@@ -75,18 +81,26 @@ class Server(Library):
         self._timeout = timeout
         self._debug = debug
         self._keys = keys
+        self._making_keys = Lock()
+        self.caches = per_method(cache)
         self._hearers: dict[str, Hearer] = {}
         for attribute, kind in KINDS.items():
-            setattr(self, attribute, Catalogue[Any](kind, self._changed, self._ring, page_size))
+            cached = self.cache_for(kind.method)
+            setattr(self, attribute, Catalogue[Any](kind, self._changed, self._ring, page_size, cached))
 
     def _ring(self) -> KeyRing:
-        if self._keys is None:
-            self._keys = KeyRing.random(encrypt=False)  # a cursor is no secret
-        return self._keys
+        with self._making_keys:  # two loops may ask at once, and a cursor of either is good for both
+            if self._keys is None:
+                self._keys = KeyRing.random(encrypt=False)  # a cursor is no secret
+            return self._keys
 
     def _changed(self, what: str) -> None:
         self.__dict__.pop("party", None)  # what is declared may have changed with it
         self.announcer.list_changed(what)
+
+    def prepare(self) -> None:
+        """For transports: make the keys that workers have to share."""
+        self._ring()
 
     def __repr__(self) -> str:
         return f"<Server {self.info.name}: {len(self.tools)} tools>"
@@ -210,17 +224,20 @@ class Server(Library):
         annotations: Annotations | None = None,
         icons: list[Icon] | None = None,
         meta: Meta | None = None,
+        cache: Cache | None = None,
     ) -> Callable[[Callable[P, R]], ServedResource[P, R] | ServedTemplate[P, R]]:
         """Offer a function as a resource, or as many of them.
 
         A `uri` with variables, such as "users://{id}/profile", is a template (RFC 6570); its variables are
-        the arguments of the function.
+        the arguments of the function. A `cache` says how long clients may keep what is read, if not as long
+        as that of the server.
 
         Raises:
             TypeError: the signature cannot work; the text names the parameter.
             ValueError: the URI is taken, or is no URI and no template, or has no scheme.
         """
         template = template_of(uri)
+        check_cache(cache)
 
         def register(fn: Callable[..., Any]) -> Any:
             bound = bind(fn, context_types=_CONTEXTS, name=name)
@@ -236,12 +253,12 @@ class Server(Library):
             _check_variables(bound, template)
             if template.variables:
                 served = ServedTemplate[..., Any](
-                    ResourceTemplate(uri, **shown), bound, self.templates, self.work
+                    ResourceTemplate(uri, **shown), bound, self.templates, self.work, cache
                 )
                 self.templates.add(uri, served)
                 return served
             resource = ServedResource[..., Any](
-                Resource(uri, size=size, **shown), bound, self.resources, self.work
+                Resource(uri, size=size, **shown), bound, self.resources, self.work, cache
             )
             self.resources.add(uri, resource)
             return resource

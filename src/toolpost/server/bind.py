@@ -19,9 +19,9 @@ from toolpost.protocol import headers
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.server import docstring
 from toolpost.server.arguments import UNREAD, from_json, from_text
-from toolpost.server.marks import is_field, read_marks
+from toolpost.server.marks import MIRRORED, is_field, read_marks
 from toolpost.server.problems import MAX_PROBLEMS, ArgumentError, Misfit, Problem, SignatureError, within
-from toolpost.server.schema import Schema, with_defs
+from toolpost.server.schema import Schema, unfolded, with_defs
 from toolpost.server.scope import UNIONS, Scope, layers, shown
 from toolpost.server.shapes import Shape, dec_hook, documented, fit
 from toolpost.server.survey import Survey
@@ -32,6 +32,8 @@ __all__ = ["Bound", "Parameter", "bind"]
 T = TypeVar("T")
 Arguments: TypeAlias = Struct
 """What `Bound.read` makes and `Bound.call` takes: one field per argument."""
+Mirrored: TypeAlias = dict[str, tuple[str, ...]]
+"""Headers in lower case, and the paths of the properties that they mirror."""
 
 _EMPTY: Final = inspect.Parameter.empty
 _VARIADIC: Final = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
@@ -164,6 +166,7 @@ class Bound:
         parameters: its arguments, in the order of the signature.
         context: the name of the parameter that gets the context of a call; None if it has none.
         input_schema: the JSON Schema of its arguments.
+        annotated: those that HTTP headers mirror: header in lower case → path of property names.
     """
 
     def __init__(
@@ -190,7 +193,7 @@ class Bound:
                 with within(f"parameter `{it.name}`"):
                     parameters += self._argument(it, scope, survey, context_types, described)
         self.parameters = tuple(parameters)
-        self.input_schema = _input_schema(self.parameters, survey)
+        self.input_schema, self.annotated = _input_schema(self.parameters, survey.defs)
         self._defs = survey.defs
         kinds = {it.name: it.kind for it in signature.parameters.values()}
         self._positional = [one for one, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_ONLY]
@@ -348,21 +351,42 @@ class Bound:
         return cast("type[Arguments]", self._arguments)(**values)
 
 
-def _input_schema(parameters: tuple[Parameter, ...], survey: Survey) -> dict[str, JSON]:
+def _input_schema(parameters: tuple[Parameter, ...], defs: Schema) -> tuple[dict[str, JSON], Mirrored]:
+    """The schema of all arguments, and those of them that headers mirror."""
     properties: dict[str, JSON] = {
-        one.name: documented(one.shape, one.default, one.description, survey.defs) for one in parameters
+        one.name: documented(one.shape, one.default, one.description, defs) for one in parameters
     }
     if len(properties) < len(parameters):
         raise SignatureError("two parameters have the same name on the wire")
     required = [one.name for one in parameters if one.required]
     schema: dict[str, JSON] = {"type": "object", "properties": properties}
     schema |= {"required": required} if required else {}
-    schema = with_defs({**schema, "additionalProperties": False}, survey.defs)
+    schema["additionalProperties"] = False
+    whole = with_defs(schema, defs)
+    try:
+        return whole, headers.annotations(whole)
+    except ValueError:
+        # A header may be on a field of a class, and no reference may stand before it (HDR-12).
+        whole = with_defs(unfolded(schema, defs, MIRRORED), defs)
+    try:
+        return whole, headers.annotations(whole)
+    except ValueError as error:
+        for one in parameters:
+            with within(f"parameter `{one.field}`"):
+                _check_headers(with_defs({"properties": {one.name: whole["properties"][one.name]}}, defs))
+        raise SignatureError(str(error)) from error  # each is right by itself: it names two
+
+
+def _check_headers(schema: Schema) -> None:
+    """Return if the headers of one parameter can be sent."""
     try:
         headers.annotations(schema)
     except ValueError as error:
-        raise SignatureError(str(error)) from error
-    return schema
+        raise SignatureError(
+            str(error),
+            hint="mirror a string, an integer or a boolean that is a parameter or a field of one; "
+            "nothing in a list, in a union, or in a class that contains itself",
+        ) from error
 
 
 def _default(parameter: Parameter) -> tuple[Any, ...]:

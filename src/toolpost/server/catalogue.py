@@ -1,7 +1,7 @@
 """A list that clients can read: entries in the order they came, pages with sealed cursors, answers as bytes.
 
-Owns order, names, pages and the cached answers, and says when it has changed. What an entry does is the
-entry's business; who is told of a change is the announcer's.
+Owns order, names, pages and the cached answers, and says when it has changed; any thread may change it. What
+an entry does is the entry's business; who is told of a change is the announcer's.
 """
 
 import functools
@@ -9,6 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import islice
+from threading import RLock
 from typing import Any, Final, Generic, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakSet
 
@@ -19,6 +20,7 @@ from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.party import Party
 from toolpost.protocol.seal import KeyRing
+from toolpost.server.cache import Cache, kept
 from toolpost.types.base import Raw
 from toolpost.types.lifecycle import Page
 
@@ -85,17 +87,17 @@ class Handle(ABC, Generic[P, R]):
 
     def remove(self) -> None:
         """Take it out for good."""
-        if self._home.holds(self):  # another one may have its name by now
-            self._home.remove(self.name)
+        self._home.remove(self.name, self)  # another one may have its name by now
 
 
 E = TypeVar("E", bound=Handle[..., Any])
 
 
 class Kind(NamedTuple):
-    """A kind of list: how it is called, what carries a page of it, and by what name changes are told."""
+    """A kind of list: its name, what asks for it, what carries a page, and by what name changes are told."""
 
     what: str
+    method: str
     result: type[Page]
     field: str
     changes: str
@@ -109,6 +111,7 @@ class Catalogue(Generic[E]):
         changed: called after every change, with what has changed.
         keys: gives the keys that cursors are sealed with, when they are first needed.
         size: entries on a page.
+        cache: how long clients may keep a page. It is the same for all of them (CACHE-3).
     """
 
     def __init__(
@@ -117,11 +120,14 @@ class Catalogue(Generic[E]):
         changed: Callable[[str], None],
         keys: Callable[[], KeyRing],
         size: int = PAGE_SIZE,
+        cache: Cache | None = None,
     ) -> None:
         self.kind = kind
         self.keys = keys
         self.size = size
+        self.cache = cache
         self._changed = changed
+        self._lock = RLock()  # not a plain one: a finaliser that takes an entry out may run anywhere
         self._entries: dict[str, tuple[int, E]] = {}
         self._serial = 0
         self._answers: dict[tuple[str, int], Raw] = {}
@@ -168,7 +174,8 @@ class Catalogue(Generic[E]):
     def select(self, keep: Callable[[E], bool], changed: Callable[[str], None]) -> "Selected[E]":
         """The same entries, as far as they are kept, now and later."""
         view = Selected(self, self._entries, keep, changed)
-        self._views.add(view)
+        with self._lock:
+            self._views.add(view)
         return view
 
     def add(self, name: str, entry: E) -> None:
@@ -177,23 +184,29 @@ class Catalogue(Generic[E]):
         Raises:
             ValueError: the name is taken.
         """
-        if name in self._entries:
-            raise ValueError(
-                f"{name!r} is among the {self.kind.what} already; remove it first, or choose another name"
-            )
-        self._serial += 1
-        self._entries[name] = (self._serial, entry)
+        with self._lock:
+            if name in self._entries:
+                raise ValueError(
+                    f"{name!r} is among the {self.kind.what} already; remove it first, or choose another name"
+                )
+            self._serial += 1
+            self._entries[name] = (self._serial, entry)
         self.touch()
 
-    def remove(self, name: str) -> None:
-        """Take an entry out; one that is gone already stays gone."""
-        if self._entries.pop(name, None) is not None:
-            self.touch()
+    def remove(self, name: str, entry: E | None = None) -> None:
+        """Take an entry out, if given only this very one; one that is gone already stays gone."""
+        with self._lock:
+            if name not in self._entries or (entry is not None and not self.holds(entry)):
+                return
+            del self._entries[name]
+        self.touch()
 
     def touch(self) -> None:
         """Forget the cached answers and say that something has changed."""
         self._answers = {}  # not cleared: an answer that is being made belongs into the old one
-        for view in tuple(self._views):
+        with self._lock:
+            views = tuple(self._views)
+        for view in views:
             view.touch()
         self._changed(self.kind.changes)
 
@@ -225,7 +238,8 @@ class Catalogue(Generic[E]):
                 "next_cursor": self._seal(party, page[-1][0]) if more else None,
                 "meta": party.facts(revision) if revision.stateless else None,
             }
-            stamped = ERAS[revision.era].stamp_result(connection, incoming, self.kind.result(**listed))
+            result = kept(self.kind.result(**listed), self.cache)
+            stamped = ERAS[revision.era].stamp_result(connection, incoming, result)
             answer = answers[key] = Raw(jsonrpc.encode(stamped))
         return answer
 
@@ -252,13 +266,15 @@ def _kept(keep: Callable[[E], bool], entry: E) -> bool:
     """Whether an entry belongs to a part; one that nobody can tell of does not."""
     try:
         return keep(entry)
-    except Exception:
+    except Exception:  # whatever the author's function raises, the other entries stay
         logger.exception("%r is left out: whether it is selected cannot be told", entry)
         return False
 
 
 class Selected(Catalogue[E]):
     """A part of a catalogue, with pages of its own. Its entries are those of the whole: nothing is copied.
+
+    Its pages are never public: others may see another part.
 
     Args:
         whole: the catalogue.
@@ -274,7 +290,7 @@ class Selected(Catalogue[E]):
         keep: Callable[[E], bool],
         changed: Callable[[str], None],
     ) -> None:
-        super().__init__(whole.kind, changed, whole.keys, whole.size)
+        super().__init__(whole.kind, changed, whole.keys, whole.size, whole.cache and whole.cache.unshared())
         self._whole = whole
         self._entries = entries
         self._keep = functools.partial(_kept, keep)
@@ -287,7 +303,8 @@ class Selected(Catalogue[E]):
         return (entry for entry in self._whole if self._keep(entry))
 
     def __contains__(self, name: str) -> bool:
-        return name in self._whole and self._keep(self._entries[name][1])
+        found = self._entries.get(name)
+        return found is not None and name in self._whole and self._keep(found[1])
 
     @property
     def used(self) -> bool:
@@ -307,6 +324,6 @@ class Selected(Catalogue[E]):
         """
         raise TypeError(f"a selection of {self.kind.what} cannot be added to; register with the whole server")
 
-    def remove(self, name: str) -> None:
+    def remove(self, name: str, entry: E | None = None) -> None:
         """Take an entry out of the whole."""
-        self._whole.remove(name)
+        self._whole.remove(name, entry)

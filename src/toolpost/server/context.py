@@ -198,6 +198,15 @@ class Context:
         """What a resource of this server holds."""
         return await self.server.read(uri, self)
 
+    async def close_stream(self) -> None:
+        """Let the client come back for the rest of this request, instead of holding its connection open.
+
+        A client of 2025-11-25 on HTTP is told when to come back; others notice nothing, and neither does the
+        function: what it says from here on is kept for the client.
+        """
+        if self.incoming is not None:
+            await self._speaker.interrupt(self.incoming)
+
     async def tell(self, method: str | Row, params: NoticeParams | Mapping[str, JSON] | None) -> None:
         """Send a notice of the protocol's, or of a row of your own, on the stream of this request."""
         connection, incoming = self._speaker.connection, self.incoming

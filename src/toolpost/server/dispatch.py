@@ -27,6 +27,8 @@ __all__ = [
     "begin",
     "being_cancelled",
     "failed",
+    "refusal",
+    "through",
 ]
 
 logger: Final = logging.getLogger("toolpost.server")
@@ -116,14 +118,17 @@ def being_cancelled() -> bool:
 
 
 def failed(connection: Connection, incoming: Incoming, error: BaseException) -> bytes | None:
-    """The bytes of the error answer that an exception deserves. What is not meant for the peer is logged."""
-    if not _wanted(connection, incoming):
-        return None
+    """The bytes of the error answer that an exception deserves."""
+    return connection.fail(incoming.id, refusal(incoming, error)) if _wanted(connection, incoming) else None
+
+
+def refusal(incoming: Incoming, error: BaseException) -> RPCError:
+    """The error that an exception is to the peer. What is not meant for the peer is logged."""
     if isinstance(error, RPCError):
-        return connection.fail(incoming.id, error)
+        return error
     method = incoming.row.name
     if isinstance(error, MCPError):
         logger.warning("%s (id %r) failed: %s", method, incoming.id, error)
-        return connection.fail(incoming.id, InternalError(f"Internal error: {error.message}"))
+        return InternalError(f"Internal error: {error.message}")
     logger.error("%s (id %r) failed", method, incoming.id, exc_info=error)
-    return connection.fail(incoming.id, InternalError("Internal error: the request could not be served"))
+    return InternalError("Internal error: the request could not be served")

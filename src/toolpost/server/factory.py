@@ -14,12 +14,13 @@ from inspect import isawaitable
 from typing import Any, Final, TypeAlias
 
 from toolpost.errors import InvalidRequest, MCPError, MethodNotFound, RPCError
-from toolpost.protocol import jsonrpc
+from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.connection import MAX_IN_FLIGHT
 from toolpost.protocol.methods import DATES, Row
 from toolpost.server.context import Context
 from toolpost.server.dispatch import Answer, Routes, begin
 from toolpost.server.handler import Handler
+from toolpost.server.request import arguments_of
 from toolpost.types.base import Params, Result
 from toolpost.types.lifecycle import (
     ClientCapabilities,
@@ -29,6 +30,7 @@ from toolpost.types.lifecycle import (
     ResourcesCapability,
     ServerCapabilities,
 )
+from toolpost.types.tools import CallToolParams
 
 __all__ = ["MAX_KNOWN", "Choose", "Factory"]
 
@@ -44,7 +46,8 @@ class Factory(Handler):
 
     In a session `choose` is called once, at `initialize`, and what it returns serves the whole conversation:
     name tag, capabilities, instructions, lists, notices, middleware and lifespan are those of the chosen. A
-    stateless client is known by what its requests say of it: who says the same gets the same server.
+    stateless client is known by what its requests say of it: who says the same gets the same server. Let none
+    of several servers say that its answers are public (`Cache`): a client could be given those of another.
 
     Args:
         choose: gets the client's name tag, its capabilities and its principal (None until there is
@@ -114,8 +117,13 @@ class Factory(Handler):
             await ctx.hand_over(chosen)
         return answer
 
-    async def _forward(self, ctx: Context, params: Params) -> Answer:  # noqa: ARG002 - the chosen reads them
+    async def _forward(self, ctx: Context, params: Params) -> Answer:
         chosen = await self._remembered(ctx)
+        if isinstance(params, CallToolParams) and ctx.request.headers:
+            # The transport could not: which tools there are was not known before somebody was chosen.
+            annotated = chosen.annotated(params.name)
+            if annotated:
+                headers.verify(annotated, arguments_of(params.arguments), ctx.request.headers)
         answer = await self._pass_on(ctx, chosen)
         if isinstance(answer, Result):
             assert ctx.incoming is not None

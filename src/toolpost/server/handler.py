@@ -7,10 +7,10 @@ way from a method to the code that serves it. Knows nothing of transports.
 # ruff: noqa: ARG002 - what is there to be overridden ignores what it is given
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from toolpost.channel import Channel
 from toolpost.errors import MethodNotFound
@@ -20,6 +20,7 @@ from toolpost.protocol.icons import check_icons
 from toolpost.protocol.methods import DATES, Row
 from toolpost.protocol.party import Party
 from toolpost.server import options
+from toolpost.server.cache import Cache, kept
 from toolpost.server.context import Context
 from toolpost.server.dispatch import Middleware, Routes
 from toolpost.server.life import Life
@@ -28,6 +29,7 @@ from toolpost.server.notify import Announcer
 from toolpost.server.options import Lifespan, Offer
 from toolpost.server.request import arguments_of
 from toolpost.server.serve import Conversation
+from toolpost.server.web import Application, Served, Web, check_unused
 from toolpost.server.work import Work
 from toolpost.types.base import JSON, Icon, Params, Result
 from toolpost.types.content import ResourceContents
@@ -266,6 +268,11 @@ class Handler:
 
         return open_store(self._store)
 
+    @property
+    def in_memory(self) -> bool:
+        """For transports: whether what is kept is kept in this process alone."""
+        return self._store == _IN_MEMORY
+
     def state_of(self, principal: str) -> dict[str, Any]:
         """For contexts: what is kept for a principal; of those who were not seen for long it is forgotten."""
         state = self._states.setdefault(principal, {})
@@ -277,6 +284,17 @@ class Handler:
     def connection(self) -> Connection:
         """For transports: a fresh connection, to be driven over a channel."""
         return Connection(self.party, extra=self.extra, limit=self.limit)
+
+    def cache_for(self, method: str) -> Cache | None:
+        """How long clients may keep the results of a method; None to keep nothing."""
+        return None
+
+    def annotated(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
+        """For transports: the parameters of a tool that HTTP mirrors in headers, by header; None for none."""
+        return None
+
+    def prepare(self) -> None:
+        """For transports: make what all worker processes have to share, before they part."""
 
     def announce_update(self, uri: str) -> None:
         """Tell everybody who watches this resource that it has changed."""
@@ -298,7 +316,7 @@ class Handler:
         return ctx.introduce(self.instructions)
 
     def _discover(self, ctx: Context, params: Params) -> Result:
-        return ctx.introduce(self.instructions)
+        return kept(ctx.introduce(self.instructions), self.cache_for("server/discover"))
 
     def _ping(self, ctx: Context, params: Params) -> Result:
         return Result()
@@ -356,29 +374,60 @@ class Handler:
 
     # ----------------------------------------------------------------- serving
 
-    async def serve(self, channel: Channel) -> None:
-        """Serve one client over a channel, until the channel closes."""
-        async with self.alive() as lifespan:
-            await Conversation(self, channel, lifespan).run()
-
-    def run(self, *, max_line: int = MAX_LINE) -> None:
-        """Serve over stdin and stdout, as hosts start it, until the client has gone.
+    async def serve(self, channel: Channel, *, principal: str | None = None) -> None:
+        """Serve one client over a channel, until the channel closes.
 
         Args:
-            max_line: the longest message to read, in bytes. A longer request is refused.
+            channel: the way to the client.
+            principal: on whose behalf it speaks, where that is known.
+        """
+        async with self.alive() as lifespan:
+            await Conversation(self, channel, lifespan, principal=principal).run()
+
+    def run(self, *, max_line: int = MAX_LINE, http: str | None = None, **web: Unpack[Served]) -> None:
+        """Serve over stdin and stdout, as hosts start it, or over HTTP, until told to stop.
+
+        Args:
+            max_line: the longest message to read from stdin, in bytes. A longer request is refused.
+            http: where to serve over HTTP, such as "127.0.0.1:8000"; without it, stdin and stdout are served.
+            web: how to serve over HTTP; see `Served`.
 
         Raises:
-            RuntimeError: a loop is running here; await `serve_stdio()` in it.
+            RuntimeError: a loop is running here; await `serve_stdio()` or `serve_http()` in it.
         """
-        from toolpost.run import run_stdio  # noqa: PLC0415 - it knows the transports, which this ring may not
+        # They know the transports, which this ring may not.
+        if http is None:
+            check_unused(web, "http")
+            from toolpost.run import run_stdio  # noqa: PLC0415 - see above
 
-        run_stdio(self, max_line=max_line)
+            run_stdio(self, max_line=max_line)
+        else:
+            from toolpost.web import run_http  # noqa: PLC0415 - see above
+
+            run_http(self, http, **web)
 
     async def serve_stdio(self, *, max_line: int = MAX_LINE) -> None:
         """Serve over stdin and stdout like `run`, in a loop of your own."""
         from toolpost.run import serve_stdio  # noqa: PLC0415 - as above
 
         await serve_stdio(self, max_line=max_line)
+
+    async def serve_http(self, address: str = "127.0.0.1:8000", **web: Unpack[Served]) -> None:
+        """Serve over HTTP like `run(http=…)`, in a loop of your own, until it is cancelled."""
+        from toolpost.web import serve_http  # noqa: PLC0415 - as above
+
+        await serve_http(self, address, **web)
+
+    def asgi(self, path: str = "/mcp", **web: Unpack[Web]) -> Application:
+        """The server as an ASGI application, for uvicorn and its like, or to be mounted in another one.
+
+        Args:
+            path: where clients come.
+            web: how to serve; see `Web`.
+        """
+        from toolpost.web import endpoint  # noqa: PLC0415 - as above
+
+        return endpoint(self, path, **web)
 
     def alive(self) -> AbstractAsyncContextManager[Any]:
         """For transports: hold the lifespan open: entered by the first who needs it, left by the last."""

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 from toolpost.errors import InvalidParams, ResourceNotFound
 from toolpost.protocol.jsonrpc import shorten
+from toolpost.server.cache import Cache, kept
 from toolpost.server.catalogue import Catalogue, Handle, Kind
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
@@ -37,10 +38,16 @@ from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult
 __all__ = ["KINDS", "Library"]
 
 KINDS: Final = {
-    "tools": Kind("tools", ListToolsResult, "tools", "tools"),
-    "resources": Kind("resources", ListResourcesResult, "resources", "resources"),
-    "templates": Kind("resource templates", ListResourceTemplatesResult, "resource_templates", "resources"),
-    "prompts": Kind("prompts", ListPromptsResult, "prompts", "prompts"),
+    "tools": Kind("tools", "tools/list", ListToolsResult, "tools", "tools"),
+    "resources": Kind("resources", "resources/list", ListResourcesResult, "resources", "resources"),
+    "templates": Kind(
+        "resource templates",
+        "resources/templates/list",
+        ListResourceTemplatesResult,
+        "resource_templates",
+        "resources",
+    ),
+    "prompts": Kind("prompts", "prompts/list", ListPromptsResult, "prompts", "prompts"),
 }
 """The catalogues, by the attribute that holds each."""
 
@@ -52,12 +59,15 @@ class Library(Handler):
     resources: Catalogue[ServedResource[..., Any]]
     templates: Catalogue[ServedTemplate[..., Any]]
     prompts: Catalogue[ServedPrompt[..., Any]]
+    caches: Mapping[str, Cache]
+    """How long clients may keep answers, by method."""
 
     def select(self, keep: Callable[[Handle[..., Any]], bool]) -> Self:
         """The same server, showing and serving only some of its entries.
 
         What is registered, changed or removed here from now on appears there too, as far as it is kept, and
-        its clients hear of it. Everything else is shared: lifespan, middleware, threads, store.
+        its clients hear of it. Everything else is shared: lifespan, middleware, threads, store. What the
+        whole server lets clients keep as public is private here: others see another selection.
 
         Args:
             keep: whether to show an entry, such as `lambda handle: handle.name in allowed`. It is asked for
@@ -66,6 +76,7 @@ class Library(Handler):
         part = copy(self)
         part.__dict__.pop("party", None)
         part.store = self.store
+        part.caches = {method: cache.unshared() for method, cache in self.caches.items()}
         part.routes = {
             method: MethodType(route.__func__, part)
             if isinstance(route, MethodType) and route.__self__ is self
@@ -78,6 +89,15 @@ class Library(Handler):
         return part
 
     # ----------------------------------------------------------------- what follows from the catalogues
+
+    def cache_for(self, method: str) -> Cache | None:
+        """How long clients may keep the answers to a method; None if nothing was said of it."""
+        return self.caches.get(method)
+
+    def annotated(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
+        """The parameters of a tool that headers mirror; None if it has none, or is not served."""
+        served = self.tools.get(tool)
+        return None if served is None else served.annotated or None
 
     def capabilities(self) -> ServerCapabilities:
         """What is declared to clients: what is registered, and what was promised."""
@@ -122,14 +142,15 @@ class Library(Handler):
 
     async def _read_resource(self, ctx: Context, params: ReadResourceParams) -> ReadResourceResult:
         uri = params.uri
+        cache = self.cache_for("resources/read")
         resource = self.resources.get(uri)
         if resource is not None:
-            return await resource.read(ctx, uri)
+            return kept(await resource.read(ctx, uri), resource.cache or cache)
         found = self._templated(uri)
         if found is None:
             raise _not_found(uri)
         template, values = found
-        return await template.read(ctx, uri, values)
+        return kept(await template.read(ctx, uri, values), template.cache or cache)
 
     def _templated(self, uri: str) -> tuple[ServedTemplate[..., Any], Mapping[str, Any]] | None:
         for template in self.templates:

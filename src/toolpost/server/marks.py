@@ -15,10 +15,11 @@ from typing import Annotated, Any, Final, cast
 from msgspec import UNSET, Meta, Struct
 
 from toolpost.server.problems import Misfit, Problem, SignatureError
+from toolpost.server.schema import Schema, without_null
 from toolpost.server.shapes import Read, Shape, fit, possible, stand_in
 from toolpost.types.base import JSON
 
-__all__ = ["Header", "Limit", "Marks", "fits", "is_field", "limited", "read_marks"]
+__all__ = ["MIRRORED", "Header", "Limit", "Marks", "fits", "is_field", "limited", "read_marks"]
 
 _NUMBERS: Final = (int, float)
 _ORDERED: Final = (*_NUMBERS, Decimal, dt.datetime, dt.date, dt.time, dt.timedelta)
@@ -72,13 +73,22 @@ class Limit(Struct, frozen=True):
 # --------------------------------------------------------------------- reading marks
 
 
+MIRRORED: Final = "x-mcp-header"
+"""The keyword that names the header of a property."""
+
+
 class Header(Struct, frozen=True):
     """A mark that mirrors a tool's parameter into an HTTP header: `Annotated[str, Header("Region")]`.
 
-    For such a parameter null is the same as absent, so the schema does not mention it.
+    The header is `Mcp-Param-Region`, for proxies that route by it and read no JSON. It is for strings,
+    integers and booleans. Null is the same as absent, so the schema of such a parameter does not mention it.
     """
 
     name: str
+
+    def __get_pydantic_json_schema__(self, core: Any, described: Callable[[Any], dict[str, JSON]]) -> Schema:
+        """The schema of a field of a pydantic model: otherwise pydantic would drop the mark."""
+        return {**without_null(described(core)), MIRRORED: self.name}
 
 
 class Marks(Struct):
@@ -108,7 +118,7 @@ def _read(mark: Any, marks: Marks) -> None:
     if isinstance(mark, str):
         marks.notes["description"] = mark
     elif isinstance(mark, Header):
-        marks.notes["x-mcp-header"] = mark.name
+        marks.notes[MIRRORED] = mark.name
     elif isinstance(mark, Limit):
         marks.limits.append(mark)
     elif isinstance(mark, Meta):

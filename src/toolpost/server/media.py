@@ -5,6 +5,7 @@ kind of media only by their first few.
 """
 
 import os
+from abc import ABC, abstractmethod
 from base64 import b64encode
 from copy import copy
 from typing import ClassVar, Final, Self
@@ -31,7 +32,7 @@ _SIGNATURES: Final[tuple[tuple[bytes, int, str], ...]] = (
 UNKNOWN: Final = "application/octet-stream"
 
 
-class Media:
+class Media(ABC):
     """What `Image`, `Audio` and `File` have in common.
 
     Args:
@@ -87,9 +88,9 @@ class Media:
     def _base64(self) -> str:
         return b64encode(self.read()).decode()
 
+    @abstractmethod
     def content(self) -> Content:
         """The content block."""
-        raise NotImplementedError
 
 
 class Image(Media):

@@ -5,6 +5,7 @@ of listeners; what a notice looks like on a wire is theirs to know.
 """
 
 import asyncio
+import threading
 from typing import Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -42,6 +43,7 @@ class Announcer:
         self._listeners: dict[Listener, asyncio.AbstractEventLoop] = {}
         self._pending: dict[asyncio.AbstractEventLoop, dict[Key, NoticeParams]] = {}
         self._told: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
+        self._gate = threading.Lock()
 
     def join(self, listener: Listener) -> None:
         """Tell this one too, from now on."""
@@ -62,11 +64,12 @@ class Announcer:
     def _note(self, key: Key, params: NoticeParams) -> None:
         # Who comes later reads the lists as they are then.
         for loop in set(self._listeners.copy().values()):
-            pending = self._pending.setdefault(loop, {})
-            if key not in pending:
+            with self._gate:
+                pending = self._pending.setdefault(loop, {})
+                first = not pending
                 pending[key] = params
-                if len(pending) == 1 and not loop.is_closed():
-                    loop.call_soon_threadsafe(self._schedule, loop)
+            if first and not loop.is_closed():
+                loop.call_soon_threadsafe(self._schedule, loop)
 
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         """Tell at once what comes alone, and together what comes in a flurry, from a thread perhaps."""
@@ -78,7 +81,9 @@ class Announcer:
 
     def _tell(self, loop: asyncio.AbstractEventLoop) -> None:
         self._told[loop] = loop.time()
-        for (method, _), params in self._pending.pop(loop, {}).items():
+        with self._gate:
+            pending = self._pending.pop(loop, {})
+        for (method, _), params in pending.items():
             for listener, home in tuple(self._listeners.items()):
                 if home is loop:
                     listener.hear(method, params)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from toolpost.errors import ChannelClosed, LocalProtocolError, RequestTimeout
+from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import FailureReceived, Incoming, Outgoing, ReplyReceived
 from toolpost.protocol.methods import Row
@@ -19,7 +20,7 @@ from toolpost.types.inputs import InputRequest
 if TYPE_CHECKING:
     from toolpost.server.serve import Conversation
 
-__all__ = ["Questions"]
+__all__ = ["Questions", "question"]
 
 
 class Questions:
@@ -46,7 +47,7 @@ class Questions:
         if context.cancelled:
             raise _unwanted(context)
         conversation = self._conversation
-        outgoing = self._question(context.incoming, method, params)
+        outgoing = question(conversation.connection, context.incoming, method, params)
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting[outgoing.id] = future
         # A function in a thread is not stopped by the end of its request: what it waits for has to end.
@@ -59,10 +60,11 @@ class Questions:
         if serving is not None:
             serving.add_done_callback(give_up)
         try:
-            await conversation.send(outgoing.data, context.related)
+            await self._send(outgoing, context)
             async with asyncio.timeout(timeout):
                 return await future
         except TimeoutError as error:
+            await self._withdraw(outgoing, context)  # while the stream of the request is open
             raise RequestTimeout(
                 f"the client did not answer {outgoing.row.name} within {timeout} s"
             ) from error
@@ -70,26 +72,21 @@ class Questions:
             if serving is not None:
                 serving.remove_done_callback(give_up)
             del self._waiting[outgoing.id]
-            notice = conversation.connection.cancel(outgoing.id, "no longer wanted")
-            if notice is not None:
-                conversation.chore(conversation.send(notice, context.related))
+            if outgoing.id in conversation.connection.outgoing:
+                conversation.chore(self._withdraw(outgoing, context))
 
-    def _question(
-        self, incoming: Incoming | None, method: str | Row, params: Wire | Mapping[str, JSON] | None
-    ) -> Outgoing:
-        """The request by which the client is asked."""
-        connection = self._conversation.connection
-        if incoming is None or isinstance(method, Row):
-            return connection.request(method, params)
-        assert isinstance(params, Wire)
-        revision = incoming.peer.revision
-        asked = ERAS[revision.era].ask(connection, incoming, method, params)
-        if isinstance(asked, InputRequest):
-            raise LocalProtocolError(
-                f"{method} cannot be asked in the middle of a call in {revision.date}",
-                hint="clients of the session era can be asked: pin revision=… there",
-            )
-        return asked
+    async def _send(self, outgoing: Outgoing, context: Context) -> None:
+        try:
+            await self._conversation.send(outgoing.data, context.related)
+        except Exception:  # it has not left us: there is nothing to withdraw
+            self._conversation.connection.cancel(outgoing.id)
+            raise
+
+    async def _withdraw(self, outgoing: Outgoing, context: Context) -> None:
+        """Tell the client that it need not answer, unless it has."""
+        notice = self._conversation.connection.cancel(outgoing.id, "no longer wanted")
+        if notice is not None:
+            await self._conversation.send(notice, context.related)
 
     def settle(self, event: ReplyReceived | FailureReceived) -> None:
         """Hand an answer to whoever waits for it."""
@@ -107,6 +104,32 @@ class Questions:
             future = self._waiting.get(outgoing.id)
             if future is not None and not future.done():
                 future.set_exception(ChannelClosed("the client has gone"))
+
+
+def question(
+    connection: Connection,
+    incoming: Incoming | None,
+    method: str | Row,
+    params: Wire | Mapping[str, JSON] | None,
+) -> Outgoing:
+    """The request by which a client is asked.
+
+    Raises:
+        NotDeclared: the client of this session did not declare the capability.
+        MissingCapability: its request did not.
+        LocalProtocolError: it may not be asked.
+    """
+    if incoming is None or isinstance(method, Row):
+        return connection.request(method, params)
+    assert isinstance(params, Wire)
+    revision = incoming.peer.revision
+    asked = ERAS[revision.era].ask(connection, incoming, method, params)
+    if isinstance(asked, InputRequest):
+        raise LocalProtocolError(
+            f"{method} cannot be asked in the middle of a call in {revision.date}",
+            hint="clients of the session era can be asked: pin revision=… there",
+        )
+    return asked
 
 
 def _unwanted(context: Context) -> LocalProtocolError:

@@ -30,8 +30,15 @@ class Speaker(Protocol):
     connection: Connection
     state: dict[str, Any]
     principal: str | None
-    headers: Mapping[str, str]
     watched: set[str]
+
+    def headers_of(self, incoming: Incoming | None) -> Mapping[str, str]:
+        """The HTTP headers that a request came with."""
+        ...
+
+    async def interrupt(self, incoming: Incoming) -> None:
+        """Let the client of a request come back for the rest of its stream."""
+        ...
 
     async def hand_over(self, handler: "Handler") -> None:
         """Let another handler serve the conversation, and hold its lifespan open until the end."""
@@ -80,7 +87,7 @@ class Request:
     @property
     def headers(self) -> Mapping[str, str]:
         """The HTTP headers that it came with, by their names in lower case; none on other transports."""
-        return self._speaker.headers
+        return self._speaker.headers_of(self._incoming)
 
     @property
     def id(self) -> RequestId | None:

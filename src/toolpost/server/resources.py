@@ -14,6 +14,7 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.icons import check_icons
 from toolpost.protocol.uri import Template
 from toolpost.server.bind import Bound
+from toolpost.server.cache import Cache
 from toolpost.server.catalogue import Catalogue, Handle
 from toolpost.server.complete import Completes
 from toolpost.server.context import Context
@@ -53,12 +54,21 @@ def template_of(uri: Any) -> Template:
 class ServedResource(Handle[P, R], Completes):
     """A resource of a server; its function takes no arguments but a context, so none can be completed."""
 
-    def __init__(self, resource: Resource, bound: Bound, home: Catalogue[Any], work: Work) -> None:
+    def __init__(
+        self,
+        resource: Resource,
+        bound: Bound,
+        home: Catalogue[Any],
+        work: Work,
+        cache: Cache | None = None,
+    ) -> None:
         check_texts(name=resource.name, title=resource.title, description=resource.description)
         check_icons(resource.icons)
         super().__init__(resource.uri, bound.fn, home)
         Completes.__init__(self, (), home.touch)
         self.resource = resource
+        self.cache = cache
+        """How long clients may keep what it holds, if not as long as the server says."""
         self._bound = bound
         self._work = work
 
@@ -80,12 +90,21 @@ class ServedResource(Handle[P, R], Completes):
 class ServedTemplate(Handle[P, R], Completes):
     """Many resources of a server; the variables of the template are the arguments of the function."""
 
-    def __init__(self, template: ResourceTemplate, bound: Bound, home: Catalogue[Any], work: Work) -> None:
+    def __init__(
+        self,
+        template: ResourceTemplate,
+        bound: Bound,
+        home: Catalogue[Any],
+        work: Work,
+        cache: Cache | None = None,
+    ) -> None:
         check_texts(name=template.name, title=template.title, description=template.description)
         check_icons(template.icons)
         super().__init__(template.uri_template, bound.fn, home)
         Completes.__init__(self, [parameter.name for parameter in bound.parameters], home.touch)
         self.template = template
+        self.cache = cache
+        """How long clients may keep what they hold, if not as long as the server says."""
         self._match = Template(template.uri_template).match
         self._bound = bound
         self._work = work

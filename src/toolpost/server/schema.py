@@ -30,7 +30,9 @@ __all__ = [
     "reached",
     "resolved",
     "rooted",
+    "unfolded",
     "with_defs",
+    "without_null",
     "wrapped",
 ]
 
@@ -143,6 +145,14 @@ def any_of(options: list[Schema]) -> Schema:
     return {"anyOf": flat} if len(flat) > 1 else flat[0]
 
 
+def without_null(schema: Schema) -> Schema:
+    """A schema that does not allow null where it allows something else; one with several choices stays."""
+    kept = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
+    if len(kept) != 1:
+        return schema
+    return noted(kept[0], {keyword: value for keyword, value in schema.items() if keyword != "anyOf"})
+
+
 def reached(schema: Schema, defs: Schema) -> dict[str, JSON]:
     """The definitions that a schema refers to, also by way of others; of one that is being made the name."""
     found: dict[str, JSON] = {}
@@ -159,6 +169,29 @@ def with_defs(schema: Schema, defs: Schema) -> dict[str, JSON]:
     """A schema together with the definitions that it needs, and no others."""
     needed = reached(schema, defs)
     return {**schema, "$defs": needed} if needed else dict(schema)
+
+
+def unfolded(schema: Schema, defs: Schema, keyword: str, above: frozenset[str] = frozenset()) -> Schema:
+    """A schema in which no reference stands between the root and a property that has a keyword.
+
+    Args:
+        schema: the schema.
+        defs: what its references refer to.
+        keyword: the keyword.
+        above: the definitions that it is a part of; one that contains itself is still referred to.
+    """
+    if "$ref" in schema:
+        name = schema["$ref"].removeprefix(_PREFIX)
+        told = msgspec.json.encode([schema, reached(schema, defs)])
+        if name in above or f'"{keyword}"'.encode() not in told:
+            return schema
+        above |= {name}
+        schema = {**defs[name], **{kept: value for kept, value in schema.items() if kept != "$ref"}}
+        return unfolded(schema, defs, keyword, above)
+    if "properties" not in schema:
+        return schema
+    parts = schema["properties"].items()
+    return {**schema, "properties": {name: unfolded(part, defs, keyword, above) for name, part in parts}}
 
 
 def rooted(schema: Schema, defs: Schema) -> dict[str, JSON]:

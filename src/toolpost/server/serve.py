@@ -7,10 +7,10 @@ given a `Handler`, which serves, and a `Channel`.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from inspect import isawaitable, iscoroutine
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
 from toolpost.channel import Channel
 from toolpost.errors import (
@@ -30,11 +30,11 @@ from toolpost.protocol.events import (
     Refused,
     ReplyReceived,
 )
-from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
-from toolpost.server.dispatch import Answer, Call, Middleware, answer, begin, failed, through
+from toolpost.server.dispatch import Answer, Call, answer, begin, failed, through
 from toolpost.server.notify import Bulletin
+from toolpost.server.passage import heard, is_heard, said
 from toolpost.server.questions import Questions
 from toolpost.types.base import JSON, RequestId, Result, Wire
 from toolpost.types.notices import NoticeParams, ResourceUpdatedParams
@@ -52,10 +52,16 @@ HANDSHAKE: Final = 30.0
 END_PATIENCE: Final = 2.0
 """Seconds that functions which are cancelled get to end, when their client has gone."""
 
-_OPENED: Final = "notifications/initialized"
-"""The end of the handshake: a handler may hear it, but it is none of the business of middleware."""
 
-_PARAMS: Final = Reader(dict[str, JSON])
+@runtime_checkable
+class _Web(Protocol):
+    """A channel over HTTP: requests come with headers, and each has a stream of its own."""
+
+    def headers_of(self, request_id: RequestId, /) -> Mapping[str, str]: ...
+
+    async def interrupt(self, request_id: RequestId, /) -> None: ...
+
+    async def drop(self, request_id: RequestId, /) -> None: ...
 
 
 class Conversation:
@@ -77,7 +83,6 @@ class Conversation:
         self.lifespan = lifespan
         self.principal = principal
         self.state: dict[str, Any] = {}
-        self.headers: Mapping[str, str] = {}
         self.watched: set[str] = set()
         self._serving: dict[RequestId, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -128,6 +133,17 @@ class Conversation:
         """The task that serves a request, while it does."""
         return self._serving.get(incoming.id)
 
+    def headers_of(self, incoming: Incoming | None) -> Mapping[str, str]:
+        """The HTTP headers that a request came with; there are none on other transports."""
+        if incoming is None or not isinstance(self.channel, _Web):
+            return {}
+        return self.channel.headers_of(incoming.id)
+
+    async def interrupt(self, incoming: Incoming) -> None:
+        """Let the client of a request come back for the rest of its stream, where that is possible."""
+        if isinstance(self.channel, _Web):
+            await self.channel.interrupt(incoming.id)
+
     async def drain(self) -> None:
         """Wait until every request that is being served has its answer."""
         while self._serving:
@@ -163,10 +179,12 @@ class Conversation:
             )
             if task is not None:
                 task.cancel()
+            if isinstance(self.channel, _Web):
+                await self.channel.drop(event.request.id)
         elif isinstance(event, Refused):
             logger.debug("refused: %s", event.error)
             if event.data is not None:
-                await self.send(event.data)
+                await self.send(event.data, event.id)
         elif isinstance(event, NoticeReceived):
             self._noticed(event)
         elif isinstance(event, Dropped):
@@ -227,29 +245,14 @@ class Conversation:
                 logger.debug("the client has gone before its answer to %r", incoming.id)
 
     def _noticed(self, event: NoticeReceived) -> None:
-        middleware = () if event.method == _OPENED else self.handler.middleware
-        if not middleware and not self.handler.offers("heard"):
+        if not is_heard(self.handler, event):
             return
         if len(self._chores) >= self.connection.limit:
             logger.warning(
                 "dropped: %s, because %d notices are being served", event.method, len(self._chores)
             )
             return
-        self.chore(self._hear(middleware, event))
-
-    async def _hear(self, middleware: Sequence[Middleware], event: NoticeReceived) -> None:
-        handler, method = self.handler, event.method
-        try:
-            params = _PARAMS(event.raw) if event.row is None else event.params
-        except Unfit as error:
-            logger.debug("dropped: %s cannot be read: %s", method, error)
-            return
-        context = Context(handler, self, method, lifespan=self.lifespan)
-        if not middleware:
-            await handler.heard(method, params, context)
-            return
-        call = Call(method, params, context, notice=True)
-        await through(middleware, call, lambda context, params: handler.heard(method, params, context))
+        self.chore(heard(self.handler, self, self.lifespan, event))
 
     # ----------------------------------------------------------------- what leaves
 
@@ -260,32 +263,8 @@ class Conversation:
     async def tell(
         self, context: Context, method: str, params: Any, build: Callable[[Any], bytes | None]
     ) -> None:
-        """Say something to the peer, once all middleware has seen it.
-
-        What middleware raises is logged, and nothing is said; who wanted to say it goes on.
-
-        Raises:
-            LocalProtocolError: it may not be said.
-            ChannelClosed: the peer has gone.
-        """
-        unsaid: list[Exception] = []
-
-        async def say(context: Context, params: Any) -> None:
-            try:
-                data = build(params)
-                if data is not None:
-                    await self.send(data, context.related)
-            except Exception as error:  # not the fault of middleware, and told to who wanted to say it
-                unsaid.append(error)
-                raise
-
-        call = Call(method, params, context, incoming=False, notice=True)
-        try:
-            await through(context.server.middleware, call, say)
-        except Exception as error:  # middleware may raise anything
-            if error in unsaid:
-                raise
-            logger.exception("middleware failed; %s was not sent", method)
+        """Say something to the peer, once all middleware has seen it."""
+        await said(self, context, method, params, build)
 
     async def ask(
         self,

@@ -21,11 +21,21 @@ from msgspec.structs import replace
 
 from toolpost.server import docstring
 from toolpost.server.guest import Guest, is_guest
-from toolpost.server.marks import Limit, fits, is_field, limited, read_marks
+from toolpost.server.marks import MIRRORED, Limit, fits, is_field, limited, read_marks
 from toolpost.server.overlooked import refuse_overlooked
 from toolpost.server.problems import SignatureError, within
 from toolpost.server.records import Field, Record, describe, record_schema
-from toolpost.server.schema import Definitions, Opaque, accepts, any_of, choice_of, noted, overlap, reached
+from toolpost.server.schema import (
+    Definitions,
+    Opaque,
+    accepts,
+    any_of,
+    choice_of,
+    noted,
+    overlap,
+    reached,
+    without_null,
+)
 from toolpost.server.scope import UNIONS, Scope, label, meant, shown
 from toolpost.server.shapes import (
     SCALARS,
@@ -135,10 +145,8 @@ class Survey:
             self.metas += sum(limit.own for limit in marks.limits)
             shape = self._limited(inner, marks.limits) if marks.limits else self._shape(inner)
         schema = shape.schema
-        if "x-mcp-header" in marks.notes:
-            # For a parameter that is mirrored in a header, null is the same as absent.
-            kept = [option for option in schema.get("anyOf", ()) if option != SCALARS[type(None)]]
-            schema = kept[0] if len(kept) == 1 else schema
+        if MIRRORED in marks.notes:
+            schema = without_null(schema)
         return replace(shape, schema=noted(schema, marks.notes))
 
     def _limited(self, inner: Any, limits: list[Limit]) -> Shape:
@@ -175,6 +183,8 @@ class Survey:
         shapes = [self._shape(member) for member in members]
         real = [shape for shape in shapes if shape.type is not UnsetType]
         schema = any_of([shape.schema for shape in real])
+        if MIRRORED in (alone := without_null(schema)):
+            schema = alone
         kind = Union[tuple(shape.type for shape in shapes)]  # noqa: UP007 - of a tuple
         alike = any(self._alike(*pair) for pair in combinations(real, 2))
         if possible(kind) and not alike:

@@ -146,6 +146,10 @@ class SyncContext:
         """Tell everybody who watches this resource that it has changed."""
         self._wait(self._context.notify_resource_updated(uri))
 
+    def close_stream(self) -> None:
+        """Let the client come back for the rest of this request; see `Context.close_stream`."""
+        self._wait(self._context.close_stream())
+
     def read_resource(self, uri: str) -> list[ResourceContents]:
         """What a resource of this server holds."""
         return self._wait(self._context.read_resource(uri))

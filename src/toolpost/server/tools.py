@@ -74,6 +74,8 @@ class ServedTool(Handle[P, R]):
         check_icons(tool.icons)
         super().__init__(tool.name, bound.fn, home)
         self.tool = tool
+        self.annotated = bound.annotated
+        """Its parameters that HTTP headers mirror: header in lower case → path of property names."""
         self.timeout = timeout
         self._bound = bound
         self._returns = returns

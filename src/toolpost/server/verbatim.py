@@ -8,6 +8,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
+from toolpost.protocol import headers
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.server.bind import bind
 from toolpost.server.problems import MAX_PROBLEMS, ArgumentError, Problem, SignatureError, path_of
@@ -33,7 +34,7 @@ class Verbatim:
     Raises:
         MCPError: jsonschema-rs is not installed, so that nobody could check the arguments.
         TypeError: the schema is no dict.
-        ValueError: it is no valid schema, or none of an object.
+        ValueError: it is no valid schema, or none of an object, or a header in it breaks a rule.
         SignatureError: the function does not take one dict.
     """
 
@@ -48,6 +49,10 @@ class Verbatim:
         self._errors = compiled(schema, f"the input schema of {name!r}").iter_errors
         if schema.get("type") != "object":
             raise ValueError(f'the input schema of {name!r} must say "type": "object" at its root')
+        try:
+            self.annotated = headers.annotations(schema)
+        except ValueError as error:
+            raise ValueError(f"the input schema of {name!r}: {error}") from error
         bound = bind(fn, context_types=context_types, name=name)
         if len(bound.parameters) != 1:
             raise SignatureError(

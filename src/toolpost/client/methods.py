@@ -1,0 +1,397 @@
+"""One method for each thing that a server can be asked, on every revision.
+
+Owns the public methods of a client and nothing behind them: what is asked goes to `conversation`. It is long
+because it is flat.
+"""
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from typing import Any, Final, TypeVar, overload
+
+from toolpost.client.call import Limits
+from toolpost.client.changes import Changes, Wanted
+from toolpost.client.conversation import Conversation
+from toolpost.client.door import named, reference, written
+from toolpost.client.pages import PROMPTS, RESOURCES, TEMPLATES, TOOLS, whole
+from toolpost.client.patience import ProgressCallback
+from toolpost.client.results import ToolResult, joined_text, tool_result, typed_json
+from toolpost.errors import NotDeclared, ToolError
+from toolpost.protocol.methods import ROWS, Row
+from toolpost.protocol.outbox import LEVELS
+from toolpost.protocol.party import Party
+from toolpost.types.asks import AskParams
+from toolpost.types.base import JSON, RequestId, Result, Wire
+from toolpost.types.lifecycle import LogLevel
+from toolpost.types.notices import NoticeParams
+from toolpost.types.prompts import (
+    CompleteParams,
+    CompleteResult,
+    Completion,
+    CompletionArgument,
+    CompletionContext,
+    GetPromptParams,
+    GetPromptResult,
+    ListPromptsResult,
+    Prompt,
+    Reference,
+)
+from toolpost.types.resources import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceParams,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+)
+from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
+
+__all__ = ["Methods"]
+
+T = TypeVar("T")
+
+_KNOWN: Final = frozenset(row.name for row in ROWS)
+
+
+class Methods:
+    """What a client can ask of its server. `Client` adds where the server is."""
+
+    _talk: Conversation
+    _party: Party
+    _limits: Callable[..., Limits]
+
+    # ----------------------------------------------------------------- tools
+
+    async def list_tools(self, *, timeout: float | None = None) -> list[Tool]:
+        """The tools, all pages of them. From then on results are validated against their output schemas."""
+        pages = await whole(lambda: self.list_tools_pages(timeout=timeout))
+        return [tool for page in pages for tool in page.tools]
+
+    async def list_tools_pages(self, *, timeout: float | None = None) -> AsyncIterator[ListToolsResult]:
+        """The tools, page by page."""
+        async for page in self._talk.reading.pages(TOOLS, self._limits(timeout)):
+            yield page
+
+    @overload
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, JSON] | None = None,
+        *,
+        result_type: type[T],
+        timeout: float | None = None,
+        progress: ProgressCallback | None = None,
+        meta: Mapping[str, JSON] | None = None,
+        raise_on_error: bool = True,
+        validate: bool = True,
+    ) -> ToolResult[T]: ...
+
+    @overload
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, JSON] | None = None,
+        *,
+        result_type: None = None,
+        timeout: float | None = None,
+        progress: ProgressCallback | None = None,
+        meta: Mapping[str, JSON] | None = None,
+        raise_on_error: bool = True,
+        validate: bool = True,
+    ) -> ToolResult[JSON]: ...
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, JSON] | None = None,
+        *,
+        result_type: type[Any] | None = None,
+        timeout: float | None = None,
+        progress: ProgressCallback | None = None,
+        meta: Mapping[str, JSON] | None = None,
+        raise_on_error: bool = True,
+        validate: bool = True,
+    ) -> ToolResult[Any]:
+        """What a tool says.
+
+        Args:
+            name: the tool.
+            arguments: what to call it with.
+            result_type: what to make of its data: a type that msgspec knows, or a pydantic model. A server of
+                a revision without structured content has its data read from the JSON in its text.
+            timeout: seconds to wait, instead of the client's; `math.inf` waits for ever.
+            progress: hears how far the tool has come; all of it before this returns.
+            meta: what to put into `_meta`.
+            raise_on_error: whether a tool that says that it failed is an exception.
+            validate: whether to hold the data against the tool's output schema. That needs the extra
+                `toolpost[schema]`, and that the tools have been listed on this connection.
+
+        Raises:
+            TypeError: the arguments are no mapping.
+            LocalProtocolError: one of them cannot be written as JSON; nothing was sent.
+            ToolError: the tool says that it failed; the text is what it said.
+            RPCError: the server refused the call; `InvalidParams` if there is no such tool.
+            RemoteProtocolError: the data breaks the output schema, or is not of `result_type`.
+            RequestTimeout: no answer came in time. The server was told.
+        """
+        link = await self._talk.hold()
+        wrapped = self._talk.reading.outputs.wraps(name)
+        check = None
+        if validate and link.connection.revision.structured is not None:
+            check = self._talk.reading.outputs.check(name)
+        params = CallToolParams(name=name, arguments=written(name, arguments))
+        result = await self._talk.rounds.ask(
+            CallToolResult, "tools/call", params, self._limits(timeout, progress, extendable=True), meta
+        )
+        if result.is_error and raise_on_error:
+            raise self._failed(name, result)
+        if check is not None:
+            check(result)
+        return tool_result(name, result, result_type, wrapped=wrapped)
+
+    def _failed(self, name: str, result: CallToolResult) -> ToolError:
+        """The error for a tool that says that it failed. A note is for people: models read the text."""
+        error = ToolError(joined_text(result.content) or f"tool {name!r} failed and did not say why")
+        note = self._talk.opened.link.unheard
+        if note is not None:
+            error.add_note(note)
+        return error
+
+    # ----------------------------------------------------------------- resources
+
+    async def list_resources(self, *, timeout: float | None = None) -> list[Resource]:
+        """The resources, all pages of them."""
+        pages = await whole(lambda: self.list_resources_pages(timeout=timeout))
+        return [item for page in pages for item in page.resources]
+
+    async def list_resources_pages(
+        self, *, timeout: float | None = None
+    ) -> AsyncIterator[ListResourcesResult]:
+        """The resources, page by page."""
+        async for page in self._talk.reading.pages(RESOURCES, self._limits(timeout)):
+            yield page
+
+    async def list_resource_templates(self, *, timeout: float | None = None) -> list[ResourceTemplate]:
+        """The resource templates, all pages of them."""
+        pages = await whole(lambda: self.list_resource_templates_pages(timeout=timeout))
+        return [item for page in pages for item in page.resource_templates]
+
+    async def list_resource_templates_pages(
+        self, *, timeout: float | None = None
+    ) -> AsyncIterator[ListResourceTemplatesResult]:
+        """The resource templates, page by page."""
+        async for page in self._talk.reading.pages(TEMPLATES, self._limits(timeout)):
+            yield page
+
+    async def read_resource(
+        self,
+        uri: str,
+        *,
+        timeout: float | None = None,
+        progress: ProgressCallback | None = None,
+        meta: Mapping[str, JSON] | None = None,
+    ) -> ReadResourceResult:
+        """What a resource holds.
+
+        Raises:
+            ResourceNotFound: there is none of this URI (`InvalidParams` from a server of the stateless era).
+        """
+        limits = self._limits(timeout, progress)
+        if progress is None and meta is None:
+            return await self._talk.reading.resource(uri, limits)
+        params = ReadResourceParams(uri=uri)
+        return await self._talk.rounds.ask(ReadResourceResult, "resources/read", params, limits, meta)
+
+    async def subscribe(self, uri: str, *, timeout: float | None = None) -> None:
+        """Ask to hear when a resource changes; `on_notification` does.
+
+        Raises:
+            NotDeclared: the server does not offer it.
+        """
+        await self._talk.watch(uri, self._limits(timeout))
+
+    async def unsubscribe(self, uri: str, *, timeout: float | None = None) -> None:
+        """Ask to hear no more of a resource."""
+        await self._talk.unwatch(uri, self._limits(timeout))
+
+    # ----------------------------------------------------------------- prompts
+
+    async def list_prompts(self, *, timeout: float | None = None) -> list[Prompt]:
+        """The prompts, all pages of them."""
+        pages = await whole(lambda: self.list_prompts_pages(timeout=timeout))
+        return [item for page in pages for item in page.prompts]
+
+    async def list_prompts_pages(self, *, timeout: float | None = None) -> AsyncIterator[ListPromptsResult]:
+        """The prompts, page by page."""
+        async for page in self._talk.reading.pages(PROMPTS, self._limits(timeout)):
+            yield page
+
+    async def get_prompt(
+        self,
+        name: str,
+        arguments: Mapping[str, str] | None = None,
+        *,
+        timeout: float | None = None,
+        progress: ProgressCallback | None = None,
+        meta: Mapping[str, JSON] | None = None,
+    ) -> GetPromptResult:
+        """A prompt, filled in."""
+        params = GetPromptParams(name=name, arguments=named("arguments", arguments) or None)
+        limits = self._limits(timeout, progress)
+        return await self._talk.rounds.ask(GetPromptResult, "prompts/get", params, limits, meta)
+
+    async def complete(
+        self,
+        ref: Reference | Prompt | ResourceTemplate | str,
+        argument: str,
+        value: str = "",
+        *,
+        context: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> Completion:
+        """How an argument might go on.
+
+        Args:
+            ref: the prompt or the template that it belongs to. A string with `://` or `{` is the URI of a
+                template, one without a colon the name of a prompt.
+            argument: its name.
+            value: what has been typed.
+            context: the arguments that are known already.
+            timeout: seconds to wait.
+
+        Raises:
+            ValueError: `ref` is a string that may be either.
+        """
+        known = named("context", context)
+        params = CompleteParams(
+            ref=reference(ref),
+            argument=CompletionArgument(name=argument, value=value),
+            context=CompletionContext(known) if known else None,
+        )
+        limits = self._limits(timeout)
+        return (await self._talk.rounds.ask(CompleteResult, "completion/complete", params, limits)).completion
+
+    # ----------------------------------------------------------------- changes
+
+    def listen(
+        self,
+        *,
+        tools: bool = False,
+        prompts: bool = False,
+        resources: bool = False,
+        uris: Iterable[str] = (),
+        timeout: float | None = None,
+    ) -> Changes:
+        """The changes on the server as they happen: `async for change in client.listen(tools=True):`.
+
+        It ends when the client is closed; leaving the loop ends it as well. A connection or a stream that is
+        lost is opened again, and then all that is listened to counts as changed (`change.missed`). As
+        `async with client.listen(…) as changes:` it begins to listen before the block does, so that a list
+        that is read first is followed without a gap.
+
+        Args:
+            tools: hear when the list of tools changes.
+            prompts: hear when the list of prompts changes.
+            resources: hear when the list of resources or of templates changes.
+            uris: the resources to watch. Without any of these every list that the server tells of.
+            timeout: seconds that the server may take to agree.
+        """
+        wanted = Wanted.of(uris, tools=tools, prompts=prompts, resources=resources)
+        return Changes(self._talk, wanted, self._limits(timeout))
+
+    # ----------------------------------------------------------------- the rest
+
+    async def set_log_level(self, level: LogLevel, *, timeout: float | None = None) -> None:
+        """Ask for log messages of this level and graver ones; `on_log` hears them.
+
+        Raises:
+            NotDeclared: the server does not offer a log.
+        """
+        if level not in LEVELS:
+            raise ValueError(f"level: {level!r} is not a log level; there are {', '.join(LEVELS)}")
+        await self._talk.set_log_level(level, self._limits(timeout))
+
+    async def ping(self, *, timeout: float | None = None) -> None:
+        """Return if the server answers. In the stateless era it is asked what it is.
+
+        Raises:
+            RequestTimeout: it did not answer in time.
+        """
+        await self._talk.ping(self._limits(timeout))
+
+    async def cancel(self, request_id: RequestId, reason: str | None = None) -> bool:
+        """Give up a request of ours; False if there is none of this id. Whoever waits for it gets `MCPError`.
+
+        Args:
+            request_id: one of `pending`.
+            reason: what the server is told.
+        """
+        return self._talk.link.cancel(request_id, reason)
+
+    async def notify_roots_changed(self) -> None:
+        """Tell the server that the roots have changed. In the stateless era it asks each time it needs them.
+
+        Raises:
+            NotDeclared: this client has no roots.
+        """
+        if not self._party.declares("roots"):
+            raise NotDeclared("roots", "this client does not declare 'roots'")
+        await self._talk.notify_session("notifications/roots/list_changed")
+
+    # ----------------------------------------------------------------- raw
+
+    @overload
+    async def request(
+        self,
+        method: str,
+        params: Wire | Mapping[str, JSON] | None = None,
+        *,
+        result_type: type[T],
+        timeout: float | None = None,
+        progress: ProgressCallback | None = None,
+        meta: Mapping[str, JSON] | None = None,
+    ) -> T: ...
+
+    @overload
+    async def request(
+        self,
+        method: str,
+        params: Wire | Mapping[str, JSON] | None = None,
+        *,
+        result_type: None = None,
+        timeout: float | None = None,
+        progress: ProgressCallback | None = None,
+        meta: Mapping[str, JSON] | None = None,
+    ) -> Result: ...
+
+    async def request(
+        self,
+        method: str,
+        params: Wire | Mapping[str, JSON] | None = None,
+        *,
+        result_type: type[Any] | None = None,
+        timeout: float | None = None,
+        progress: ProgressCallback | None = None,
+        meta: Mapping[str, JSON] | None = None,
+    ) -> Any:
+        """The answer to any request, be it one of the protocol or not.
+
+        Args:
+            method: its name.
+            params: its parameters.
+            result_type: what to make of the result, such as `dict`; by default a `Result`, `raw` included.
+            timeout: seconds to wait.
+            progress: hears how far it has come.
+            meta: what to put into `_meta`.
+
+        Raises:
+            LocalProtocolError: the method is one of the protocol, and may not be sent in this revision.
+        """
+        row = method if method in _KNOWN else Row(method, AskParams, Result)
+        result = await self._talk.request(row, params, self._limits(timeout, progress), meta)
+        if result_type is None or type(result) is result_type:
+            return result
+        return typed_json(result.raw or b"{}", result_type, f"the result of {method}")
+
+    async def notify(self, method: str, params: NoticeParams | Mapping[str, JSON] | None = None) -> None:
+        """Say anything to the server, be it a notice of the protocol or not."""
+        row = method if method in _KNOWN else Row(method, NoticeParams)
+        await self._talk.heal(lambda link: link.notify(row, params))

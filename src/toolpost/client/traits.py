@@ -1,0 +1,76 @@
+"""What a channel may offer beyond its promise, each as a protocol of its own; a client uses what it finds.
+
+Owns the names and what they mean. Knows no transport: whoever has the methods has the trait.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeAlias, runtime_checkable
+
+from toolpost.errors import TransportError
+from toolpost.protocol.framing import Oversize
+from toolpost.types.base import RequestId
+
+__all__ = ["Annotated", "Aside", "Bounded", "Lossy", "Mirroring", "Mortal", "Process"]
+
+Annotated: TypeAlias = Callable[[str], Mapping[str, tuple[str, ...]] | None]
+"""Tells the parameters of a tool that are mirrored in headers: header → path. None if the tool is unknown."""
+
+
+@runtime_checkable
+class Bounded(Protocol):
+    """A channel that drops messages over a limit, and tells whoever wants to know."""
+
+    def on_oversized(self, tell: Callable[[Oversize], object], /) -> None:
+        """Have each message told that was dropped."""
+        ...
+
+
+@runtime_checkable
+class Lossy(Protocol):
+    """A channel that can lose one request and keep the others; it tells which, and why."""
+
+    def on_lost(self, tell: Callable[[RequestId, TransportError], object], /) -> None:
+        """Have each request told whose answer cannot come any more."""
+        ...
+
+
+@runtime_checkable
+class Mirroring(Protocol):
+    """A channel that repeats some arguments of tools in headers, if it is told which."""
+
+    annotated: Annotated
+
+
+@runtime_checkable
+class Aside(Protocol):
+    """A channel whose server says more than goes over it, and maybe nobody hears that."""
+
+    @property
+    def unheard(self) -> str | None:
+        """Where to find it; None if somebody hears it."""
+        ...
+
+
+@runtime_checkable
+class Mortal(Protocol):
+    """A channel that may know what to do about an end that came too early."""
+
+    @property
+    def early_end(self) -> str | None:
+        """A hint for people; None if there is none."""
+        ...
+
+
+@runtime_checkable
+class Process(Protocol):
+    """A channel to a process, which may have told on its stderr what it is busy with."""
+
+    @property
+    def returncode(self) -> int | None:
+        """How it has ended; None while it runs."""
+        ...
+
+    @property
+    def last_words(self) -> tuple[str, ...]:
+        """The last lines of its stderr."""
+        ...

@@ -1,0 +1,115 @@
+"""One request without a session: it is answered where it came in, and nothing of it stays.
+
+What a `Conversation` is to a session, this is to a single HTTP request. Owns no task: whoever calls runs it,
+and cancels it. Knows no HTTP; what is said before the answer goes to a function that it is given.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any
+
+from toolpost.errors import LocalProtocolError, RPCError
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.events import Incoming
+from toolpost.protocol.methods import Row
+from toolpost.server.context import Context
+from toolpost.server.dispatch import begin, being_cancelled, refusal
+from toolpost.server.passage import said
+from toolpost.server.questions import question
+from toolpost.types.base import JSON, RequestId, Result, Wire
+
+if TYPE_CHECKING:
+    from toolpost.server.handler import Handler
+
+__all__ = ["Once", "Sayer", "answered"]
+
+Sayer = Callable[[bytes], Awaitable[None]]
+"""Says something to the client before its answer."""
+
+
+class Once:
+    """Who has sent a request that belongs to no session, for whom nothing is kept behind it.
+
+    Args:
+        connection: fresh; it has taken the request.
+        say: where notices go.
+        principal: on whose behalf the client speaks.
+        headers: what the request came with.
+    """
+
+    __slots__ = ("_headers", "_say", "connection", "principal", "state", "watched")
+
+    def __init__(
+        self, connection: Connection, say: Sayer, principal: str | None, headers: Mapping[str, str]
+    ) -> None:
+        self.connection = connection
+        self.principal = principal
+        self.state: dict[str, Any] = {}
+        self.watched: set[str] = set()
+        self._say = say
+        self._headers = headers
+
+    def headers_of(self, incoming: Incoming | None) -> Mapping[str, str]:
+        """The HTTP headers that the request came with."""
+        del incoming
+        return self._headers
+
+    async def interrupt(self, incoming: Incoming) -> None:
+        """Do nothing: a client cannot come back to a stream that has no session."""
+
+    async def hand_over(self, handler: "Handler") -> None:
+        """Do nothing: nothing comes after this request."""
+
+    async def send(self, data: bytes, related: RequestId | None = None) -> None:
+        """Say something before the answer."""
+        del related
+        await self._say(data)
+
+    async def tell(
+        self, context: Context, method: str, params: Any, build: Callable[[Any], bytes | None]
+    ) -> None:
+        """Say something, once all middleware has seen it."""
+        await said(self, context, method, params, build)
+
+    async def ask(
+        self,
+        context: Context,
+        method: str | Row,
+        params: Wire | Mapping[str, JSON] | None,
+        timeout: float | None,
+    ) -> Result:
+        """Refuse: there is no way for an answer.
+
+        Raises:
+            MissingCapability: the client could not answer anyway.
+            LocalProtocolError: always else.
+        """
+        del timeout
+        asked = question(self.connection, context.incoming, method, params)
+        self.connection.cancel(asked.id)
+        raise LocalProtocolError(
+            f"{asked.row.name} cannot be asked: there is no session over which the client could answer",
+            hint="serve with stateless=False",
+        )
+
+
+async def answered(
+    handler: "Handler", once: Once, incoming: Incoming, lifespan: Any
+) -> tuple[bytes, RPCError | None]:
+    """The bytes that answer a request, and the error in them, if it is one; none if nobody wants them."""
+    connection = once.connection
+    try:
+        context = Context(handler, once, incoming.row.name, incoming, lifespan=lifespan)
+        begun = begin(handler.routes, handler.middleware, context, incoming)
+        data = connection.reply(incoming.id, await begun if isawaitable(begun) else begun)
+        error = None
+    except asyncio.CancelledError as cancelled:
+        if being_cancelled():
+            raise
+        error = refusal(incoming, cancelled)  # the handler raised it, nobody cancelled the request
+        data = connection.fail(incoming.id, error)
+    except BaseException as raised:  # noqa: BLE001 - whatever a handler raises stays with its request
+        error = refusal(incoming, raised)
+        data = connection.fail(incoming.id, error)
+    return data or b"", error

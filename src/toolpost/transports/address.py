@@ -1,0 +1,184 @@
+"""Where an HTTP server is: its URL, the headers that it wants, and what carries the requests.
+
+Owns the description, what may be said instead of it (a string, an entry of an `mcp.json`), and which URLs
+belong together. Sends nothing, and never shows what may be a secret: header values, queries, passwords.
+"""
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from msgspec import Struct, ValidationError, convert
+from msgspec.structs import force_setattr
+
+from toolpost.errors import ConnectFailed
+
+__all__ = ["Http", "resolve", "shown"]
+
+MAX_ANSWER: Final = 64 * 1024 * 1024
+"""The largest answer or event in bytes that a client reads: a picture of 48 MiB in base64, as over stdio."""
+
+_PORTS: Final = {"http": 80, "https": 443}
+_FORBIDDEN: Final = frozenset('\\"<>^`{|} \x7f')
+"""What no URL holds as it is. Some readers take a backslash for a slash, and then see another host."""
+
+_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+_FRAMING: Final = frozenset({"connection", "content-length", "transfer-encoding"})
+"""Headers that say where a message ends. Whoever writes the message sets them, and nobody else."""
+
+_SSE: Final = "sse"
+_TYPES: Final = frozenset({"http", "streamablehttp", _SSE})
+"""What an entry of an `mcp.json` calls this way to a server; programs disagree on hyphens."""
+
+
+class Http(Struct, frozen=True):
+    """Where an HTTP server is, and how to talk to it.
+
+    Args:
+        url: the address of its MCP endpoint.
+        headers: what to send with each request, such as `{"Authorization": "Bearer …"}`.
+        http: what carries the requests: None or "aiohttp", "httpx2", a session of aiohttp or an async client
+            of httpx2 (which is yours to close), an ASGI application, or a `Backend`.
+        name: what to call the server in errors and logs; by default its URL without the query.
+        sse: whether it speaks only HTTP+SSE, the way of the first revision.
+        max_answer: the largest answer to read, in bytes.
+
+    Raises:
+        ConnectFailed: the URL is no address of a server, or a header cannot be sent.
+    """
+
+    url: str
+    headers: Mapping[str, str] | None = None
+    http: object = None
+    name: str | None = None
+    sse: bool = False
+    max_answer: int = MAX_ANSWER
+
+    def __post_init__(self) -> None:
+        _parts(self.url)
+        force_setattr(self, "url", self.url.partition("#")[0])  # a fragment never leaves the client
+        headers = {name.lower(): _checked(name, value) for name, value in (self.headers or {}).items()}
+        force_setattr(self, "headers", MappingProxyType(headers))
+
+    def __repr__(self) -> str:
+        # The values of headers are often secrets, and a repr ends up in logs.
+        return f"Http({shown(self.url)!r}, headers={dict.fromkeys(self.headers or {}, '…')!r})"
+
+    @classmethod
+    def of(cls, target: "Http | str | Mapping[str, Any]") -> "Http":
+        """The description that somebody gave in a shorter way.
+
+        Args:
+            target: a URL, an entry of an `mcp.json`, or a description already.
+
+        Raises:
+            ConnectFailed: it describes no HTTP server.
+        """
+        if isinstance(target, Http):
+            return target
+        return _of_entry(target) if isinstance(target, Mapping) else cls(target)
+
+    @property
+    def label(self) -> str:
+        """What to call it."""
+        return self.name or shown(self.url)
+
+
+def shown(url: str) -> str:
+    """A URL as an error may show it: without user, password, query and fragment, which may hold secrets."""
+    scheme, rest, path = url.partition("://")
+    place = path.partition("#")[0].partition("?")[0]
+    host, slash, tail = place.partition("/")
+    return f"{scheme}{rest}{host.rpartition('@')[2]}{slash}{tail}"
+
+
+def resolve(base: str, reference: str) -> str:
+    """The URL that a reference of the server leads to, if it stays within the origin.
+
+    Raises:
+        ConnectFailed: it leads to another origin, or nowhere; the text says where.
+    """
+    try:
+        url = urljoin(base, reference)
+    except ValueError as error:
+        raise ConnectFailed("it cannot be read") from error
+    if _origin(_parts(url)) != _origin(_parts(base)):
+        raise ConnectFailed(f"{shown(url)} is another origin than {shown(base)}")
+    return url.partition("#")[0]
+
+
+def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    return parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme]
+
+
+def _parts(url: str) -> SplitResult:
+    """The parts of a URL that an HTTP request can be sent to. Its text is not repeated: it may hold secrets.
+
+    Raises:
+        ConnectFailed: it is none.
+    """
+    if not url.isprintable() or not _FORBIDDEN.isdisjoint(url):
+        raise ConnectFailed(
+            "the URL holds a character that no URL has, such as a space, a line break or a backslash",
+            hint="strip it, or write it as %XX",
+        )
+    try:
+        parts = urlsplit(url)
+        valid = parts.hostname and parts.port != 0
+    except ValueError:  # its text repeats what it could not read
+        valid, parts = False, SplitResult("", "", "", "", "")
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ConnectFailed(
+            "a URL must not hold a user or a password", hint='send them as headers={"Authorization": "…"}'
+        )
+    if parts.scheme not in _PORTS or not valid:
+        raise ConnectFailed(
+            "the URL of a server starts with http:// or https://, and names a host and maybe a port",
+            hint="it looks like https://example.com/mcp",
+        )
+    return parts
+
+
+def _checked(name: str, value: object) -> str:
+    """The value of a header that can be sent.
+
+    Raises:
+        ConnectFailed: it cannot; the text names the header but not its value.
+    """
+    if not _TOKEN.fullmatch(name):
+        raise ConnectFailed(f"{name!r} is no name of a header", hint="it has letters, digits and hyphens")
+    if name.lower() in _FRAMING:
+        raise ConnectFailed(f"the header {name!r} is not yours to set", hint="leave it out")
+    if not isinstance(value, str) or not _VALUE.fullmatch(value):
+        raise ConnectFailed(
+            f"the value of the header {name!r} cannot be sent",
+            hint="a value is text of visible ASCII; a line break at its end is a common reason",
+        )
+    return value.strip(" \t")
+
+
+class _Entry(Struct):
+    """What an entry of an `mcp.json` says about a URL. Keys that only other programs know are ignored."""
+
+    url: str
+    type: str | None = None
+    transport: str | None = None
+    headers: dict[str, str] | None = None
+
+
+def _of_entry(entry: Mapping[str, Any]) -> Http:
+    try:
+        read = convert(entry, _Entry)
+    except ValidationError as error:
+        raise ConnectFailed(
+            f"this entry describes no HTTP server: {error}",
+            hint='it needs {"url": "…"}, and may have "headers" and "type"',
+        ) from error
+    kind = read.type or read.transport or "http"
+    plain = kind.lower().replace("-", "").replace("_", "")
+    if plain not in _TYPES:
+        raise ConnectFailed(f"{kind!r} is no way to a URL", hint='"type" is "http" or "sse"')
+    return Http(read.url, read.headers, sse=plain == _SSE)

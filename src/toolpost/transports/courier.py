@@ -1,0 +1,232 @@
+"""Carries requests to one address, and says what a response means that is no answer.
+
+Owns the headers of the address, redirects, which stay within the origin, and the words for a refusal. Knows
+nothing of sessions, eras or messages.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from http import HTTPStatus
+from typing import Final
+
+from toolpost.errors import ConnectFailed, RequestFailed
+from toolpost.protocol import headers as rules
+from toolpost.transports.address import Http, resolve
+from toolpost.transports.http_backend import Backend, Response, open_backend
+from toolpost.version import __version__
+
+__all__ = [
+    "EVENTS",
+    "JSON",
+    "Courier",
+    "accepted",
+    "is_events",
+    "is_json",
+    "is_success",
+    "refusal",
+    "stream_of",
+]
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+
+MAX_REDIRECTS: Final = 5
+"""How often a request is sent on. A server that adds a slash to a path needs one."""
+
+MAX_QUOTE: Final = 200
+"""How many characters of a refusal an error repeats."""
+
+QUOTE_WAIT: Final = 2.0
+"""Seconds to wait for the text of a refusal: the status alone says enough."""
+
+MAX_LEFTOVER: Final = 64 * 1024
+"""How much of a body that nobody wants is read, so that its connection can be used again."""
+
+_MOVED: Final = frozenset({301, 302, 303, 307, 308})
+_SAME_REQUEST: Final = frozenset({307, 308})
+_QUOTABLE: Final = ("text/plain", JSON, "application/problem+json")
+_HINTS: Final = {
+    401: 'it needs authorization: pass headers={"Authorization": "Bearer …"}',
+    403: 'it needs other authorization than it got: see headers={"Authorization": …}',
+    404: "is this the URL of an MCP endpoint?",
+    405: "is this the URL of an MCP endpoint?",
+}
+
+logger: Final = logging.getLogger("toolpost.http")
+
+
+class Courier:
+    """Carries requests to one address.
+
+    Args:
+        http: the address.
+
+    Raises:
+        ConnectFailed: the library that should carry them is not installed.
+    """
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+        self._backend: Backend = open_backend(http.http)
+        ours = (
+            {"user-agent": f"toolpost/{__version__}"}
+            if http.http is None or isinstance(http.http, str)
+            else {}
+        )
+        self._headers = ours | dict(http.headers or {})
+
+    @asynccontextmanager
+    async def send(
+        self, method: str, headers: Mapping[str, str], body: bytes | None = None, *, url: str | None = None
+    ) -> AsyncGenerator[Response]:
+        """Send a request; entering the context waits for the status and headers of the response.
+
+        Args:
+            method: the verb.
+            headers: what to send besides the headers of the address; these count more.
+            body: the body.
+            url: where to, if not to the address itself.
+
+        Raises:
+            RequestFailed: there is no response, or it leads elsewhere.
+        """
+        here = url or self._http.url
+        headers = {**self._headers, **headers}
+        try:
+            for left in reversed(range(MAX_REDIRECTS + 1)):
+                async with self._backend.send(method, here, headers, body) as response:
+                    if response.status not in _MOVED:
+                        yield response
+                        return
+                    here = _next(here, response, left)
+        except (ConnectFailed, RequestFailed) as error:
+            error.peer = error.peer or self._http.label
+            raise
+
+    async def close(self) -> None:
+        """Close the backend unless the user gave it. Raises nothing."""
+        if self._backend is self._http.http:
+            return
+        try:
+            await self._backend.close()
+        except Exception:
+            logger.exception("%s: the connections could not be closed in order", self._http.label)
+
+
+def _next(here: str, response: Response, left: int) -> str:
+    """Where a redirect leads, if we may go there, and that often."""
+    if not left:
+        raise RequestFailed(f"the server redirects more than {MAX_REDIRECTS} times", status=response.status)
+    status, location = response.status, response.headers.get("location", "")
+    try:
+        there = resolve(here, location)
+    except ConnectFailed as error:
+        raise RequestFailed(
+            f"the server redirects elsewhere: {error.message}",
+            status=status,
+            hint="connect to that URL if you trust it: headers and messages go nowhere else by themselves",
+        ) from None
+    if status not in _SAME_REQUEST:
+        raise RequestFailed(
+            f"the server redirects with {_phrase(status)}, which drops the message",
+            status=status,
+            hint=f"connect to {there.partition('?')[0]} instead",
+        )
+    return there
+
+
+# --------------------------------------------------------------------- what a response is
+
+
+def is_success(response: Response) -> bool:
+    """Whether the status says that all is well."""
+    return 200 <= response.status < 300
+
+
+def is_events(response: Response) -> bool:
+    """Whether the response is an event stream."""
+    kind = response.headers.get("content-type", "")
+    return is_success(response) and (kind == EVENTS or kind.partition(";")[0].strip().lower() == EVENTS)
+
+
+def is_json(response: Response) -> bool:
+    """Whether the body is JSON."""
+    kind = response.headers.get("content-type")
+    return kind == JSON or rules.is_json(kind)
+
+
+async def stream_of(response: Response) -> AsyncIterator[bytes]:
+    """The body of a response that is an event stream.
+
+    Raises:
+        RequestFailed: it is none.
+    """
+    if not is_events(response):
+        raise await refusal(response)
+    return response.chunks()
+
+
+async def accepted(response: Response) -> None:
+    """Return if the server has taken a message that has no answer.
+
+    Raises:
+        RequestFailed: it has not.
+    """
+    if not is_success(response):
+        raise await refusal(response)
+    size = response.headers.get("content-length", "")
+    if size.isdigit() and int(size) <= MAX_LEFTOVER:
+        await response.read(MAX_LEFTOVER)
+
+
+async def refusal(response: Response, body: bytes | None = None) -> RequestFailed:
+    """The error for a response that is no answer.
+
+    Args:
+        response: the response.
+        body: its body, if it was read already.
+    """
+    status, kind = response.status, response.headers.get("content-type")
+    if is_success(response):
+        what = "without a content type" if kind is None else f"of type {rules.show(kind)}"
+        return RequestFailed(
+            f"the server answered with {_phrase(status)} {what}, which is neither JSON nor an event stream",
+            status=status,
+            hint="is this the URL of an MCP endpoint?",
+        )
+    text = _line(await _start(response) if body is None else body)
+    said = f": {text}" if text else ""
+    return RequestFailed(
+        f"the server answered with {_phrase(status)}{said}", status=status, hint=_HINTS.get(status)
+    )
+
+
+def _phrase(status: int) -> str:
+    try:
+        return f"{status} {HTTPStatus(status).phrase}"
+    except ValueError:
+        return str(status)
+
+
+async def _start(response: Response) -> bytes:
+    """The start of a text that is meant for people, or at least can be read by them."""
+    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
+    start = bytearray()
+    if kind in _QUOTABLE:
+        try:
+            async with asyncio.timeout(QUOTE_WAIT):
+                async for chunk in response.chunks():
+                    start += chunk
+                    if len(start) >= MAX_LEFTOVER:
+                        break
+        except (RequestFailed, TimeoutError):
+            pass  # what is there has to do
+    return bytes(start)
+
+
+def _line(start: bytes) -> str:
+    text = " ".join(start[: 8 * MAX_QUOTE].decode("utf-8", "replace").split())
+    text = "".join(character for character in text if character.isprintable())
+    return text if len(text) <= MAX_QUOTE else f"{text[: MAX_QUOTE - 1]}…"

@@ -1,0 +1,373 @@
+"""One HTTP request and its response, on ASGI: read the body, answer with JSON or with an event stream.
+
+Owns what has been sent so far, so that the status stays open until the first byte. Knows HTTP and nothing of
+JSON-RPC: which answer is due is for others to say.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, MutableMapping
+from functools import partial
+from typing import Any, Final, TypeAlias, TypeVar
+from urllib.parse import unquote
+
+from toolpost.errors import ChannelClosed
+from toolpost.protocol import sse
+
+__all__ = [
+    "ASGIReceive",
+    "ASGISend",
+    "BodyTooLarge",
+    "Disconnected",
+    "Exchange",
+    "Headers",
+    "HungUp",
+    "Pulse",
+    "Scope",
+]
+
+Scope: TypeAlias = MutableMapping[str, Any]
+ASGIReceive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
+ASGISend: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
+
+Pulse: TypeAlias = Callable[[], Awaitable[object]]
+
+T = TypeVar("T")
+
+logger: Final = logging.getLogger("toolpost.http")
+
+KEEP_ALIVE: Final = 15.0
+"""Seconds of silence after which a stream carries a comment: proxies close what is quiet for 30 or 60."""
+
+LINGER: Final = 2.0
+"""Seconds for which we read what is not wanted."""
+
+_JSON: Final = (b"content-type", b"application/json")
+_EVENTS: Final = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),  # HTTPM-7
+)
+
+
+class BodyTooLarge(Exception):
+    """The body has more bytes than it may have.
+
+    Args:
+        more: whether there are some that were not read.
+    """
+
+    def __init__(self, *, more: bool) -> None:
+        super().__init__()
+        self.more = more
+
+
+class Disconnected(ChannelClosed):
+    """The client has gone before its answer."""
+
+    def __init__(self) -> None:
+        super().__init__("the client has gone")
+
+
+class HungUp(Exception):
+    """We have ended a response ourselves, because we stop."""
+
+
+class Exchange:
+    """One request and its response.
+
+    Args:
+        scope: of ASGI.
+        receive: of ASGI.
+        send: of ASGI.
+    """
+
+    __slots__ = (
+        "_cut",
+        "_ended",
+        "_receive",
+        "_send",
+        "_task",
+        "extra",
+        "headers",
+        "left",
+        "method",
+        "query",
+        "scope",
+        "size",
+        "streaming",
+    )
+
+    def __init__(self, scope: Scope, receive: ASGIReceive, send: ASGISend) -> None:
+        self.scope = scope
+        self.method: str = scope["method"]
+        self.query: bytes = scope.get("query_string", b"")
+        self.headers: dict[str, str] = {}
+        self.size = 0
+        for name, value in scope["headers"]:
+            self.size += len(name) + len(value)
+            key, text = name.decode("latin-1"), value.decode("latin-1")
+            # A list that was split over several lines is one list (RFC 9110 §5.3).
+            self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
+        self.extra: list[tuple[bytes, bytes]] = []
+        self.streaming = False
+        self.left = False
+        self._cut = self._ended = False
+        self._task: asyncio.Task[Any] | None = None
+        self._receive = receive
+        self._send = send
+
+    @property
+    def path(self) -> str:
+        """The path below the place where the application is mounted."""
+        path: str = self.scope["path"]
+        root: str = self.scope.get("root_path", "").rstrip("/")
+        return path[len(root) :] if path == root or path.startswith(f"{root}/") else path
+
+    @property
+    def root(self) -> str:
+        """The path where the application is mounted; empty if it has the server for itself."""
+        root: str = self.scope.get("root_path", "").rstrip("/")
+        # Some frameworks take what they have matched away from the path, and do not say so.
+        whole = unquote((self.scope.get("raw_path") or b"").decode("latin-1")).rstrip("/")
+        local = self.path.rstrip("/")
+        before = whole[: len(whole) - len(local)]
+        return before if whole.endswith(local) and len(before) > len(root) else root
+
+    @property
+    def address(self) -> str:
+        """Where the request comes from, as far as the ASGI server says; a proxy's, if it tells no other."""
+        client = self.scope.get("client")
+        return "" if client is None else client[0]
+
+    # ----------------------------------------------------------------- reading
+
+    async def body(self, limit: int) -> bytes:
+        """The whole body.
+
+        Raises:
+            BodyTooLarge: it is longer than `limit`; what comes behind is not read.
+            Disconnected: the client has gone before the end of it.
+        """
+        length = self.headers.get("content-length", "")
+        if length.isdecimal() and (len(length) > 18 or int(length) > limit):
+            raise BodyTooLarge(more=True)
+        event = await self._receive()
+        if event["type"] == "http.request" and not event.get("more_body"):
+            data: bytes = event.get("body", b"")
+            if len(data) > limit:
+                raise BodyTooLarge(more=False)
+            return data
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            if event["type"] != "http.request":
+                raise Disconnected
+            parts.append(event.get("body", b""))
+            size += len(parts[-1])
+            more = bool(event.get("more_body"))
+            if size > limit:
+                raise BodyTooLarge(more=more)
+            if not more:
+                return b"".join(parts)
+            event = await self._receive()
+
+    async def discard(self, limit: int) -> None:
+        """Read on for so many bytes: who still sends would be cut off before it could read our answer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LINGER):
+                while limit > 0 and "expect" not in self.headers:  # who expects a word first sends nothing
+                    event = await self._receive()
+                    if event["type"] != "http.request":
+                        raise Disconnected
+                    if not event.get("more_body"):
+                        return
+                    limit -= len(event.get("body", b""))
+
+    async def gone(self) -> None:
+        """Wait until the client has gone."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    # ----------------------------------------------------------------- answering
+
+    async def json(self, status: int, body: bytes, headers: Headers = ()) -> None:
+        """Answer with one JSON text."""
+        await self._whole(status, body, (_JSON, *headers))
+
+    async def empty(self, status: int, headers: Headers = ()) -> None:
+        """Answer without a body."""
+        await self._whole(status, b"", headers)
+
+    async def abandon(self) -> None:
+        """Answer a client that has gone: nobody reads it, but what is in between may insist on an answer."""
+        if not (self.streaming or self._ended):
+            with contextlib.suppress(Exception):  # others insist on none
+                await self.empty(400)
+
+    async def _whole(self, status: int, body: bytes, headers: Headers) -> None:
+        self._ended = True
+        length = (b"content-length", b"%d" % len(body))
+        sent = [length, *headers, *self.extra]
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def open(self) -> None:
+        """Begin an event stream, unless it has begun."""
+        if not self.streaming:
+            self.streaming = True
+            sent = [*_EVENTS, *self.extra]
+            await self._send({"type": "http.response.start", "status": 200, "headers": sent})
+
+    async def event(
+        self,
+        data: bytes,
+        *,
+        kind: str | None = None,
+        id: str | None = None,  # noqa: A002 - the format's word
+        retry: int | None = None,
+    ) -> None:
+        """Send an event, which begins the stream."""
+        await self.open()
+        await self._more(sse.encode(data, event=kind, id=id, retry=retry))
+
+    async def comment(self) -> None:
+        """Send a comment on the stream, which readers skip."""
+        await self._more(sse.comment())
+
+    async def end(self) -> None:
+        """End the event stream, unless it has ended."""
+        if self._ended:
+            return
+        self._ended = True
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _more(self, body: bytes) -> None:
+        if self.left:
+            raise Disconnected
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    # ----------------------------------------------------------------- while work goes on
+
+    async def attend(
+        self,
+        work: Coroutine[Any, Any, T],
+        pulse: Pulse | None = None,
+        unwanted: Callable[[], object] | None = None,
+    ) -> T:
+        """What the work gives, done in this very task; once it waits, a client that leaves cancels it.
+
+        Work that never waits costs neither a task nor a look at the connection.
+
+        Args:
+            work: what is to be done.
+            pulse: called every `KEEP_ALIVE` seconds while it goes on.
+            unwanted: called when the client has gone, before the work is cancelled.
+
+        Raises:
+            Disconnected: the client has gone, and the work was cancelled.
+            HungUp: we have, by `hang_up`.
+        """
+        try:
+            waits_for = work.send(None)
+        except StopIteration as done:
+            return done.value
+        task = asyncio.current_task()
+        assert task is not None, "a request is served in a task"
+        self._task, self._cut = task, False
+        others = task.cancelling()
+        loop = asyncio.get_running_loop()
+        watcher = loop.create_task(self._watch(unwanted))
+        heart = _Heart(loop, partial(self._beat, pulse))
+        try:
+            result = await _Begun(work, waits_for)
+        except asyncio.CancelledError:
+            if not self._cut or task.cancelling() > others + 1:  # somebody else cancels us
+                raise
+            raise (Disconnected if self.left else HungUp) from None
+        finally:
+            self._task = None
+            watcher.cancel()
+            heart.stop()
+            if self._cut:
+                task.uncancel()
+        if self.left:
+            raise Disconnected  # it did not heed the cancellation, and nobody wants what it gave
+        return result
+
+    def hang_up(self) -> None:
+        """End the work that is attended to, if any."""
+        if self._task is not None and not self._cut:
+            self._cut = True
+            self._task.cancel()
+
+    async def _watch(self, unwanted: Callable[[], object] | None) -> None:
+        """End the work when the client has gone."""
+        await self.gone()
+        if not self._cut:
+            self.left = True
+            if unwanted is not None:
+                unwanted()
+            self.hang_up()
+
+    async def _beat(self, pulse: Pulse | None) -> None:
+        """Give a sign of life."""
+        if self.streaming and not (self.left or self._ended):
+            await self.comment()
+        if pulse is not None:
+            await pulse()
+
+
+class _Heart:
+    """Beats every `KEEP_ALIVE` seconds. Most work ends before the first time, and has cost a timer only."""
+
+    __slots__ = ("_beat", "_loop", "_task", "_timer")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, beat: Callable[[], Coroutine[Any, Any, None]]
+    ) -> None:
+        self._loop = loop
+        self._beat = beat
+        self._task: asyncio.Task[None] | None = None
+        self._timer = loop.call_later(KEEP_ALIVE, self._start)
+
+    def _start(self) -> None:
+        self._task = self._loop.create_task(self._live())
+
+    async def _live(self) -> None:
+        try:
+            await self._beat()
+        except Exception:
+            logger.debug("a sign of life could not be given", exc_info=True)
+        self._timer = self._loop.call_later(KEEP_ALIVE, self._start)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()
+
+
+class _Begun:
+    """A coroutine that has run up to its first wait, to be awaited from there."""
+
+    __slots__ = ("_waits_for", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, Any], waits_for: Any) -> None:
+        self._work = work
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        waits_for = self._waits_for
+        while True:
+            try:
+                sent: Any = yield waits_for
+            except BaseException as error:  # noqa: BLE001 - it belongs to the coroutine
+                resume: Callable[[], Any] = partial(self._work.throw, error)
+            else:
+                resume = partial(self._work.send, sent)
+            try:
+                waits_for = resume()
+            except StopIteration as done:
+                return done.value

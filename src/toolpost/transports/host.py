@@ -1,0 +1,71 @@
+"""What an HTTP endpoint needs of the server behind it.
+
+The promise that keeps transports and servers apart: whoever implements it can be served over HTTP.
+"""
+
+from collections.abc import Coroutine, Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple, Protocol
+
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.eras import Peer
+from toolpost.protocol.events import Incoming, NoticeReceived
+from toolpost.stores.promise import Store
+from toolpost.transports.exchange import Exchange
+from toolpost.transports.http_session import Session
+
+__all__ = ["Caller", "Host", "Outcome"]
+
+
+class Caller(NamedTuple):
+    """Who sends a request that has no session, and where what is said before its answer goes."""
+
+    exchange: Exchange
+    principal: str | None
+    json_only: bool
+
+
+class Outcome(NamedTuple):
+    """The answer to one request, and its error code if it is one."""
+
+    data: bytes
+    code: int = 0
+
+
+class Host(Protocol):
+    """What an endpoint serves."""
+
+    @property
+    def store(self) -> Store:
+        """Where sessions live."""
+        ...
+
+    def alive(self) -> AbstractAsyncContextManager[object]:
+        """Hold it ready to serve."""
+        ...
+
+    def connection(self, peer: Peer | None = None) -> Connection:
+        """A fresh connection of the server's; with a peer, one whose handshake was done elsewhere."""
+        ...
+
+    def annotated(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
+        """The parameters of a tool that HTTP mirrors in headers."""
+        ...
+
+    def answer(
+        self, connection: Connection, incoming: Incoming, caller: Caller
+    ) -> Coroutine[Any, Any, Outcome]:
+        """Serve one request that has no session."""
+        ...
+
+    async def hear(self, connection: Connection, notice: NoticeReceived, caller: Caller) -> None:
+        """Hear a notice that has no session."""
+        ...
+
+    async def serve(self, session: Session, principal: str | None) -> None:
+        """Hold the conversation of a session."""
+        ...
+
+    def end_listens(self) -> None:
+        """End the subscriptions of stateless clients, each with its result."""
+        ...

@@ -1,0 +1,189 @@
+"""The one promise about HTTP: a request goes out, and its response comes in as it arrives.
+
+Owns the promise, which library keeps it, and the words for what goes wrong below HTTP. TLS, proxies and
+client certificates are the library's. Knows nothing of MCP.
+"""
+
+import socket
+import ssl
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from importlib import import_module
+from typing import Any, Final, Protocol, runtime_checkable
+
+from toolpost.errors import ConnectFailed, RequestFailed
+
+__all__ = ["CONNECT_TIMEOUT", "KEEP_ALIVE", "MAX_BODY", "Backend", "Response", "open_backend", "reason"]
+
+CONNECT_TIMEOUT: Final = 30.0
+"""Seconds to get a connection. There is no other time-out here: a stream may be quiet for hours, and whoever
+waits for an answer has a time-out of its own."""
+
+KEEP_ALIVE: Final = 4.0
+"""Seconds that a connection is kept for the next request. Many servers close theirs after 5 s without a word,
+and a request that is sent at that moment is lost."""
+
+MAX_BODY: Final = 64 * 1024 * 1024
+"""The largest body that is read at once, in bytes after decompression."""
+
+MAX_CHAIN: Final = 16
+"""How many exceptions that caused one another are looked at."""
+
+
+class Response(Protocol):
+    """What came back. It is read once, inside of the context that brought it.
+
+    Attributes:
+        status: the HTTP status.
+        headers: the headers, to be asked for by their names in lower case.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body, decompressed, in pieces as they arrive.
+
+        Raises:
+            RequestFailed: the body was cut off.
+        """
+        ...
+
+    async def read(self, limit: int = MAX_BODY) -> bytes:
+        """The whole body.
+
+        Args:
+            limit: how many bytes it may have after decompression.
+
+        Raises:
+            RequestFailed: it is larger, or was cut off.
+        """
+        parts: list[bytes] = []
+        size = 0
+        async for chunk in self.chunks():
+            size += len(chunk)
+            if size > limit:
+                raise RequestFailed(
+                    f"the answer has more than {limit} bytes, which is the limit here",
+                    status=self.status,
+                    hint="raise it where the server is described: `Http(…, max_answer=…)`",
+                )
+            parts.append(chunk)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """Carries HTTP requests. Any number of them may be under way at once."""
+
+    def send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AbstractAsyncContextManager[Response]:
+        """Send a request; entering the context waits for the status and headers of the response.
+
+        Redirects are handed back and not followed. Whoever leaves the context before the body has ended
+        closes the connection, and that tells the server.
+
+        Raises:
+            RequestFailed: there is no response. `sent` is False where there was not even a connection.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close every connection. Closing twice is fine."""
+        ...
+
+
+# --------------------------------------------------------------------- which one
+
+_NAMED: Final = {
+    "aiohttp": ("AiohttpBackend", "pip install 'toolpost[http]'"),
+    "httpx2": ("Httpx2Backend", "pip install httpx2"),
+}
+"""Library → our adapter in the module `backend_…`, and how to get the library."""
+
+_GIVEN: Final = (("aiohttp", "ClientSession"), ("httpx2", "AsyncClient"))
+"""What a user may have configured: a class of a library."""
+
+_FORMS: Final = (
+    '"aiohttp", "httpx2", an aiohttp.ClientSession, an httpx2.AsyncClient, an ASGI application, or a Backend'
+)
+
+
+def open_backend(engine: object = None) -> Backend:
+    """The backend that somebody named or gave.
+
+    Closing it closes what was made here, and nothing that was given.
+
+    Args:
+        engine: None for aiohttp; else as in `Http`.
+
+    Raises:
+        ConnectFailed: the library is not installed, or this is nothing that carries requests.
+    """
+    if engine is None or isinstance(engine, str):
+        return _adapter(engine or "aiohttp")()
+    for library, kind in _GIVEN:
+        # A user who has such an object has imported the library.
+        found = getattr(sys.modules.get(library), kind, None)
+        if found is not None and isinstance(engine, found):
+            return _adapter(library)(engine)
+    if not isinstance(engine, type):
+        if isinstance(engine, Backend) and not hasattr(engine, "build_request"):  # httpx: one that blocks
+            return engine
+        if callable(engine):
+            from toolpost.transports.backend_asgi import AsgiBackend  # noqa: PLC0415 - few need it
+
+            return AsgiBackend(engine)
+    what = f"the class {engine.__name__}" if isinstance(engine, type) else f"a {type(engine).__name__}"
+    raise ConnectFailed(f"http={what} carries no requests", hint=f"give {_FORMS}")
+
+
+def _adapter(library: str) -> Any:
+    if library not in _NAMED:
+        raise ConnectFailed(f"http={library!r} is no HTTP library that we know", hint=f"give {_FORMS}")
+    name, how = _NAMED[library]
+    try:
+        return getattr(import_module(f"toolpost.transports.backend_{library}"), name)
+    except ModuleNotFoundError as error:
+        if error.name != library:
+            raise
+        raise ConnectFailed(f"a URL needs {library}, which is not installed", hint=how) from error
+
+
+# --------------------------------------------------------------------- what goes wrong
+
+
+_WORDS: Final[tuple[tuple[type[OSError] | tuple[type[OSError], ...], str], ...]] = (
+    (ssl.SSLCertVerificationError, "the certificate of the server is not accepted: {0.verify_message}"),
+    (ssl.SSLError, "TLS failed: {0.reason}"),
+    (socket.gaierror, "the name of the host cannot be resolved"),
+    (ConnectionRefusedError, "the connection was refused"),
+    ((ConnectionResetError, BrokenPipeError), "the connection was reset"),
+    (TimeoutError, "it took too long"),
+)
+
+
+def reason(error: BaseException) -> str:
+    """What went wrong below HTTP, in words. Repeats no URL and no header."""
+    deepest = _deepest(error)
+    if deepest is None:
+        return type(error).__name__
+    for kind, words in _WORDS:
+        if isinstance(deepest, kind):
+            return words.format(deepest)
+    return deepest.strerror or type(deepest).__name__
+
+
+def _deepest(error: BaseException) -> OSError | None:
+    """What the system said, below all that was said because of it."""
+    deepest = None
+    link: BaseException | None = error
+    for _ in range(MAX_CHAIN):
+        if isinstance(link, OSError):
+            deepest = link
+        if link is None:
+            break
+        link = link.__cause__ or link.__context__
+    return deepest

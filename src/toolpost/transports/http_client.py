@@ -1,0 +1,277 @@
+"""The channel to a server over Streamable HTTP, in both of its shapes; the era is that of each message.
+
+A request is posted by a task, and what comes back goes to the mailbox. In a session its id and revision go
+with everything, and one more stream is open for what the server says unasked; outside of one the headers
+mirror the message, and closing the response cancels. Owns the session and all tasks, and ends them. Knows
+nothing of what tools do or when to try again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Final
+
+from toolpost.errors import (
+    ChannelClosed,
+    LocalProtocolError,
+    RemoteProtocolError,
+    RequestFailed,
+    SessionLost,
+    TransportError,
+)
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.eras import is_marked
+from toolpost.protocol.jsonrpc import Notice, Reader, Request, Unfit
+from toolpost.protocol.route import mirrored
+from toolpost.transports.address import Http
+from toolpost.transports.courier import EVENTS, JSON, Courier, accepted
+from toolpost.transports.http_call import HttpCall, Session
+from toolpost.transports.trail import Basin, Trail
+from toolpost.types.base import RequestId, Wire
+from toolpost.types.notices import CancelledParams
+
+__all__ = ["Annotated", "HttpChannel"]
+
+GOODBYE: Final = 2.0
+"""Seconds to tell the server that its session is over: it will find out by itself if it does not hear us."""
+
+CLOSE_PATIENCE: Final = 2.0
+"""Seconds for our tasks to end; all they have to do is to close a connection."""
+
+Annotated = Callable[[str], Mapping[str, tuple[str, ...]] | None]
+"""The annotated parameters of a tool, if they are known."""
+
+_CLOSED: Final = "the channel was closed"
+_POSTED: Final = {"content-type": JSON, "accept": f"{JSON}, {EVENTS}"}
+
+logger: Final = logging.getLogger("toolpost.http")
+
+
+class _Called(Wire):
+    name: str
+
+
+_CALLED: Final = Reader(_Called)
+_CANCELLED: Final = Reader(CancelledParams)
+
+
+class HttpChannel:
+    """The channel to an HTTP server. Made where an event loop runs; it connects when something is sent.
+
+    Args:
+        http: where the server is.
+
+    Attributes:
+        annotated: what is known of the annotated parameters of a tool. By default nothing is.
+
+    Raises:
+        ConnectFailed: the library that should carry the requests is not installed.
+    """
+
+    def __init__(self, http: Http) -> None:
+        self.annotated: Annotated = _unknown
+        self._http = http
+        self._courier = Courier(http)
+        self._box = Basin(http.label)
+        self._tell: Callable[[RequestId, TransportError], object] = _log_lost
+        self._session: Session | None = None
+        self._forgotten = False
+        self._listener: asyncio.Task[None] | None = None
+        self._asked: dict[RequestId, tuple[HttpCall, asyncio.Task[None]]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closing: asyncio.Future[None] | None = None
+
+    def on_lost(self, tell: Callable[[RequestId, TransportError], object]) -> None:
+        """Tell somebody of each request whose answer cannot come any more; by default the log is told."""
+        self._tell = tell
+
+    async def receive(self) -> bytes:
+        """The next message of the server, from whatever stream. Cancelling it loses no message.
+
+        Raises:
+            SessionLost: the server has forgotten the session.
+            ChannelClosed: the channel was closed.
+            LocalProtocolError: another task is receiving already.
+        """
+        try:
+            return await self._box.receive()
+        except ChannelClosed as error:
+            raise self._end(error.message, sent=error.sent) from None
+
+    async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - HTTP tells
+        """Post one message. A request is posted by a task, and this returns at once.
+
+        Raises:
+            ChannelClosed: the channel was closed, or the server has forgotten the session.
+            RequestFailed: a notice or an answer was not accepted, or no header can carry what a request has
+                to repeat there.
+            LocalProtocolError: this is no message, or one that may not be posted now.
+        """
+        if self._box.reason is not None:
+            raise self._end(self._box.reason, sent=False)
+        try:
+            message = jsonrpc.decode(data)
+        except RemoteProtocolError as error:
+            raise LocalProtocolError(f"this cannot be posted: {error.message}") from error
+        if isinstance(message, Request):
+            self._ask(message, data)
+        elif isinstance(message, Notice):
+            await self._say(message, data)
+        elif self._session is None:
+            raise LocalProtocolError("outside of a session no answer may be posted")  # HTTPM-4
+        else:
+            await self._post(data, self._session.fields, self._session)
+
+    async def close(self) -> None:
+        """End every stream, and the session. Closing twice is fine, and nothing is raised."""
+        if self._closing is not None:
+            await asyncio.wait({self._closing})
+            return
+        self._closing = asyncio.get_running_loop().create_future()
+        self._box.shut(_CLOSED)
+        try:
+            await self._hush()
+            await self._part()
+        finally:
+            try:
+                await self._courier.close()
+            finally:
+                self._closing.set_result(None)
+
+    # ----------------------------------------------------------------- what we say
+
+    def _ask(self, request: Request, data: bytes) -> None:
+        session, fields = self._session, {}
+        if request.method == "initialize":
+            session = self._session = Session()
+            self._unlisten()
+        elif is_marked(request.params):
+            session, fields = None, self._mirrored(request)
+        elif session is not None:
+            fields = session.fields
+        call = HttpCall(request, session, self._courier, self._box, self._http.max_answer)
+        task = self._spawn(self._run(call, data, {**_POSTED, **fields}))
+        self._asked[request.id] = call, task
+
+    async def _run(self, call: HttpCall, data: bytes, fields: Mapping[str, str]) -> None:
+        try:
+            await call.run(data, fields)
+        except TransportError as error:
+            self._lost(call, error)
+        except Exception as error:
+            logger.exception("%s: a request failed", self._http.label)
+            failure = RequestFailed(f"the request failed: {type(error).__name__}", peer=self._http.label)
+            failure.__cause__ = error
+            self._lost(call, failure)
+        finally:
+            if call.id in self._asked and self._asked[call.id][0] is call:
+                del self._asked[call.id]
+
+    def _lost(self, call: HttpCall, error: TransportError) -> None:
+        self._tell(call.id, error)
+        if isinstance(error, SessionLost):
+            self._lose(call.session)
+
+    async def _say(self, notice: Notice, data: bytes) -> None:
+        if notice.method == "notifications/cancelled" and not self._withdraw(notice):
+            return
+        session = self._session
+        if session is None or is_marked(notice.params):
+            await self._post(data, self._mirrored(notice), None)
+            return
+        await self._post(data, session.fields, session)
+        if notice.method == "notifications/initialized" and self._session is session:
+            self._unlisten()
+            self._listener = self._spawn(self._listen(session))
+
+    def _withdraw(self, notice: Notice) -> bool:
+        """Close the response of a request that is cancelled. Whether the server has to be told besides."""
+        try:
+            request_id = _CANCELLED(notice.params).request_id
+        except Unfit:
+            request_id = None
+        if request_id is None or request_id not in self._asked:
+            return self._session is not None
+        call, task = self._asked.pop(request_id)
+        task.cancel()
+        return call.session is not None
+
+    async def _post(self, data: bytes, fields: Mapping[str, str], session: Session | None) -> None:
+        """Post what has no answer."""
+        async with self._courier.send("POST", {**_POSTED, **fields}, data) as response:
+            if session is not None and session.lost(response):
+                self._lose(session)
+                raise session.gone(self._http.label, sent=False)
+            await accepted(response)
+
+    def _mirrored(self, message: Request | Notice) -> dict[str, str]:
+        try:
+            annotated = None
+            if message.method == "tools/call" and self.annotated is not _unknown:
+                annotated = self.annotated(_CALLED(message.params).name)
+            return mirrored(message, annotated)
+        except ValueError as error:
+            raise RequestFailed(str(error), sent=False, peer=self._http.label) from error
+
+    # ----------------------------------------------------------------- what the server says unasked
+
+    async def _listen(self, session: Session) -> None:
+        """Keep the stream open on which a server says what belongs to no request, if it offers one."""
+        trail = Trail(self._box.take, self._http.max_answer)
+        try:
+            refused = await trail.stay(self._courier, session.fields)
+        except Exception:
+            logger.exception("%s: the stream for what the server says unasked failed", self._http.label)
+            return
+        if session.lost(refused) and trail.opened:  # else it may only mean that there is no such stream
+            self._lose(session)
+
+    def _unlisten(self) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            self._listener = None
+
+    # ----------------------------------------------------------------- the end
+
+    def _lose(self, session: Session | None) -> None:
+        """The server has forgotten a session; if it is ours, nothing can be said any more."""
+        if session is not None and session is self._session:
+            self._session, self._forgotten = None, True
+            self._unlisten()
+            self._box.end("the server does not know the session any more")
+
+    def _end(self, reason: str, *, sent: bool) -> ChannelClosed:
+        kind = SessionLost if self._forgotten else ChannelClosed
+        return kind(reason, sent=sent, peer=self._http.label)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _hush(self) -> None:
+        tasks = [*self._tasks]
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CLOSE_PATIENCE)
+
+    async def _part(self) -> None:
+        """Tell the server that the session is over (HTTPL-29)."""
+        session, self._session = self._session, None
+        if session is None or session.id is None:
+            return
+        try:
+            async with asyncio.timeout(GOODBYE), self._courier.send("DELETE", session.fields):
+                pass
+        except Exception as error:  # noqa: BLE001 - whatever it is, we leave
+            logger.debug("%s: the session could not be ended: %r", self._http.label, error)
+
+
+def _unknown(_tool: str) -> None:
+    return None
+
+
+def _log_lost(request_id: RequestId, error: TransportError) -> None:
+    logger.warning("request %s was lost: %s", request_id, error)

@@ -1,0 +1,244 @@
+"""Sessions on HTTP requests: POST, GET and DELETE of Streamable HTTP, and the two endpoints of HTTP+SSE.
+
+Owns which status answers what, and which header names the session. What a session is and how its streams are
+read is told in `http_session`, `http_sessions` and `http_streams`; which messages may be sent when, nowhere
+here.
+"""
+
+import secrets
+from functools import partial
+from typing import Final
+from urllib.parse import parse_qs, quote
+
+from toolpost.errors import RemoteProtocolError
+from toolpost.protocol import headers, jsonrpc
+from toolpost.protocol.jsonrpc import Message, Notice, Reader, Request
+from toolpost.protocol.revisions import OLDEST_HTTP, REVISIONS, Revision
+from toolpost.protocol.route import ToSession
+from toolpost.transports.exchange import Exchange
+from toolpost.transports.gate import Refusal
+from toolpost.transports.http_session import Post, outline
+from toolpost.transports.http_sessions import Record, Sessions
+from toolpost.transports.http_streams import Streams
+from toolpost.types.base import UNSET, Raw, Struct
+
+__all__ = ["Legacy"]
+
+_SESSION: Final = headers.SESSION.encode()
+
+_READY: Final = "notifications/initialized"
+
+_MISSING: Final = (
+    f"The header {headers.SESSION} is missing: send `initialize` first, and then the id that it gives."
+)
+_GONE: Final = "There is no such session, or there is none any more: send `initialize` without a session id."
+
+
+class _Agreed(Struct, rename="camel"):
+    protocol_version: str
+
+
+class _Welcome(Struct):
+    result: _Agreed
+
+
+_WELCOME: Final = Reader(_Welcome)
+
+
+class Legacy:
+    """What old clients use.
+
+    Args:
+        sessions: their sessions.
+        messages: the path to which a client of HTTP+SSE posts.
+    """
+
+    def __init__(self, sessions: Sessions, messages: str) -> None:
+        self._sessions = sessions
+        self._streams = Streams(sessions.store)
+        self._messages = messages
+
+    # ----------------------------------------------------------------- POST
+
+    async def post(
+        self,
+        exchange: Exchange,
+        message: Message | None,
+        data: bytes,
+        route: ToSession,
+        principal: str | None,
+    ) -> None:
+        """Hand a message or a batch to its session, and answer with what the session says.
+
+        Raises:
+            Refusal: there is no such session, or the batch cannot be read.
+        """
+        if route.session is None:
+            if not route.opening:
+                raise Refusal(400, _MISSING)  # HTTPL-26
+            await self._open(exchange, data, message, principal)
+            return
+        record = await self._found(route.session, principal)
+        revision = REVISIONS.get(record.revision, route.revision)
+        if message is None and not revision.batches:
+            raise Refusal(400, "A batch is not part of the protocol revision of this session.")
+        post = _post(message, data, exchange)
+        if not post.ids:
+            await self._hand_over(route.session, record, post)
+            await exchange.empty(202)
+            return
+        answers = await self._answers(exchange, route.session, record, post, revision)
+        if answers is None:
+            return
+        if answers:
+            await exchange.json(200, jsonrpc.encode_batch(answers) if message is None else answers[0])
+        elif await self._sessions.touch(route.session):
+            await exchange.empty(202)  # it was cancelled
+        else:
+            raise Refusal(404, _GONE)
+
+    async def _open(
+        self, exchange: Exchange, data: bytes, message: Message | None, principal: str | None
+    ) -> None:
+        """Open a session; its id goes out with the answer to the handshake, if that is no error."""
+        session_id, record = await self._sessions.open(principal)
+        post = _post(message, data, exchange)
+        exchange.extra.append((_SESSION, session_id.encode()))
+        answers = await self._answers(exchange, session_id, record, post, OLDEST_HTTP)
+        if answers is None:
+            return  # what a session says before it is open comes from a server that breaks the rules
+        if not answers:
+            exchange.extra.pop()
+            raise Refusal(503, "The session has ended before it was opened.")
+        if outline(answers[0]).error is UNSET:
+            await self._sessions.agree(session_id, record, _WELCOME(answers[0]).result.protocol_version)
+        else:
+            exchange.extra.pop()
+            await self._sessions.end(session_id, record, "the handshake has failed")
+        await exchange.json(200, answers[0])
+
+    async def _answers(
+        self, exchange: Exchange, session_id: str, record: Record, post: Post, revision: Revision
+    ) -> list[bytes] | None:
+        """The answers to a post; None if they went out as events."""
+        streams, stream = self._streams, post.stream
+        async with streams.tail(session_id, stream) as entries:
+            await self._hand_over(session_id, record, post)
+            relay = streams.relay(exchange, entries, session_id, stream, revision)
+            answers = await exchange.attend(relay, partial(self._check_served, exchange, record))
+        if answers is not None:
+            await streams.forget(session_id, stream)
+        return answers
+
+    async def _check_served(self, exchange: Exchange, record: Record) -> None:
+        """Wait no longer for an answer of a worker that has died."""
+        if not await self._sessions.served(record):
+            exchange.hang_up()
+
+    async def _found(self, session_id: str, principal: str | None, *, single: bool = False) -> Record:
+        record = await self._sessions.find(session_id, principal, single=single)
+        if record is None:
+            raise Refusal(404, _GONE)  # HTTPL-27
+        return record
+
+    async def _hand_over(self, session_id: str, record: Record, post: Post) -> None:
+        if not await self._sessions.post(session_id, record, post):
+            raise Refusal(404, _GONE)
+
+    # ----------------------------------------------------------------- GET and DELETE
+
+    async def get(self, exchange: Exchange, principal: str | None) -> None:
+        """Relay the general stream of a session, or go on with another of its streams (HTTPL-20).
+
+        Raises:
+            Refusal: there is no such session or no such stream, or another one reads it.
+        """
+        session_id = _session_of(exchange)
+        record = await self._found(session_id, principal)
+        revision = REVISIONS.get(record.revision, OLDEST_HTTP)
+        alive = partial(self._sessions.touch, session_id)
+        last = exchange.headers.get(headers.LAST_EVENT)
+        if last:
+            if not await self._streams.resume(exchange, session_id, last, revision, alive):
+                raise Refusal(400, f"The stream of event {headers.show(last)} cannot be resumed any more.")
+        elif not await self._streams.general(exchange, session_id, revision, alive):
+            raise Refusal(409, "This session has a stream open already; a second one would hear nothing.")
+
+    async def delete(self, exchange: Exchange, principal: str | None) -> None:
+        """End a session.
+
+        Raises:
+            Refusal: there is no such session.
+        """
+        session_id = _session_of(exchange)
+        record = await self._found(session_id, principal)
+        await self._sessions.end(session_id, record, "its client has ended it")
+        await exchange.empty(200)
+
+    # ----------------------------------------------------------------- HTTP+SSE
+
+    async def sse(self, exchange: Exchange, principal: str | None) -> None:
+        """Open a session and relay all that it says, until the client goes (SSE-2)."""
+        session_id, record = await self._sessions.open(principal, single=True)
+        endpoint = f"{quote(exchange.root)}{self._messages}?session_id={session_id}".encode()
+        alive = partial(self._sessions.touch, session_id)
+        session = self._sessions.held(session_id)
+        if session is None:
+            raise Refusal(503, "The session has ended before it was opened.")
+        try:
+            await self._streams.general(
+                exchange, session_id, OLDEST_HTTP, alive, greeting=endpoint, taken=session.taken
+            )
+        finally:
+            await self._sessions.end(session_id, record, "its client has gone")
+
+    async def message(
+        self, exchange: Exchange, message: Message | None, data: bytes, principal: str | None
+    ) -> None:
+        """Hand a message to the session that an `endpoint` event has named.
+
+        Raises:
+            Refusal: there is no such session, or it is a batch.
+        """
+        asked = parse_qs(exchange.query.decode("latin-1")).get("session_id")
+        if not asked:
+            raise Refusal(400, "The session_id is missing: post to the URI that the `endpoint` event names.")
+        record = await self._found(asked[0], principal, single=True)
+        if message is None:
+            raise Refusal(400, "A batch is not part of HTTP+SSE.")
+        await self._hand_over(asked[0], record, _post(message, data, exchange))
+        await exchange.empty(202)
+
+
+def _session_of(exchange: Exchange) -> str:
+    session_id = exchange.headers.get(headers.SESSION)
+    if session_id is None:
+        raise Refusal(400, _MISSING)
+    if not headers.session_id_ok(session_id):
+        raise Refusal(400, "The session id has characters that it may not have.")
+    return session_id
+
+
+def _post(message: Message | None, data: bytes, exchange: Exchange) -> Post:
+    """What a client has posted, told apart as far as a session has to know.
+
+    Raises:
+        Refusal: it is a batch of which something cannot be read.
+    """
+    items = _items(data) if message is None else [message]
+    ids = tuple(item.id for item in items if isinstance(item, Request))
+    ready = any(isinstance(item, Notice) and item.method == _READY for item in items)
+    return Post(Raw(data), secrets.token_hex(8) if ids else "", ids, exchange.headers, ready)
+
+
+def _items(data: bytes) -> list[Message]:
+    """The messages of a batch, all or none: an answer to one that has no id could be nobody's."""
+    items: list[Message] = []
+    try:
+        for item in jsonrpc.decode_batch(data):
+            if isinstance(item, RemoteProtocolError):
+                raise item
+            items.append(item)
+    except RemoteProtocolError as error:
+        raise Refusal(400, error.message) from error
+    return items

@@ -1,0 +1,94 @@
+"""The life of an endpoint in one event loop: begun by who needs it first, ended in order.
+
+Owns what is being served at the moment, and how that ends: nothing new, streams at once, running requests in
+a while. What a request is, others know.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from toolpost.errors import InternalError
+from toolpost.transports.exchange import Exchange
+from toolpost.transports.host import Host
+from toolpost.transports.http_legacy import Legacy
+from toolpost.transports.http_sessions import Sessions
+
+__all__ = ["Life"]
+
+HEED: Final = 1.0
+"""Seconds in which a request that is given up has to end before it is cancelled."""
+
+
+class Life:
+    """What an endpoint holds from its first request to its last, in one loop.
+
+    A task of its own enters the life of the server and leaves it: some contexts insist on that.
+
+    Args:
+        host: what is served.
+        sessions: those of old clients.
+        messages: the path to which clients of HTTP+SSE post.
+
+    Attributes:
+        legacy: what old clients use.
+        running: the requests that are being served, by their tasks.
+        listening: the streams on which we speak when there is something to say.
+        stopping: whether new requests are turned away.
+        over: whether all are.
+    """
+
+    def __init__(self, host: Host, sessions: Sessions, messages: str) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.running: dict[asyncio.Task[Any], Exchange] = {}
+        self.listening: set[Exchange] = set()
+        self.stopping = self.over = False
+        self.legacy = Legacy(sessions, messages)
+        self._sessions = sessions
+        self._begun: asyncio.Future[None] = self.loop.create_future()
+        self._over = asyncio.Event()
+        self._task = self.loop.create_task(self._hold(host))
+
+    async def begun(self) -> None:
+        """Return when the server is ready."""
+        if not self._begun.done():
+            await asyncio.shield(self._begun)
+        self._begun.result()
+
+    async def _hold(self, host: Host) -> None:
+        try:
+            async with host.alive():
+                self._begun.set_result(None)
+                try:
+                    await self._over.wait()
+                finally:
+                    await self._sessions.close()
+        except BaseException as error:
+            if self._begun.done():
+                raise
+            cancelled = isinstance(error, asyncio.CancelledError)
+            self._begun.set_exception(InternalError("the lifespan was cancelled") if cancelled else error)
+            self._begun.exception()  # there may be nobody left who waits for it
+            if not isinstance(error, Exception):
+                raise
+
+    async def end(self, drain: float) -> None:
+        """Let running requests finish for so many seconds, then let go of everything."""
+        self.stopping = True
+        for exchange in tuple(self.listening):
+            exchange.hang_up()
+        await self._wait(drain)
+        self.over = True
+        for exchange in self.running.values():
+            exchange.hang_up()
+        await self._wait(HEED)
+        for task in self.running:
+            task.cancel()
+        self._over.set()
+        await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.result()
+
+    async def _wait(self, seconds: float) -> None:
+        others = self.running.keys() - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=seconds)

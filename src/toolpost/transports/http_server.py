@@ -1,0 +1,381 @@
+"""One endpoint for all revisions: a plain ASGI application that needs no framework.
+
+Owns paths and verbs, the life of the endpoint, and its end: what runs may finish, what is new is turned away.
+A message goes to the stateless era or to a session, as its headers and its body say. Knows a server only by
+the `Host` promise.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Final, TypeAlias
+
+from toolpost.errors import InternalError, InvalidRequest, RemoteProtocolError, RPCError
+from toolpost.protocol import headers, jsonrpc
+from toolpost.protocol.jsonrpc import Message, Request
+from toolpost.protocol.route import Reject, ToStateless, classify
+from toolpost.transports.exchange import (
+    ASGIReceive,
+    ASGISend,
+    BodyTooLarge,
+    Disconnected,
+    Exchange,
+    HungUp,
+    Scope,
+)
+from toolpost.transports.gate import EVENTS, JSON, MAX_BODY, Gate, Refusal, check_get, check_post
+from toolpost.transports.host import Caller, Host
+from toolpost.transports.http_life import Life
+from toolpost.transports.http_sessions import Limits, Sessions
+from toolpost.transports.http_stateless import serve_alone, serve_stateless
+from toolpost.types.base import Struct
+
+__all__ = ["Endpoint", "Principal", "Settings"]
+
+logger: Final = logging.getLogger("toolpost.http")
+
+Principal: TypeAlias = Callable[[Scope], "str | None"]
+"""Says on whose behalf a request speaks, from its ASGI scope."""
+
+Verb: TypeAlias = Callable[[Exchange], Awaitable[None]]
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """How an endpoint is set up.
+
+    Args:
+        path: where clients of Streamable HTTP come.
+        sse: where clients of HTTP+SSE come; None for none. May be the same as `path`.
+        messages: where these post.
+        health: where others ask whether we live; None for none. Below it, `/ready` tells whether we serve.
+        json_only: never answer with an event stream, except where one is asked for.
+        stateless: serve old clients without sessions.
+        max_body: the largest body, in bytes.
+        limits: of sessions.
+        drain: seconds that running requests get to finish when we stop.
+        principal: says on whose behalf a request speaks; a session belongs to who has opened it.
+    """
+
+    path: str = "/mcp"
+    sse: str | None = "/sse"
+    messages: str = "/messages"
+    health: str | None = None
+    json_only: bool = False
+    stateless: bool = False
+    max_body: int = MAX_BODY
+    limits: Limits = Limits()
+    drain: float = 5.0
+    principal: Principal | None = None
+
+
+class Endpoint:
+    """A server as an ASGI application.
+
+    Args:
+        host: what is served.
+        settings: where, and how.
+        gate: who may come in.
+    """
+
+    def __init__(self, host: Host, settings: Settings, gate: Gate) -> None:
+        self._host = host
+        self.settings = settings
+        self._gate = gate
+        self._paths = self._routes()
+        self._life: Life | None = None
+
+    def _routes(self) -> dict[str, dict[str, Verb]]:
+        """Path → verb → what serves it.
+
+        Raises:
+            ValueError: a path is none, or two are the same that cannot be.
+        """
+        chosen = self.settings
+        paths: dict[str, dict[str, Verb]] = {}
+
+        def add(name: str, path: str, **verbs: Verb) -> None:
+            if not path.startswith("/"):
+                raise ValueError(f"{name} is {path!r}; a path starts with /")
+            served = paths.setdefault(_trimmed(path), {})
+            if served.keys() & verbs:
+                raise ValueError(f"{name} is {path!r}, where something else is served already")
+            served.update(verbs)
+
+        add("path", chosen.path, POST=self._post)
+        if not chosen.stateless and self._host.connection().party.sessions:
+            add("path", chosen.path, GET=self._get, DELETE=self._delete)
+            if chosen.sse is not None:
+                if not self._sse_at_path:
+                    add("sse", chosen.sse, GET=self._sse)
+                add("messages", chosen.messages, POST=self._message)
+        if chosen.health is not None:
+            add("health", chosen.health, GET=self._live)
+            add("health", f"{_trimmed(chosen.health)}/ready", GET=self._ready)
+        return paths
+
+    @property
+    def _sse_at_path(self) -> bool:
+        chosen = self.settings
+        return chosen.sse is not None and _trimmed(chosen.sse) == _trimmed(chosen.path)
+
+    async def __call__(self, scope: Scope, receive: ASGIReceive, send: ASGISend) -> None:
+        """Serve one request, or the life of the application."""
+        if scope["type"] == "lifespan":
+            await self._live_through(receive, send)
+            return
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1003, "reason": "there is no WebSocket here"})
+            return
+        exchange = Exchange(scope, receive, send)
+        try:
+            await self._serve(exchange)
+        except Refusal as refusal:
+            await exchange.json(refusal.status, refusal.body, refusal.headers)
+        except Disconnected:
+            logger.debug("%s %s: the client has gone", exchange.method, exchange.path)
+            await exchange.abandon()
+        except HungUp:
+            await self._give_up(exchange)
+        except Exception:
+            logger.exception("%s %s failed", exchange.method, exchange.path)
+            await self._give_up(
+                exchange, 500, InternalError("Internal error: the request could not be served")
+            )
+
+    async def _give_up(self, exchange: Exchange, status: int = 503, error: RPCError | None = None) -> None:
+        """End a response without what was due."""
+        if exchange.streaming:
+            await exchange.end()
+        else:
+            error = error or InternalError(
+                "The request was given up: the server, or one of its workers, stops."
+            )
+            await exchange.json(status, jsonrpc.encode_failure(None, error))
+
+    async def _serve(self, exchange: Exchange) -> None:
+        verbs = self._paths.get(_trimmed(exchange.path))
+        if verbs is None:
+            here = exchange.root + self.settings.path
+            raise Refusal(404, f"There is nothing at this path; MCP is at {here}.")
+        self._gate.check(exchange)
+        verb = verbs.get(exchange.method)
+        if verb is not None:
+            await verb(exchange)
+            return
+        allowed = self._gate.preflight(exchange)
+        if allowed is not None:
+            await exchange.empty(204, allowed)
+            return
+        raise Refusal(
+            405,
+            f"{exchange.method} is not served here.",
+            [(b"allow", ", ".join(verbs).encode())],
+        )
+
+    # ----------------------------------------------------------------- messages
+
+    async def _post(self, exchange: Exchange) -> None:
+        settings, host = self.settings, self._host
+        check_post(exchange, *((JSON,) if settings.json_only else (JSON, EVENTS)))
+        data = await self._body(exchange)
+        message = _read(data)
+        connection = host.connection()
+        route = classify(exchange.headers, message, connection)
+        if isinstance(route, Reject):
+            await exchange.json(route.status, jsonrpc.encode_failure(route.id, route.error))
+            return
+        async with self._at_work(exchange, new=message is None or isinstance(message, Request)) as life:
+            principal = self._principal(exchange)
+            caller = Caller(exchange, principal, settings.json_only)
+            if isinstance(route, ToStateless):
+                assert message is not None, "a batch was rejected"
+                await serve_stateless(host, connection, message, route, caller)
+            elif settings.stateless or not connection.party.sessions:
+                await serve_alone(host, message, data, route.revision, caller)
+            else:
+                await life.legacy.post(exchange, message, data, route, principal)
+
+    async def _message(self, exchange: Exchange) -> None:
+        check_post(exchange)
+        data = await self._body(exchange)
+        message = _read(data)
+        async with self._at_work(exchange, new=isinstance(message, Request)) as life:
+            await life.legacy.message(exchange, message, data, self._principal(exchange))
+
+    async def _body(self, exchange: Exchange) -> bytes:
+        limit = self.settings.max_body
+        try:
+            return await exchange.body(limit)
+        except BodyTooLarge as large:
+            if large.more:
+                await exchange.discard(2 * limit)
+            raise Refusal(
+                413,
+                f"The body has more than {limit} bytes; the server can allow more: max_body=.",
+                [(b"connection", b"close")],
+            ) from None
+
+    async def _get(self, exchange: Exchange) -> None:
+        if self._sse_at_path and headers.SESSION not in exchange.headers:
+            await self._sse(exchange)
+            return
+        check_get(exchange)
+        self._check_revision(exchange)
+        async with self._listens(exchange) as life:
+            await life.legacy.get(exchange, self._principal(exchange))
+
+    async def _sse(self, exchange: Exchange) -> None:
+        check_get(exchange)
+        async with self._listens(exchange) as life:
+            await life.legacy.sse(exchange, self._principal(exchange))
+
+    async def _delete(self, exchange: Exchange) -> None:
+        self._check_revision(exchange)
+        async with self._at_work(exchange, new=False) as life:
+            await life.legacy.delete(exchange, self._principal(exchange))
+
+    def _check_revision(self, exchange: Exchange) -> None:
+        """Return if a request without a message names no revision, or one that we speak (HTTPL-33)."""
+        named = exchange.headers.get(headers.VERSION)
+        party = self._host.connection().party
+        if named is not None and named.strip(" \t") not in party.supported:
+            raise Refusal(400, party.refusal(named).message)
+
+    def _principal(self, exchange: Exchange) -> str | None:
+        who = self.settings.principal
+        return None if who is None else who(exchange.scope)
+
+    # ----------------------------------------------------------------- health
+
+    async def _live(self, exchange: Exchange) -> None:
+        await exchange.json(200, b'{"status":"alive"}')
+
+    async def _ready(self, exchange: Exchange) -> None:
+        try:
+            await self._alive()
+        except Refusal:
+            await exchange.json(503, b'{"status":"stopping"}')
+        else:
+            await exchange.json(200, b'{"status":"ready"}')
+
+    # ----------------------------------------------------------------- life
+
+    @asynccontextmanager
+    async def _at_work(self, exchange: Exchange, *, new: bool) -> AsyncGenerator[Life]:
+        """Count a request as running; one that is not new belongs to another that is."""
+        life = await self._alive(new=new)
+        task = asyncio.current_task()
+        assert task is not None, "a request is served in a task"
+        life.running[task] = exchange
+        try:
+            yield life
+        finally:
+            del life.running[task]
+
+    @asynccontextmanager
+    async def _listens(self, exchange: Exchange) -> AsyncGenerator[Life]:
+        """Count a stream as open that nobody has to wait for when we stop."""
+        life = await self._alive()
+        life.listening.add(exchange)
+        try:
+            yield life
+        finally:
+            life.listening.discard(exchange)
+
+    async def _alive(self, *, new: bool = True) -> Life:
+        """The life of this endpoint in this loop, which begins with the first request at the latest."""
+        life = self._life
+        if life is None or life.loop is not asyncio.get_running_loop():
+            settings = self.settings
+            sessions = Sessions(
+                self._host.store, self._host.serve, settings.limits, json_only=settings.json_only
+            )
+            life = self._life = Life(self._host, sessions, settings.messages)
+        if life.stopping if new else life.over:
+            raise Refusal(503, "The server stops, and takes no new requests.", [(b"retry-after", b"1")])
+        try:
+            await life.begun()
+        except Exception:
+            if self._life is life:
+                self._life = None  # the next request tries again
+            raise
+        return life
+
+    async def _live_through(self, receive: ASGIReceive, send: ASGISend) -> None:
+        """The lifespan protocol of ASGI."""
+        while True:
+            event = await receive()
+            if event["type"] == "lifespan.startup":
+                try:
+                    await self.start()
+                except Exception as error:
+                    logger.exception("the server could not be started")
+                    await send({"type": "lifespan.startup.failed", "message": str(error)})
+                    return
+                await send({"type": "lifespan.startup.complete"})
+            else:
+                try:
+                    await self.stop()
+                except Exception as error:
+                    logger.exception("the server could not be stopped in order")
+                    await send({"type": "lifespan.shutdown.failed", "message": str(error)})
+                    return
+                await send({"type": "lifespan.shutdown.complete"})
+                return
+
+    async def start(self) -> None:
+        """Get ready to serve; the first request does it otherwise."""
+        if self._life is not None and self._life.stopping:
+            self._life = None
+        await self._alive()
+
+    async def stop(self) -> None:
+        """Take no new requests, end streams, let running requests finish for a while, then give them up."""
+        life = self._life
+        if life is not None and life.loop is asyncio.get_running_loop():
+            self._host.end_listens()
+            await life.end(self.settings.drain)
+
+    @asynccontextmanager
+    async def lifespan(self, _app: object = None) -> AsyncGenerator[None]:
+        """The life of the endpoint, for a framework that mounts it: `Starlette(lifespan=app.lifespan)`."""
+        await self.start()
+        try:
+            yield
+        finally:
+            await self.stop()
+
+
+def _trimmed(path: str) -> str:
+    return path.rstrip("/") or "/"
+
+
+def _read(data: bytes) -> Message | None:
+    """The message in a body; None for a batch.
+
+    Raises:
+        _Unreadable: it is none.
+    """
+    if jsonrpc.is_batch(data):
+        return None
+    try:
+        return jsonrpc.decode(data)
+    except RemoteProtocolError as error:
+        raise _Unreadable(error) from error
+
+
+class _Unreadable(Refusal):
+    """A body that is no message; the answer has the id, if there was one."""
+
+    def __init__(self, error: RemoteProtocolError) -> None:
+        super().__init__(400, error.message)
+        self._error = error
+
+    @property
+    def body(self) -> bytes:
+        """The answer that it deserves."""
+        error = self._error
+        return jsonrpc.encode_failure(
+            None if error.reply else error.id, error.answer or InvalidRequest(error.message)
+        )

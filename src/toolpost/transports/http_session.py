@@ -1,0 +1,316 @@
+"""A session over HTTP, seen from the conversation: what was posted comes in, what is said goes to a stream.
+
+Each POST that brings requests has a stream of its own, and what belongs to no request goes to the general
+one, which a client reads with GET. A stream is a log in the store, so that whoever reads it can come back to
+it, on any worker. Knows neither HTTP nor servers.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Final
+
+from toolpost.errors import ChannelClosed, InvalidRequest, LocalProtocolError
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.jsonrpc import Reader
+from toolpost.stores.promise import Store
+from toolpost.types.base import UNSET, Raw, RequestId, Struct, Unset
+
+__all__ = [
+    "GENERAL",
+    "INTERRUPTED",
+    "KEPT",
+    "LAST",
+    "OVER",
+    "Lease",
+    "Outline",
+    "Post",
+    "Session",
+    "key_of",
+    "lease_of",
+    "log_of",
+    "outline",
+    "reader_of",
+]
+
+logger: Final = logging.getLogger("toolpost.http")
+
+GENERAL: Final = "0"
+"""The stream of what belongs to no request."""
+
+KEPT: Final = 300.0
+"""Seconds for which a stream can be resumed after its last event."""
+
+INTERRUPTED: Final = b""
+"""In a log: who reads the stream is to come back later."""
+
+OVER: Final = b"-"
+"""In a log: nothing more will come on this stream, not even an answer."""
+
+LAST: Final = b"."
+"""In a log, in front of a message: nothing comes behind it. An entry that says so could push it out."""
+
+UNREAD: Final = 1024 * 1024
+"""Bytes that may wait on the one stream of HTTP+SSE: less than a log holds, for answers are among them."""
+
+WAITING: Final = 1024
+"""Posts that may wait for a conversation; it takes them at once, unless its client does not listen."""
+
+WAITING_SIZE: Final = 16 * 1024 * 1024
+"""The same in bytes: a few of the largest."""
+
+ANSWERED: Final = 64
+"""How many streams with their answers are dropped when a session ends; older ones go by themselves."""
+
+
+class Outline(Struct):
+    """As much of a message of ours as tells what kind it is."""
+
+    id: RequestId | Unset | None = UNSET
+    method: str | Unset = UNSET
+    error: Raw | Unset = UNSET
+
+    @property
+    def answers(self) -> bool:
+        """Whether it is an answer."""
+        return self.method is UNSET
+
+    @property
+    def asks(self) -> bool:
+        """Whether it is a request, which wants an answer."""
+        return self.method is not UNSET and self.id is not UNSET
+
+
+outline: Final = Reader(Outline)
+
+
+class Lease(Struct):
+    """Who reads a general stream, if anybody does, and the last event that was handed out."""
+
+    holder: str
+    last: str | None = None
+
+
+lease_of: Final = Reader(Lease)
+
+
+class Post(Struct):
+    """What a client has posted.
+
+    Args:
+        data: a message, or a batch.
+        stream: where it is answered.
+        ids: those of the requests in it.
+        headers: what it came with.
+        ready: whether it completes the handshake.
+    """
+
+    data: Raw
+    stream: str
+    ids: tuple[RequestId, ...]
+    headers: Mapping[str, str]
+    ready: bool = False
+
+
+def key_of(session_id: str) -> str:
+    """The key of a session's record."""
+    return f"session/{session_id}"
+
+
+def reader_of(session_id: str) -> str:
+    """The key of the record that somebody reads a session's general stream, and how far."""
+    return f"reader/{session_id}"
+
+
+def log_of(session_id: str, stream: str) -> str:
+    """The log of one stream of a session."""
+    return f"session/{session_id}/stream/{stream}"
+
+
+class Session:
+    """The conversation's end of a session: a channel.
+
+    Args:
+        session_id: its name, known to the client.
+        store: where its streams are kept.
+        single: whether all that it says goes to the general stream (HTTP+SSE).
+        json_only: whether only the answer itself reaches the client of a request.
+    """
+
+    def __init__(
+        self, session_id: str, store: Store, *, single: bool = False, json_only: bool = False
+    ) -> None:
+        self.id = session_id
+        self.opened = self.used = time.monotonic()
+        self.ready = False
+        self._store = store
+        self._single = single
+        self._json_only = json_only
+        self._posts: deque[Post] = deque()
+        self._news = asyncio.Event()
+        self._ended = ""
+        self._turn = asyncio.Lock()
+        self._unread = self._waiting = 0
+        self._room = asyncio.Event()
+        self._answered: deque[str] = deque(maxlen=ANSWERED)
+        self._streams: dict[RequestId, str] = {}
+        self._headers: dict[RequestId, Mapping[str, str]] = {}
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request waits for its answer."""
+        return bool(self._headers)
+
+    def deliver(self, post: Post) -> None:
+        """Take what was posted."""
+        self.used = time.monotonic()
+        self.ready = self.ready or post.ready
+        self._posts.append(post)
+        self._waiting += memoryview(post.data).nbytes
+        self._news.set()
+        if len(self._posts) > WAITING or self._waiting > WAITING_SIZE:
+            self.end("its client says more than it hears")
+
+    def end(self, why: str) -> None:
+        """Let the conversation end, behind what was posted before."""
+        self._ended = self._ended or why
+        self._news.set()
+        self._room.set()
+
+    # ----------------------------------------------------------------- the channel
+
+    async def receive(self) -> bytes:
+        """The next message that was posted, or the next batch."""
+        while True:
+            while not self._posts:
+                if self._ended:
+                    raise ChannelClosed(self._ended)
+                self._news.clear()
+                await self._news.wait()
+            post = self._posts.popleft()
+            self._waiting -= memoryview(post.data).nbytes
+            if await self._admit(post):
+                return bytes(post.data)
+
+    async def _admit(self, post: Post) -> bool:
+        """Whether the requests in a post have ids of their own; remember where each is answered."""
+        stream = GENERAL if self._single else post.stream
+        taken = next((each for each in post.ids if each in self._headers), None)
+        if taken is not None:
+            shown = jsonrpc.shorten(repr(taken))
+            error = InvalidRequest(f"Invalid request: id {shown} is in use by another request")
+            for request_id in post.ids:
+                await self._append(stream, jsonrpc.encode_failure(request_id, error))
+            if not self._single:
+                self._answered.append(stream)
+                await self._append(stream, OVER)
+            return False
+        for request_id in post.ids:
+            self._headers[request_id] = post.headers
+            self._streams[request_id] = stream
+        return True
+
+    def headers_of(self, request_id: RequestId) -> Mapping[str, str]:
+        """The headers that a request came with, as long as it waits for its answer."""
+        return self._headers.get(request_id, {})
+
+    async def send(self, data: bytes, related: RequestId | None = None) -> None:
+        """Say something on the stream of the request that it belongs to.
+
+        Raises:
+            LocalProtocolError: it is a question, and nobody could hear it.
+        """
+        if self._ended:
+            raise ChannelClosed(self._ended)
+        said = outline(data)
+        stream = GENERAL if related is None else self._streams.get(related)
+        if stream is None:
+            if said.method != "notifications/cancelled":
+                return  # nobody waits for it any more (HTTPL-14)
+            stream = GENERAL  # a question outlives the request that it was asked for, until the client hears
+        if said.asks:
+            await self._check_heard(stream)
+        elif self._json_only and related is not None and not said.answers and not self._single:
+            logger.debug("not sent, because only answers are: %s", said.method)
+            return
+        if said.answers and related is not None and self._retire(related):
+            await self._append(stream, LAST + data)
+            return
+        async with self._turn:  # who speaks fast lets others read: a log does not hold everything
+            if self._single:
+                await self._wait_for_room(len(data))
+            await self._append(stream, data)
+            await asyncio.sleep(0)
+
+    async def _wait_for_room(self, size: int) -> None:
+        while self._unread > UNREAD and not self._ended:
+            self._room.clear()
+            await self._room.wait()
+        if self._ended:
+            raise ChannelClosed(self._ended)
+        self._unread += size
+
+    def taken(self, size: int) -> None:
+        """The client of HTTP+SSE has taken so many bytes."""
+        self._unread -= size
+        self._room.set()
+
+    async def _check_heard(self, stream: str) -> None:
+        """Return if a question can reach the client."""
+        if stream != GENERAL and self._json_only:
+            raise LocalProtocolError(
+                "the client cannot be asked: the server answers with plain JSON",
+                hint="serve with json_only=False",
+            )
+        if stream == GENERAL and not self._single and not await self.heard():
+            raise LocalProtocolError(
+                "the client cannot be asked: it does not listen, and no request of its own is being served",
+                hint="ask while you serve a request, through its own context",
+            )
+
+    async def heard(self) -> bool:
+        """Whether somebody reads the general stream."""
+        found = await self._store.records.get(reader_of(self.id))
+        return found is not None and lease_of(found).holder != ""
+
+    async def drop(self, request_id: RequestId) -> None:
+        """Nothing more will come for a request: nobody wants it any more."""
+        stream = self._streams.get(request_id)
+        if stream is not None and self._retire(request_id):
+            await self._append(stream, OVER)
+
+    def _retire(self, request_id: RequestId) -> bool:
+        """Whether the stream of a request is over with it."""
+        stream = self._streams.pop(request_id)
+        del self._headers[request_id]
+        if stream == GENERAL or stream in self._streams.values():
+            return False
+        self._answered.append(stream)
+        return True
+
+    async def interrupt(self, request_id: RequestId) -> None:
+        """Let the client of a request come back for the rest of its stream, instead of holding it open."""
+        stream = self._streams.get(request_id)
+        if stream is not None and stream != GENERAL and not self._json_only:
+            await self._append(stream, INTERRUPTED)
+
+    async def close(self) -> None:
+        """Forget the session and its streams."""
+        self.end("the session has ended")
+        await self._store.records.delete(key_of(self.id))
+        await self._store.records.delete(reader_of(self.id))
+        posted = (post.stream for post in self._posts if post.stream)
+        for stream in {GENERAL, *self._answered, *self._streams.values(), *posted}:
+            await self._store.logs.drop(log_of(self.id, stream))
+
+    # ----------------------------------------------------------------- its streams
+
+    async def keep(self) -> None:
+        """Keep the streams of requests that are still being served."""
+        for stream in set(self._streams.values()):
+            await self._store.logs.touch(log_of(self.id, stream), KEPT)
+
+    async def _append(self, stream: str, data: bytes) -> None:
+        await self._store.logs.append(log_of(self.id, stream), data, KEPT)

@@ -1,0 +1,269 @@
+"""The sessions of an endpoint, as one worker sees them: opened, found again, ended in time.
+
+That a session exists, whose it is and which worker holds its conversation stands in the store; a post that
+reaches another worker is handed on through a topic. Owns the conversations that this worker holds, and the
+tasks that end those nobody uses. Knows neither HTTP nor servers.
+"""
+
+import asyncio
+import hmac
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.jsonrpc import Reader
+from toolpost.stores.promise import Store, TopicGap
+from toolpost.transports.http_session import KEPT, OVER, Post, Session, key_of, log_of
+from toolpost.types.base import Struct
+
+__all__ = ["Limits", "Record", "Sessions"]
+
+logger: Final = logging.getLogger("toolpost.http")
+
+SWEEP: Final = 5.0
+"""Seconds between two looks at the sessions that this worker holds: how late a time-out may come."""
+
+ALIVE: Final = 30.0
+"""Seconds for which a worker counts as alive without a sign of it: several times `SWEEP`."""
+
+
+class Limits(Struct, frozen=True):
+    """How long sessions live, and how many of them.
+
+    Args:
+        handshake: seconds that a client has to complete the handshake.
+        idle: seconds after which a session that nobody uses ends.
+        most: sessions that one worker holds; the one that was idle for longest makes room for another.
+    """
+
+    handshake: float = 30.0
+    idle: float = 1800.0
+    most: int = 10_000
+
+
+class Record(Struct, frozen=True):
+    """What every worker knows of a session: who holds it, whose it is, how it is reached, what is spoken."""
+
+    worker: str
+    principal: str = ""
+    single: bool = False
+    revision: str = ""
+
+
+class _Mail(Struct):
+    """What one worker tells another about a session: something was posted, or it is to end."""
+
+    session: str
+    post: Post | None = None
+
+
+_RECORD: Final = Reader(Record)
+_MAIL: Final = Reader(_Mail)
+
+Serve = Callable[[Session, str | None], Awaitable[None]]
+"""Holds the conversation of a session, on behalf of a principal."""
+
+
+class Sessions:
+    """The sessions of an endpoint.
+
+    Args:
+        store: where they live.
+        serve: holds the conversation of a session.
+        limits: how long they live, and how many there may be.
+        json_only: whether requests are answered with plain JSON only.
+    """
+
+    def __init__(self, store: Store, serve: Serve, limits: Limits, *, json_only: bool = False) -> None:
+        self.store = store
+        self._serve = serve
+        self._limits = limits
+        self._json_only = json_only
+        self._worker = secrets.token_urlsafe(12)
+        self._held: dict[str, tuple[Session, asyncio.Task[None]]] = {}
+        self._care: asyncio.Task[None] | None = None
+        self._heard = asyncio.Event()
+
+    # ----------------------------------------------------------------- opening and finding
+
+    async def open(self, principal: str | None, *, single: bool = False) -> tuple[str, Record]:
+        """A new session, whose conversation has begun (HTTPL-22, HTTPL-23).
+
+        Args:
+            principal: on whose behalf its client speaks; nobody else may use it.
+            single: whether all that it says goes to one stream.
+        """
+        while len(self._held) >= self._limits.most:
+            await self._evict()
+        session_id = secrets.token_urlsafe(24)
+        record = Record(self._worker, principal or "", single)
+        session = Session(session_id, self.store, single=single, json_only=self._json_only)
+        loop = asyncio.get_running_loop()
+        self._held[session_id] = (session, loop.create_task(self._hold(session, principal)))
+        if self._care is None:
+            self._heard = asyncio.Event()
+            self._care = loop.create_task(self._look_after(self._heard))
+        await self._heard.wait()
+        await self.note(session_id, record)
+        return session_id, record
+
+    def held(self, session_id: str) -> Session | None:
+        """A session, if this worker holds it."""
+        held = self._held.get(session_id)
+        return held and held[0]
+
+    async def note(self, session_id: str, record: Record) -> None:
+        """Let every worker know this of a session, which is in use."""
+        await self.store.records.put(key_of(session_id), jsonrpc.encode(record), self._limits.idle)
+
+    async def find(self, session_id: str, principal: str | None, *, single: bool = False) -> Record | None:
+        """What is known of a session, which is in use.
+
+        None if there is none, or it is somebody else's, or it is reached in another way.
+        """
+        key = key_of(session_id)
+        found = await self.store.records.get(key)
+        if found is None:
+            return None
+        record = _RECORD(found)
+        ours = hmac.compare_digest(record.principal.encode(), (principal or "").encode())
+        if not ours or record.single is not single:
+            return None
+        return record if await self.store.records.touch(key, self._limits.idle) else None
+
+    async def agree(self, session_id: str, record: Record, revision: str) -> None:
+        """Let every worker know which revision is spoken in a session."""
+        await self.note(session_id, replace(record, revision=revision))
+
+    async def touch(self, session_id: str) -> bool:
+        """Whether a session is still there; it is in use."""
+        return await self.store.records.touch(key_of(session_id), self._limits.idle)
+
+    # ----------------------------------------------------------------- posting and ending
+
+    async def post(self, session_id: str, record: Record, post: Post) -> bool:
+        """Whether what was posted could be handed to whoever holds the conversation."""
+        held = self._held.get(session_id)
+        if held is not None:
+            held[0].deliver(post)
+            return True
+        if record.worker != self._worker and await self.served(record):
+            await self._mail(record, _Mail(session_id, post))
+            return True
+        await self.store.records.delete(key_of(session_id))  # whoever held it has died
+        return False
+
+    async def served(self, record: Record) -> bool:
+        """Whether the worker that holds a session lives."""
+        return record.worker == self._worker or await self.store.records.get(_sign(record.worker)) is not None
+
+    async def end(self, session_id: str, record: Record, why: str) -> None:
+        """End a session: from now on it is not found any more."""
+        await self.store.records.delete(key_of(session_id))
+        if record.worker != self._worker:
+            await self._mail(record, _Mail(session_id))
+        elif session_id in self._held:
+            self._held[session_id][0].end(why)
+
+    async def _mail(self, record: Record, mail: _Mail) -> None:
+        await self.store.topics.publish(f"worker/{record.worker}", jsonrpc.encode(mail))
+
+    async def close(self) -> None:
+        """End all sessions that this worker holds, and wait for their conversations."""
+        held = tuple(self._held.values())
+        for session, _ in held:
+            session.end("the server stops")
+        if held:
+            await asyncio.wait([task for _, task in held])
+        if self._heard.is_set():
+            await self.store.records.delete(_sign(self._worker))
+
+    # ----------------------------------------------------------------- holding
+
+    async def _hold(self, session: Session, principal: str | None) -> None:
+        try:
+            await self._serve(session, principal)
+        except Exception:
+            logger.exception("session %s… failed", session.id[:8])
+        finally:
+            del self._held[session.id]
+            if not self._held and self._care is not None:
+                self._care.cancel()
+                self._care = None
+            await session.close()
+
+    async def _evict(self) -> None:
+        """End the session that was idle for longest; one that waits for an answer only if all do."""
+        session, task = min(self._held.values(), key=lambda held: (held[0].busy, held[0].used))
+        logger.info("session %s… ends: there are more than %d", session.id[:8], self._limits.most)
+        session.end("other sessions need the room")
+        await asyncio.wait([task])
+
+    async def _look_after(self, heard: asyncio.Event) -> None:
+        """Hear what other workers hand on, and end the sessions that nobody uses."""
+        sweeping = asyncio.get_running_loop().create_task(self._sweep())
+        try:
+            while True:
+                try:
+                    await self._hear(heard)
+                except TopicGap:
+                    logger.warning("other workers hand on more than this one can take; some of it is lost")
+                except Exception:
+                    logger.exception("what other workers hand on cannot be heard; trying again")
+                    heard.set()  # sessions that are used on this worker only need no other
+                    await asyncio.sleep(SWEEP)
+        finally:
+            heard.set()
+            sweeping.cancel()
+
+    async def _hear(self, heard: asyncio.Event) -> None:
+        async with self.store.topics.subscribe(f"worker/{self._worker}") as mails:
+            await self.store.records.put(_sign(self._worker), b"", ALIVE)
+            heard.set()
+            async for mail in mails:
+                await self._take(_MAIL(mail))
+
+    async def _take(self, mail: _Mail) -> None:
+        held, post = self._held.get(mail.session), mail.post
+        if held is None:
+            if post is not None and post.stream:  # whoever waits there learns that the session is gone
+                await self.store.logs.append(log_of(mail.session, post.stream), OVER, KEPT)
+        elif post is None:
+            held[0].end("its client has ended it")
+        else:
+            held[0].deliver(post)
+
+    async def _sweep(self) -> None:
+        limits = self._limits
+        while True:
+            await asyncio.sleep(min(SWEEP, limits.idle / 2, limits.handshake / 2))
+            try:
+                await self.store.records.put(_sign(self._worker), b"", ALIVE)
+                for session, _ in tuple(self._held.values()):
+                    await self._look_at(session)
+            except Exception:
+                logger.exception("the sessions could not be looked at; trying again")
+
+    async def _look_at(self, session: Session) -> None:
+        """Keep a session that is in use; end one that is not."""
+        limits, now = self._limits, time.monotonic()
+        if not session.ready and now - session.opened > limits.handshake:
+            session.end(f"the handshake was not completed within {limits.handshake:g} s")
+        elif session.busy or await session.heard():
+            await session.keep()
+            await self.touch(session.id)
+        elif now - session.used > limits.idle and await self._gone(session):
+            session.end(f"nobody used it for {limits.idle:g} s")
+
+    async def _gone(self, session: Session) -> bool:
+        return await self.store.records.get(key_of(session.id)) is None
+
+
+def _sign(worker: str) -> str:
+    """The key of a worker's sign of life."""
+    return f"worker/{worker}"

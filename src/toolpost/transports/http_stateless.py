@@ -1,0 +1,118 @@
+"""POSTs that need no session: those of the stateless era, and those of old clients where sessions are off.
+
+Each is served in the task of its own HTTP request, and a client that leaves cancels it (HTTPM-10). Knows a
+server only by the `Host` promise.
+"""
+
+from toolpost.errors import HeaderMismatch, InvalidRequest, RemoteProtocolError, RPCError
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.eras import Peer
+from toolpost.protocol.events import Incoming, NoticeReceived, Refused
+from toolpost.protocol.jsonrpc import Message, Notice, Request
+from toolpost.protocol.revisions import Revision
+from toolpost.protocol.route import ToStateless, status, verify
+from toolpost.transports.gate import Refusal
+from toolpost.transports.host import Caller, Host, Outcome
+
+__all__ = ["serve_alone", "serve_stateless"]
+
+
+async def serve_stateless(
+    host: Host, connection: Connection, message: Message, route: ToStateless, caller: Caller
+) -> None:
+    """Answer a message of the stateless era."""
+    exchange = caller.exchange
+    if isinstance(message, Notice):
+        await _heard(host, connection, message, caller)
+        await exchange.empty(202)
+        return
+    event = connection.take(message, meta=route.meta, peer=route.peer)
+    if isinstance(event, Refused):
+        await exchange.json(_status(event), event.data or b"")
+        return
+    assert isinstance(event, Incoming), "a request is taken or refused"
+    try:
+        annotated = host.annotated(event.params.name) if event.row.name == "tools/call" else None
+        verify(exchange.headers, event, annotated)
+    except HeaderMismatch as error:
+        await exchange.json(status(error.code), jsonrpc.encode_failure(event.id, error))
+        return
+    outcome = await _outcome(host, connection, event, caller)
+    if exchange.streaming:
+        await exchange.event(outcome.data)
+        await exchange.end()
+    else:
+        await exchange.json(status(outcome.code), outcome.data)
+
+
+async def _outcome(host: Host, connection: Connection, incoming: Incoming, caller: Caller) -> Outcome:
+    try:
+        work = host.answer(connection, incoming, caller)
+        return await caller.exchange.attend(work, unwanted=connection.close)
+    except BaseException:
+        connection.close()  # a function in a thread learns that nobody waits for it
+        raise
+
+
+async def _heard(host: Host, connection: Connection, notice: Notice, caller: Caller) -> None:
+    event = connection.take(notice)
+    if isinstance(event, NoticeReceived):
+        await host.hear(connection, event, caller)
+
+
+def _status(event: Refused) -> int:
+    return status(event.error.code) if isinstance(event.error, RPCError) else 400
+
+
+# --------------------------------------------------------------------- old clients, without sessions
+
+
+async def serve_alone(
+    host: Host, message: Message | None, data: bytes, revision: Revision, caller: Caller
+) -> None:
+    """Answer a message of the session era, or a batch, as if it were the only one of its client.
+
+    Raises:
+        Refusal: it is a batch that cannot be read.
+    """
+    exchange = caller.exchange
+    if message is not None:
+        answers = await _alone(host, message, revision, caller)
+    else:
+        answers: list[bytes] = []
+        for item in _items(data):
+            answers += await _alone(host, item, revision, caller)
+    if exchange.streaming:
+        for answer in answers:
+            await exchange.event(answer)
+        await exchange.end()
+    elif not answers:
+        await exchange.empty(202)
+    else:
+        await exchange.json(200, answers[0] if message is not None else jsonrpc.encode_batch(answers))
+
+
+def _items(data: bytes) -> list[Message | RemoteProtocolError]:
+    try:
+        return jsonrpc.decode_batch(data)
+    except RemoteProtocolError as error:
+        raise Refusal(400, error.message) from error
+
+
+async def _alone(
+    host: Host, message: Message | RemoteProtocolError, revision: Revision, caller: Caller
+) -> list[bytes]:
+    """The answer to one message, if it wants any."""
+    if isinstance(message, RemoteProtocolError):
+        answer = message.answer or InvalidRequest(message.message)
+        return [jsonrpc.encode_failure(message.id, answer)]
+    opening = isinstance(message, Request) and message.method == "initialize"
+    connection = host.connection(None if opening else Peer(revision))
+    if isinstance(message, Notice):
+        await _heard(host, connection, message, caller)
+        return []
+    event = connection.take(message)
+    if isinstance(event, Incoming):
+        return [(await _outcome(host, connection, event, caller)).data]
+    return [event.data] if isinstance(event, Refused) and event.data else []

@@ -1,0 +1,164 @@
+"""The channel to a server over HTTP+SSE, the way of the first revision.
+
+One stream brings everything that the server says, first of all where to post; its end is the end of the
+channel. Owns that stream. Knows nothing of sessions or revisions: there is only one here.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from toolpost.errors import ChannelClosed, ConnectFailed, RemoteProtocolError, TransportError
+from toolpost.protocol.sse import Decoder, Event
+from toolpost.transports.address import Http, resolve
+from toolpost.transports.courier import EVENTS, JSON, Courier, accepted, stream_of
+from toolpost.transports.trail import Basin
+
+__all__ = ["SseChannel", "open_sse"]
+
+ENDPOINT_WAIT: Final = 30.0
+"""Seconds for the server to say where to post: it should be the first thing that it says."""
+
+MAX_ENDPOINT: Final = 4096
+"""The longest address to post to: no server takes longer ones."""
+
+CLOSE_PATIENCE: Final = 2.0
+"""Seconds for the stream to be closed."""
+
+_CLOSED: Final = "the channel was closed"
+_POSTED: Final = {"content-type": JSON}
+
+logger: Final = logging.getLogger("toolpost.http")
+
+
+class SseChannel:
+    """The channel to a server over HTTP+SSE. `open_sse` makes it; it begins to read at once.
+
+    Args:
+        http: where the stream of the server is.
+    """
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+        self._courier = Courier(http)
+        self._box = Basin(http.label)
+        loop = asyncio.get_running_loop()
+        self._endpoint: asyncio.Future[str] = loop.create_future()
+        self._closing: asyncio.Future[None] | None = None
+        self._reader = loop.create_task(self._read())
+
+    async def opened(self) -> None:
+        """Wait until the server has said where to post (SSE-2).
+
+        Raises:
+            ConnectFailed: it does not, or it names a place at another server.
+        """
+        try:
+            async with asyncio.timeout(ENDPOINT_WAIT):
+                await asyncio.shield(self._endpoint)
+        except TimeoutError:
+            raise ConnectFailed(
+                "the server does not say where to post",
+                hint="it may not speak HTTP+SSE",
+                peer=self._http.label,
+            ) from None
+        except TransportError as error:
+            raise ConnectFailed(
+                f"no HTTP+SSE: {error.message}", hint=error.hint, peer=self._http.label
+            ) from error
+
+    async def receive(self) -> bytes:
+        """The next message of the server. Cancelling it loses no message.
+
+        Raises:
+            ChannelClosed: the stream has ended, or the channel was closed.
+            LocalProtocolError: another task is receiving already.
+        """
+        return await self._box.receive()
+
+    async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
+        """Post one message (SSE-3); its answer comes on the stream.
+
+        Raises:
+            ChannelClosed: the stream has ended, or the channel was closed.
+            RequestFailed: it was not accepted.
+        """
+        if self._box.reason is not None:
+            raise ChannelClosed(self._box.reason, sent=False, peer=self._http.label)
+        endpoint = await asyncio.shield(self._endpoint)
+        async with self._courier.send("POST", _POSTED, data, url=endpoint) as response:
+            await accepted(response)
+
+    async def close(self) -> None:
+        """Close the stream, which ends the session of the server. Closing twice is fine."""
+        if self._closing is not None:
+            await asyncio.wait({self._closing})
+            return
+        self._closing = asyncio.get_running_loop().create_future()
+        self._box.shut(_CLOSED)
+        self._give_up(ChannelClosed(_CLOSED, sent=False, peer=self._http.label))
+        self._reader.cancel()
+        try:
+            await asyncio.wait({self._reader}, timeout=CLOSE_PATIENCE)
+        finally:
+            try:
+                await self._courier.close()
+            finally:
+                self._closing.set_result(None)
+
+    # ----------------------------------------------------------------- the stream
+
+    async def _read(self) -> None:
+        reason = "the server ended the stream"
+        try:
+            async with self._courier.send("GET", {"accept": EVENTS}) as response:
+                decoder = Decoder(self._http.max_answer)
+                async for chunk in await stream_of(response):
+                    for event in decoder.feed(chunk):
+                        await self._take(event)
+                decoder.feed(b"")  # the last chunk may have been too much for it
+        except (TransportError, RemoteProtocolError) as error:
+            reason = error.message
+            if isinstance(error, TransportError):
+                self._give_up(error)
+        except Exception as error:
+            logger.exception("%s: the stream failed", self._http.label)
+            reason = f"the stream failed: {type(error).__name__}"
+        self._give_up(ChannelClosed(reason, sent=False, peer=self._http.label))
+        self._box.end(reason)
+
+    async def _take(self, event: Event) -> None:
+        if event.event == "message":
+            await self._box.take(event.data)
+        elif event.event == "endpoint" and not self._endpoint.done():
+            place = event.data[: MAX_ENDPOINT + 1].decode("utf-8", "replace").strip()
+            if len(place) > MAX_ENDPOINT:
+                raise ConnectFailed("the server names a place to post to that is too long")
+            try:
+                self._endpoint.set_result(resolve(self._http.url, place))
+            except ConnectFailed as error:
+                raise ConnectFailed(f"the server names a place to post to, but {error.message}") from None
+
+    def _give_up(self, error: TransportError) -> None:
+        """Let whoever waits for the place to post to know that there will be none."""
+        if not self._endpoint.done():
+            self._endpoint.set_exception(error)
+            self._endpoint.exception()  # maybe nobody waits, which is fine
+
+
+async def open_sse(http: Http) -> SseChannel:
+    """The channel to a server over HTTP+SSE, when the server has said where to post.
+
+    Args:
+        http: where the stream of the server is.
+
+    Raises:
+        ConnectFailed: it cannot be reached, or does not speak HTTP+SSE.
+    """
+    channel = SseChannel(http)
+    try:
+        await channel.opened()
+    except BaseException:
+        await channel.close()
+        raise
+    return channel

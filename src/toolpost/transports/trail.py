@@ -1,0 +1,172 @@
+"""One stream of events over several connections: where it stands, and when to come back to it.
+
+Owns the last event id, the server's wish how long to wait, and the patience with a server that does not come
+back. Knows nothing of requests or sessions: whoever has a connection lets the trail follow it.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Final
+
+from toolpost.errors import RemoteProtocolError, RequestFailed
+from toolpost.protocol import headers
+from toolpost.protocol.sse import Decoder
+from toolpost.transports.courier import EVENTS, Courier, stream_of
+from toolpost.transports.mailbox import Mailbox, Turnstile
+
+__all__ = ["Basin", "Trail"]
+
+RETRY: Final = 1.0
+"""Seconds before coming back where the server names none."""
+
+MAX_RETRY: Final = 30.0
+"""Seconds to which the wait grows while the server does not come back."""
+
+LONGEST: Final = 3600.0
+"""Seconds that are waited at most, whatever the server names: longer than any caller waits."""
+
+LEAST: Final = 0.01
+"""Seconds from which the wait grows for a server that wants none."""
+
+JITTER: Final = 0.2
+"""How much is added by chance, so that not all clients of a server that was down come back at once."""
+
+MAX_TRIES: Final = 6
+"""How often to come back in vain: about a minute, if the server names no time."""
+
+DRAIN: Final = 2.0
+"""Seconds that a server has to end a stream which has brought what it was for. Its connection can be used
+again then; otherwise it is closed."""
+
+MAX_ID: Final = 4096
+"""The longest event id that is sent back: half of what common servers take for all headers."""
+
+BACKLOG: Final = 1024
+"""How many messages may wait to be read before streams are left alone."""
+
+logger: Final = logging.getLogger("toolpost.http")
+
+
+class Basin(Mailbox):
+    """A mailbox into which streams may flow only as fast as somebody reads."""
+
+    __slots__ = ("_turnstile",)
+
+    def __init__(self, peer: str | None = None) -> None:
+        super().__init__(peer)
+        self._turnstile = Turnstile(lambda: len(self.arrived) < BACKLOG)
+
+    async def take(self, message: bytes) -> None:
+        """Add one message, when there is room."""
+        waiting = self._turnstile.queue
+        if waiting or len(self.arrived) >= BACKLOG:
+            self.relief = self._turnstile.admit
+            await self._turnstile.wait()
+        self.put(message)
+        if waiting:
+            self._turnstile.admit()
+        elif self.relief is not None:
+            self.relief = None
+
+
+class Trail:
+    """Follows one stream of events.
+
+    Args:
+        take: gets the data of each message.
+        limit: the largest event to accept, in bytes.
+
+    Attributes:
+        over: whether the stream has brought what it was for. `take` sets it.
+        opened: whether there ever was a connection.
+        last: the id of the last event; empty if there is none that can be sent back.
+    """
+
+    __slots__ = ("_limit", "_retry", "_take", "_tries", "last", "opened", "over")
+
+    def __init__(self, take: Callable[[bytes], Awaitable[None]], limit: int) -> None:
+        self.over = False
+        self.opened = False
+        self.last = ""
+        self._take = take
+        self._limit = limit
+        self._retry: float | None = None
+        self._tries = 0
+
+    @property
+    def lost(self) -> bool:
+        """Whether the server did not come back often enough."""
+        return self._tries >= MAX_TRIES
+
+    async def reopen(self, courier: Courier, fields: Mapping[str, str]) -> None:
+        """Open the stream, or get the rest of it, and hand out what it brings until it ends (HTTPL-11).
+
+        Args:
+            courier: carries the request.
+            fields: the headers of the session.
+
+        Raises:
+            RequestFailed: it was cut off; or, with a status, the server offers no such stream.
+        """
+        again = {headers.LAST_EVENT: self.last} if self.last else {}
+        async with courier.send("GET", {**fields, "accept": EVENTS, **again}) as response:
+            await self.follow(await stream_of(response))
+
+    async def stay(self, courier: Courier, fields: Mapping[str, str]) -> RequestFailed:
+        """Keep the stream open for good; the refusal, if the server does not want that."""
+        while True:
+            try:
+                await self.reopen(courier, fields)
+            except RequestFailed as error:
+                logger.debug("no stream: %s", error)
+                if error.status is not None and error.status < 500:
+                    return error
+            await self.pause()
+
+    async def follow(self, chunks: AsyncIterator[bytes]) -> None:
+        """Hand out what a connection brings, until it ends.
+
+        Raises:
+            RequestFailed: it was cut off, or brought an event over the limit.
+        """
+        self.opened = True
+        decoder = Decoder(self._limit)
+        try:
+            async with asyncio.timeout(None) as patience:
+                async for chunk in chunks:
+                    self._tries = 0
+                    for event in decoder.feed(chunk):
+                        # A priming event has no data. Types that we do not know are for others.
+                        if event.data and event.event == "message":
+                            await self._take(event.data)
+                    self._note(decoder)
+                    if self.over and patience.when() is None:
+                        patience.reschedule(asyncio.get_running_loop().time() + DRAIN)
+                decoder.feed(b"")  # the last chunk may have been too much for it
+        except RemoteProtocolError as error:
+            self.last = ""  # it would only be sent again
+            logger.warning("an event was dropped: %s", error.message)
+            raise RequestFailed(error.message) from error
+        except TimeoutError:
+            logger.debug("the server leaves a stream open that has brought its answer")
+        except RequestFailed:
+            if not self.over:
+                raise
+
+    async def pause(self) -> None:
+        """Wait as long as the server wishes (HTTPL-6), and longer if it did not come back."""
+        wish = RETRY if self._retry is None else self._retry
+        wait = wish
+        if self._tries:
+            wait = max(wish, min(MAX_RETRY, max(wish, LEAST) * 2**self._tries))
+        self._tries = min(self._tries + 1, MAX_TRIES)
+        await asyncio.sleep(wait * (1 + random.uniform(0, JITTER)))  # noqa: S311 - no secret
+
+    def _note(self, decoder: Decoder) -> None:
+        name = decoder.last_event_id
+        if name and len(name) <= MAX_ID and name.isascii() and name.isprintable():
+            self.last = name
+        if decoder.retry is not None:
+            self._retry = min(decoder.retry / 1000, LONGEST)

@@ -1,0 +1,324 @@
+"""How a server is put together with HTTP: as an ASGI application, and on uvicorn in one or more processes.
+
+Beside `run`, the one module that knows both servers and transports. Owns addresses, sockets and the end of
+the processes; what a request means is not known here.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from math import inf
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, Unpack
+
+from toolpost.errors import InternalError, MCPError
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.eras import Peer
+from toolpost.protocol.events import Incoming, NoticeReceived
+from toolpost.server.handler import Handler
+from toolpost.server.once import Once, answered
+from toolpost.server.passage import heard, is_heard
+from toolpost.server.web import Served, Web
+from toolpost.stores.memory import MemoryStore
+from toolpost.stores.promise import Store
+from toolpost.transports.gate import Gate
+from toolpost.transports.host import Caller, Outcome
+from toolpost.transports.http_server import Endpoint, Settings
+from toolpost.transports.http_session import Session
+from toolpost.transports.http_sessions import Limits
+from toolpost.transports.workers import Workers
+
+if TYPE_CHECKING:
+    import uvicorn
+
+
+__all__ = ["endpoint", "run_http", "serve_http"]
+
+logger: Final = logging.getLogger("toolpost.server")
+
+BACKLOG: Final = 2048
+"""Connections that may wait to be accepted."""
+
+KEEP_ALIVE: Final = 75
+"""Seconds for which a connection without a request is kept: longer than the proxies in front of it do."""
+
+GRACE: Final = 5.0
+"""Seconds that the process gets to end, beyond those for running requests, before it is made to."""
+
+_GATE: Final = frozenset({"public_url", "allowed_hosts", "allowed_origins", "cors"})
+_LEAST: Final = {"max_body": 1, "handshake": 0.001, "idle": 0.001, "max_sessions": 1, "drain": 0}
+_LIMITS: Final = {"handshake": "handshake", "idle": "idle", "max_sessions": "most"}
+
+
+def endpoint(handler: Handler, path: str = "/mcp", **web: Unpack[Web]) -> Endpoint:
+    """A server as an ASGI application.
+
+    Raises:
+        TypeError: there is no such keyword.
+        ValueError: one of them cannot work; the text names it.
+    """
+    given: dict[str, Any] = dict(web)
+    for name, least in _LEAST.items():
+        value = given.get(name, 1)
+        if not least <= value < inf:
+            raise ValueError(f"{name} is {value!r}; give a number, {least:g} or more, that is finite")
+    gate = {name: given.pop(name) for name in _GATE & given.keys()}
+    limits = {_LIMITS[name]: given.pop(name) for name in _LIMITS.keys() & given.keys()}
+    settings = Settings(path=path, limits=Limits(**limits), **given)
+    return Endpoint(_Host(handler), settings, Gate(**gate))
+
+
+class _Host:
+    """A server, as an endpoint needs it."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+        self._lifespan: Any = None
+        self._in_flight: Counter[str] = Counter()
+        self.annotated = handler.annotated
+        self.end_listens = handler.end_listens
+
+    @property
+    def store(self) -> Store:
+        """Where sessions live."""
+        return self._handler.store
+
+    @asynccontextmanager
+    async def alive(self) -> AsyncGenerator[None]:
+        """Hold the lifespan of the server open."""
+        async with self._handler.alive() as self._lifespan:
+            yield
+
+    def connection(self, peer: Peer | None = None) -> Connection:
+        """A fresh connection."""
+        handler = self._handler
+        return Connection(handler.party, peer=peer, extra=handler.extra, limit=handler.limit)
+
+    async def answer(self, connection: Connection, incoming: Incoming, caller: Caller) -> Outcome:
+        """Serve one request that has no session."""
+        exchange, listens = caller.exchange, incoming.row.name == "subscriptions/listen"
+        say = _nothing if caller.json_only and not listens else exchange.event
+        once = Once(connection, say, caller.principal, exchange.headers)
+        if listens:  # it waits for news, and costs next to nothing
+            return await self._outcome(once, incoming)
+        who, most = caller.principal or exchange.address, self._handler.limit
+        if self._in_flight[who] >= most:
+            error = InternalError(f"Too many requests in flight, at most {most} are allowed")
+            return Outcome(connection.fail(incoming.id, error) or b"", error.code)
+        self._in_flight[who] += 1
+        try:
+            return await self._outcome(once, incoming)
+        finally:
+            self._in_flight[who] -= 1
+            if not self._in_flight[who]:
+                del self._in_flight[who]
+
+    async def _outcome(self, once: Once, incoming: Incoming) -> Outcome:
+        data, error = await answered(self._handler, once, incoming, self._lifespan)
+        return Outcome(data, 0 if error is None else incoming.peer.revision.code(error.code))
+
+    async def hear(self, connection: Connection, notice: NoticeReceived, caller: Caller) -> None:
+        """Hear a notice that has no session."""
+        if is_heard(self._handler, notice):
+            once = Once(connection, _nothing, caller.principal, caller.exchange.headers)
+            try:
+                await heard(self._handler, once, self._lifespan, notice)
+            except Exception:
+                logger.exception("%s could not be served", notice.method)
+
+    async def serve(self, session: Session, principal: str | None) -> None:
+        """Hold the conversation of a session."""
+        await self._handler.serve(session, principal=principal)
+
+
+async def _nothing(_data: bytes) -> None:
+    """Leave a notice out: there is no way for it."""
+
+
+# --------------------------------------------------------------------- on uvicorn
+
+
+async def serve_http(handler: Handler, address: str, **served: Unpack[Served]) -> None:
+    """Serve over HTTP in this loop, until a signal tells us to stop, or we are cancelled.
+
+    Raises:
+        OSError: the address cannot be had.
+        MCPError: uvicorn is not installed.
+    """
+    if served.pop("workers", 1) != 1:
+        raise ValueError("workers= needs processes of its own: write `server.run(http=…, workers=…)`")
+    app = endpoint(handler, **served)
+    server = _server(app)  # before we bind: uvicorn may not be installed
+    with _bound(address) as listening:
+        _announce(handler, listening, served)
+        await _serve(app, server, listening)
+
+
+def run_http(handler: Handler, address: str, **served: Unpack[Served]) -> None:
+    """Serve over HTTP until a signal tells us to stop.
+
+    Raises:
+        OSError: the address cannot be had.
+        MCPError: uvicorn is not installed.
+        RuntimeError: a loop is running in this thread.
+        ValueError: several workers could not serve what one could.
+    """
+    _refuse_loop()
+    workers = served.pop("workers", 1)
+    _check_workers(handler, workers, served)
+    app = endpoint(handler, **served)
+    over = threading.Event()
+    told = partial(_end_in_time, over, app.settings.drain + GRACE)
+    server = _server(app, told)  # before we bind: uvicorn may not be installed
+    with _bound(address) as listening:
+        _announce(handler, listening, served)
+        if workers == 1:
+            try:
+                _run(app, server, listening)
+            finally:
+                over.set()
+            return
+        handler.prepare()
+        Workers(workers, lambda: _run(app, server, listening)).run()
+
+
+def _refuse_loop() -> None:
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return
+    raise RuntimeError(
+        "a loop is running here: write `await server.serve_http(…)` instead of `server.run(…)`"
+    )
+
+
+def _check_workers(handler: Handler, workers: int, served: Mapping[str, Any]) -> None:
+    if workers < 1:
+        raise ValueError(f"workers is {workers}; give 1 or more")
+    if workers > 1 and not hasattr(os, "fork"):
+        raise ValueError("workers= needs processes that fork, which this system has not")
+    alone = handler.in_memory or isinstance(handler.store, MemoryStore)
+    if workers > 1 and alone and handler.party.sessions and not served.get("stateless"):
+        raise ValueError(
+            f"{workers} workers cannot share sessions that live in the memory of one: "
+            "pass stateless=True to serve old clients without sessions, or a store that is shared"
+        )
+
+
+@contextmanager
+def _bound(address: str) -> Generator[socket.socket]:
+    """A socket that listens at an address such as "127.0.0.1:8000"."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    if not port.isdecimal() or int(port) > 65535:
+        raise ValueError(f"{address!r} is no address to serve at; write it like '127.0.0.1:8000'")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
+    except OSError as error:
+        raise OSError(error.errno, f"cannot serve at {address}: {error.strerror or error}") from error
+    with listening:
+        yield listening
+
+
+def _announce(handler: Handler, listening: socket.socket, served: Mapping[str, Any]) -> None:
+    """Tell a person where the server is."""
+    host, port, *_ = listening.getsockname()
+    shown = f"[{host}]" if ":" in host else host
+    path = served.get("path", "/mcp")
+    print(f"{handler.info.name} serves MCP at http://{shown}:{port}{path}", file=sys.stderr, flush=True)  # noqa: T201 - meant for a terminal
+
+
+def _server(app: Endpoint, told: Callable[[], object] | None = None) -> "uvicorn.Server":
+    """The uvicorn that serves an application, which ends it in order.
+
+    Args:
+        app: the application.
+        told: called when a signal tells us to stop.
+    """
+    try:
+        import uvicorn  # noqa: PLC0415 - only who serves over HTTP needs it
+    except ImportError as error:
+        raise MCPError("serving over HTTP needs uvicorn", hint="pip install 'toolpost[http]'") from error
+
+    class Server(uvicorn.Server):
+        """Ends the streams before it waits for them, and leaves with 0 when it is told to stop."""
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            servers, self.servers = self.servers, []
+            for server in servers:
+                server.close()
+            try:
+                await app.stop()
+            finally:
+                await super().shutdown(sockets)
+
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            super().handle_exit(sig, frame)
+            if told is not None:
+                told()
+
+        @contextmanager
+        def capture_signals(self) -> Generator[None]:
+            heard = signal.SIGINT, signal.SIGTERM
+            try:
+                before = {number: signal.signal(number, self.handle_exit) for number in heard}
+            except ValueError:  # only the main thread hears signals
+                yield
+                return
+            try:
+                yield
+            finally:
+                for number, handler in before.items():
+                    signal.signal(number, handler)
+
+    config = uvicorn.Config(
+        app,  # pyright: ignore[reportArgumentType] - its messages are dicts, which uvicorn types one by one
+        ws="none",
+        lifespan="off",  # we begin it ourselves, so that what it raises is raised here
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=KEEP_ALIVE,
+        timeout_graceful_shutdown=1,
+    )
+    return Server(config)
+
+
+async def _serve(app: Endpoint, server: "uvicorn.Server", listening: socket.socket) -> None:
+    """Serve in this loop, until a signal or a cancellation ends it."""
+    with server.capture_signals():
+        try:
+            await app.start()
+            await server.serve(sockets=[listening])
+        except asyncio.CancelledError:
+            if server.started:  # uvicorn leaves everything as it is
+                await server.shutdown([listening])
+            raise
+        finally:
+            await app.stop()
+
+
+def _run(app: Endpoint, server: "uvicorn.Server", listening: socket.socket) -> None:
+    """Serve in a loop of our own, of uvloop if it is installed."""
+    with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+        runner.run(_serve(app, server, listening))
+
+
+def _end_in_time(over: threading.Event, patience: float) -> None:
+    """End this process if it cannot end by itself: a function may block the loop."""
+
+    def wait() -> None:
+        if not over.wait(patience):
+            logger.error("the process does not end by itself within %g s, and is ended", patience)
+            os._exit(1)
+
+    threading.Thread(target=wait, name="toolpost-end", daemon=True).start()

@@ -1,0 +1,314 @@
+"""Which way and which revision a client of a URL ends up with, and what it remembers of that."""
+
+from collections.abc import Iterator
+
+import pytest
+from endpoint import DISCOVERED, NOT_FOUND, OPENED, WELCOME, Endpoint, client_of, refused, way_of
+from raw_server import Clock, run
+
+from toolpost.client.client import Client
+from toolpost.client.negotiate import Way
+from toolpost.client.verdicts import MAX_VERDICTS, VERDICTS, Verdict, Verdicts
+from toolpost.errors import ChannelClosed, ConnectFailed, RequestFailed, SessionLost
+from toolpost.protocol.methods import DATES
+from toolpost.protocol.revisions import LATEST, LATEST_SESSION
+
+KEY = "http://host/mcp"
+
+
+@pytest.fixture(autouse=True)
+def _forgetful() -> Iterator[None]:
+    VERDICTS.clear()
+    yield
+    VERDICTS.clear()
+
+
+def opened(endpoint: Endpoint, fallback: Endpoint | None = None, **options: object) -> tuple[str, ...]:
+    """The era and what was heard, for a client that connects once."""
+
+    async def main() -> str:
+        async with client_of(endpoint, fallback, **options) as client:
+            return client.era
+
+    return (run(main(), Clock),)
+
+
+# --------------------------------------------------------------------- modern, initialize, HTTP+SSE
+
+
+def test_a_modern_server_is_asked_once():
+    server = Endpoint(server__discover=DISCOVERED)
+    assert opened(server) == ("stateless",)
+    assert server.heard == [["server/discover"]]
+
+
+@pytest.mark.requirement("VER-12", "VER-13")
+@pytest.mark.parametrize("status", [400, 404, 405, 406, 410, 415, 422])
+def test_a_refusal_without_a_reason_of_the_protocol_means_a_session_on_the_same_channel(status):
+    server = Endpoint(server__discover=status, initialize=WELCOME)
+    assert opened(server) == ("session",)
+    assert server.heard == [["server/discover", *OPENED]]
+
+
+@pytest.mark.requirement("VER-2", "VER-13")
+@pytest.mark.parametrize("code", [-32020, -32021, -32022])
+def test_an_error_of_the_stateless_era_is_no_reason_for_a_session(code):
+    server = Endpoint(server__discover={"code": code, "message": "no"}, initialize=WELCOME)
+    with pytest.raises(ConnectFailed, match="no"):
+        opened(server)
+    assert server.heard == [["server/discover"]]
+
+
+@pytest.mark.requirement("SSE-13")
+@pytest.mark.parametrize(
+    "status",
+    [400, 404, 405, NOT_FOUND, {"code": -32000, "message": "Method not allowed."}],
+)
+def test_a_server_that_knows_no_initialize_there_is_reached_in_the_old_way(status):
+    server, old = Endpoint(server__discover=status, initialize=status), Endpoint(initialize=WELCOME)
+    assert opened(server, old) == ("session",)
+    assert server.heard == [["server/discover", "initialize"]]
+    assert old.heard == [OPENED]
+
+
+@pytest.mark.parametrize(
+    "status", [401, 403, 406, 415, 429, 500, 503, {"code": -32602, "message": "the server answered no"}]
+)
+def test_other_refusals_of_initialize_lead_nowhere(status):
+    server, old = Endpoint(server__discover=404, initialize=status), Endpoint(initialize=WELCOME)
+    with pytest.raises(ConnectFailed, match="no conversation came about: the server answered"):
+        opened(server, old)
+    assert old.heard == []
+
+
+def test_without_an_old_way_a_refusal_of_initialize_is_the_end():
+    with pytest.raises(ConnectFailed, match="the server answered 404"):
+        opened(Endpoint(server__discover=404, initialize=404))
+
+
+@pytest.mark.parametrize("answer", [500, NOT_FOUND, ChannelClosed("cut off")])
+def test_a_server_that_is_reached_in_neither_way_says_both(answer):
+    old = Endpoint(initialize=answer)
+    with pytest.raises(ConnectFailed, match="the server answered 404; nor in the way of older servers: "):
+        opened(Endpoint(server__discover=404, initialize=404), old)
+    assert old.now.closed
+
+
+def test_an_old_way_that_cannot_be_opened_is_told_as_well():
+    old = Endpoint()
+    old.refuses = refused()
+    with pytest.raises(ConnectFailed, match=r"answered 405; nor .*: there is no event stream") as caught:
+        opened(Endpoint(server__discover=405, initialize=405), old)
+    assert caught.value.__cause__ is old.refuses
+
+
+@pytest.mark.parametrize("status", [401, 403, 407, 429, 500, 502, 503])
+def test_what_says_nothing_about_the_era_is_an_error(status):
+    server = Endpoint(server__discover=status, initialize=WELCOME)
+    with pytest.raises(ConnectFailed, match=f"the server answered {status}") as caught:
+        opened(server, Endpoint(initialize=WELCOME))
+    assert isinstance(caught.value.__cause__, RequestFailed)
+    assert server.heard == [["server/discover"]]
+    assert server.now.closed
+
+
+def test_a_server_that_is_not_there_is_an_error_with_a_hint_and_no_further_tries():
+    server = Endpoint(server__discover=RequestFailed("the connection was refused", sent=False))
+    with pytest.raises(ConnectFailed, match=r"the connection was refused \(is the server running, and"):
+        opened(server, Endpoint(initialize=WELCOME))
+    assert server.heard == [["server/discover"]]
+    server.table["server/discover"] = RequestFailed("no name", sent=False, hint="look it up")
+    with pytest.raises(ConnectFailed, match=r"no name \(look it up\)"):
+        opened(server)
+
+
+def test_a_refused_notice_after_initialize_is_no_reason_for_the_old_way():
+    class Picky(Endpoint):
+        def answer(self, channel, message):
+            channel.broken = RequestFailed("the server answered 400", status=400)
+            return WELCOME
+
+    old = Endpoint(initialize=WELCOME)
+    with pytest.raises(ConnectFailed, match="the server answered 400"):
+        opened(Picky(), old, revision=DATES[3])
+    assert old.heard == []
+
+
+def test_a_probe_that_is_not_answered_is_given_up_and_the_server_is_told():
+    server = Endpoint(server__discover=None, initialize=WELCOME)
+    assert opened(server) == ("session",)
+    assert sorted(server.heard[0]) == sorted(["server/discover", "notifications/cancelled", *OPENED])
+
+
+# --------------------------------------------------------------------- pinned
+
+
+def test_a_pinned_session_falls_back_too():
+    server, old = Endpoint(initialize=405), Endpoint(initialize={**WELCOME, "protocolVersion": DATES[0]})
+    assert opened(server, old, revision=DATES[0]) == ("session",)
+    assert server.heard == [["initialize"]]
+
+
+def test_a_pinned_stateless_client_does_not():
+    server = Endpoint(server__discover=404, initialize=WELCOME)
+    with pytest.raises(ConnectFailed, match="404"):
+        opened(server, Endpoint(initialize=WELCOME), revision=DATES[-1])
+    assert server.heard == [["server/discover"]]
+
+
+def test_where_only_sessions_are_held_nothing_is_probed():
+    async def main() -> None:
+        old = Endpoint(initialize=WELCOME)
+        client = Client("http://host/sse")
+        client._talk._way = Way("old", old.open, session=True)
+        for _ in range(2):
+            async with client:
+                assert client.era == "session"
+        assert old.heard == [OPENED, OPENED]
+        client = Client("http://host/sse", revision=DATES[-1])
+        client._talk._way = Way("old", old.open, session=True)
+        with pytest.raises(ConnectFailed, match="old: only sessions are held there"):
+            await client.connect()
+
+    run(main())
+
+
+# --------------------------------------------------------------------- verdicts
+
+
+@pytest.mark.requirement("VER-7")
+def test_the_next_client_of_the_same_url_knows_what_the_first_found_out():
+    server = Endpoint(server__discover=404, initialize=WELCOME)
+    for _ in range(2):
+        assert opened(server, key=KEY) == ("session",)
+    assert server.heard == [["server/discover", *OPENED], OPENED]
+    assert VERDICTS.find(KEY) == Verdict(LATEST_SESSION)
+    assert opened(server, key="another") == ("session",)
+    assert server.heard[2:] == [["server/discover", *OPENED]]
+
+
+@pytest.mark.requirement("VER-7")
+def test_the_way_is_part_of_what_is_known():
+    server, old = Endpoint(server__discover=404, initialize=404), Endpoint(initialize=WELCOME)
+    for _ in range(2):
+        assert opened(server, old, key=KEY) == ("session",)
+    assert server.heard == [["server/discover", "initialize"]]
+    assert old.heard == [OPENED, OPENED]
+    assert opened(server, old, key=KEY, revision=DATES[3]) == ("session",)
+    assert len(server.heard) == 1
+    # Without another way there is no detour, whatever was known.
+    plain = Endpoint(initialize=WELCOME)
+    assert opened(plain, key=KEY) == ("session",)
+
+
+@pytest.mark.requirement("VER-7")
+@pytest.mark.parametrize("refusal", [404, 400, NOT_FOUND, {}])
+def test_a_verdict_that_proves_wrong_is_dropped_and_found_anew(refusal):
+    server = Endpoint(server__discover=DISCOVERED, initialize=refusal)
+    VERDICTS.keep(KEY, Verdict(LATEST_SESSION))
+    assert opened(server, key=KEY) == ("stateless",)
+    assert server.heard == [["initialize"], ["server/discover"]]
+    assert VERDICTS.find(KEY) == Verdict(LATEST)
+
+
+@pytest.mark.requirement("VER-7")
+@pytest.mark.parametrize("gone", [True, False])
+def test_an_old_way_that_has_gone_is_forgotten(gone):
+    server, old = Endpoint(server__discover=DISCOVERED), Endpoint(initialize=404)
+    old.refuses = refused() if gone else None
+    VERDICTS.keep(KEY, Verdict(LATEST_SESSION, detour=True))
+    assert opened(server, old, key=KEY) == ("stateless",)
+    assert VERDICTS.find(KEY) == Verdict(LATEST)
+
+
+@pytest.mark.parametrize("answer", [401, 503, RequestFailed("refused", sent=False)])
+def test_a_server_that_is_not_well_keeps_its_verdict(answer):
+    server = Endpoint(server__discover=DISCOVERED, initialize=answer)
+    VERDICTS.keep(KEY, Verdict(LATEST_SESSION))
+    with pytest.raises(ConnectFailed):
+        opened(server, key=KEY)
+    assert server.heard == [["initialize"]]
+    assert VERDICTS.find(KEY) == Verdict(LATEST_SESSION)
+
+
+def test_a_known_server_that_cannot_be_opened_is_an_error():
+    server = Endpoint()
+    server.refuses = refused()
+    VERDICTS.keep(KEY, Verdict(LATEST_SESSION))
+    with pytest.raises(ConnectFailed, match="no event stream"):
+        opened(server, key=KEY)
+
+
+@pytest.mark.requirement("VER-7")
+def test_a_stateless_verdict_costs_nothing_and_may_be_wrong_too():
+    server = Endpoint(server__discover=404, initialize=WELCOME)
+    VERDICTS.keep(KEY, Verdict(LATEST))
+    assert opened(server, key=KEY) == ("session",)
+    assert VERDICTS.find(KEY) == Verdict(LATEST_SESSION)
+
+
+@pytest.mark.requirement("VER-7", "HTTPL-28")
+def test_a_lost_session_may_mean_that_the_server_is_a_newer_one_now():
+    async def main() -> None:
+        server = Endpoint(
+            server__discover=[404, DISCOVERED],
+            initialize=WELCOME,
+            tools__list={"tools": []},
+        )
+        async with client_of(server, key=KEY) as client:
+            server.now.forget()
+            await client.list_tools()
+            assert client.era == "stateless"
+        assert server.heard[1] == ["server/discover", "tools/list"]
+        assert VERDICTS.find(KEY) == Verdict(LATEST)
+
+    run(main())
+
+
+def test_verdicts_are_bounded_and_those_without_a_key_are_not_kept():
+    verdicts = Verdicts(2)
+    verdict = Verdict(LATEST)
+    for key in ("a", "b", "a", "c", None):
+        verdicts.keep(key, verdict)
+    assert [verdicts.find(key) for key in ("a", "b", "c", None)] == [verdict, None, verdict, None]
+    for key in ("a", "x", None):
+        verdicts.drop(key)
+    assert verdicts.find("a") is None
+    verdicts.clear()
+    assert verdicts.find("c") is None
+    assert MAX_VERDICTS == 256
+
+
+def test_a_way_that_has_to_be_looked_up_is_looked_up_each_time():
+    async def main() -> None:
+        found: list[Way] = [
+            way_of(Endpoint(server__discover=DISCOVERED)),
+            way_of(Endpoint(server__discover=404, initialize=WELCOME)),
+        ]
+
+        async def find() -> Way:
+            if not found:
+                raise FileNotFoundError("mcp.json")
+            return found.pop(0)
+
+        client = Client("http://host/mcp")
+        client._talk._way = Way("mcp.json", Endpoint().open, find=find)
+        for era in ("stateless", "session"):
+            async with client:
+                assert client.era == era
+        with pytest.raises(ConnectFailed, match=r"mcp\.json: it cannot be reached: mcp\.json"):
+            await client.connect()
+
+    run(main())
+
+
+def test_a_lost_session_is_a_lost_session_for_everybody():
+    async def main() -> None:
+        server = Endpoint(initialize=WELCOME)
+        async with client_of(server, revision=DATES[3], again=False) as client:
+            server.now.forget()
+            for _ in range(2):
+                with pytest.raises(SessionLost):
+                    await client.ping()
+
+    run(main())

@@ -1,0 +1,250 @@
+"""Channels that lose one request and keep the others, and sessions that are lost with all of them."""
+
+import asyncio
+from typing import Any, Self
+
+import pytest
+from raw_server import ALL, Clock, run
+
+from toolpost.client.call import Limits
+from toolpost.client.link import LOST_PATIENCE, Link
+from toolpost.client.stats import Stats
+from toolpost.errors import ChannelClosed, LocalProtocolError, RequestFailed, RequestTimeout, SessionLost
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.eras import Peer
+from toolpost.protocol.party import Party
+from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision
+from toolpost.testing import ScriptedChannel
+from toolpost.types import ClientCapabilities, Implementation, Result
+
+LIST = {"resultType": "complete", "tools": []}
+
+
+class Lossy(ScriptedChannel):
+    """A channel that can lose one request alone."""
+
+    tell: Any = None
+
+    def on_lost(self, tell: Any) -> None:
+        self.tell = tell
+
+
+class Mirroring(Lossy):
+    annotated: Any = None
+
+
+class Harness:
+    """A link over such a channel, in the middle of a conversation."""
+
+    def __init__(self, revision: Revision = LATEST, channel: Any = Lossy, **options: Any) -> None:
+        self.channel = channel()
+        self.stats = Stats()
+        party = Party(Implementation("me", "1"), ClientCapabilities())
+        self.connection = Connection(party, peer=Peer(revision, ALL, Implementation("them", "1")))
+        self.link = Link(
+            self.channel, self.connection, self.stats, on_ask=self._never, on_notice=print, **options
+        )
+
+    async def _never(self, _: object) -> Result:
+        raise AssertionError("nobody asks")
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.link.close()
+        assert not self.link.pending
+        assert not self.connection.outgoing
+
+    async def start(self, **limits: Any) -> "asyncio.Task[Result]":
+        task = asyncio.create_task(self.link.request("tools/list", limits=Limits(**limits)))
+        await self.channel.next_sent()
+        return task
+
+
+# --------------------------------------------------------------------- one request
+
+
+def test_a_request_that_is_lost_fails_alone_with_its_own_error():
+    async def main() -> None:
+        async with Harness() as it:
+            first, second = await it.start(), await it.start()
+            error = RequestFailed("the server answered 502", status=502)
+            it.channel.tell(1, error)
+            with pytest.raises(RequestFailed, match=r"^them: the server answered 502$") as caught:
+                await first
+            assert caught.value is error
+            it.channel.feed({"jsonrpc": "2.0", "id": 2, "result": LIST})
+            await second
+            assert it.link.ended is None
+
+    run(main())
+
+
+def test_an_error_that_knows_its_peer_keeps_it():
+    async def main() -> None:
+        async with Harness() as it:
+            call = await it.start()
+            it.channel.tell(1, RequestFailed("no", peer="http://host/mcp"))
+            with pytest.raises(RequestFailed, match=r"^http://host/mcp: no$"):
+                await call
+
+    run(main())
+
+
+def test_a_loss_that_concerns_nobody_is_ignored():
+    async def main() -> None:
+        async with Harness() as it:
+            call = await it.start()
+            it.channel.tell(7, RequestFailed("no"))
+            it.channel.tell(1, RequestFailed("yes"))
+            it.channel.tell(1, RequestFailed("twice"))
+            with pytest.raises(RequestFailed, match="yes"):
+                await call
+
+    run(main())
+
+
+def test_a_late_answer_to_a_lost_request_is_dropped():
+    async def main() -> None:
+        async with Harness() as it:
+            call = await it.start()
+            it.channel.tell(1, RequestFailed("no"))
+            with pytest.raises(RequestFailed):
+                await call
+            it.channel.feed({"jsonrpc": "2.0", "id": 1, "result": LIST})
+            call = await it.start()
+            it.channel.feed({"jsonrpc": "2.0", "id": 2, "result": LIST})
+            await call
+            assert it.stats.discarded == {"late answer": 1}
+
+    run(main())
+
+
+def test_a_notice_that_is_not_accepted_is_an_error_and_not_the_end():
+    async def main() -> None:
+        async with Harness(LATEST_SESSION) as it:
+            it.channel.broken = RequestFailed("the server answered 400", status=400)
+            with pytest.raises(RequestFailed, match="400"):
+                await it.link.notify("notifications/initialized")
+            it.channel.broken = LocalProtocolError("no header can carry it")
+            with pytest.raises(LocalProtocolError, match="no header"):
+                await it.link.request("tools/list")
+            it.channel.broken = None
+            assert it.link.ended is None
+            await it.start()
+            assert it.link.cancel(2)  # nobody is told where the channel tells by itself
+
+    run(main())
+
+
+def test_what_nobody_waits_for_may_be_refused():
+    async def main() -> None:
+        async with Harness(LATEST_SESSION) as it:
+            it.channel.broken = RequestFailed("the server answered 400", status=400)
+            it.channel.feed({"jsonrpc": "2.0", "id": 1, "method": "roots/list"})  # refused, and that fails
+            it.channel.feed({"jsonrpc": "2.0", "method": "x/y"})
+            async with asyncio.timeout(10):
+                while not it.stats.notices:  # noqa: ASYNC110 - until it has been read
+                    await asyncio.sleep(0)
+            assert it.link.ended is None
+
+    run(main())
+
+
+@pytest.mark.parametrize(("channel", "told"), [(Lossy, 1), (ScriptedChannel, 0)])
+def test_a_probe_is_given_up_in_silence_only_where_that_ends_it(channel, told):
+    async def main() -> None:
+        async with Harness(channel=channel) as it:
+            call = await it.start(timeout=2.0, quiet=True)
+            with pytest.raises(RequestTimeout):
+                await call
+            await asyncio.sleep(0)
+            assert it.channel.unread == told
+
+    run(main(), Clock)
+
+
+# --------------------------------------------------------------------- headers
+
+
+def test_a_channel_that_mirrors_is_told_what():
+    async def main() -> None:
+        known = {"t": {"mcp-param-x": ("x",)}}
+        async with Harness(channel=Mirroring, annotated=known.get) as it:
+            assert it.link.mirrors
+            assert it.channel.annotated("t") == {"mcp-param-x": ("x",)}
+            assert it.channel.annotated("u") is None
+        async with Harness(channel=Mirroring) as it:
+            assert it.channel.annotated is None
+        async with Harness() as it:
+            assert not it.link.mirrors
+
+    run(main())
+
+
+# --------------------------------------------------------------------- sessions
+
+
+def test_whoever_comes_after_a_lost_session_hears_that_it_was_lost():
+    async def main() -> None:
+        async with Harness(LATEST_SESSION) as it:
+            it.channel.end(SessionLost("the session is forgotten", hint="try again", peer="them"))
+            await it.link.over.wait()
+            with pytest.raises(
+                SessionLost, match=r"^them: the session is forgotten \(try again\)$"
+            ) as caught:
+                await it.link.request("tools/list")
+            assert caught.value is not it.link.ended
+            assert caught.value.sent is False
+            assert caught.value.retry_safe
+
+    run(main())
+
+
+def test_requests_of_a_lost_session_hear_their_own_fate():
+    async def main() -> None:
+        async with Harness(LATEST_SESSION) as it:
+            first, second, third = [await it.start() for _ in range(3)]
+            it.channel.tell(1, SessionLost("forgotten", sent=False))
+            it.channel.end(SessionLost("forgotten"))
+            await it.link.over.wait()
+            it.channel.tell(2, SessionLost("forgotten", sent=False))
+            await it.link.settle()
+            await it.link.settle()
+            assert asyncio.get_running_loop().time() == LOST_PATIENCE
+            fates = []
+            for call in (first, second, third):
+                with pytest.raises(SessionLost) as caught:
+                    await call
+                fates.append(caught.value.sent)
+            assert fates == [False, False, True]  # nobody has told the third
+
+    run(main(), Clock)
+
+
+def test_closing_does_not_wait_for_the_fate_of_requests():
+    async def main() -> None:
+        async with Harness(LATEST_SESSION) as it:
+            call = await it.start()
+            it.channel.end(SessionLost("forgotten"))
+            await it.link.over.wait()
+            await it.link.close()
+            with pytest.raises(SessionLost) as caught:
+                await call
+            assert caught.value.sent
+            assert asyncio.get_running_loop().time() == 0.0
+
+    run(main(), Clock)
+
+
+def test_a_channel_that_just_ends_is_no_lost_session():
+    async def main() -> None:
+        async with Harness() as it:
+            call = await it.start()
+            it.channel.end("gone")
+            with pytest.raises(ChannelClosed, match="gone") as caught:
+                await call
+            assert type(caught.value) is ChannelClosed
+
+    run(main())

@@ -1,0 +1,62 @@
+"""A server that serves over HTTP by itself, as the JSON in its first argument says."""
+
+import asyncio
+import json
+import os
+import sys
+import time
+
+import toolpost.web
+from toolpost import Context, Server
+from toolpost.transports import workers
+
+settings = json.loads(sys.argv[1])
+toolpost.web.GRACE = settings.pop("grace", toolpost.web.GRACE)
+workers.PROBATION = settings.pop("probation", workers.PROBATION)
+server = Server("web")
+
+
+@server.tool
+def pid() -> int:
+    """Who serves."""
+    return os.getpid()
+
+
+@server.tool
+async def slow(ctx: Context) -> str:
+    """Take a moment, and say so first."""
+    await ctx.progress(1)
+    await asyncio.sleep(0.3)
+    return "slow"
+
+
+@server.tool
+async def stuck(ctx: Context) -> str:
+    """Never end."""
+    await ctx.progress(1)
+    await asyncio.Event().wait()
+    return "never"
+
+
+@server.tool
+async def deaf(ctx: Context) -> str:
+    """Never end, even if told to."""
+    await ctx.progress(1)
+    while True:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            continue
+
+
+@server.tool
+async def blocks(ctx: Context) -> str:
+    """Let nobody else work."""
+    await ctx.progress(1)
+    await asyncio.sleep(0.05)
+    time.sleep(60)  # noqa: ASYNC251 - that is the point
+    return "never"
+
+
+if __name__ == "__main__":
+    server.run(http=settings.pop("address", "127.0.0.1:0"), **settings)
