@@ -11,9 +11,11 @@ from typing import Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 from toolpost.protocol.methods import DATES
 
-__all__ = ["Case", "Outcome", "Suite", "at_least", "attempt", "eventually"]
+__all__ = ["WAYS", "Case", "Outcome", "Suite", "at_least", "attempt", "eventually"]
 
 T = TypeVar("T")
+
+WAYS: Final = ("stdio", "http", "sse")
 
 CASE_SECONDS: Final = 30.0
 """What a case may take; the slowest one waits for a peer that works for three seconds."""
@@ -27,13 +29,14 @@ class Outcome(NamedTuple):
 
     peer: str
     direction: str
+    over: str
     revision: str
     what: str
     why: str
 
     def __str__(self) -> str:
         verdict = "ok" if not self.why else f"FAILED  {self.why}"
-        return f"{self.peer:22} {self.direction:12} {self.revision:12} {self.what:44} {verdict}"
+        return f"{self.peer:22} {self.direction:12} {self.over:6} {self.revision:12} {self.what:52} {verdict}"
 
 
 def at_least(revision: str, since: str) -> bool:
@@ -49,10 +52,11 @@ class Case(Generic[T]):
     run: Callable[[T], Awaitable[None]]
     since: str = DATES[0]
     era: Literal["session", "stateless"] | None = None
+    over: tuple[str, ...] = WAYS
 
-    def applies(self, revision: str, era: str) -> bool:
+    def applies(self, revision: str, era: str, over: str) -> bool:
         """Whether a conversation of this revision has what the case needs."""
-        return at_least(revision, self.since) and self.era in {None, era}
+        return at_least(revision, self.since) and self.era in {None, era} and over in self.over
 
 
 @dataclass
@@ -62,19 +66,28 @@ class Suite(Generic[T]):
     cases: list[Case[T]] = field(default_factory=list[Any])
 
     def case(
-        self, what: str, *, since: str = DATES[0], era: Literal["session", "stateless"] | None = None
+        self,
+        what: str,
+        *,
+        since: str = DATES[0],
+        era: Literal["session", "stateless"] | None = None,
+        over: tuple[str, ...] = WAYS,
     ) -> Callable[[Callable[[T], Awaitable[None]]], Callable[[T], Awaitable[None]]]:
         """Add a function as a case."""
 
         def add(run: Callable[[T], Awaitable[None]]) -> Callable[[T], Awaitable[None]]:
-            self.cases.append(Case(what, run, since, era))
+            self.cases.append(Case(what, run, since, era, over))
             return run
 
         return add
 
-    def fitting(self, revision: str, era: str) -> Iterator[Case[T]]:
+    def fitting(self, revision: str, era: str, over: str) -> Iterator[Case[T]]:
         """The cases that apply to a conversation."""
-        return (case for case in self.cases if case.applies(revision, era))
+        return (case for case in self.cases if case.applies(revision, era, over))
+
+    def __add__(self, other: "Suite[T]") -> "Suite[T]":
+        """Both, one after the other."""
+        return Suite([*self.cases, *other.cases])
 
 
 async def attempt(action: Awaitable[object], seconds: float = CASE_SECONDS) -> str:

@@ -1,6 +1,6 @@
-"""What our client tries on the kitchens of PyPI's `mcp`: every feature, and every mistake, once.
+"""What our client tries on the kitchens of others: every feature, and every mistake, once.
 
-The names are those of `kitchen.py`. Where the two versions answer differently, and one of them not as the
+The names are those of `kitchen.py`. Where the peers answer differently, and one of them not as the
 specification says, the case says so.
 """
 
@@ -107,8 +107,11 @@ async def failures(guest: Guest) -> None:
 @KITCHEN.case("errors: unknown tool, method, resource, prompt")
 async def unknown(guest: Guest) -> None:
     client = guest.client
-    # The specification wants −32602; both versions of this peer answer with a result that says isError.
-    assert "nope" in await _tool_error(guest, "nope")
+    if guest.peer == "server-2.4.0":
+        assert isinstance(await _refusal(client.call_tool("nope")), InvalidParams)
+    else:
+        # The specification wants −32602; the other peers answer with a result that says isError.
+        assert "nope" in await _tool_error(guest, "nope")
     assert (await _refusal(client.request("kitchen/nope"))).code in {-32601, -32602}
     missing = await _refusal(client.read_resource("config://nope"))
     if guest.peer == "mcp-1.30.0":
@@ -216,6 +219,15 @@ async def changed(guest: Guest) -> None:
     await eventually(lambda: guest.heard("notifications/tools/list_changed"), "notice")
     assert "extra" in {tool.name for tool in await guest.client.list_tools()}
     assert (await guest.client.call_tool("extra")).text == "extra"
+
+
+@KITCHEN.case("tools: list changed, as a loop hears it")
+async def listened(guest: Guest) -> None:
+    async with guest.client.listen(tools=True) as changes:
+        await guest.client.call_tool("touch_tools")
+        change = await anext(aiter(changes))
+    assert change.kind == "tools"
+    assert not change.missed
 
 
 @KITCHEN.case("subscription")

@@ -1,15 +1,17 @@
 """The server of ours that clients of others drive: one of each thing that a server can offer.
 
-The peers' servers in `peers/` offer the same under the same names. Arguments are the revisions to speak; none
-means all of them.
+The peers' servers in `peers/` offer the same under the same names. Arguments are the revisions to speak, none
+means all of them, and the way to serve: `--http` or `--sse`, `--alone` for HTTP with neither sessions nor
+event streams for older clients, and stdio without any of them.
 """
 
 import asyncio
 import sys
+from collections import Counter
 from dataclasses import dataclass
 from typing import Annotated
 
-from toolpost import Accepted, Audio, Context, File, Image, ResourceLink, Server, ToolError
+from toolpost import Accepted, Audio, Context, File, Header, Image, ResourceLink, Server, ToolError
 from toolpost.protocol.methods import DATES
 from toolpost.types import CreateMessageResult, PromptMessage, TextContent
 
@@ -25,9 +27,10 @@ server = Server(
     title="The kitchen",
     instructions="Order something.",
     page_size=4,  # so that every client has to turn pages
-    revisions=sys.argv[1:] or DATES,
+    revisions=[one for one in sys.argv[1:] if one in DATES] or DATES,
 )
 dropped: list[str] = []
+runs: Counter[str] = Counter()
 
 
 @dataclass
@@ -101,6 +104,35 @@ async def slow() -> str:
 async def cancelled() -> str:
     """How many calls were cancelled."""
     return str(len(dropped))
+
+
+@server.tool
+async def pause(key: str, ctx: Context) -> str:
+    """Let the client come back for the answer; it tells how often this was called with the key."""
+    runs[key] += 1
+    await ctx.close_stream()
+    return f"run {runs[key]}"
+
+
+@server.tool
+async def hold(key: str, ctx: Context) -> str:
+    """Give somebody time to cut the connection; the answer tells how often this was called with the key."""
+    runs[key] += 1
+    await ctx.progress(1, 2)
+    await asyncio.sleep(0.5)
+    await ctx.progress(2, 2)
+    await asyncio.sleep(0.1)  # as in `count`
+    return f"run {runs[key]}"
+
+
+@server.tool
+def deliver(
+    place: Annotated[str, Header("Place")],
+    floor: Annotated[int, Header("Floor")],
+    fragile: Annotated[bool, Header("Fragile")],
+) -> str:
+    """Deliver something; where to is in headers too."""
+    return f"{place} {floor}" if fragile else "thrown"
 
 
 @server.tool
@@ -188,4 +220,9 @@ def users(value: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    server.run()
+    if "--alone" in sys.argv:
+        server.run(http="127.0.0.1:0", stateless=True, json_only=True)
+    elif {"--http", "--sse"} & set(sys.argv):
+        server.run(http="127.0.0.1:0")
+    else:
+        server.run()

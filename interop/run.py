@@ -5,82 +5,122 @@ Run as `python interop/run.py [peer]`.
 """
 
 import asyncio
-import json
+import logging
+import signal
 import sys
 import tempfile
 from collections.abc import AsyncIterator
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from cases import Outcome, Suite
+from cases import WAYS, Outcome, Suite
 from drive_everything import EVERYTHING
 from drive_filesystem import FILESYSTEM
 from drive_installed import BARE
 from drive_kitchen import KITCHEN
-from environments import HERE, HOME, INSTALLED, NODE, ROOT, prepare, python_of
-from ours import Guest, visit
-from toolpost import Stdio
+from drive_web import ALONE, EVERYTHING_WEB, SPOILED, WEB
+from environments import HERE, HOME, INSTALLED, NODE, prepare, python_of
+from hosts import Host, NotStarted, listening
+from ours import Guest, Trip, visit
+from relay import relayed
+from theirs import PATHS, Visitor, host, host_http
+from toolpost import Http, Stdio
 from toolpost.protocol.methods import DATES
 
 PARALLEL: Final = 4
 """Conversations at a time: more of them make slow machines miss time-outs."""
-
-SILENCE: Final = 60.0
-"""Seconds after which a client of theirs that says nothing is taken for dead."""
 
 SESSIONS: Final = DATES[:-1]
 STATELESS: Final = DATES[-1]
 
 
 class Served(NamedTuple):
-    """A server of theirs: how to start it, what to try, the revisions that it speaks."""
+    """A server of theirs.
+
+    Args:
+        peer: what to call it.
+        command: how to start it, up to the way in which it is to serve.
+        suite: what to try.
+        revisions: those that it speaks over stdio.
+        ways: stdio, http, sse: what it can; "alone" is HTTP without sessions for clients that want one,
+            "httpx2" is http too, with the other library on our side.
+        names_port: whether it finds a port itself.
+    """
 
     peer: str
     command: list[str]
     suite: Suite[Guest]
     revisions: tuple[str, ...]
+    ways: tuple[str, ...] = WAYS
+    names_port: bool = True
 
+    def speaks(self, over: str) -> tuple[str, ...]:
+        """The revisions that it speaks in one of its ways."""
+        return {
+            "stdio": self.revisions,
+            "http": self.revisions[1:],
+            "sse": (SESSIONS[0], SESSIONS[-1]),
+            "alone": (SESSIONS[1], SESSIONS[-1]),
+            "httpx2": DATES[-2:],
+        }[over]
 
-class Visitor(NamedTuple):
-    """A client of theirs, and the modes that it can connect in besides sessions."""
-
-    peer: str
-    command: list[str]
-    modes: tuple[str, ...] = ()
+    def started(self, over: str) -> list[str]:
+        """The command that lets it serve in one of its ways; who has one only need not be told."""
+        if self.ways == ("stdio",):
+            return self.command
+        if over in {"http", "httpx2"}:
+            return [*self.command, "http" if self.names_port else "streamableHttp"]
+        return [*self.command, over]
 
 
 def _module(peer: str, path: str) -> str:
     return str(HOME / peer / "node_modules" / "@modelcontextprotocol" / path)
 
 
+def _script(peer: str, name: str) -> list[str]:
+    return [str(NODE), str(HOME / peer / name)]
+
+
 SERVERS: Final = (
     Served(
         "mcp-2.3.0",
         [str(python_of("mcp-2.3.0")), "-W", "ignore", str(HERE / "peers" / "server_mcp2.py")],
-        KITCHEN,
+        KITCHEN + WEB + ALONE,
         DATES,
+        ways=(*WAYS, "alone", "httpx2"),
     ),
     Served(
         "mcp-1.30.0",
         [str(python_of("mcp-1.30.0")), "-W", "ignore", str(HERE / "peers" / "server_mcp1.py")],
-        KITCHEN,
+        KITCHEN + WEB + ALONE,
         SESSIONS,
+        ways=(*WAYS, "alone"),
+    ),
+    Served("sdk-1.32.2", _script("sdk-1.32.2", "server_sdk.mjs"), KITCHEN + WEB, SESSIONS),
+    Served(
+        "server-2.4.0",
+        _script("server-2.4.0", "server_v2.mjs"),
+        KITCHEN + WEB + ALONE + SPOILED,
+        DATES,
+        ways=("stdio", "http", "alone"),
     ),
     Served(
         "everything",
-        [str(NODE), _module("everything", "server-everything/dist/index.js"), "stdio"],
-        EVERYTHING,
+        [str(NODE), _module("everything", "server-everything/dist/index.js")],
+        EVERYTHING + EVERYTHING_WEB,
         SESSIONS,
+        names_port=False,
     ),
     Served(
         "filesystem",
         [str(NODE), _module("filesystem", "server-filesystem/dist/index.js"), str(HERE)],
         FILESYSTEM,
         SESSIONS,
+        ways=("stdio",),
     ),
 )
 
 SERVERS_OF_OURS: Final = (
-    Served(INSTALLED, [str(python_of(INSTALLED)), str(HERE / "kitchen.py")], BARE, DATES),
+    Served(INSTALLED, [str(python_of(INSTALLED)), str(HERE / "kitchen.py")], BARE, DATES, ways=("stdio",)),
 )
 
 CLIENTS: Final = (
@@ -90,69 +130,59 @@ CLIENTS: Final = (
         ("auto", STATELESS),
     ),
     Visitor("mcp-1.30.0", [str(python_of("mcp-1.30.0")), str(HERE / "peers" / "client_mcp1.py")]),
-    Visitor("sdk-1.32.2", [str(NODE), str(HOME / "sdk-1.32.2" / "client_sdk.mjs")]),
-    Visitor("client-2.4.0", [str(NODE), str(HOME / "client-2.4.0" / "client_v2.mjs")], ("auto", STATELESS)),
+    Visitor("sdk-1.32.2", _script("sdk-1.32.2", "client_sdk.mjs")),
+    Visitor("client-2.4.0", _script("client-2.4.0", "client_v2.mjs"), ("auto", STATELESS)),
 )
 
 PEERS: Final = list(dict.fromkeys(one.peer for one in (*SERVERS, *SERVERS_OF_OURS, *CLIENTS)))
 
 
-async def drive(served: Served, revision: str | None) -> AsyncIterator[Outcome]:
-    """Our client against a server of theirs."""
-    command, *args = served.command
-    expected = revision or served.revisions[-1]
+async def drive(served: Served, over: str, revision: str | None) -> AsyncIterator[Outcome]:
+    """Our client against a server of theirs that it starts."""
     with tempfile.TemporaryDirectory(prefix="interop-") as place:
-        target = Stdio(command, args, stderr="discard")
-        own = place if served.suite is FILESYSTEM else ""
-        async for outcome in visit(
-            served.peer, target, served.suite, revision=revision, expected=expected, place=own
-        ):
+        command, *args = served.started(over)
+        trip = Trip(
+            served.peer,
+            over,
+            Stdio(command, args, stderr="discard"),
+            revision,
+            revision or served.speaks(over)[-1],
+            place if served.suite is FILESYSTEM else "",
+        )
+        async for outcome in visit(trip, served.suite):
             yield outcome
 
 
-async def host(visitor: Visitor, mode: str, revision: str, only: str | None) -> AsyncIterator[Outcome]:
-    """A client of theirs against our server, which speaks `only` one revision or all of them."""
-    shown = only or ("unpinned" if mode in {"auto", "legacy"} else mode)
-    ours = [sys.executable, str(HERE / "kitchen.py"), *([only] if only else [])]
-
-    def outcome(what: str, why: str) -> Outcome:
-        return Outcome(visitor.peer, "our server", shown, what, why)
-
-    process = await asyncio.create_subprocess_exec(
-        *visitor.command,
-        mode,
-        revision,
-        *ours,
-        cwd=ROOT,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    grumble = asyncio.create_task(process.stderr.read())
-    left = [f"connect → {revision}"]
+async def drive_http(served: Served, over: str, revision: str | None) -> AsyncIterator[Outcome]:
+    """Our client against a server of theirs that listens at a port."""
+    theirs = Host()
     try:
-        while True:
-            async with asyncio.timeout(SILENCE):
-                line = await process.stdout.readline()
-            if not line:
-                break
-            told: dict[str, Any] = json.loads(line)
-            if "plan" in told:
-                left += told["plan"]
-                continue
-            left.remove(told["what"])
-            yield outcome(told["what"], told["why"])
-        async with asyncio.timeout(SILENCE):
-            code = await process.wait()
-        yield outcome("leave", "" if code == 0 and not left else f"exit code {code}")
-    except TimeoutError:
-        process.kill()
-    said = (await grumble).decode(errors="replace")[-300:].replace("\n", " ")
-    await process.wait()
-    for what in left:
-        yield outcome(what, f"the client never got there: {said}")
+        async with (
+            listening(served.started(over), theirs, names_port=served.names_port),
+            relayed(theirs, PATHS[over]) as relay,
+        ):
+            # Without a pin the client has to find out by itself what kind of URL it is.
+            sse = over == "sse" and revision is not None
+            target = Http(relay.url, sse=sse, http="httpx2" if over == "httpx2" else None)
+            expected = revision or served.speaks(over)[-1]
+            trip = Trip(served.peer, over, target, revision, expected, relay=relay)
+            async for outcome in visit(trip, served.suite):
+                yield outcome
+    except NotStarted as error:
+        yield Outcome(served.peer, "our client", over, revision or "unpinned", "start", str(error))
+
+
+def _over_http(visitor: Visitor) -> list[AsyncIterator[Outcome]]:
+    """All conversations of a client of theirs with a URL of ours."""
+    found = [host_http(visitor, "http", "legacy", SESSIONS[-1], None)]
+    found += [host_http(visitor, "http", "legacy", revision, revision) for revision in SESSIONS[1:]]
+    found += [host_http(visitor, "http", mode, STATELESS, None) for mode in visitor.modes]
+    if "auto" in visitor.modes:
+        found.append(host_http(visitor, "http", "auto", SESSIONS[-1], SESSIONS[-1]))
+    found += [host_http(visitor, "alone", "legacy", date, date) for date in (SESSIONS[1], SESSIONS[-1])]
+    found.append(host_http(visitor, "sse", "legacy", SESSIONS[-1], None))
+    found.append(host_http(visitor, "sse", "legacy", SESSIONS[0], SESSIONS[0]))
+    return found
 
 
 def plan(peers: list[str]) -> list[AsyncIterator[Outcome]]:
@@ -160,7 +190,11 @@ def plan(peers: list[str]) -> list[AsyncIterator[Outcome]]:
     found: list[AsyncIterator[Outcome]] = []
     for served in (*SERVERS, *SERVERS_OF_OURS):
         if served.peer in peers:
-            found += [drive(served, revision) for revision in (None, *served.revisions)]
+            for over in served.ways:
+                # Without a pin our client would not take the way of those that want a session.
+                unpinned = () if over == "alone" else (None,)
+                start = drive if over == "stdio" else drive_http
+                found += [start(served, over, revision) for revision in (*unpinned, *served.speaks(over))]
     for visitor in CLIENTS:
         if visitor.peer in peers:
             found.append(host(visitor, "legacy", SESSIONS[-1], None))
@@ -169,11 +203,24 @@ def plan(peers: list[str]) -> list[AsyncIterator[Outcome]]:
             if "auto" in visitor.modes:
                 # A probe that our server refuses because it speaks sessions only.
                 found.append(host(visitor, "auto", SESSIONS[-1], SESSIONS[-1]))
+            found += _over_http(visitor)
     return found
 
 
+def _failures() -> list[str]:
+    """A list that will hold what is logged as an error in this process; warnings are not shown."""
+    told: list[str] = []
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: told.append(record.getMessage())
+    logging.getLogger().addHandler(handler)
+    return told
+
+
 async def main() -> int:
-    """Run what was asked for; the exit code."""
+    """Run what was asked for; the exit code. SIGTERM ends it like SIGINT: nothing that was started stays."""
+    us = asyncio.current_task()
+    assert us is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, us.cancel)
     names = [name for name in sys.argv[1:] if not name.startswith("-")]
     unknown = [name for name in names if name not in PEERS]
     if unknown:
@@ -181,10 +228,11 @@ async def main() -> int:
         return 2
     peers = names or PEERS
     broken = await prepare(peers)
-    outcomes = [Outcome(peer, "environment", "", "install", why) for peer, why in broken.items()]
+    outcomes = [Outcome(peer, "environment", "", "", "install", why) for peer, why in broken.items()]
     for outcome in outcomes:
         print(outcome)
     turn = asyncio.Semaphore(PARALLEL)
+    failures = _failures()
 
     async def converse(conversation: AsyncIterator[Outcome]) -> None:
         async with turn:
@@ -193,6 +241,7 @@ async def main() -> int:
         print(*heard, sep="\n", flush=True)
 
     await asyncio.gather(*(converse(one) for one in plan([peer for peer in peers if peer not in broken])))
+    outcomes.append(Outcome("all", "our client", "", "", "no error was logged", " | ".join(failures)[:500]))
     failed = [outcome for outcome in outcomes if outcome.why]
     if failed:
         print("\nfailed:", *failed, sep="\n")

@@ -1,12 +1,15 @@
-"""The client of PyPI's `mcp` 1.x, as the contract wants to see it. Arguments: mode, revision, command."""
+"""The client of PyPI's `mcp` 1.x, as the contract wants to see it. Arguments: see `contract.arguments`."""
 
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
 
 import anyio
 from mcp import ClientSession, McpError, StdioServerParameters, stdio_client, types
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
 from pydantic import AnyUrl, FileUrl
 
 import contract
@@ -22,7 +25,9 @@ def plain(model: Any) -> dict[str, Any]:
 class Theirs:
     """A connected client."""
 
-    def __init__(self) -> None:
+    def __init__(self, over: str, target: list[str]) -> None:
+        self.over = over
+        self.target = target
         self.logs: list[dict[str, Any]] = []
         self.notices: list[str] = []
         self.asked: list[dict[str, Any]] = []
@@ -116,6 +121,7 @@ class Theirs:
 
     async def watched(self, uri: str, during: Callable[[], Awaitable[Any]]) -> None:
         """Do something while a resource and the lists are watched; return when a notice about it came."""
+        self.notices.clear()
         await self.session.subscribe_resource(AnyUrl(uri))
         await during()
         for method in ("notifications/resources/updated", "notifications/tools/list_changed"):
@@ -126,13 +132,24 @@ class Theirs:
         """Hear whether the server is there."""
         await self.session.send_ping()
 
+    def another(self, mode: str = "", over: str = "") -> Any:
+        """A second client of the same server."""
+        del mode  # there is one
+        return connected(over or self.over, contract.way(over or self.over, self.target))
 
-async def main() -> None:
-    """Connect, and run the contract."""
-    _, expected, command, args = contract.arguments()
-    theirs = Theirs()
+
+def _transport(over: str, target: list[str]) -> Any:
+    if over == "stdio":
+        return stdio_client(StdioServerParameters(command=target[0], args=target[1:]))
+    return (sse_client if over == "sse" else streamable_http_client)(target[0])
+
+
+@asynccontextmanager
+async def connected(over: str, target: list[str]) -> AsyncIterator[Theirs]:
+    """A client that has done its handshake."""
+    theirs = Theirs(over, target)
     async with (
-        stdio_client(StdioServerParameters(command=command, args=args)) as (reading, writing),
+        _transport(over, target) as (reading, writing, *_),
         ClientSession(
             reading,
             writing,
@@ -146,6 +163,13 @@ async def main() -> None:
     ):
         theirs.session = session
         theirs.settle(await session.initialize())
+        yield theirs
+
+
+async def main() -> None:
+    """Connect, and run the contract."""
+    _, expected, over, target = contract.arguments()
+    async with connected(over, target) as theirs:
         await contract.run(theirs, expected)
 
 

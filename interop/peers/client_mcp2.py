@@ -1,12 +1,14 @@
-"""The client of PyPI's `mcp` 2.x, as the contract wants to see it. Arguments: mode, revision, command."""
+"""The client of PyPI's `mcp` 2.x, as the contract wants to see it. Arguments: see `contract.arguments`."""
 
 import warnings
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import anyio
 import mcp_types as types
 from mcp import Client, MCPError, StdioServerParameters
+from mcp.client.sse import sse_client
 from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged
 from pydantic import FileUrl
 
@@ -23,12 +25,15 @@ def plain(model: Any) -> dict[str, Any]:
 class Theirs:
     """A connected client."""
 
-    def __init__(self, command: str, args: list[str], mode: str) -> None:
+    def __init__(self, mode: str, over: str, target: list[str]) -> None:
+        self.mode = mode
+        self.over = over
+        self.target = target
         self.logs: list[dict[str, Any]] = []
         self.notices: list[str] = []
         self.asked: list[dict[str, Any]] = []
         self.client = Client(
-            StdioServerParameters(command=command, args=args),
+            _server(over, target),
             mode=mode,
             read_timeout_seconds=20,
             sampling_callback=self._sample,
@@ -118,6 +123,7 @@ class Theirs:
     async def watched(self, uri: str, during: Callable[[], Awaitable[Any]]) -> None:
         """Do something while a resource and the lists are watched; return when a notice about it came."""
         if not contract.stateless(self):
+            self.notices.clear()
             await self.client.subscribe_resource(uri)
             await during()
             for method in ("notifications/resources/updated", "notifications/tools/list_changed"):
@@ -138,16 +144,34 @@ class Theirs:
         """Hear whether the server is there."""
         await self.client.send_ping()
 
+    def another(self, mode: str = "", over: str = "") -> Any:
+        """A second client of the same server."""
+        over = over or self.over
+        return connected(mode or self.mode, over, contract.way(over, self.target))
+
+
+def _server(over: str, target: list[str]) -> Any:
+    if over == "stdio":
+        return StdioServerParameters(command=target[0], args=target[1:])
+    return sse_client(target[0]) if over == "sse" else target[0]
+
+
+@asynccontextmanager
+async def connected(mode: str, over: str, target: list[str]) -> AsyncIterator[Theirs]:
+    """A client that knows its server."""
+    theirs = Theirs(mode, over, target)
+    async with theirs.client:
+        if mode not in {"auto", "legacy"}:  # a pin sends nothing, so who the server is was never asked
+            found = await theirs.client.session.send_discover(mode)
+            theirs.client.session.adopt(types.DiscoverResult.model_validate(found))
+        theirs.settle()
+        yield theirs
+
 
 async def main() -> None:
     """Connect, and run the contract."""
-    mode, expected, command, args = contract.arguments()
-    theirs = Theirs(command, args, mode)
-    async with theirs.client:
-        if mode == expected:  # a pin sends nothing, so who the server is was never asked
-            found = await theirs.client.session.send_discover(expected)
-            theirs.client.session.adopt(types.DiscoverResult.model_validate(found))
-        theirs.settle()
+    mode, expected, over, target = contract.arguments()
+    async with connected(mode, over, target) as theirs:
         await contract.run(theirs, expected)
 
 

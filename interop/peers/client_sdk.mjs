@@ -1,7 +1,9 @@
 // The client of npm's @modelcontextprotocol/sdk 1.x.
 
 import { Client } from '@modelcontextprotocol/sdk/client/index.js';
+import { SSEClientTransport } from '@modelcontextprotocol/sdk/client/sse.js';
 import { StdioClientTransport } from '@modelcontextprotocol/sdk/client/stdio.js';
+import { StreamableHTTPClientTransport } from '@modelcontextprotocol/sdk/client/streamableHttp.js';
 import {
     CreateMessageRequestSchema,
     ElicitRequestSchema,
@@ -9,27 +11,41 @@ import {
     LoggingMessageNotificationSchema,
 } from '@modelcontextprotocol/sdk/types.js';
 
-import { CAPABILITIES, Peer, args, command, expected, run } from './checks.mjs';
+import { CAPABILITIES, Peer, WAY, opened, run } from './checks.mjs';
+
+const TRANSPORTS = { Stdio: StdioClientTransport, Http: StreamableHTTPClientTransport, Sse: SSEClientTransport };
 
 class Theirs extends Peer {
     tool(params, options) {
         return this.client.callTool(params, undefined, options);
     }
+
+    another(way = WAY) {
+        return connect(way);
+    }
 }
 
-const client = new Client({ name: 'sdk', version: '1' }, { capabilities: CAPABILITIES });
-const peer = new Theirs(client);
-client.setRequestHandler(CreateMessageRequestSchema, peer.handlers['sampling/createMessage']);
-client.setRequestHandler(ElicitRequestSchema, peer.handlers['elicitation/create']);
-client.setRequestHandler(ListRootsRequestSchema, peer.handlers['roots/list']);
-client.setNotificationHandler(LoggingMessageNotificationSchema, notice => void peer.logs.push(notice.params));
-client.fallbackNotificationHandler = async notice => void peer.notices.add(notice.method);
+async function connect(way) {
+    const client = new Client({ name: 'sdk', version: '1' }, { capabilities: CAPABILITIES });
+    const peer = new Theirs(client);
+    client.setRequestHandler(CreateMessageRequestSchema, peer.handlers['sampling/createMessage']);
+    client.setRequestHandler(ElicitRequestSchema, peer.handlers['elicitation/create']);
+    client.setRequestHandler(ListRootsRequestSchema, peer.handlers['roots/list']);
+    client.setNotificationHandler(LoggingMessageNotificationSchema, notice => void peer.logs.push(notice.params));
+    client.fallbackNotificationHandler = async notice => void peer.notices.add(notice.method);
 
-// Only HTTP transports are told the revision by an official method, so a transport has to be asked.
-const transport = new StdioClientTransport({ command, args });
-transport.setProtocolVersion = revision => {
-    peer.revision = revision;
-};
-await client.connect(transport);
-await run(peer, expected);
-await client.close();
+    // Nobody but a transport is told the revision.
+    const transport = opened(way, TRANSPORTS);
+    const told = transport.setProtocolVersion?.bind(transport);
+    transport.setProtocolVersion = revision => {
+        peer.revision = revision;
+        told?.(revision);
+    };
+    await client.connect(transport);
+    peer.transport = transport;
+    return peer;
+}
+
+const peer = await connect(WAY);
+await run(peer);
+await peer.leave();

@@ -7,12 +7,14 @@ JSON object per case. `checks.mjs` is the same for Node.
 import json
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from contextlib import AbstractAsyncContextManager
+from typing import Any, NamedTuple, Protocol
 
 import anyio
 
 ODD = 'grüße, 世界 🍲 \u2028 \\ " \t\r\n\x7f'
-PAGES = {"tools": "tools/list", "resources": "resources/list", "prompts": "prompts/list"}
+WAYS = ("stdio", "http", "sse")
+EVERYWHERE = (*WAYS, "alone")  # the last is HTTP with neither sessions nor event streams for older clients
 
 
 class Refused(Exception):
@@ -26,6 +28,7 @@ class Refused(Exception):
 class Peer(Protocol):
     """A client of somebody else, connected."""
 
+    over: str
     revision: str
     server_info: dict[str, Any]
     instructions: str | None
@@ -71,15 +74,34 @@ class Peer(Protocol):
         """Hear whether the server is there."""
         ...
 
+    def another(self, mode: str = "", over: str = "") -> "AbstractAsyncContextManager[Peer]":
+        """A second client of the same server, connected in the same way, or in this one."""
+        ...
 
-CASES: list[tuple[str, str, str, Callable[[Peer], Awaitable[None]]]] = []
+
+class Case(NamedTuple):
+    """A named function, and where it applies."""
+
+    what: str
+    run: Callable[[Peer], Awaitable[None]]
+    since: str
+    era: str
+    over: tuple[str, ...]
+
+    def applies(self, peer: Peer) -> bool:
+        """Whether a connection has what the case needs."""
+        era = "stateless" if stateless(peer) else "session"
+        return peer.revision >= self.since and self.era in {"", era} and peer.over in self.over
 
 
-def case(what: str, since: str = "", era: str = "") -> Callable[..., Any]:
+CASES: list[Case] = []
+
+
+def case(what: str, since: str = "", era: str = "", over: tuple[str, ...] = WAYS) -> Callable[..., Any]:
     """Add a function as a case."""
 
     def add(run: Callable[[Peer], Awaitable[None]]) -> Callable[[Peer], Awaitable[None]]:
-        CASES.append((what, since, era, run))
+        CASES.append(Case(what, run, since, era, over))
         return run
 
     return add
@@ -125,14 +147,14 @@ async def eventually(there: Callable[[], bool], what: str) -> None:
     raise AssertionError(f"there was no {what}")
 
 
-@case("introduction")
+@case("introduction", over=EVERYWHERE)
 async def introduction(peer: Peer) -> None:
     assert peer.server_info["name"] == "kitchen", peer.server_info
     assert peer.server_info["version"] == "1.0"
     assert peer.instructions == "Order something."
 
 
-@case("tools: list, all pages")
+@case("tools: list, all pages", over=EVERYWHERE)
 async def list_tools(peer: Peer) -> None:
     tools = {tool["name"]: tool for tool in await all_of(peer, "tools/list", "tools")}
     assert len(tools) >= 13, sorted(tools)
@@ -141,7 +163,7 @@ async def list_tools(peer: Peer) -> None:
     assert ("outputSchema" in tools["order"]) == (peer.revision >= "2025-06-18")
 
 
-@case("tools: call, text")
+@case("tools: call, text", over=EVERYWHERE)
 async def call(peer: Peer) -> None:
     assert text(await peer.call("add", {"a": 1, "b": 2})) == "3"
     assert text(await peer.call("echo", {"text": ODD})) == ODD
@@ -149,7 +171,7 @@ async def call(peer: Peer) -> None:
     assert text(await peer.call("echo", {"text": large})) == large
 
 
-@case("tools: structured output", since="2025-06-18")
+@case("tools: structured output", since="2025-06-18", over=EVERYWHERE)
 async def structured(peer: Peer) -> None:
     result = await peer.call("order", {"dish": "soup", "portions": 2})
     assert result["structuredContent"] == {"dish": "soup", "portions": 2}, result
@@ -158,7 +180,7 @@ async def structured(peer: Peer) -> None:
     assert number == (3 if stateless(peer) else {"result": 3}), number
 
 
-@case("tools: one block of each kind")
+@case("tools: one block of each kind", over=EVERYWHERE)
 async def media(peer: Peer) -> None:
     kinds = [block["type"] for block in (await peer.call("media"))["content"]]
     audio = "audio" if peer.revision >= "2025-03-26" else "text"
@@ -166,7 +188,7 @@ async def media(peer: Peer) -> None:
     assert kinds == ["image", audio, "resource", link], kinds
 
 
-@case("tools: many at once")
+@case("tools: many at once", over=EVERYWHERE)
 async def many(peer: Peer) -> None:
     sums: dict[int, str] = {}
 
@@ -179,7 +201,7 @@ async def many(peer: Peer) -> None:
     assert sums == {n: str(n + 1) for n in range(50)}
 
 
-@case("errors: tool fails, arguments misfit")
+@case("errors: tool fails, arguments misfit", over=EVERYWHERE)
 async def failures(peer: Peer) -> None:
     failed = await peer.call("fail")
     assert failed["isError"] is True
@@ -189,7 +211,7 @@ async def failures(peer: Peer) -> None:
     assert "portions" in text(misfit)
 
 
-@case("errors: unknown tool, resource, prompt")
+@case("errors: unknown tool, resource, prompt", over=EVERYWHERE)
 async def unknown(peer: Peer) -> None:
     assert await refusal(peer.call("nope")) == -32602
     assert await refusal(peer.read("config://nope")) == (-32602 if stateless(peer) else -32002)
@@ -197,7 +219,7 @@ async def unknown(peer: Peer) -> None:
     assert await refusal(peer.prompt("greet", {})) == -32602
 
 
-@case("resources: list and read")
+@case("resources: list and read", over=EVERYWHERE)
 async def resources(peer: Peer) -> None:
     listed = {item["uri"]: item for item in await all_of(peer, "resources/list", "resources")}
     assert set(listed) == {"config://app", "logo://png"}
@@ -208,7 +230,7 @@ async def resources(peer: Peer) -> None:
     assert logo["blob"].startswith("iVBOR")
 
 
-@case("resources: templates")
+@case("resources: templates", over=EVERYWHERE)
 async def templates(peer: Peer) -> None:
     (template,) = await all_of(peer, "resources/templates/list", "resourceTemplates")
     assert template["uriTemplate"] == "users://{name}/profile"
@@ -217,7 +239,7 @@ async def templates(peer: Peer) -> None:
     assert profile["uri"] == "users://ann/profile"
 
 
-@case("prompts: list and get")
+@case("prompts: list and get", over=EVERYWHERE)
 async def prompts(peer: Peer) -> None:
     listed = {item["name"]: item for item in await all_of(peer, "prompts/list", "prompts")}
     assert set(listed) == {"greet", "talk"}
@@ -228,7 +250,7 @@ async def prompts(peer: Peer) -> None:
     assert [message["role"] for message in talk["messages"]] == ["user", "assistant"]
 
 
-@case("completion: prompt and template")
+@case("completion: prompt and template", over=EVERYWHERE)
 async def completion(peer: Peer) -> None:
     for kind, of in (("ref/prompt", "greet"), ("ref/resource", "users://{name}/profile")):
         completed = (await peer.complete(kind, of, "name", "an"))["completion"]
@@ -281,6 +303,7 @@ async def roots(peer: Peer) -> None:
     assert text(result) == "file:///kitchen", result
 
 
+@case("asks without a session: a clean refusal", era="session", over=("alone",))
 @case("asks without a session: a clean refusal", era="stateless")
 async def refused_asks(peer: Peer) -> None:
     # Until results can ask for input, a tool that asks has to fail at once and in words.
@@ -311,9 +334,90 @@ async def cancellation(peer: Peer) -> None:
     raise AssertionError("the server did not drop the call")
 
 
-@case("ping", era="session")
+@case("ping", era="session", over=EVERYWHERE)
 async def ping(peer: Peer) -> None:
     await peer.ping()
+
+
+@case("two clients at once, one hears what the other does", over=("http", "sse"))
+async def two(peer: Peer) -> None:
+    async with peer.another() as other:
+        sums: list[str] = []
+
+        async def one(client: Peer, n: int) -> None:
+            sums.append(text(await client.call("add", {"a": n, "b": 0})))
+
+        async with anyio.create_task_group() as group:
+            for n in range(20):
+                group.start_soon(one, peer, n)
+                group.start_soon(one, other, n)
+        assert sorted(sums, key=int) == [str(n // 2) for n in range(40)], sums
+
+        async def change() -> None:
+            await other.call("touch")
+            await other.call("grow")
+
+        await peer.watched("config://app", change)
+
+
+@case("clients of both eras and of HTTP+SSE at once", era="stateless", over=("http",))
+async def three(peer: Peer) -> None:
+    uri = "config://app"
+    async with peer.another("legacy", "http") as older, peer.another("legacy", "sse") as oldest:
+        assert not stateless(older)
+        assert not stateless(oldest)
+
+        async def change() -> None:
+            await peer.call("touch")
+            await peer.call("grow")
+
+        await peer.watched(uri, lambda: older.watched(uri, lambda: oldest.watched(uri, change)))
+
+
+@case("a stream that the server interrupts is resumed", since="2025-11-25", era="session", over=("http",))
+async def interrupted(peer: Peer) -> None:
+    result = await peer.call("pause", {"key": "pause"})
+    assert text(result) == "run 1", result
+
+
+@case("a stream that is cut is resumed", since="2025-03-26", era="session", over=("http",))
+async def cut(peer: Peer) -> None:
+    seen, step = cutting()
+    result = await peer.call("hold", {"key": "hold"}, step)
+    assert text(result) == "run 1", result
+    assert seen == [1, 2], seen
+
+
+@case("a stream that is cut fails one call alone", era="stateless", over=("http",))
+async def failed(peer: Peer) -> None:
+    _, step = cutting()
+    try:
+        result = await peer.call("hold", {"key": "hold"}, step)
+    except Refused:
+        pass
+    else:
+        raise AssertionError(f"it did not fail: {result}")
+    assert text(await peer.call("add", {"a": 1, "b": 2})) == "3"
+
+
+@case("tools: mirrored parameters", era="stateless", over=("http",))
+async def mirrored(peer: Peer) -> None:
+    await all_of(peer, "tools/list", "tools")
+    for place in ("Bern", "Zürich 世界", " spaces ", ""):
+        assert text(await peer.call("deliver", {"place": place, "floor": 3, "fragile": True})) == f"{place} 3"
+
+
+def cutting() -> tuple[list[float], Callable[..., Any]]:
+    """A list of the progress that came, and what to be told it; the first has all connections cut."""
+    seen: list[float] = []
+
+    async def step(done: float, total: float | None, message: str | None) -> None:
+        del total, message
+        seen.append(done)
+        if len(seen) == 1:
+            say(cut=True)
+
+    return seen, step
 
 
 def say(**told: Any) -> None:
@@ -323,10 +427,7 @@ def say(**told: Any) -> None:
 
 async def run(peer: Peer, expected: str) -> None:
     """Run all cases that apply."""
-    era = "stateless" if stateless(peer) else "session"
-    fitting = [
-        (what, check) for what, since, only, check in CASES if peer.revision >= since and only in {"", era}
-    ]
+    fitting = [(case.what, case.run) for case in CASES if case.applies(peer)]
     say(plan=[what for what, _ in fitting])
     why = "" if peer.revision == expected else f"agreed on {peer.revision}, not on {expected}"
     say(what=f"connect → {expected}", why=why)
@@ -346,7 +447,13 @@ async def run(peer: Peer, expected: str) -> None:
         say(what=what, why=why)
 
 
+def way(over: str, target: list[str]) -> list[str]:
+    """The URL of the same server for HTTP or for HTTP+SSE."""
+    paths = {"http": "/mcp", "sse": "/sse", "alone": "/mcp"}
+    return [target[0].rpartition("/")[0] + paths[over]] if over in paths else target
+
+
 def arguments() -> tuple[str, str, str, list[str]]:
-    """How to connect, the revision to come of it, and the command of the server."""
-    _, mode, expected, command, *rest = sys.argv
-    return mode, expected, command, rest
+    """How to connect, the revision to come of it, over what, and the command of the server or its URL."""
+    _, mode, expected, over, *target = sys.argv
+    return mode, expected, over, target

@@ -1,6 +1,12 @@
-"""The kitchen as a server of PyPI's `mcp` 1.x: the same names as in `kitchen.py`, made with their API."""
+"""The kitchen as a server of PyPI's `mcp` 1.x: the same names as in `kitchen.py`, made with their API.
+
+Its argument is stdio, http, sse or alone: HTTP without sessions, and without event streams.
+"""
 
 import asyncio
+import sys
+from collections import Counter
+from functools import partial
 from typing import Any
 
 import anyio
@@ -11,10 +17,15 @@ from mcp.server.stdio import stdio_server
 from mcp.types import Completion, SamplingMessage, TextContent
 from pydantic import AnyUrl, BaseModel
 
+from port import Events, serve
+
 PIXEL = bytes.fromhex("89504e470d0a1a0a0000000d49484452")
 
-server = FastMCP("kitchen", instructions="Order something.", log_level="ERROR")
+server = FastMCP(
+    "kitchen", instructions="Order something.", log_level="ERROR", event_store=Events(), retry_interval=100
+)
 dropped: list[str] = []
+runs: Counter[str] = Counter()
 watched: set[str] = set()
 
 
@@ -83,6 +94,24 @@ async def cancelled() -> str:
 
 
 @server.tool()
+async def pause(key: str, ctx: Context[Any, Any, Any]) -> str:
+    """Let the client come back for the answer; it tells how often this was called with the key."""
+    runs[key] += 1
+    await ctx.close_sse_stream()
+    return f"run {runs[key]}"
+
+
+@server.tool()
+async def hold(key: str, ctx: Context[Any, Any, Any]) -> str:
+    """Give somebody time to cut the connection; the answer tells how often this was called with the key."""
+    runs[key] += 1
+    await ctx.report_progress(1, 2)
+    await anyio.sleep(0.5)
+    await ctx.report_progress(2, 2)
+    return f"run {runs[key]}"
+
+
+@server.tool()
 async def ask_user(ctx: Context[Any, Any, Any]) -> str:
     """Ask the user what they want."""
     answer = await ctx.elicit("What shall it be?", Order)
@@ -111,6 +140,13 @@ async def grow(ctx: Context[Any, Any, Any]) -> str:
     server.add_tool(lambda: "extra", name="extra")
     await ctx.session.send_tool_list_changed()
     return "grown"
+
+
+@server.tool()
+async def touch_tools(ctx: Context[Any, Any, Any]) -> str:
+    """Say that the list of tools has changed."""
+    await ctx.session.send_tool_list_changed()
+    return "touched"
 
 
 @server.tool()
@@ -151,8 +187,8 @@ async def complete(ref: Any, argument: Any, context: Any) -> Completion:  # noqa
     return Completion(values=[name for name in ("ann", "anton", "bob") if name.startswith(argument.value)])
 
 
-async def main() -> None:
-    """Serve stdio. `FastMCP.run` declares no changes of lists; subscriptions cannot be declared at all."""
+async def main(over: str) -> None:
+    """Serve. `FastMCP` declares no changes of lists; subscriptions cannot be declared at all."""
     low = server._mcp_server  # noqa: SLF001 - the only way to these handlers
 
     @low.set_logging_level()
@@ -163,10 +199,15 @@ async def main() -> None:
     async def watch(uri: AnyUrl) -> None:
         watched.add(str(uri))
 
-    options = low.create_initialization_options(NotificationOptions(tools_changed=True))
+    options = partial(low.create_initialization_options, NotificationOptions(tools_changed=True))
+    if over != "stdio":
+        low.create_initialization_options = options
+        server.settings.stateless_http = server.settings.json_response = over == "alone"
+        await serve(server.sse_app() if over == "sse" else server.streamable_http_app())
+        return
     async with stdio_server() as (reading, writing):
-        await low.run(reading, writing, options)
+        await low.run(reading, writing, options())
 
 
 if __name__ == "__main__":
-    anyio.run(main)
+    anyio.run(main, sys.argv[1])

@@ -1,6 +1,12 @@
-"""The kitchen as a server of PyPI's `mcp` 2.x: the same names as in `kitchen.py`, made with their API."""
+"""The kitchen as a server of PyPI's `mcp` 2.x: the same names as in `kitchen.py`, made with their API.
+
+Its argument is stdio, http, sse or alone: HTTP without sessions, and without event streams.
+"""
 
 import asyncio
+import sys
+from collections import Counter
+from functools import partial
 from typing import Annotated, Any
 
 import anyio
@@ -19,12 +25,15 @@ from mcp_types import (
     TextContent,
     UnsubscribeRequestParams,
 )
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
+
+from port import Events, serve
 
 PIXEL = bytes.fromhex("89504e470d0a1a0a0000000d49484452")
 
 server = MCPServer("kitchen", version="1.0", instructions="Order something.", log_level="ERROR")
 dropped: list[str] = []
+runs: Counter[str] = Counter()
 watched: set[str] = set()
 
 
@@ -92,6 +101,24 @@ async def cancelled() -> str:
     return str(len(dropped))
 
 
+@server.tool()
+async def pause(key: str, ctx: Context[Any]) -> str:
+    """Let the client come back for the answer; it tells how often this was called with the key."""
+    runs[key] += 1
+    await ctx.close_sse_stream()
+    return f"run {runs[key]}"
+
+
+@server.tool()
+async def hold(key: str, ctx: Context[Any]) -> str:
+    """Give somebody time to cut the connection; the answer tells how often this was called with the key."""
+    runs[key] += 1
+    await ctx.report_progress(1, 2)
+    await anyio.sleep(0.5)
+    await ctx.report_progress(2, 2)
+    return f"run {runs[key]}"
+
+
 def _order() -> Elicit[Order]:
     return Elicit("What shall it be?", Order)
 
@@ -131,6 +158,29 @@ async def grow(ctx: Context[Any]) -> str:
     if ctx.protocol_version != "2026-07-28":  # their bus reaches listeners of the stateless era only
         await ctx.session.send_tool_list_changed()
     return "grown"
+
+
+def _mirrored(name: str) -> Any:
+    return Field(json_schema_extra={"x-mcp-header": name})
+
+
+@server.tool()
+def deliver(
+    place: Annotated[str, _mirrored("Place")],
+    floor: Annotated[int, _mirrored("Floor")],
+    fragile: Annotated[bool, _mirrored("Fragile")],
+) -> str:
+    """Deliver something; where to is in headers too."""
+    return f"{place} {floor}" if fragile else "thrown"
+
+
+@server.tool()
+async def touch_tools(ctx: Context[Any]) -> str:
+    """Say that the list of tools has changed."""
+    await ctx.notify_tools_changed()
+    if ctx.protocol_version != "2026-07-28":  # as in `grow`
+        await ctx.session.send_tool_list_changed()
+    return "touched"
 
 
 @server.tool()
@@ -186,16 +236,25 @@ async def _set_level(ctx: Any, params: Any) -> EmptyResult:  # noqa: ARG001 - th
     return EmptyResult()  # their context writes every line to a session, whatever the level
 
 
-async def main() -> None:
-    """Serve stdio. `MCPServer.run` declares neither changes of lists nor subscriptions in a session."""
+async def main(over: str) -> None:
+    """Serve. `MCPServer` declares neither changes of lists nor subscriptions in a session."""
     low = server._lowlevel_server  # noqa: SLF001 - the only way to these handlers
     low.add_request_handler("resources/subscribe", SubscribeRequestParams, _watch)
     low.add_request_handler("resources/unsubscribe", UnsubscribeRequestParams, _unwatch)
     low.add_request_handler("logging/setLevel", SetLevelRequestParams, _set_level)
-    options = low.create_initialization_options(NotificationOptions(tools_changed=True))
+    options = partial(low.create_initialization_options, NotificationOptions(tools_changed=True))
+    if over != "stdio":
+        low.create_initialization_options = options
+        apps = {
+            "http": lambda: server.streamable_http_app(event_store=Events(), retry_interval=100),
+            "alone": lambda: server.streamable_http_app(stateless_http=True, json_response=True),
+            "sse": server.sse_app,
+        }
+        await serve(apps[over]())
+        return
     async with stdio_server() as (reading, writing):
-        await low.run(reading, writing, options)
+        await low.run(reading, writing, options())
 
 
 if __name__ == "__main__":
-    anyio.run(main)
+    anyio.run(main, sys.argv[1])

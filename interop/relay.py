@@ -1,0 +1,151 @@
+"""A port in front of a server: hands on what comes, takes down what matters, and cuts connections when asked.
+
+It sees real bytes, so it knows who opened and who deleted a session, whatever either side says of itself.
+"""
+
+import asyncio
+import contextlib
+import http.client
+import json
+import re
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+
+from hosts import Host
+
+__all__ = ["Relay", "relayed"]
+
+CHUNK: Final = 64 * 1024
+
+_HANDSHAKE: Final = re.compile(rb'"method": ?"initialize"')
+_SESSION: Final = re.compile(rb"^mcp-session-id: *(\S+)\r$", re.MULTILINE | re.IGNORECASE)
+_STREAM: Final = re.compile(rb"^GET \S+ HTTP/1\.1\r$", re.MULTILINE)
+_RESUMED: Final = re.compile(rb"^last-event-id: *\S+\r$", re.MULTILINE | re.IGNORECASE)
+
+_PING: Final = json.dumps({"jsonrpc": "2.0", "id": "relay", "method": "ping"}).encode()
+
+
+class Relay:
+    """What goes over the port.
+
+    Attributes:
+        url: where clients come instead of to the server.
+        handshakes: how often `initialize` was sent.
+        sessions: the ids that the server gave.
+        streams: how often a client asked for a stream.
+        resumed: how often it came back to one.
+        cuts: how often it was asked to cut.
+    """
+
+    def __init__(self, port: int, path: str) -> None:
+        self.url = ""
+        self.cuts = 0
+        self.handshakes = 0
+        self.sessions: set[str] = set()
+        self.streams = 0
+        self.resumed = 0
+        self._loop = asyncio.get_running_loop()
+        self._port = port
+        self._path = path
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def cut(self) -> None:
+        """Have all connections cut, as a network would. Any thread may ask: callbacks may run in one."""
+        self.cuts += 1
+        self._loop.call_soon_threadsafe(self._abort)
+
+    def _abort(self) -> None:
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+
+    async def knows(self, session: str) -> bool:
+        """Whether the server still knows a session."""
+        return await asyncio.to_thread(self._send, "POST", session, _PING) not in {400, 404}
+
+    async def end(self, session: str) -> None:
+        """End a session behind the back of its client."""
+        await asyncio.to_thread(self._send, "DELETE", session)
+
+    def _send(self, verb: str, session: str, body: bytes | None = None) -> int:
+        headers = {
+            "Content-Type": "application/json",
+            "Accept": "application/json, text/event-stream",
+            "Mcp-Session-Id": session,
+        }
+        with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=10)) as link:
+            link.request(verb, self._path, body, headers)
+            return link.getresponse().status
+
+    # ----------------------------------------------------------------- both ways
+
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Hand one connection on to the server."""
+        task = asyncio.create_task(self._connect(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._port)
+        except OSError:
+            writer.transport.abort()
+            return
+        pair = {writer, far_writer}
+        self._writers |= pair
+        ways = [
+            asyncio.create_task(_pump(reader, far_writer, self._asked)),
+            asyncio.create_task(_pump(far_reader, writer, self._answered)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            self._writers -= pair
+            for one in pair:
+                one.close()
+
+    def _asked(self, data: bytes) -> None:
+        self.handshakes += len(_HANDSHAKE.findall(data))
+        self.streams += len(_STREAM.findall(data))
+        self.resumed += len(_RESUMED.findall(data))
+
+    def _answered(self, data: bytes) -> None:
+        self.sessions.update(name.decode() for name in _SESSION.findall(data))
+
+    async def leave(self) -> None:
+        """End every connection."""
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+async def _pump(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, note: Callable[[bytes], None]
+) -> None:
+    with contextlib.suppress(OSError):
+        while data := await reader.read(CHUNK):
+            note(data)
+            writer.write(data)
+            await writer.drain()
+
+
+@asynccontextmanager
+async def relayed(host: Host, path: str) -> AsyncGenerator[Relay]:
+    """A relay in front of a server.
+
+    Args:
+        host: the server, which listens.
+        path: that of its endpoint.
+    """
+    relay = Relay(host.port, path)
+    listening = await asyncio.start_server(relay.accept, "127.0.0.1", 0)
+    relay.url = f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}{path}"
+    try:
+        yield relay
+    finally:
+        listening.close()
+        await relay.leave()

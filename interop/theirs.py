@@ -1,0 +1,149 @@
+"""Clients of others against our server: each runs in a process of its own and tells how its cases went.
+
+Owns the conversation with that process, and what can be seen of it from outside. The cases are in `peers/`.
+"""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator
+from typing import Any, Final, NamedTuple
+
+from cases import Outcome
+from environments import HERE, ROOT
+from hosts import Host, NotStarted, listening, tell
+from relay import Relay, relayed
+from toolpost.protocol.methods import DATES
+
+__all__ = ["PATHS", "Visitor", "host", "host_http"]
+
+PATHS: Final = {"http": "/mcp", "sse": "/sse", "alone": "/mcp", "httpx2": "/mcp"}
+"""Where our server serves what, when nobody says otherwise; the others agree."""
+
+STATELESS: Final = DATES[-1]
+
+SILENCE: Final = 60.0
+"""Seconds after which a client of theirs that says nothing is taken for dead."""
+
+KITCHEN: Final = [sys.executable, str(HERE / "kitchen.py")]
+
+
+class Visitor(NamedTuple):
+    """A client of theirs, and the modes that it can connect in besides sessions."""
+
+    peer: str
+    command: list[str]
+    modes: tuple[str, ...] = ()
+
+
+class Stay(NamedTuple):
+    """How a client of theirs is to connect.
+
+    Args:
+        visitor: the client.
+        over: stdio, http, sse, or alone: HTTP with neither sessions nor event streams for older clients.
+        mode: as it calls it.
+        revision: what has to come of it.
+        only: the one revision that our server speaks; None for all of them.
+    """
+
+    visitor: Visitor
+    over: str
+    mode: str
+    revision: str
+    only: str | None
+
+    def outcome(self, what: str, why: str) -> Outcome:
+        """How a case went."""
+        shown = self.only or ("unpinned" if self.mode in {"auto", "legacy"} else self.mode)
+        return Outcome(self.visitor.peer, "our server", self.over, shown, what, why)
+
+
+async def host(visitor: Visitor, mode: str, revision: str, only: str | None) -> AsyncIterator[Outcome]:
+    """A client of theirs that starts our server, which speaks `only` one revision or all of them."""
+    stay = Stay(visitor, "stdio", mode, revision, only)
+    async for outcome in _converse(stay, [*KITCHEN, *([only] if only else [])], None):
+        yield outcome
+
+
+async def host_http(
+    visitor: Visitor, over: str, mode: str, revision: str, only: str | None
+) -> AsyncIterator[Outcome]:
+    """A client of theirs that comes to the URL of our server."""
+    stay = Stay(visitor, over, mode, revision, only)
+    ours = Host()
+    try:
+        async with (
+            listening([*KITCHEN, f"--{over}", *([only] if only else [])], ours),
+            relayed(ours, PATHS[over]) as relay,
+        ):
+            async for outcome in _converse(stay, [relay.url], relay):
+                yield outcome
+            if over != "sse":
+                yield stay.outcome(*await _sessions(stay, relay))
+            if relay.cuts and revision != STATELESS:
+                why = "" if relay.resumed else "nobody came back to a stream"
+                yield stay.outcome("Last-Event-ID was sent", why)
+    except NotStarted as error:
+        yield stay.outcome("our server starts", str(error))
+        return
+    yield stay.outcome("our server ends in order", ours.complaint)
+
+
+async def _sessions(stay: Stay, relay: Relay) -> tuple[str, str]:
+    """Whether sessions were opened and ended as the era wants it."""
+    # One case of the stateless era has an older client as company.
+    most = {"alone": 0, "http": 1 if stay.revision == STATELESS else None}[stay.over]
+    if most is not None and len(relay.sessions) > most:
+        return "no sessions were opened", f"there were {len(relay.sessions)}"
+    if most == 0:
+        return "no sessions were opened", ""
+    left = [session for session in relay.sessions if await relay.knows(session)]
+    why = f"{len(left)} of {len(relay.sessions)} are there still" if left or not relay.sessions else ""
+    return "its sessions are deleted", why
+
+
+async def _converse(stay: Stay, target: list[str], relay: Relay | None) -> AsyncIterator[Outcome]:
+    process = await asyncio.create_subprocess_exec(
+        *stay.visitor.command,
+        stay.mode,
+        stay.revision,
+        stay.over,
+        *target,
+        cwd=ROOT,
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    grumble = asyncio.create_task(process.stderr.read())
+    left = [f"connect → {stay.revision}"]
+    try:
+        while True:
+            async with asyncio.timeout(SILENCE):
+                line = await process.stdout.readline()
+            if not line:
+                break
+            told: dict[str, Any] = json.loads(line)
+            if "plan" in told:
+                left += told["plan"]
+            elif "cut" in told:
+                assert relay is not None
+                relay.cut()
+            else:
+                left.remove(told["what"])
+                yield stay.outcome(told["what"], told["why"])
+        async with asyncio.timeout(SILENCE):
+            code = await process.wait()
+        yield stay.outcome("leave", "" if code == 0 and not left else f"exit code {code}")
+    except TimeoutError:
+        pass  # what is left to tell is told below
+    finally:
+        tell(process, signal.SIGKILL)
+    said = (await grumble).decode(errors="replace")[-300:].replace("\n", " ")
+    await process.wait()
+    for what in left:
+        yield stay.outcome(what, f"the client never got there: {said}")
