@@ -353,7 +353,7 @@ class ChannelClosed(TransportError):
 
 
 class SessionLost(ChannelClosed):
-    """The server does not know the session any more. What it refused for that reason was not served."""
+    """The server does not know the session any more. `sent` tells whether it may have served the request."""
 
 
 class RequestFailed(TransportError):

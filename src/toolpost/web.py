@@ -30,6 +30,7 @@ from toolpost.server.web import Served, Web
 from toolpost.stores.memory import MemoryStore
 from toolpost.stores.promise import Store
 from toolpost.transports.gate import Gate
+from toolpost.transports.heads import heads
 from toolpost.transports.host import Caller, Outcome
 from toolpost.transports.http_server import Endpoint, Settings
 from toolpost.transports.http_session import Session
@@ -66,6 +67,10 @@ def endpoint(handler: Handler, path: str = "/mcp", **web: Unpack[Web]) -> Endpoi
         ValueError: one of them cannot work; the text names it.
     """
     given: dict[str, Any] = dict(web)
+    unknown = given.keys() - Web.__annotations__.keys()
+    if unknown:
+        known = ", ".join(sorted(Web.__annotations__))
+        raise TypeError(f"there is no {', '.join(sorted(unknown))}=; what HTTP takes: {known}")
     for name, least in _LEAST.items():
         value = given.get(name, 1)
         if not least <= value < inf:
@@ -216,6 +221,8 @@ def _check_workers(handler: Handler, workers: int, served: Mapping[str, Any]) ->
 @contextmanager
 def _bound(address: str) -> Generator[socket.socket]:
     """A socket that listens at an address such as "127.0.0.1:8000"."""
+    if not isinstance(address, str) or "/" in address:  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
+        raise ValueError(f"{address!r} is no address to serve at; write it like '127.0.0.1:8000'")
     host, _, port = address.rpartition(":")
     host = host.strip("[]") or "127.0.0.1"
     if not port.isdecimal() or int(port) > 65535:
@@ -282,6 +289,7 @@ def _server(app: Endpoint, told: Callable[[], object] | None = None) -> "uvicorn
 
     config = uvicorn.Config(
         app,  # pyright: ignore[reportArgumentType] - its messages are dicts, which uvicorn types one by one
+        http=heads() or "auto",
         ws="none",
         lifespan="off",  # we begin it ourselves, so that what it raises is raised here
         log_config=None,

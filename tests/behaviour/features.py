@@ -26,7 +26,7 @@ TRANSPORTS = tuple(SPOKEN)
 
 
 def _server_asks(method: str) -> Callable[[Revision], bool]:
-    return lambda revision: method in revision.requests["server"]
+    return lambda revision: method in revision.requests["server"] or method in revision.asks
 
 
 FEATURES: dict[str, Callable[[Revision], bool]] = {
@@ -34,8 +34,8 @@ FEATURES: dict[str, Callable[[Revision], bool]] = {
     "elicitation": _server_asks("elicitation/create"),
     "sampling": _server_asks("sampling/createMessage"),
     "roots": _server_asks("roots/list"),
-    "sampling with tools": lambda revision: not revision.stateless and "tool_use" in revision.spoken,
-    "URL elicitation": lambda revision: not revision.stateless and revision.rich_forms,
+    "sampling with tools": lambda revision: "tool_use" in revision.spoken,
+    "URL elicitation": lambda revision: revision.rich_forms,
     "structured output": lambda revision: revision.structured is not None,
     "any structured output": lambda revision: revision.structured == "any",
     "audio": lambda revision: "audio" in revision.content,

@@ -1,11 +1,13 @@
 """Which way and which revision a client of a URL ends up with, and what it remembers of that."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 from endpoint import DISCOVERED, NOT_FOUND, OPENED, WELCOME, Endpoint, client_of, refused, way_of
 from raw_server import Clock, run
 
+from toolpost.channel import Channel
 from toolpost.client.client import Client
 from toolpost.client.negotiate import Way
 from toolpost.client.verdicts import MAX_VERDICTS, VERDICTS, Verdict, Verdicts
@@ -43,7 +45,7 @@ def test_a_modern_server_is_asked_once():
 
 
 @pytest.mark.requirement("VER-12", "VER-13")
-@pytest.mark.parametrize("status", [400, 404, 405, 406, 410, 415, 422])
+@pytest.mark.parametrize("status", [200, 202, 204, 400, 404, 405, 406, 410, 415, 422])
 def test_a_refusal_without_a_reason_of_the_protocol_means_a_session_on_the_same_channel(status):
     server = Endpoint(server__discover=status, initialize=WELCOME)
     assert opened(server) == ("session",)
@@ -221,6 +223,34 @@ def test_an_old_way_that_has_gone_is_forgotten(gone):
     assert VERDICTS.find(KEY) == Verdict(LATEST)
 
 
+def test_a_stateless_server_that_was_slow_to_start_is_asked_again():
+    server, old = Endpoint(server__discover=[None, DISCOVERED], initialize=NOT_FOUND), Endpoint()
+    old.refuses = refused()
+    assert opened(server, old) == ("stateless",)
+    assert server.heard[1:] == [["server/discover"]]
+
+
+def test_a_server_that_is_reached_in_no_way_is_told_as_such():
+    server, old = Endpoint(server__discover=None, initialize=NOT_FOUND), Endpoint()
+    old.refuses = refused()
+    with pytest.raises(ConnectFailed, match="Method not found; nor in the way of older servers"):
+        opened(server, old)
+
+
+@pytest.mark.requirement("VER-7")
+def test_a_server_that_has_left_the_detour_without_a_word_is_found_again():
+    server = Endpoint(server__discover=404, initialize=WELCOME)
+
+    class Silent(Endpoint):
+        async def open(self) -> Channel:
+            await asyncio.Event().wait()
+            raise AssertionError
+
+    VERDICTS.keep(KEY, Verdict(LATEST_SESSION, detour=True))
+    assert opened(server, Silent(), key=KEY) == ("session",)
+    assert VERDICTS.find(KEY) == Verdict(LATEST_SESSION)
+
+
 @pytest.mark.parametrize("answer", [401, 503, RequestFailed("refused", sent=False)])
 def test_a_server_that_is_not_well_keeps_its_verdict(answer):
     server = Endpoint(server__discover=DISCOVERED, initialize=answer)
@@ -312,3 +342,10 @@ def test_a_lost_session_is_a_lost_session_for_everybody():
                     await client.ping()
 
     run(main())
+
+
+@pytest.mark.requirement("VER-7")
+def test_what_a_client_was_told_to_speak_is_not_remembered():
+    server = Endpoint(server__discover=DISCOVERED, initialize=WELCOME)
+    eras = [opened(server, key=KEY, revision=revision) for revision in (DATES[-2], None, DATES[-2], None)]
+    assert eras == [("session",), ("stateless",), ("session",), ("stateless",)]

@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 import pytest
+from endpoint import DISCOVERED, Endpoint, HttpLike, client_of
 from raw_server import Asked, Clock, RawServer, run
 
+from toolpost.channel import Channel
 from toolpost.client.backoff import FIRST
 from toolpost.client.client import Client
 from toolpost.errors import (
@@ -415,5 +417,32 @@ def test_a_connection_that_ends_while_a_listen_is_tried_ends_that():
             await server.channel.close()
             await asyncio.sleep(1000)
             assert len(server.listens) == 1
+
+    run(main(), Clock)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_listen_may_be_acknowledged_while_it_is_still_being_sent(ends):
+    class Slow(HttpLike):
+        async def send(self, data: bytes, related: int | str | None = None) -> None:
+            await super().send(data, related)
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+    class Server(Endpoint):
+        async def open(self) -> Channel:
+            self.channels.append(Slow(self))
+            return self.channels[-1]
+
+    def listen(channel: HttpLike, message: Any) -> dict[str, Any] | None:
+        meta = {SUBSCRIPTION_ID: message["id"]}
+        channel.say(ACKNOWLEDGED, notifications=message["params"]["notifications"], _meta=meta)
+        channel.say(TOOLS_CHANGED, _meta=meta)
+        return {"resultType": "complete", "_meta": meta} if ends else None
+
+    async def main() -> None:
+        it = Server(server__discover=DISCOVERED, subscriptions__listen=listen)
+        async with client_of(it) as client, client.listen(tools=True) as changes:
+            assert (await anext(aiter(changes))).kind == "tools"
 
     run(main(), Clock)

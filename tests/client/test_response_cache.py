@@ -222,6 +222,21 @@ def test_a_notice_makes_its_own_list_stale_at_once(method):
 
 
 @pytest.mark.requirement("CACHE-17")
+@pytest.mark.parametrize(("changed", "reads"), [("x://a/part", 2), ("x://ab", 1), ("x://", 1)])
+def test_a_resource_is_read_again_when_a_part_of_it_was_updated(changed, reads):
+    async def main() -> None:
+        it = server()
+        async with client_of(it) as client:
+            await client.read_resource("x://a")
+            it.now.say("notifications/resources/updated", uri=changed)
+            await quiet(it)
+            await client.read_resource("x://a")
+        assert len(it.sent("resources/read")) == reads
+
+    run(main(), Clock)
+
+
+@pytest.mark.requirement("CACHE-17")
 def test_a_resource_that_was_updated_is_read_again():
     async def main() -> None:
         it = server()

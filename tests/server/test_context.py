@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from toolpost import Client, Context, Handler, Server
-from toolpost.errors import LocalProtocolError, NotDeclared, ToolError
+from toolpost.errors import LocalProtocolError, NotDeclared
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.server import handler as module
@@ -269,42 +269,11 @@ def test_without_a_session_nothing_is_asked():
 
         @server.tool
         async def ask(ctx: Context) -> str:
-            with pytest.raises(LocalProtocolError, match="middle of a call"):
-                await ctx.roots()
             with pytest.raises(LocalProtocolError, match="no session"):
                 await ctx.request("example/ask")
             return "asked nothing"
 
         async with Client(server, revision=STATELESS, on_roots=["file:///a"]) as client:
             assert (await client.call_tool("ask")).text == "asked nothing"
-
-    asyncio.run(main())
-
-
-@pytest.mark.parametrize("ask", ["elicit", "sample", "roots"])
-def test_who_cannot_ask_a_stateless_client_reads_which_clients_can_be_asked(ask):
-    async def main() -> None:
-        server = Server("s")
-
-        @server.tool
-        async def asks(ctx: Context) -> str:
-            questions = {
-                "elicit": lambda: ctx.elicit("?", str),
-                "sample": lambda: ctx.sample("?"),
-                "roots": ctx.roots,
-            }
-            await questions[ask]()
-            return ""
-
-        client = Client(
-            server,
-            revision=STATELESS,
-            on_roots=["file:///a"],
-            on_sampling=lambda params: "",
-            on_elicitation=lambda params: None,
-        )
-        async with client:
-            with pytest.raises(ToolError, match=r"cannot be asked .* \(clients of the session era can be"):
-                await client.call_tool("asks")
 
     asyncio.run(main())

@@ -32,6 +32,8 @@ FOR_THE_HANDLER = {
     "related",
     "server",
     "set_log_level",
+    "recall",
+    "recall_answer",
     "tell",
     "unwatch",
     "watch",

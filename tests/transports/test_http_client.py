@@ -12,7 +12,7 @@ from scripted import END, answer, chunk, event, scripted, stream
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed, LocalProtocolError, RequestFailed, SessionLost
 from toolpost.protocol import headers
-from toolpost.protocol.revisions import LATEST, LATEST_SESSION
+from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS
 from toolpost.transports import trail as trails
 from toolpost.transports.address import Http
 from toolpost.transports.http_client import HttpChannel
@@ -224,10 +224,15 @@ def test_an_error_is_passed_on_whatever_the_status_with_the_id_of_the_request(st
     run(main)
 
 
-def test_an_answer_in_a_batch_is_found():
+def test_an_answer_in_a_batch_is_found_where_there_are_batches():
     async def main():
+        (date,) = (date for date, revision in REVISIONS.items() if revision.batches)
+        opened = OPENED.replace(VERSION.encode(), date.encode())
         body = b"[%b,%b,1]" % (PROGRESS, reply(7))
-        async with talking(lambda heard: heard.write(answer(body=body))) as (channel, _, __):
+        script = in_session(lambda heard: heard.write(answer(body=body)), opened=opened)
+        async with talking(script) as (channel, _, __):
+            await channel.send(OPENING)
+            await channel.receive()
             await channel.send(request(7))
             assert await channel.receive() == body
 
@@ -243,7 +248,8 @@ def test_an_answer_in_a_batch_is_found():
         (answer(404, b"", None), "404 Not Found", 404),
         (answer(405, b"", None), "405 Method Not Allowed", 405),
         (answer(401, failure()), "401 Unauthorized.*Authorization", 401),
-        (answer(403, failure(None)), "403 Forbidden.*Authorization", 403),
+        (answer(403, failure(None)), "403 Forbidden: no$", 403),
+        (answer(403, b"", None), "403 Forbidden.*Authorization", 403),
         (answer(202, b"", None), "202 Accepted without a content type", 202),
         (answer(200, b"<html>", "text/html; charset=utf-8"), "text/html; charset=utf-8", 200),
         (answer(200, b"{}", "application/json; charset=utf-16"), "charset=utf-16", 200),

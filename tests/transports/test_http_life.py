@@ -34,6 +34,7 @@ from raw_http import wired
 import remains
 from toolpost import Context, Server, web
 from toolpost.stores.memory import MemoryStore
+from toolpost.transports import exchange as exchanges
 
 PROGRAM = str(Path(__file__).parent / "programs" / "web.py")
 GET = {"Accept": "text/event-stream"}
@@ -656,5 +657,103 @@ def test_workers_that_die_at_once_are_not_replaced_for_ever():
             assert await child.ends() == 1
             assert "a worker has ended with code -9 as soon as it was started" in child.said
             await until(lambda: all(map(gone, pids)))
+
+    run(main)
+
+
+def test_a_call_over_http_and_sse_is_finished_too():
+    async def main():
+        stage = Stage()
+        app = kitchen(stage).asgi(drain=PATIENCE)
+        async with serving(app) as site:
+            old, _ = await site.begin("GET", GET, target="/sse")
+            place = (await old.event()).data
+            idle, _ = await site.begin("GET", GET, target="/sse")
+            await idle.event()
+            for body in (
+                opening(),
+                message("notifications/initialized"),
+                message("tools/call", call("quiet"), 1),
+            ):
+                assert (await site.ask("POST", place, legacy(revision=None), body)).status == 202
+            assert (await old.event()).json["id"] == 0
+            await stage.begun.wait()
+            stopping = asyncio.create_task(app.stop())
+            assert await idle.events() == []
+            stage.go.set()
+            assert [event.json["id"] for event in await old.events()] == [1]
+            await stopping
+
+    run(main)
+
+
+def test_an_asgi_server_that_cancels_a_stream_hears_nothing():
+    async def main():
+        app = kitchen().asgi()
+        async with serving(app) as site:
+            session = await site.open()
+            general, _ = await site.begin("GET", {**GET, "Mcp-Session-Id": session})
+            await general.event()
+            [task] = [
+                task
+                for task in asyncio.all_tasks()
+                if "run_asgi" in repr(task.get_coro()) and not task.done()
+            ]
+            task.cancel()
+            assert await general.events() == []
+            await task  # it does not raise
+            await app.stop()
+
+    run(main)
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_who_speaks_may_have_to_be_looked_up(is_async):
+    def known(scope):
+        return dict(scope["headers"]).get(b"x-user", b"").decode() or None
+
+    async def looked_up(scope):
+        await asyncio.sleep(0)
+        return known(scope)
+
+    async def main():
+        async with serving(kitchen().asgi(principal=looked_up if is_async else known)) as site:
+            opened = await site.post({**legacy(), "X-User": "ann"}, opening())
+            session = opened.headers["mcp-session-id"]
+            for user, status in (("ann", 202), ("bob", 404)):
+                headers = {**legacy(session), "X-User": user}
+                assert (await site.post(headers, message("notifications/initialized"))).status == status
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"port": 8000}, "there is no port=; what HTTP takes: allowed_hosts, "),
+        ({"allowed_host": []}, "there is no allowed_host="),
+    ],
+)
+def test_a_keyword_that_there_is_not_is_told_with_those_that_there_are(given, told):
+    with pytest.raises(TypeError, match=told):
+        kitchen().asgi(**given)
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:8000", "127.0.0.1", "127.0.0.1:port", 8000])
+def test_an_address_that_is_none_is_told(address):
+    with pytest.raises(ValueError, match=r"write it like '127\.0\.0\.1:8000'"):
+        kitchen().run(http=address)
+
+
+def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(exchanges, "SLOW", 0.05)
+
+    async def main():
+        async with serving(kitchen().asgi()) as site:
+            for part in (b"", b'{"jsonrpc":'):
+                wire = await site.wire()
+                headers = {**legacy(), "Content-Length": "100"}
+                await wire.ask("POST", "/mcp", headers, part, length=False)
+                assert (await wire.answer()).status == 408
 
     run(main)

@@ -26,7 +26,7 @@ from leftovers import until
 from toolpost import Context, Server
 from toolpost.protocol import jsonrpc
 from toolpost.stores.memory import MemoryStore
-from toolpost.transports import exchange, http_session, http_sessions, http_streams
+from toolpost.transports import exchange, http_kept, http_session, http_sessions, http_streams
 
 GET = {"Accept": "text/event-stream"}
 READY = message("notifications/initialized")
@@ -268,6 +268,95 @@ def test_a_session_lives_while_it_is_listened_to_or_works(clock):
     run(main)
 
 
+def test_a_session_whose_client_never_comes_back_ends(clock):
+    """What it has asked for goes on without it, but not for ever."""
+
+    async def main():
+        stage = Stage()
+        async with hosted(kitchen(stage, store=clock.store), idle=100) as site:
+            session = await site.open()
+            wire = await site.wire()
+            await wire.ask("POST", "/mcp", legacy(session), tool("quiet", 1))
+            await stage.begun.wait()
+            await wire.abort()
+            await until(lambda: not site.app._life.running)
+            await clock.passes(60)
+            assert [*sessions_of(site)._held] == [session]
+            clock.now += 60
+            await stage.ended.wait()
+            await until(lambda: not sessions_of(site)._held)
+
+    run(main)
+
+
+def test_who_listens_is_not_idle(clock):
+    async def main():
+        async with hosted(kitchen(store=clock.store), max_sessions=2) as site:
+            listens, idle = await site.open(), await site.open()
+            wire, _ = await site.begin("GET", listening(listens))
+            await wire.event()
+            await clock.passes(1)
+            third = await site.open()
+            assert {*sessions_of(site)._held} == {listens, third}
+            assert (await site.post(legacy(idle), message("ping", id=1))).status == 404
+
+    run(main)
+
+
+def test_who_makes_room_is_found_without_a_look_at_all(monkeypatch):
+    looks = [0]
+    busy = http_session.Session.busy.fget
+    assert busy is not None
+
+    def counted(session: Any) -> bool:
+        looks[0] += 1
+        return busy(session)
+
+    monkeypatch.setattr(http_session.Session, "busy", property(counted))
+
+    async def main():
+        async with hosted(kitchen(), max_sessions=20) as site:
+            for _ in range(20):
+                await site.open()
+            assert looks == [0]
+            for _ in range(30):
+                await site.open()
+            assert looks == [30]
+
+    run(main)
+
+
+def test_streams_that_are_over_have_a_bound(monkeypatch):
+    """Who reads slowly still gets all of it; who comes back too late gets nothing."""
+    monkeypatch.setattr(http_kept, "ROOM", 3 * (http_kept.EACH + 2000))
+    store = MemoryStore()
+
+    async def main():
+        async with hosted(kitchen(store=store)) as site:
+            session = await site.open()
+            ids: list[Any] = []
+            wires: list[Any] = []
+            for number in range(6):
+                wire, _ = await site.begin(
+                    "POST", legacy(session), tool("steps", number, token=number, count=5)
+                )
+                ids.append((await wire.event()).id)
+                wires.append(wire)
+                await until(lambda: not sessions_of(site).held(session).busy)
+                assert len([name for name in kept(store) if "/stream/" in name]) == min(number + 1, 3)
+            for wire in wires:
+                assert text((await wire.events())[-1]) == "done"
+            for number in range(6):
+                wire, begun = await site.begin("GET", listening(session, ids[number]))
+                assert begun.status == (200 if number > 2 else 400)
+            for number in range(20):
+                assert (await site.post(legacy(session), tool("echo", number, text="x" * 3000))).status == 200
+            wire, begun = await site.begin("GET", listening(session, ids[5]))
+            assert begun.status == 200  # plain answers are not kept, and take no room
+
+    run(main)
+
+
 @pytest.mark.parametrize("said", [[], [message("ping", id=1)], [message("tools/list", id=1)]])
 def test_a_handshake_has_to_be_completed(clock, said):
     async def main():
@@ -462,6 +551,45 @@ def test_an_id_that_is_in_use_is_refused_at_once(revision):
             assert (await site.post(legacy(session, revision), message("ping", id="5"))).json["result"] == {}
             stage.go.set()
             assert text(await wire.answer()) == "waited"
+
+    run(main)
+
+
+@pytest.mark.parametrize("ids", [(1, 1), (1, "1", 1)])
+def test_a_batch_with_one_id_twice_is_refused(ids):
+    """Which answer belongs to which request, nobody could tell."""
+
+    async def main():
+        async with stage_and_site() as (_, site):
+            session = await site.open(FIRST)
+            batch = b"[" + b",".join(tool("echo", each, text="x") for each in ids) + b"]"
+            answers = (await site.post(legacy(session, FIRST), batch)).json
+            assert [(each["id"], each["error"]["code"]) for each in answers] == [
+                (each, -32600) for each in ids
+            ]
+            again = await site.post(legacy(session, FIRST), tool("echo", 1, text="x"))
+            assert text(again) == "x"
+
+    run(main)
+
+
+def test_a_function_that_cancels_itself_is_answered():
+    server = Server("odd")
+
+    @server.tool
+    async def odd() -> str:
+        task = asyncio.current_task()
+        assert task is not None
+        task.cancel()
+        await asyncio.sleep(0)
+        return "never"
+
+    async def main():
+        async with hosted(server) as site:
+            session = await site.open()
+            for _ in range(2):
+                answer = await site.post(legacy(session), tool("odd", 1))
+                assert (answer.status, answer.code) == (200, -32603)
 
     run(main)
 

@@ -184,6 +184,32 @@ CASES = [
     Case("no health", (), ("GET", "/health", {}, None), 404),
     Case("health", (), ("GET", "/health", {}, None), 200, web={"health": "/health"}),
     Case("ready", (), ("GET", "/health/ready", {}, None), 200, web={"health": "/health"}),
+    Case("health by HEAD", (), ("HEAD", "/health", {}, None), 200, web={"health": "/health"}),
+    Case("ready by HEAD", (), ("HEAD", "/health/ready", {}, None), 200, web={"health": "/health"}),
+    Case(
+        "health by address",
+        (),
+        ("GET", "/health", {}, None),
+        200,
+        more={"host": "10.0.0.7"},
+        web={"health": "/health"},
+    ),
+    Case(
+        "ready by address",
+        (),
+        ("GET", "/health/ready", {}, None),
+        200,
+        more={"host": "10.0.0.7"},
+        web={"health": "/health"},
+    ),
+    Case(
+        "other verbs of health by address",
+        (),
+        ("POST", "/health", {}, b""),
+        403,
+        more={"host": "10.0.0.7"},
+        web={"health": "/health"},
+    ),
     # ---- who may come
     Case("Host of this machine", (), post(*ECHO), 200, more={"host": "localhost:1234"}),
     Case(

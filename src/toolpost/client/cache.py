@@ -77,7 +77,10 @@ class ResponseCache:
         """Forget what a notice makes stale (CACHE-17)."""
         if isinstance(event.params, ResourceUpdatedParams):
             self.turn += 1
-            self._kept.pop(("resources/read", event.params.uri), None)
+            changed = event.params.uri  # maybe only a part of what was read
+            for method, uri in list(self._kept):
+                if method == "resources/read" and uri is not None and _holds(uri, changed):
+                    del self._kept[method, uri]
         else:
             self.drop(*_STALE.get(event.method, ()))
 
@@ -92,3 +95,8 @@ class ResponseCache:
         """Forget everything: changes may have been missed, or it may be another server."""
         self.turn += 1
         self._kept.clear()
+
+
+def _holds(whole: str, uri: str) -> bool:
+    """Whether a resource is another one or has it as a part."""
+    return uri == whole or uri.startswith(whole.rstrip("/") + "/")

@@ -32,7 +32,7 @@ MAX_PENDING: Final = 1000
 """How many different changes may wait to be looked at. Beyond that a part of a resource is the whole."""
 
 LEAVE_PATIENCE: Final = 2.0
-"""Seconds that a server may take to hear that nobody listens any more, for each resource."""
+"""Seconds that a server may take to hear that nobody listens any more."""
 
 _LISTS: Final[dict[str, Kind]] = {
     "notifications/tools/list_changed": "tools",
@@ -152,6 +152,7 @@ class _Session:
                 self._taken.append(uri)
         except BaseException:  # also when the caller no longer waits: nobody hears any more
             self._listener.ears.discard(self._hear)
+            self._listener.link.spawn(self.leave())
             raise
         return []
 
@@ -160,10 +161,11 @@ class _Session:
         await self._listener.link.over.wait()
 
     async def leave(self) -> None:
-        """Ask to hear no more."""
+        """Ask to hear no more. A server that does not care is left alone."""
         self._listener.ears.discard(self._hear)
-        for uri in self._taken:
-            await self._listener.give_back(uri, Limits(timeout=LEAVE_PATIENCE))
+        limits = Limits(timeout=LEAVE_PATIENCE)
+        leaving = [self._listener.give_back(uri, limits) for uri in self._taken]
+        await asyncio.gather(*leaving, return_exceptions=True)
 
 
 class Changes:

@@ -154,9 +154,15 @@ class Link:
         finally:
             self._forget(call)
 
-    async def open(self, outgoing: Outgoing) -> Call:
-        """Send a request whose answer is far away; end it with `cancel`."""
+    async def open(self, outgoing: Outgoing, begin: Callable[[Call], object] = lambda _: None) -> Call:
+        """Send a request whose answer is far away; end it with `cancel`.
+
+        Args:
+            outgoing: the request.
+            begin: called before it is sent: what belongs to it may arrive before that is over.
+        """
         call = self._begin(outgoing, NO_LIMITS)
+        begin(call)
         try:
             await self._send(outgoing.data)
         except BaseException:  # whatever it was: a request that was not sent is not in flight
@@ -226,7 +232,10 @@ class Link:
         # Where a request can be lost alone, it can be given up alone: that bothers nobody.
         quiet = call.limits.quiet and not self._lossy
         if data is not None and call.sent and not quiet and self.ended is None:
-            self.post(data)
+            if self._lossy:
+                self.spawn(self.deliver(data))  # each message goes its own way, and waits for no other
+            else:
+                self.post(data)
 
     def _forget(self, call: Call) -> None:
         """Keep nothing of a request that is over, one way or the other."""

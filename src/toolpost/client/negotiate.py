@@ -8,6 +8,7 @@
 Knows nothing of what a channel is made of: it is given a way to open one.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, NamedTuple, TypeAlias, cast
 
@@ -26,6 +27,7 @@ from toolpost.errors import (
     RequestFailed,
     RequestTimeout,
     RPCError,
+    TransportError,
     UnsupportedRevision,
 )
 from toolpost.protocol.eras import SESSION, STATELESS
@@ -140,8 +142,15 @@ class Handshake:
             self.state = self._seen()  # now, because we end it
             await self._leave()
             raise
-        VERDICTS.keep(self._way.key, Verdict(opened.revision, opened.detour))
+        if self._chooses:  # what a client was told to speak is nothing that it has found out
+            VERDICTS.keep(self._way.key, Verdict(opened.revision, opened.detour))
         return opened
+
+    @property
+    def _chooses(self) -> bool:
+        """Whether this client speaks in either era, so that the server decides."""
+        supported = self._party.supported
+        return all(newest(supported, era=era) is not None for era in ("session", "stateless"))
 
     async def _leave(self) -> None:
         if self._link is not None:
@@ -207,7 +216,11 @@ class Handshake:
         """The session with a server that held one the last time; None if it does not any more (VER-7)."""
         detour = known.detour and self._way.fallback is not None
         try:
-            return await self._initialize(await self._enter(session, detour=detour))
+            # A server that has left the detour may keep us waiting there for ever, and not refuse.
+            async with asyncio.timeout(self._patience if detour else None):
+                return await self._initialize(await self._enter(session, detour=detour))
+        except TimeoutError:
+            pass
         except (RPCError, ProtocolError, ChannelClosed):
             if not self._way.again:
                 raise
@@ -258,8 +271,17 @@ class Handshake:
         except RPCError:
             link.connection.adopt(stateless)
             return await self._discover(link)
+        except ConnectFailed as error:  # not by the fallback either, so that it can only have been slow
+            return await self._ask_again(stateless, error)
         except ChannelClosed as error:
             return await self._once_more(session, error)
+
+    async def _ask_again(self, stateless: Revision, failed: ConnectFailed) -> Opened:
+        """The conversation with a stateless server that was slow to start, or why there is none."""
+        try:
+            return await self._discover(await self._enter(stateless), Limits(timeout=self._patience))
+        except (RPCError, ProtocolError, TransportError):
+            raise failed from None
 
     async def _once_more(self, session: Revision, error: ChannelClosed) -> Opened:
         """The conversation with a server that did not survive the probe."""
@@ -307,8 +329,12 @@ class Handshake:
 
 
 def _tells_era(error: RequestFailed) -> bool:
-    """Whether a server refused a request because of what it is, and not because of us or of its state."""
-    return error.status is not None and 400 <= error.status < 500 and error.status not in _NO_ERA
+    """Whether a server refused a request because of what it is, and not because of us or of its state.
+
+    One that says yes and nothing else does not know what it was asked either.
+    """
+    status = error.status
+    return status is not None and (200 <= status < 300 or (400 <= status < 500 and status not in _NO_ERA))
 
 
 def _tells_way(error: RequestFailed | RPCError) -> bool:

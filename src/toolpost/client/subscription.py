@@ -76,9 +76,15 @@ class Subscriptions:
             MCPError: the server refused it, or it was lost.
         """
         (outgoing,) = STATELESS.listen(self._link.connection, wanted)
-        call = await self._link.open(outgoing)
-        subscription = self._open[call.id] = Subscription(self._link, call, hear, stands)
-        call.answer.add_done_callback(lambda _: self._open.pop(call.id, None))
+        begun: list[Subscription] = []
+
+        def begin(call: Call) -> None:
+            begun.append(Subscription(self._link, call, hear, stands))
+            self._open[call.id] = begun[0]
+            call.answer.add_done_callback(lambda _: self._open.pop(call.id, None))
+
+        call = await self._link.open(outgoing, begin)
+        (subscription,) = begun
         try:
             async with asyncio.timeout(limits.timeout):
                 await asyncio.wait([subscription.honoured, call.answer], return_when=asyncio.FIRST_COMPLETED)

@@ -51,8 +51,8 @@ class Server(Library):
         name: how it is called.
         timeout: seconds that a tool may take, unless it says otherwise.
         page_size: entries on a page of a list.
-        keys: what cursors are sealed with; made at the start unless given. Workers that share clients share
-            keys.
+        keys: what cursors and request states are sealed with; made at the start unless given. Workers that
+            share clients share keys.
         cache: how long clients may keep lists, resources and what they were told of the server: one for all,
             or some by method, such as {"tools/list": Cache(ttl=60), "*": Cache(ttl=5)}. Not at all unless
             given; the newest revision is the first that knows of it.
@@ -80,7 +80,7 @@ class Server(Library):
         check_counts(page_size=page_size)
         self._timeout = timeout
         self._debug = debug
-        self._keys = keys
+        self._keys = self._state_keys = keys
         self._making_keys = Lock()
         self.caches = per_method(cache)
         self._hearers: dict[str, Hearer] = {}
@@ -100,6 +100,7 @@ class Server(Library):
 
     def prepare(self) -> None:
         """For transports: make the keys that workers have to share."""
+        super().prepare()
         self._ring()
 
     def __repr__(self) -> str:

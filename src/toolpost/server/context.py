@@ -5,17 +5,18 @@ knows nothing of registries and transports.
 """
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
 
-from toolpost.errors import LocalProtocolError, NotDeclared
+from toolpost.errors import LocalProtocolError, NotDeclared, ToolError
 from toolpost.protocol import turns
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.methods import Row
 from toolpost.protocol.party import declares
 from toolpost.server.forms import ANSWERS, Accepted, Cancelled, Declined, form_of
+from toolpost.server.recall import Recall
 from toolpost.server.request import Client, Request, Speaker
 from toolpost.types.asks import (
     AskParams,
@@ -47,7 +48,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Context"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+MAX_TRIES: Final = 3
+"""How often a user is asked the same, if the client lets an answer pass that does not fit."""
 
 
 class Context:
@@ -57,7 +62,17 @@ class Context:
     client sends, and one that we send to all, have a context too; it belongs to no request.
     """
 
-    __slots__ = ("_peer", "_request", "_speaker", "_state", "incoming", "lifespan", "method", "server")
+    __slots__ = (
+        "_peer",
+        "_recall",
+        "_request",
+        "_speaker",
+        "_state",
+        "incoming",
+        "lifespan",
+        "method",
+        "server",
+    )
 
     def __init__(
         self,
@@ -76,6 +91,7 @@ class Context:
         self._peer = _peer_of(speaker) if incoming is None else incoming.peer
         self._request: Request | None = None
         self._state: dict[str, Any] | None = None
+        self._recall: Recall | None = None
 
     def __repr__(self) -> str:
         return f"<Context of {self.method}, id {self.related!r}>"
@@ -262,6 +278,17 @@ class Context:
         assert self.incoming is not None, "a list is asked for by a request"
         return catalogue.page(self.server.party, self._speaker.connection, self.incoming, cursor)
 
+    @property
+    def recall(self) -> Recall:
+        """For handlers: what this request has asked and done before it ran again."""
+        if self._recall is None:
+            self._recall = Recall(self.server, self.incoming, self.principal)
+        return self._recall
+
+    async def recall_answer(self, method: str, params: Wire) -> Result:
+        """For handlers: what the client has answered to a question, where there is no session."""
+        return await self.recall.answer(self._speaker.connection, method, params)
+
     def set_log_level(self, level: LogLevel) -> None:
         """For handlers: from which level on the session wants log messages."""
         self._speaker.connection.log_level = level
@@ -276,8 +303,28 @@ class Context:
 
     # ----------------------------------------------------------------- what can be asked
 
+    async def step(
+        self, name: str, fn: Callable[P, Awaitable[T] | T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """What a function gives, which runs once for each call, though the call may run again.
+
+        For what must not happen twice, such as a payment before a question. What it gives has to be something
+        that JSON can hold, and comes back as the type that the function says it returns.
+
+        Args:
+            name: of the step. The same name again is another step.
+            fn: async, or not: then it runs in a thread.
+            args: what it gets.
+            kwargs: what it gets by name.
+        """
+        return await self.recall.step(name, fn, args, kwargs)
+
     async def ask(self, method: str, params: Wire, *, timeout: float | None = None) -> Result:
-        """Ask the client, by one of the methods that the protocol has for it."""
+        """Ask the client, by one of the methods that the protocol has for it.
+
+        In a session it is asked at once, and this waits. Where there is none, the function ends here unless
+        the answer is known, and runs again from the top when the client has brought it.
+        """
         return await self._speaker.ask(self, method, params, timeout)
 
     async def sample(
@@ -347,11 +394,18 @@ class Context:
         Raises:
             NotDeclared: the client has nobody to ask.
         """
-        asked = form_of(form)
-        params = ElicitParams(message=message, requested_schema=asked.schema)
-        result = await self.ask("elicitation/create", params, timeout=timeout)
-        assert isinstance(result, ElicitResult)
-        return asked.read(result)
+        asked, words = form_of(form), message
+        for left in reversed(range(MAX_TRIES)):
+            params = ElicitParams(message=words, requested_schema=asked.schema)
+            result = await self.ask("elicitation/create", params, timeout=timeout)
+            assert isinstance(result, ElicitResult)
+            try:
+                return asked.read(result)
+            except ToolError as error:
+                if not left:
+                    raise
+                words = f"{message}\n\n{error}"
+        raise AssertionError("the last try returns or raises")
 
     async def elicit_url(
         self, message: str, url: str, *, timeout: float | None = None

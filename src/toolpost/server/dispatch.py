@@ -7,6 +7,7 @@ this module turns it into an answer. Knows no tool, no channel and no task.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from inspect import isawaitable
 from typing import Any, Final, TypeAlias
 
@@ -14,6 +15,7 @@ from toolpost.errors import InternalError, MCPError, MethodNotFound, RPCError
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming
 from toolpost.server.context import Context
+from toolpost.server.recall import ask_and_answer
 from toolpost.types.base import Raw, Result, Struct
 
 __all__ = [
@@ -68,6 +70,8 @@ def begin(
     route = routes.get(method)
     if route is None:
         raise MethodNotFound(f"Method not found: {method}")
+    if incoming.row.asks and incoming.peer.revision.stateless:
+        route = partial(ask_and_answer, route)
     if middleware:
         return through(middleware, Call(method, incoming.params, context), route)
     return route(context, incoming.params)

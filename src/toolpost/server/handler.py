@@ -19,6 +19,7 @@ from toolpost.protocol.framing import MAX_LINE
 from toolpost.protocol.icons import check_icons
 from toolpost.protocol.methods import DATES, Row
 from toolpost.protocol.party import Party
+from toolpost.protocol.seal import KeyRing
 from toolpost.server import options
 from toolpost.server.cache import Cache, kept
 from toolpost.server.context import Context
@@ -29,6 +30,7 @@ from toolpost.server.notify import Announcer
 from toolpost.server.options import Lifespan, Offer
 from toolpost.server.request import arguments_of
 from toolpost.server.serve import Conversation
+from toolpost.server.states import States
 from toolpost.server.web import Application, Served, Web, check_unused
 from toolpost.server.work import Work
 from toolpost.types.base import JSON, Icon, Params, Result
@@ -143,6 +145,7 @@ class Handler:
         self._lifespan = lifespan
         self._life = Life(self.living)
         self._listens = Listens()
+        self._state_keys: KeyRing | None = None
 
     # ----------------------------------------------------------------- override what you serve
 
@@ -260,6 +263,11 @@ class Handler:
         }
 
     @cached_property
+    def states(self) -> States:
+        """For contexts: what clients without a session bring back to go on with a call."""
+        return States(self, self._state_keys)
+
+    @cached_property
     def store(self) -> "Store":
         """Where what outlasts a request is kept; opened when it is first needed."""
         if not isinstance(self._store, str):
@@ -295,6 +303,8 @@ class Handler:
 
     def prepare(self) -> None:
         """For transports: make what all worker processes have to share, before they part."""
+        if self.in_memory and self._state_keys is None:
+            self._state_keys = KeyRing.random()
 
     def announce_update(self, uri: str) -> None:
         """Tell everybody who watches this resource that it has changed."""

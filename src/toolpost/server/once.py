@@ -15,7 +15,7 @@ from toolpost.protocol.events import Incoming
 from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
 from toolpost.server.dispatch import begin, being_cancelled, refusal
-from toolpost.server.passage import said
+from toolpost.server.passage import asked, said
 from toolpost.server.questions import question
 from toolpost.types.base import JSON, RequestId, Result, Wire
 
@@ -79,17 +79,25 @@ class Once:
         params: Wire | Mapping[str, JSON] | None,
         timeout: float | None,
     ) -> Result:
-        """Refuse: there is no way for an answer.
+        """The answer that the client has brought, if it is of the stateless era.
 
         Raises:
-            MissingCapability: the client could not answer anyway.
-            LocalProtocolError: always else.
+            Unanswered: it was not asked before.
+            MissingCapability: it could not answer.
+            LocalProtocolError: there is no way for an answer.
         """
         del timeout
-        asked = question(self.connection, context.incoming, method, params)
-        self.connection.cancel(asked.id)
+        return await asked(
+            context, method, params, lambda context, params: self._refuse(context, method, params)
+        )
+
+    async def _refuse(
+        self, context: Context, method: str | Row, params: Wire | Mapping[str, JSON] | None
+    ) -> Result:
+        outgoing = question(self.connection, context.incoming, method, params)
+        self.connection.cancel(outgoing.id)
         raise LocalProtocolError(
-            f"{asked.row.name} cannot be asked: there is no session over which the client could answer",
+            f"{outgoing.row.name} cannot be asked: there is no session over which the client could answer",
             hint="serve with stateless=False",
         )
 

@@ -5,20 +5,21 @@ what comes through.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.protocol.events import NoticeReceived
 from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
 from toolpost.server.dispatch import Call, through
 from toolpost.server.request import Speaker
-from toolpost.types.base import JSON
+from toolpost.types.base import JSON, Result
 
 if TYPE_CHECKING:
     from toolpost.server.handler import Handler
 
-__all__ = ["heard", "is_heard", "said"]
+__all__ = ["asked", "heard", "is_heard", "said"]
 
 logger: Final = logging.getLogger("toolpost.server")
 
@@ -47,6 +48,29 @@ async def heard(handler: "Handler", speaker: Speaker, lifespan: Any, event: Noti
         return
     call = Call(method, params, context, notice=True)
     await through(handler.middleware, call, lambda context, params: handler.heard(method, params, context))
+
+
+async def asked(
+    context: Context, method: str | Row, params: Any, ask: Callable[[Context, Any], Awaitable[Result]]
+) -> Result:
+    """Ask the client, once all middleware has seen it.
+
+    Args:
+        context: of the request that asks.
+        method: what is asked.
+        params: the question.
+        ask: sends the question and waits, in a session. Where there is none, answers are recalled.
+    """
+
+    async def recall(context: Context, params: Any) -> Result:
+        return await context.recall_answer(str(method), params)
+
+    stateless = context.incoming is not None and context.incoming.peer.revision.stateless
+    inner = recall if stateless and isinstance(method, str) else ask
+    if not context.server.middleware:
+        return await inner(context, params)
+    name = method if isinstance(method, str) else method.name
+    return await through(context.server.middleware, Call(name, params, context, incoming=False), inner)
 
 
 async def said(

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 
 from toolpost.errors import ChannelClosed, LocalProtocolError, RequestTimeout
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import ERAS
+from toolpost.protocol.eras import SESSION
 from toolpost.protocol.events import FailureReceived, Incoming, Outgoing, ReplyReceived
 from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
 from toolpost.types.base import JSON, RequestId, Result, Wire
-from toolpost.types.inputs import InputRequest
 
 if TYPE_CHECKING:
     from toolpost.server.serve import Conversation
@@ -115,21 +114,13 @@ def question(
     """The request by which a client is asked.
 
     Raises:
-        NotDeclared: the client of this session did not declare the capability.
-        MissingCapability: its request did not.
+        NotDeclared: the client did not declare the capability.
         LocalProtocolError: it may not be asked.
     """
     if incoming is None or isinstance(method, Row):
         return connection.request(method, params)
     assert isinstance(params, Wire)
-    revision = incoming.peer.revision
-    asked = ERAS[revision.era].ask(connection, incoming, method, params)
-    if isinstance(asked, InputRequest):
-        raise LocalProtocolError(
-            f"{method} cannot be asked in the middle of a call in {revision.date}",
-            hint="clients of the session era can be asked: pin revision=… there",
-        )
-    return asked
+    return SESSION.ask(connection, incoming, method, params)
 
 
 def _unwanted(context: Context) -> LocalProtocolError:

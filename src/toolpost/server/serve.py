@@ -32,9 +32,9 @@ from toolpost.protocol.events import (
 )
 from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
-from toolpost.server.dispatch import Answer, Call, answer, begin, failed, through
+from toolpost.server.dispatch import Answer, answer, begin, failed
 from toolpost.server.notify import Bulletin
-from toolpost.server.passage import heard, is_heard, said
+from toolpost.server.passage import asked, heard, is_heard, said
 from toolpost.server.questions import Questions
 from toolpost.types.base import JSON, RequestId, Result, Wire
 from toolpost.types.notices import NoticeParams, ResourceUpdatedParams
@@ -237,7 +237,12 @@ class Conversation:
         self._opening = False
 
     async def _finish(self, incoming: Incoming, pending: Awaitable[Answer]) -> None:
-        data = await answer(self.connection, incoming, pending)
+        try:
+            data = await answer(self.connection, incoming, pending)
+        except asyncio.CancelledError as error:
+            data = failed(self.connection, incoming, error)
+            if data is None:  # nobody wants it any more; otherwise the function has cancelled itself
+                raise
         if data is not None:
             try:
                 await self.send(data, incoming.id)
@@ -273,19 +278,17 @@ class Conversation:
         params: Wire | Mapping[str, JSON] | None,
         timeout: float | None,
     ) -> Result:
-        """Ask the peer on the stream of its own request, and wait for the answer.
+        """Ask the peer on the stream of its own request, and wait for the answer, if there is a session.
 
         Raises:
             RPCError: the peer says no.
             RequestTimeout: it says nothing in time.
             LocalProtocolError: it may not be asked, or whoever asks is no longer wanted.
         """
-        if not context.server.middleware:
-            return await self._questions.ask(context, method, params, timeout)
-        name = method.name if isinstance(method, Row) else method
-        return await through(
-            context.server.middleware,
-            Call(name, params, context, incoming=False),
+        return await asked(
+            context,
+            method,
+            params,
             lambda context, params: self._questions.ask(context, method, params, timeout),
         )
 

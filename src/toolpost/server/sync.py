@@ -5,9 +5,9 @@ work to the loop and waits for the answer. Owns nothing else.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 from toolpost.errors import ChannelClosed
 from toolpost.server.context import Context
@@ -21,6 +21,7 @@ from toolpost.types.tools import Tool
 
 __all__ = ["SyncContext", "SyncRequest"]
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -195,6 +196,10 @@ class SyncContext:
                 timeout=timeout,
             )
         )
+
+    def step(self, name: str, fn: Callable[P, Awaitable[T] | T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What a function gives, which runs once for each call; see `Context.step`."""
+        return self._wait(self._context.step(name, fn, *args, **kwargs))
 
     def roots(self, *, timeout: float | None = None) -> list[Root]:
         """The places that the user has opened."""

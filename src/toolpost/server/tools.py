@@ -15,6 +15,7 @@ from toolpost.server.bind import Bound
 from toolpost.server.catalogue import Catalogue, Handle
 from toolpost.server.context import Context
 from toolpost.server.dispatch import being_cancelled
+from toolpost.server.journal import is_unanswered
 from toolpost.server.options import check_texts, check_times
 from toolpost.server.returns import Returns
 from toolpost.server.verbatim import Verbatim
@@ -139,7 +140,9 @@ class ServedTool(Handle[P, R]):
             return tool_error(_text_of(error))
         except TimeoutError as error:
             return self._late() if limit.expired() else self._broken(error)
-        except BaseException as error:  # noqa: BLE001 - whatever the function raises stays with its call
+        except BaseException as error:  # whatever the function raises stays with its call
+            if is_unanswered(error):
+                raise
             return self._broken(error)
 
     def _late(self) -> CallToolResult:

@@ -61,8 +61,8 @@ class Web(TypedDict, total=False):
         idle: seconds after which a session that nobody uses ends; 1800 unless you say so.
         max_sessions: how many sessions there may be; the one that was idle for longest makes room.
         drain: seconds that running requests get to finish when the server stops; 5 unless you say so.
-        principal: says on whose behalf a request speaks, from its ASGI scope; a session belongs to whoever
-            opened it.
+        principal: says on whose behalf a request speaks, from its ASGI scope, async or not; a session belongs
+            to whoever opened it.
     """
 
     sse: str | None
@@ -79,7 +79,7 @@ class Web(TypedDict, total=False):
     idle: float
     max_sessions: int
     drain: float
-    principal: Callable[[Any], str | None] | None
+    principal: Callable[[Any], str | Awaitable[str | None] | None] | None
 
 
 class Served(Web, total=False):

@@ -112,10 +112,20 @@ _NO_PROXY: Final = _Proxy()
 
 
 def _proxy(origin: URL) -> _Proxy:
-    named = getproxies_environment().get(origin.scheme)
+    proxies = getproxies_environment()
+    named = proxies.get(origin.scheme) or proxies.get("all")
     if not named or proxy_bypass(f"{origin.host}:{origin.port}"):
         return _NO_PROXY
-    url = URL(named if "://" in named else f"http://{named}")
+    try:
+        url = URL(named if "://" in named else f"http://{named}")
+    except ValueError:  # its text repeats the URL, which may hold a password
+        url = URL()
+    if url.scheme not in {"http", "https"} or not url.host:
+        raise RequestFailed(
+            "the environment names a proxy that aiohttp cannot use",
+            sent=False,
+            hint=f"{origin.scheme}_proxy or all_proxy is the URL of an HTTP proxy; no_proxy lists exceptions",
+        )
     if url.user is None:
         return _Proxy(url)
     login = aiohttp.encode_basic_auth(url.user, url.password or "")

@@ -10,7 +10,7 @@ from typing import Final
 
 import httpx2
 
-from toolpost.errors import RequestFailed
+from toolpost.errors import ConnectFailed, RequestFailed
 from toolpost.transports.http_backend import CONNECT_TIMEOUT, KEEP_ALIVE, Response, reason
 
 __all__ = ["Httpx2Backend"]
@@ -37,11 +37,17 @@ class Httpx2Backend:
     def __init__(self, client: httpx2.AsyncClient | None = None) -> None:
         self._ours = client is None
         if client is None:
-            client = httpx2.AsyncClient(
-                timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
-                limits=httpx2.Limits(keepalive_expiry=KEEP_ALIVE),
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
-            )
+            try:
+                client = httpx2.AsyncClient(
+                    timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
+                    limits=httpx2.Limits(keepalive_expiry=KEEP_ALIVE),
+                    cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+                )
+            except (ImportError, ValueError, httpx2.InvalidURL):  # the text may repeat a password
+                raise ConnectFailed(
+                    "the environment names a proxy that httpx2 cannot use",
+                    hint="http_proxy, https_proxy, all_proxy are URLs of proxies; SOCKS needs httpx2[socks]",
+                ) from None
         given = client.timeout
         self._timeout = httpx2.Timeout(None, connect=given.connect or CONNECT_TIMEOUT, pool=given.pool)
         self._client = client

@@ -5,6 +5,7 @@ nothing of sessions, eras or messages.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -13,8 +14,10 @@ from typing import Final
 
 from toolpost.errors import ConnectFailed, RequestFailed
 from toolpost.protocol import headers as rules
+from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.transports.address import Http, resolve
 from toolpost.transports.http_backend import Backend, Response, open_backend
+from toolpost.types.base import Struct
 from toolpost.version import __version__
 
 __all__ = [
@@ -35,7 +38,7 @@ EVENTS: Final = "text/event-stream"
 MAX_REDIRECTS: Final = 5
 """How often a request is sent on. A server that adds a slash to a path needs one."""
 
-MAX_QUOTE: Final = 200
+MAX_QUOTE: Final = 300
 """How many characters of a refusal an error repeats."""
 
 QUOTE_WAIT: Final = 2.0
@@ -55,6 +58,17 @@ _HINTS: Final = {
 }
 
 logger: Final = logging.getLogger("toolpost.http")
+
+
+class _Reason(Struct):
+    message: str
+
+
+class _Said(Struct):
+    error: _Reason
+
+
+_SAID: Final = Reader(_Said)
 
 
 class Courier:
@@ -164,7 +178,7 @@ async def stream_of(response: Response) -> AsyncIterator[bytes]:
         RequestFailed: it is none.
     """
     if not is_events(response):
-        raise await refusal(response)
+        raise await refusal(response, lacks="no event stream")
     return response.chunks()
 
 
@@ -178,29 +192,44 @@ async def accepted(response: Response) -> None:
         raise await refusal(response)
     size = response.headers.get("content-length", "")
     if size.isdigit() and int(size) <= MAX_LEFTOVER:
-        await response.read(MAX_LEFTOVER)
+        # It has taken the message, whatever becomes of what it says besides.
+        with contextlib.suppress(RequestFailed, TimeoutError):
+            async with asyncio.timeout(QUOTE_WAIT):
+                await response.read(MAX_LEFTOVER)
 
 
-async def refusal(response: Response, body: bytes | None = None) -> RequestFailed:
+async def refusal(
+    response: Response, body: bytes | None = None, *, lacks: str = "neither JSON nor an event stream"
+) -> RequestFailed:
     """The error for a response that is no answer.
 
     Args:
         response: the response.
         body: its body, if it was read already.
+        lacks: what one that says that all is well is not.
     """
     status, kind = response.status, response.headers.get("content-type")
     if is_success(response):
         what = "without a content type" if kind is None else f"of type {rules.show(kind)}"
         return RequestFailed(
-            f"the server answered with {_phrase(status)} {what}, which is neither JSON nor an event stream",
+            f"the server answered with {_phrase(status)} {what}, which is {lacks}",
             status=status,
             hint="is this the URL of an MCP endpoint?",
         )
-    text = _line(await _start(response) if body is None else body)
+    start = await _start(response) if body is None else body
+    reason = _reason(start)
+    text = _line(start if reason is None else reason.encode())
     said = f": {text}" if text else ""
-    return RequestFailed(
-        f"the server answered with {_phrase(status)}{said}", status=status, hint=_HINTS.get(status)
-    )
+    hint = None if reason and status == HTTPStatus.FORBIDDEN else _HINTS.get(status)  # it may be the Host
+    return RequestFailed(f"the server answered with {_phrase(status)}{said}", status=status, hint=hint)
+
+
+def _reason(body: bytes) -> str | None:
+    """What an error says that is JSON-RPC."""
+    try:
+        return _SAID(body).error.message
+    except Unfit:
+        return None
 
 
 def _phrase(status: int) -> str:

@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, MutableMapping
 from functools import partial
+from inspect import iscoroutine
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote
 
@@ -43,6 +44,9 @@ KEEP_ALIVE: Final = 15.0
 
 LINGER: Final = 2.0
 """Seconds for which we read what is not wanted."""
+
+SLOW: Final = 30.0
+"""Seconds that a client may take for the next piece of a body: who holds a connection open has to use it."""
 
 _JSON: Final = (b"content-type", b"application/json")
 _EVENTS: Final = (
@@ -96,6 +100,7 @@ class Exchange:
         "method",
         "query",
         "scope",
+        "session",
         "size",
         "streaming",
     )
@@ -112,6 +117,7 @@ class Exchange:
             # A list that was split over several lines is one list (RFC 9110 §5.3).
             self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
         self.extra: list[tuple[bytes, bytes]] = []
+        self.session = ""  # whose one stream this is (HTTP+SSE)
         self.streaming = False
         self.left = False
         self._cut = self._ended = False
@@ -150,11 +156,12 @@ class Exchange:
         Raises:
             BodyTooLarge: it is longer than `limit`; what comes behind is not read.
             Disconnected: the client has gone before the end of it.
+            TimeoutError: nothing of it has come for `SLOW` seconds.
         """
         length = self.headers.get("content-length", "")
         if length.isdecimal() and (len(length) > 18 or int(length) > limit):
             raise BodyTooLarge(more=True)
-        event = await self._receive()
+        event = await self._next()
         if event["type"] == "http.request" and not event.get("more_body"):
             data: bytes = event.get("body", b"")
             if len(data) > limit:
@@ -172,7 +179,18 @@ class Exchange:
                 raise BodyTooLarge(more=more)
             if not more:
                 return b"".join(parts)
-            event = await self._receive()
+            event = await self._next()
+
+    async def _next(self) -> MutableMapping[str, Any]:
+        """What comes next of the body; nearly always it is there already."""
+        begun: Any = self._receive()
+        if iscoroutine(begun):
+            try:
+                begun = _Begun(begun, begun.send(None))
+            except StopIteration as done:
+                return done.value
+        async with asyncio.timeout(SLOW):
+            return await begun
 
     async def discard(self, limit: int) -> None:
         """Read on for so many bytes: who still sends would be cut off before it could read our answer."""

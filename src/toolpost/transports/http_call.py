@@ -8,18 +8,24 @@ mirror a message.
 from collections.abc import Mapping
 from typing import Final
 
-from toolpost.errors import MethodNotFound, RemoteProtocolError, RequestFailed, RPCError, SessionLost
+from toolpost.errors import (
+    MethodNotFound,
+    RemoteProtocolError,
+    RequestFailed,
+    RPCError,
+    SessionLost,
+    UnsupportedRevision,
+)
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.jsonrpc import Failure, Message, Reader, Reply, Request, Unfit
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.transports.courier import Courier, is_events, is_json, is_success, refusal
 from toolpost.transports.http_backend import Response
-from toolpost.transports.trail import Basin, Trail
-from toolpost.types.base import Raw, RequestId, Wire
+from toolpost.transports.trail import Basin, Trail, is_final
+from toolpost.types.base import RequestId, Wire
 
 __all__ = ["HttpCall", "Session"]
 
-_UNREAD: Final = Raw()
 _FORGOTTEN: Final = "the server does not know the session any more"
 _UNAUTHORIZED: Final = frozenset({401, 403})
 
@@ -68,7 +74,7 @@ class HttpCall:
         limit: the largest answer, in bytes.
     """
 
-    __slots__ = ("_box", "_courier", "_limit", "_start", "_trail", "id", "method", "session")
+    __slots__ = ("_box", "_courier", "_limit", "_trail", "id", "method", "session")
 
     def __init__(
         self, request: Request, session: Session | None, courier: Courier, box: Basin, limit: int
@@ -80,10 +86,6 @@ class HttpCall:
         self._box = box
         self._limit = limit
         self._trail: Trail | None = None
-        # Most answers start like this, and need not be read twice; what `initialize` brings we want to know.
-        self._start = (
-            None if self.opens else b'{"jsonrpc":"2.0","id":%b,"result":' % jsonrpc.encode(request.id)
-        )
 
     @property
     def opens(self) -> bool:
@@ -129,12 +131,21 @@ class HttpCall:
             raise await self._refused(response, body, error.message) from error
         if answer is None or (self._forgotten(response) and not self._unknown_method(answer)):
             raise await self._refused(response, body, "it answers something else")
+        if self._outdated(answer):
+            assert self.session is not None
+            raise self.session.gone(self._box.peer, sent=False)
         self._admit(response)
         self._learn(answer)
         return data
 
     def _forgotten(self, response: Response) -> bool:
         return self.session is not None and not self.opens and self.session.lost(response)
+
+    def _outdated(self, answer: Reply | Failure) -> bool:
+        """Whether the server refuses the revision that it has agreed to: it is another one now (VER-7)."""
+        if self.session is None or self.opens:
+            return False
+        return isinstance(answer, Failure) and answer.code == UnsupportedRevision.code
 
     def _unknown_method(self, answer: Reply | Failure) -> bool:
         """Whether an error says for sure that it is about the method, and not about the session."""
@@ -171,7 +182,7 @@ class HttpCall:
         """Come back for the answer, as often as makes sense (HTTPL-4, HTTPL-20)."""
         session = self.session
         while not trail.over:
-            if session is None or not trail.last or trail.lost or (cut is not None and _final(cut)):
+            if session is None or not trail.last or trail.lost or (cut is not None and is_final(cut)):
                 why = "" if cut is None else f": {cut.message}"
                 raise RequestFailed(
                     f"the stream ended before the answer to {self.method} came{why}", peer=self._box.peer
@@ -196,15 +207,22 @@ class HttpCall:
         Raises:
             RemoteProtocolError: it is no message.
         """
-        if self._start is not None and data.startswith(self._start):
-            return data, Reply(self.id, _UNREAD)
-        if jsonrpc.is_batch(data):
+        # Read as strictly as by whoever gets it: an answer that is dropped there would be waited for in vain.
+        if self._batches and jsonrpc.is_batch(data):
             return data, self._among(jsonrpc.decode_batch(data))
         message = jsonrpc.decode(data)
         if isinstance(message, Failure) and message.id != self.id and (alone or message.id is None):
             error = RPCError(message.message, message.data, code=message.code)
             return jsonrpc.encode_failure(self.id, error), message
         return data, self._among([message])
+
+    @property
+    def _batches(self) -> bool:
+        """Whether the revision of the session has batches."""
+        revision = (
+            None if self.session is None else REVISIONS.get(self.session.fields.get(headers.VERSION, ""))
+        )
+        return revision is not None and revision.batches
 
     def _among(self, messages: list[Message | RemoteProtocolError] | list[Message]) -> Reply | Failure | None:
         for message in messages:
@@ -235,8 +253,3 @@ class HttpCall:
             return  # whoever asked will see it, and go no further
         if date in REVISIONS:
             self.session.fields[headers.VERSION] = date
-
-
-def _final(cut: RequestFailed) -> bool:
-    """Whether a server that refuses to go on will not change its mind."""
-    return cut.status is not None and cut.status < 500

@@ -35,6 +35,13 @@ __all__ = ["Annotated", "HttpChannel"]
 GOODBYE: Final = 2.0
 """Seconds to tell the server that its session is over: it will find out by itself if it does not hear us."""
 
+ACCEPT_WAIT: Final = 60.0
+"""Seconds for the server to take a message that has no answer: whoever sends one has no other time-out."""
+
+MAX_ANSWERING: Final = 64
+"""How many answers are posted at once. How much there is to answer is up to the server, and each post is a
+connection."""
+
 CLOSE_PATIENCE: Final = 2.0
 """Seconds for our tasks to end; all they have to do is to close a connection."""
 
@@ -78,6 +85,7 @@ class HttpChannel:
         self._forgotten = False
         self._listener: asyncio.Task[None] | None = None
         self._asked: dict[RequestId, tuple[HttpCall, asyncio.Task[None]]] = {}
+        self._answering = asyncio.Semaphore(MAX_ANSWERING)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Future[None] | None = None
 
@@ -120,7 +128,9 @@ class HttpChannel:
         elif self._session is None:
             raise LocalProtocolError("outside of a session no answer may be posted")  # HTTPM-4
         else:
-            await self._post(data, self._session.fields, self._session)
+            session = self._session
+            async with self._answering:
+                await self._post(data, session.fields, session)
 
     async def close(self) -> None:
         """End every stream, and the session. Closing twice is fine, and nothing is raised."""
@@ -198,11 +208,20 @@ class HttpChannel:
 
     async def _post(self, data: bytes, fields: Mapping[str, str], session: Session | None) -> None:
         """Post what has no answer."""
-        async with self._courier.send("POST", {**_POSTED, **fields}, data) as response:
-            if session is not None and session.lost(response):
-                self._lose(session)
-                raise session.gone(self._http.label, sent=False)
-            await accepted(response)
+        try:
+            async with (
+                asyncio.timeout(ACCEPT_WAIT),
+                self._courier.send("POST", {**_POSTED, **fields}, data) as response,
+            ):
+                if session is not None and session.lost(response):
+                    self._lose(session)
+                    raise session.gone(self._http.label, sent=False)
+                await accepted(response)
+        except TimeoutError:
+            raise RequestFailed(
+                f"the server did not say within {ACCEPT_WAIT:g} s that it has taken a message",
+                peer=self._http.label,
+            ) from None
 
     def _mirrored(self, message: Request | Notice) -> dict[str, str]:
         try:

@@ -122,16 +122,19 @@ class Legacy:
     ) -> list[bytes] | None:
         """The answers to a post; None if they went out as events."""
         streams, stream = self._streams, post.stream
+        pulse = partial(self._check_served, exchange, session_id, record)
         async with streams.tail(session_id, stream) as entries:
             await self._hand_over(session_id, record, post)
-            relay = streams.relay(exchange, entries, session_id, stream, revision)
-            answers = await exchange.attend(relay, partial(self._check_served, exchange, record))
+            with self._sessions.awaited(session_id):
+                relay = streams.relay(exchange, entries, session_id, stream, revision)
+                answers = await exchange.attend(relay, pulse)
         if answers is not None:
-            await streams.forget(session_id, stream)
+            await self._sessions.forget(session_id, stream)
         return answers
 
-    async def _check_served(self, exchange: Exchange, record: Record) -> None:
-        """Wait no longer for an answer of a worker that has died."""
+    async def _check_served(self, exchange: Exchange, session_id: str, record: Record) -> None:
+        """Wait no longer for an answer of a worker that has died; while we wait, the session is in use."""
+        await self._sessions.touch(session_id)
         if not await self._sessions.served(record):
             exchange.hang_up()
 
@@ -159,7 +162,9 @@ class Legacy:
         alive = partial(self._sessions.touch, session_id)
         last = exchange.headers.get(headers.LAST_EVENT)
         if last:
-            if not await self._streams.resume(exchange, session_id, last, revision, alive):
+            with self._sessions.awaited(session_id):
+                found = await self._streams.resume(exchange, session_id, last, revision, alive)
+            if not found:
                 raise Refusal(400, f"The stream of event {headers.show(last)} cannot be resumed any more.")
         elif not await self._streams.general(exchange, session_id, revision, alive):
             raise Refusal(409, "This session has a stream open already; a second one would hear nothing.")
@@ -180,6 +185,7 @@ class Legacy:
     async def sse(self, exchange: Exchange, principal: str | None) -> None:
         """Open a session and relay all that it says, until the client goes (SSE-2)."""
         session_id, record = await self._sessions.open(principal, single=True)
+        exchange.session = session_id
         endpoint = f"{quote(exchange.root)}{self._messages}?session_id={session_id}".encode()
         alive = partial(self._sessions.touch, session_id)
         session = self._sessions.held(session_id)

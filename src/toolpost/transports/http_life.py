@@ -19,6 +19,10 @@ HEED: Final = 1.0
 """Seconds in which a request that is given up has to end before it is cancelled."""
 
 
+LOOK: Final = 0.02
+"""Seconds between two looks at the sessions of HTTP+SSE, which answer on a stream that does not end."""
+
+
 class Life:
     """What an endpoint holds from its first request to its last, in one loop.
 
@@ -33,6 +37,7 @@ class Life:
         legacy: what old clients use.
         running: the requests that are being served, by their tasks.
         listening: the streams on which we speak when there is something to say.
+        answering: those on which clients of HTTP+SSE hear everything, answers too.
         stopping: whether new requests are turned away.
         over: whether all are.
     """
@@ -41,6 +46,7 @@ class Life:
         self.loop = asyncio.get_running_loop()
         self.running: dict[asyncio.Task[Any], Exchange] = {}
         self.listening: set[Exchange] = set()
+        self.answering: set[Exchange] = set()
         self.stopping = self.over = False
         self.legacy = Legacy(sessions, messages)
         self._sessions = sessions
@@ -76,9 +82,9 @@ class Life:
         self.stopping = True
         for exchange in tuple(self.listening):
             exchange.hang_up()
-        await self._wait(drain)
+        await self._drain(drain)
         self.over = True
-        for exchange in self.running.values():
+        for exchange in (*self.running.values(), *self.answering):
             exchange.hang_up()
         await self._wait(HEED)
         for task in self.running:
@@ -87,6 +93,17 @@ class Life:
         await asyncio.wait([self._task])
         if not self._task.cancelled():
             self._task.result()
+
+    async def _drain(self, seconds: float) -> None:
+        """Wait for what is being served, but not for ever."""
+        until = self.loop.time() + seconds
+        while self.answering and self.loop.time() < until:
+            for exchange in tuple(self.answering):
+                session = self._sessions.held(exchange.session)
+                if session is None or not session.busy:
+                    exchange.hang_up()
+            await asyncio.sleep(LOOK)
+        await self._wait(max(0.0, until - self.loop.time()))
 
     async def _wait(self, seconds: float) -> None:
         others = self.running.keys() - {asyncio.current_task()}

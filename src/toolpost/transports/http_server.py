@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from inspect import isawaitable
 from typing import Final, TypeAlias
 
 from toolpost.errors import InternalError, InvalidRequest, RemoteProtocolError, RPCError
@@ -35,7 +36,7 @@ __all__ = ["Endpoint", "Principal", "Settings"]
 
 logger: Final = logging.getLogger("toolpost.http")
 
-Principal: TypeAlias = Callable[[Scope], "str | None"]
+Principal: TypeAlias = Callable[[Scope], "str | Awaitable[str | None] | None"]
 """Says on whose behalf a request speaks, from its ASGI scope."""
 
 Verb: TypeAlias = Callable[[Exchange], Awaitable[None]]
@@ -110,8 +111,8 @@ class Endpoint:
                     add("sse", chosen.sse, GET=self._sse)
                 add("messages", chosen.messages, POST=self._message)
         if chosen.health is not None:
-            add("health", chosen.health, GET=self._live)
-            add("health", f"{_trimmed(chosen.health)}/ready", GET=self._ready)
+            add("health", chosen.health, GET=self._live, HEAD=self._live)
+            add("health", f"{_trimmed(chosen.health)}/ready", GET=self._ready, HEAD=self._ready)
         return paths
 
     @property
@@ -137,6 +138,10 @@ class Endpoint:
             await exchange.abandon()
         except HungUp:
             await self._give_up(exchange)
+        except asyncio.CancelledError:
+            if not exchange.streaming:
+                raise
+            await exchange.end()  # an ASGI server that stops cancels streams, and would log what we raise
         except Exception:
             logger.exception("%s %s failed", exchange.method, exchange.path)
             await self._give_up(
@@ -158,8 +163,9 @@ class Endpoint:
         if verbs is None:
             here = exchange.root + self.settings.path
             raise Refusal(404, f"There is nothing at this path; MCP is at {here}.")
-        self._gate.check(exchange)
         verb = verbs.get(exchange.method)
+        if verb not in {self._live, self._ready}:  # who watches over us knows our address, not our name
+            self._gate.check(exchange)
         if verb is not None:
             await verb(exchange)
             return
@@ -169,7 +175,8 @@ class Endpoint:
             return
         raise Refusal(
             405,
-            f"{exchange.method} is not served here.",
+            f"{exchange.method} is not served here."
+            + (" If a web page asks, set cors=True." if exchange.method == "OPTIONS" else ""),
             [(b"allow", ", ".join(verbs).encode())],
         )
 
@@ -186,7 +193,7 @@ class Endpoint:
             await exchange.json(route.status, jsonrpc.encode_failure(route.id, route.error))
             return
         async with self._at_work(exchange, new=message is None or isinstance(message, Request)) as life:
-            principal = self._principal(exchange)
+            principal = await self._principal(exchange)
             caller = Caller(exchange, principal, settings.json_only)
             if isinstance(route, ToStateless):
                 assert message is not None, "a batch was rejected"
@@ -201,12 +208,14 @@ class Endpoint:
         data = await self._body(exchange)
         message = _read(data)
         async with self._at_work(exchange, new=isinstance(message, Request)) as life:
-            await life.legacy.message(exchange, message, data, self._principal(exchange))
+            await life.legacy.message(exchange, message, data, await self._principal(exchange))
 
     async def _body(self, exchange: Exchange) -> bytes:
         limit = self.settings.max_body
         try:
             return await exchange.body(limit)
+        except TimeoutError:
+            raise Refusal(408, "The body did not come in time.", [(b"connection", b"close")]) from None
         except BodyTooLarge as large:
             if large.more:
                 await exchange.discard(2 * limit)
@@ -223,17 +232,17 @@ class Endpoint:
         check_get(exchange)
         self._check_revision(exchange)
         async with self._listens(exchange) as life:
-            await life.legacy.get(exchange, self._principal(exchange))
+            await life.legacy.get(exchange, await self._principal(exchange))
 
     async def _sse(self, exchange: Exchange) -> None:
         check_get(exchange)
-        async with self._listens(exchange) as life:
-            await life.legacy.sse(exchange, self._principal(exchange))
+        async with self._listens(exchange, answers=True) as life:
+            await life.legacy.sse(exchange, await self._principal(exchange))
 
     async def _delete(self, exchange: Exchange) -> None:
         self._check_revision(exchange)
         async with self._at_work(exchange, new=False) as life:
-            await life.legacy.delete(exchange, self._principal(exchange))
+            await life.legacy.delete(exchange, await self._principal(exchange))
 
     def _check_revision(self, exchange: Exchange) -> None:
         """Return if a request without a message names no revision, or one that we speak (HTTPL-33)."""
@@ -242,9 +251,12 @@ class Endpoint:
         if named is not None and named.strip(" \t") not in party.supported:
             raise Refusal(400, party.refusal(named).message)
 
-    def _principal(self, exchange: Exchange) -> str | None:
+    async def _principal(self, exchange: Exchange) -> str | None:
         who = self.settings.principal
-        return None if who is None else who(exchange.scope)
+        if who is None:
+            return None
+        found = who(exchange.scope)
+        return await found if isawaitable(found) else found
 
     # ----------------------------------------------------------------- health
 
@@ -274,14 +286,15 @@ class Endpoint:
             del life.running[task]
 
     @asynccontextmanager
-    async def _listens(self, exchange: Exchange) -> AsyncGenerator[Life]:
-        """Count a stream as open that nobody has to wait for when we stop."""
+    async def _listens(self, exchange: Exchange, *, answers: bool = False) -> AsyncGenerator[Life]:
+        """Count a stream as open; when we stop, nobody has to wait for it unless it brings answers."""
         life = await self._alive()
-        life.listening.add(exchange)
+        streams = life.answering if answers else life.listening
+        streams.add(exchange)
         try:
             yield life
         finally:
-            life.listening.discard(exchange)
+            streams.discard(exchange)
 
     async def _alive(self, *, new: bool = True) -> Life:
         """The life of this endpoint in this loop, which begins with the first request at the latest."""

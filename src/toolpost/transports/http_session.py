@@ -8,7 +8,7 @@ it, on any worker. Knows neither HTTP nor servers.
 import asyncio
 import logging
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,6 +16,7 @@ from toolpost.errors import ChannelClosed, InvalidRequest, LocalProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import Reader
 from toolpost.stores.promise import Store
+from toolpost.transports.http_kept import Kept
 from toolpost.types.base import UNSET, Raw, RequestId, Struct, Unset
 
 __all__ = [
@@ -134,18 +135,21 @@ class Session:
 
     Args:
         session_id: its name, known to the client.
-        store: where its streams are kept.
+        store: where its streams are.
+        kept: those that are over.
         single: whether all that it says goes to the general stream (HTTP+SSE).
         json_only: whether only the answer itself reaches the client of a request.
     """
 
     def __init__(
-        self, session_id: str, store: Store, *, single: bool = False, json_only: bool = False
+        self, session_id: str, store: Store, kept: Kept, *, single: bool = False, json_only: bool = False
     ) -> None:
         self.id = session_id
         self.opened = self.used = time.monotonic()
         self.ready = False
+        self.awaited = 0
         self._store = store
+        self._kept = kept
         self._single = single
         self._json_only = json_only
         self._posts: deque[Post] = deque()
@@ -156,6 +160,7 @@ class Session:
         self._room = asyncio.Event()
         self._answered: deque[str] = deque(maxlen=ANSWERED)
         self._streams: dict[RequestId, str] = {}
+        self._said: Counter[str] = Counter()
         self._headers: dict[RequestId, Mapping[str, str]] = {}
 
     @property
@@ -197,7 +202,8 @@ class Session:
     async def _admit(self, post: Post) -> bool:
         """Whether the requests in a post have ids of their own; remember where each is answered."""
         stream = GENERAL if self._single else post.stream
-        taken = next((each for each in post.ids if each in self._headers), None)
+        times = Counter(post.ids)
+        taken = next((each for each in times if each in self._headers or times[each] > 1), None)
         if taken is not None:
             shown = jsonrpc.shorten(repr(taken))
             error = InvalidRequest(f"Invalid request: id {shown} is in use by another request")
@@ -205,7 +211,7 @@ class Session:
                 await self._append(stream, jsonrpc.encode_failure(request_id, error))
             if not self._single:
                 self._answered.append(stream)
-                await self._append(stream, OVER)
+                await self._close(stream, OVER)
             return False
         for request_id in post.ids:
             self._headers[request_id] = post.headers
@@ -236,7 +242,7 @@ class Session:
             logger.debug("not sent, because only answers are: %s", said.method)
             return
         if said.answers and related is not None and self._retire(related):
-            await self._append(stream, LAST + data)
+            await self._close(stream, LAST + data)
             return
         async with self._turn:  # who speaks fast lets others read: a log does not hold everything
             if self._single:
@@ -279,7 +285,7 @@ class Session:
         """Nothing more will come for a request: nobody wants it any more."""
         stream = self._streams.get(request_id)
         if stream is not None and self._retire(request_id):
-            await self._append(stream, OVER)
+            await self._close(stream, OVER)
 
     def _retire(self, request_id: RequestId) -> bool:
         """Whether the stream of a request is over with it."""
@@ -303,7 +309,7 @@ class Session:
         await self._store.records.delete(reader_of(self.id))
         posted = (post.stream for post in self._posts if post.stream)
         for stream in {GENERAL, *self._answered, *self._streams.values(), *posted}:
-            await self._store.logs.drop(log_of(self.id, stream))
+            await self._kept.drop(log_of(self.id, stream))
 
     # ----------------------------------------------------------------- its streams
 
@@ -313,4 +319,11 @@ class Session:
             await self._store.logs.touch(log_of(self.id, stream), KEPT)
 
     async def _append(self, stream: str, data: bytes) -> None:
+        self._said[stream] += len(data)
+        await self._store.logs.append(log_of(self.id, stream), data, KEPT)
+
+    async def _close(self, stream: str, data: bytes) -> None:
+        """Say the last on a stream, which a client may still come back to."""
+        # First, since who reads it may forget it at once.
+        await self._kept.add(log_of(self.id, stream), self._said.pop(stream, 0) + len(data))
         await self._store.logs.append(log_of(self.id, stream), data, KEPT)

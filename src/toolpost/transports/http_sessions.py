@@ -10,7 +10,9 @@ import hmac
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 from typing import Final
 
 from msgspec.structs import replace
@@ -18,6 +20,7 @@ from msgspec.structs import replace
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import Reader
 from toolpost.stores.promise import Store, TopicGap
+from toolpost.transports.http_kept import Kept
 from toolpost.transports.http_session import KEPT, OVER, Post, Session, key_of, log_of
 from toolpost.types.base import Struct
 
@@ -85,7 +88,9 @@ class Sessions:
         self._limits = limits
         self._json_only = json_only
         self._worker = secrets.token_urlsafe(12)
-        self._held: dict[str, tuple[Session, asyncio.Task[None]]] = {}
+        self._kept = Kept(store.logs)
+        # Those that were used last are at the end.
+        self._held: OrderedDict[str, tuple[Session, asyncio.Task[None]]] = OrderedDict()
         self._care: asyncio.Task[None] | None = None
         self._heard = asyncio.Event()
 
@@ -102,7 +107,7 @@ class Sessions:
             await self._evict()
         session_id = secrets.token_urlsafe(24)
         record = Record(self._worker, principal or "", single)
-        session = Session(session_id, self.store, single=single, json_only=self._json_only)
+        session = Session(session_id, self.store, self._kept, single=single, json_only=self._json_only)
         loop = asyncio.get_running_loop()
         self._held[session_id] = (session, loop.create_task(self._hold(session, principal)))
         if self._care is None:
@@ -142,6 +147,9 @@ class Sessions:
 
     async def touch(self, session_id: str) -> bool:
         """Whether a session is still there; it is in use."""
+        if session_id in self._held:
+            self._held[session_id][0].used = time.monotonic()
+            self._held.move_to_end(session_id)
         return await self.store.records.touch(key_of(session_id), self._limits.idle)
 
     # ----------------------------------------------------------------- posting and ending
@@ -150,13 +158,34 @@ class Sessions:
         """Whether what was posted could be handed to whoever holds the conversation."""
         held = self._held.get(session_id)
         if held is not None:
-            held[0].deliver(post)
+            self._deliver(held[0], post)
             return True
         if record.worker != self._worker and await self.served(record):
             await self._mail(record, _Mail(session_id, post))
             return True
         await self.store.records.delete(key_of(session_id))  # whoever held it has died
         return False
+
+    def _deliver(self, session: Session, post: Post) -> None:
+        session.deliver(post)
+        self._held.move_to_end(session.id)
+
+    @contextmanager
+    def awaited(self, session_id: str) -> Generator[None]:
+        """A client waits for what a session says, here and now."""
+        session = self.held(session_id)
+        if session is None:
+            yield  # another worker holds it
+            return
+        session.awaited += 1
+        try:
+            yield
+        finally:
+            session.awaited -= 1
+
+    async def forget(self, session_id: str, stream: str) -> None:
+        """Forget a stream whose answer was no event, so that nobody can come back to it."""
+        await self._kept.drop(log_of(session_id, stream))
 
     async def served(self, record: Record) -> bool:
         """Whether the worker that holds a session lives."""
@@ -199,7 +228,8 @@ class Sessions:
 
     async def _evict(self) -> None:
         """End the session that was idle for longest; one that waits for an answer only if all do."""
-        session, task = min(self._held.values(), key=lambda held: (held[0].busy, held[0].used))
+        idle = (held for held in self._held.values() if not held[0].busy)
+        session, task = next(idle, None) or next(iter(self._held.values()))
         logger.info("session %s… ends: there are more than %d", session.id[:8], self._limits.most)
         session.end("other sessions need the room")
         await asyncio.wait([task])
@@ -236,7 +266,7 @@ class Sessions:
         elif post is None:
             held[0].end("its client has ended it")
         else:
-            held[0].deliver(post)
+            self._deliver(held[0], post)
 
     async def _sweep(self) -> None:
         limits = self._limits
@@ -254,8 +284,9 @@ class Sessions:
         limits, now = self._limits, time.monotonic()
         if not session.ready and now - session.opened > limits.handshake:
             session.end(f"the handshake was not completed within {limits.handshake:g} s")
-        elif session.busy or await session.heard():
-            await session.keep()
+            return
+        await session.keep()  # a client that has gone may come back, but not for ever
+        if session.awaited or await session.heard():
             await self.touch(session.id)
         elif now - session.used > limits.idle and await self._gone(session):
             session.end(f"nobody used it for {limits.idle:g} s")

@@ -139,10 +139,6 @@ class Streams:
     async def _event(self, exchange: Exchange, stream: str, said: Entry) -> None:
         await exchange.event(said.data, kind="message", id=f"{stream}.{said.id}")
 
-    async def forget(self, session_id: str, stream: str) -> None:
-        """Forget a stream whose answer was no event, so that nobody can come back to it."""
-        await self._logs.drop(log_of(session_id, stream))
-
     # ----------------------------------------------------------------- coming back
 
     async def resume(

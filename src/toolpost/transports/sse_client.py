@@ -6,13 +6,17 @@ channel. Owns that stream. Knows nothing of sessions or revisions: there is only
 
 import asyncio
 import logging
+from collections.abc import Callable
 from typing import Final
 
-from toolpost.errors import ChannelClosed, ConnectFailed, RemoteProtocolError, TransportError
+from toolpost.errors import ChannelClosed, ConnectFailed, RemoteProtocolError, RequestFailed, TransportError
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.jsonrpc import Request
 from toolpost.protocol.sse import Decoder, Event
 from toolpost.transports.address import Http, resolve
 from toolpost.transports.courier import EVENTS, JSON, Courier, accepted, stream_of
 from toolpost.transports.trail import Basin
+from toolpost.types.base import RequestId
 
 __all__ = ["SseChannel", "open_sse"]
 
@@ -45,7 +49,13 @@ class SseChannel:
         loop = asyncio.get_running_loop()
         self._endpoint: asyncio.Future[str] = loop.create_future()
         self._closing: asyncio.Future[None] | None = None
+        self._tell: Callable[[RequestId, TransportError], object] | None = None
+        self._asking: set[asyncio.Task[None]] = set()
         self._reader = loop.create_task(self._read())
+
+    def on_lost(self, tell: Callable[[RequestId, TransportError], object]) -> None:
+        """Tell somebody of each request that was not accepted; by default `send` waits and raises."""
+        self._tell = tell
 
     async def opened(self) -> None:
         """Wait until the server has said where to post (SSE-2).
@@ -81,13 +91,33 @@ class SseChannel:
 
         Raises:
             ChannelClosed: the stream has ended, or the channel was closed.
-            RequestFailed: it was not accepted.
+            RequestFailed: it was not accepted; if it is a request, whoever wants to hear of that is told.
         """
         if self._box.reason is not None:
             raise ChannelClosed(self._box.reason, sent=False, peer=self._http.label)
+        request_id = None if self._tell is None else _id_of(data)
+        if request_id is None:
+            await self._post(data)
+            return
+        # A server may accept it only when it is done, and then the answer is there before.
+        task = asyncio.get_running_loop().create_task(self._ask(request_id, data))
+        self._asking.add(task)
+        task.add_done_callback(self._asking.discard)
+
+    async def _post(self, data: bytes) -> None:
         endpoint = await asyncio.shield(self._endpoint)
         async with self._courier.send("POST", _POSTED, data, url=endpoint) as response:
             await accepted(response)
+
+    async def _ask(self, request_id: RequestId, data: bytes) -> None:
+        assert self._tell is not None
+        try:
+            await self._post(data)
+        except TransportError as error:
+            self._tell(request_id, error)
+        except Exception as error:
+            logger.exception("%s: a request failed", self._http.label)
+            self._tell(request_id, RequestFailed(f"the request failed: {type(error).__name__}"))
 
     async def close(self) -> None:
         """Close the stream, which ends the session of the server. Closing twice is fine."""
@@ -97,9 +127,11 @@ class SseChannel:
         self._closing = asyncio.get_running_loop().create_future()
         self._box.shut(_CLOSED)
         self._give_up(ChannelClosed(_CLOSED, sent=False, peer=self._http.label))
-        self._reader.cancel()
+        tasks = {self._reader, *self._asking}
+        for task in tasks:
+            task.cancel()
         try:
-            await asyncio.wait({self._reader}, timeout=CLOSE_PATIENCE)
+            await asyncio.wait(tasks, timeout=CLOSE_PATIENCE)
         finally:
             try:
                 await self._courier.close()
@@ -162,3 +194,12 @@ async def open_sse(http: Http) -> SseChannel:
         await channel.close()
         raise
     return channel
+
+
+def _id_of(data: bytes) -> RequestId | None:
+    """The id of a request; None if it is something else."""
+    try:
+        message = jsonrpc.decode(data)
+    except RemoteProtocolError:
+        return None
+    return message.id if isinstance(message, Request) else None

@@ -16,7 +16,7 @@ from toolpost.protocol.sse import Decoder
 from toolpost.transports.courier import EVENTS, Courier, stream_of
 from toolpost.transports.mailbox import Mailbox, Turnstile
 
-__all__ = ["Basin", "Trail"]
+__all__ = ["Basin", "Trail", "is_final"]
 
 RETRY: Final = 1.0
 """Seconds before coming back where the server names none."""
@@ -28,17 +28,27 @@ LONGEST: Final = 3600.0
 """Seconds that are waited at most, whatever the server names: longer than any caller waits."""
 
 LEAST: Final = 0.01
-"""Seconds from which the wait grows for a server that wants none."""
+"""Seconds from which the wait grows for a server that wants none, while it does not come back or has nothing
+to say: up to `MAX_RETRY` in the one case, to `QUIET` in the other."""
+
+QUIET: Final = 0.1
+"""Seconds between connections that bring no message at least, after a few of them."""
 
 JITTER: Final = 0.2
 """How much is added by chance, so that not all clients of a server that was down come back at once."""
 
-MAX_TRIES: Final = 6
-"""How often to come back in vain: about a minute, if the server names no time."""
+MAX_TRIES: Final = 4
+"""How often to come back in vain: about a quarter of a minute, if the server names no time."""
+
+DOUBLED: Final = 6
+"""How often a wait is doubled, for a stream that is never given up."""
 
 DRAIN: Final = 2.0
 """Seconds that a server has to end a stream which has brought what it was for. Its connection can be used
 again then; otherwise it is closed."""
+
+_PASSING: Final = frozenset({408, 409, 425, 429})
+"""Refusals that say only that this was the wrong moment."""
 
 MAX_ID: Final = 4096
 """The longest event id that is sent back: half of what common servers take for all headers."""
@@ -84,7 +94,7 @@ class Trail:
         last: the id of the last event; empty if there is none that can be sent back.
     """
 
-    __slots__ = ("_limit", "_retry", "_take", "_tries", "last", "opened", "over")
+    __slots__ = ("_limit", "_quiet", "_retry", "_take", "_tries", "last", "opened", "over")
 
     def __init__(self, take: Callable[[bytes], Awaitable[None]], limit: int) -> None:
         self.over = False
@@ -94,6 +104,7 @@ class Trail:
         self._limit = limit
         self._retry: float | None = None
         self._tries = 0
+        self._quiet = 0  # how many connections in a row have brought no message
 
     @property
     def lost(self) -> bool:
@@ -121,7 +132,7 @@ class Trail:
                 await self.reopen(courier, fields)
             except RequestFailed as error:
                 logger.debug("no stream: %s", error)
-                if error.status is not None and error.status < 500:
+                if is_final(error):
                     return error
             await self.pause()
 
@@ -140,6 +151,7 @@ class Trail:
                     for event in decoder.feed(chunk):
                         # A priming event has no data. Types that we do not know are for others.
                         if event.data and event.event == "message":
+                            self._quiet = 0
                             await self._take(event.data)
                     self._note(decoder)
                     if self.over and patience.when() is None:
@@ -156,12 +168,13 @@ class Trail:
                 raise
 
     async def pause(self) -> None:
-        """Wait as long as the server wishes (HTTPL-6), and longer if it did not come back."""
+        """Wait as long as the server wishes (HTTPL-6), and longer if it did not come back or said nothing."""
         wish = RETRY if self._retry is None else self._retry
-        wait = wish
+        wait = max(wish, min(QUIET, LEAST * 2**self._quiet))
+        self._quiet = min(self._quiet + 1, DOUBLED)
         if self._tries:
-            wait = max(wish, min(MAX_RETRY, max(wish, LEAST) * 2**self._tries))
-        self._tries = min(self._tries + 1, MAX_TRIES)
+            wait = max(wait, min(MAX_RETRY, max(wish, LEAST) * 2**self._tries))
+        self._tries = min(self._tries + 1, DOUBLED)
         await asyncio.sleep(wait * (1 + random.uniform(0, JITTER)))  # noqa: S311 - no secret
 
     def _note(self, decoder: Decoder) -> None:
@@ -170,3 +183,8 @@ class Trail:
             self.last = name
         if decoder.retry is not None:
             self._retry = min(decoder.retry / 1000, LONGEST)
+
+
+def is_final(refusal: RequestFailed) -> bool:
+    """Whether a server that refuses a stream will not change its mind."""
+    return refusal.status is not None and refusal.status < 500 and refusal.status not in _PASSING

@@ -1,0 +1,124 @@
+"""The journal of one call without a session: what was asked, what was answered, what was done.
+
+A function that asks finds its answer here, or leaves by `Unanswered` and runs again from the top when its
+client has come back. A question is known by its kind, its words and how often it was asked, not by its place,
+so that functions may ask side by side. Knows neither seals nor stores: what it holds goes out and comes back
+as bytes, and whoever carries them answers for them.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any, Final, cast
+
+from toolpost.errors import LocalProtocolError
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.types.base import Raw, Result, Struct
+from toolpost.types.inputs import InputRequest
+
+__all__ = ["Journal", "Unanswered", "is_unanswered"]
+
+DIGITS: Final = 16
+"""Letters of a key: no two questions of one call are the same by chance."""
+
+
+class Unanswered(BaseException):
+    """A question has no answer yet. The function ends here, and runs again with the answer.
+
+    No `Exception`, so that a function that catches those does not catch this one.
+    """
+
+
+def is_unanswered(error: BaseException) -> bool:
+    """Whether a function ends because of a question, alone or beside other things that were cancelled."""
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return any(map(is_unanswered, group.exceptions))
+    return isinstance(error, Unanswered)
+
+
+class _Pages(Struct):
+    """What a journal holds, as it travels."""
+
+    answers: dict[str, Raw]
+    steps: dict[str, Raw]
+    rounds: int = 0
+
+
+_PAGES: Final = Reader(_Pages)
+
+
+class Journal:
+    """What one call has asked and done so far.
+
+    Args:
+        pages: what was written before; None for a call that begins.
+        answers: what the client brings, by key.
+
+    Raises:
+        Unfit: the pages are none of ours.
+    """
+
+    def __init__(self, pages: bytes | None = None, answers: Mapping[str, Raw] | None = None) -> None:
+        written = _PAGES(pages) if pages is not None else _Pages({}, {})
+        self.rounds = written.rounds
+        """How often the client has been asked."""
+        self.asked: dict[str, InputRequest] = {}
+        """The questions of this run that have no answer, by key."""
+        self._answers = written.answers
+        self._steps = written.steps
+        self._brought = answers or {}
+        self._times: Counter[str] = Counter()
+
+    def answer(self, question: InputRequest, read: Reader[Any]) -> Result:
+        """The answer to a question, if there is one that can be read.
+
+        Args:
+            question: what is asked.
+            read: reads the answer.
+
+        Raises:
+            Unanswered: there is none; the question is noted.
+        """
+        key = self._key(question.method, bytes(question.params or b""))
+        answer = self._answers.get(key) or self._brought.get(key)
+        if answer is not None:
+            try:
+                result = read(answer)
+            except Unfit:
+                pass  # asked again, as if nothing had been said (MRTR-16)
+            else:
+                self._answers[key] = answer
+                return result
+        self.asked[key] = question
+        raise Unanswered
+
+    def done(self, name: str) -> tuple[str, Raw | None]:
+        """The key of a step, and what it gave if it was done before."""
+        key = self._key("step", name.encode())
+        return key, self._steps.get(key)
+
+    def note(self, key: str, value: Any) -> Raw:
+        """Remember what a step gave.
+
+        Raises:
+            LocalProtocolError: it is nothing that JSON can hold.
+        """
+        try:
+            written = Raw(jsonrpc.encode(value))
+        except (LocalProtocolError, TypeError, ValueError) as error:
+            raise LocalProtocolError(f"a step has to give what JSON can hold: {error}") from error
+        self._steps[key] = written
+        return written
+
+    def pages(self) -> bytes:
+        """What is to be there when the client comes back."""
+        return jsonrpc.encode(_Pages(self._answers, self._steps, self.rounds + 1))
+
+    def _key(self, kind: str, words: bytes) -> str:
+        """What a question or a step is known by: the same one twice is two."""
+        digest = sha256(b"%b\0%b" % (kind.encode(), words)).hexdigest()[:DIGITS]
+        self._times[digest] += 1
+        times = self._times[digest]
+        return digest if times == 1 else f"{digest}-{times}"

@@ -1,0 +1,130 @@
+"""Request states: a journal on its way to the client and back, sealed so that nobody can change or move it.
+
+Owns the seal: its key, how long it holds, and what it is bound to, which is whoever asks, the method, what it
+is about and its arguments. A journal that is too long for a string stays in the store, and a handle travels.
+What a journal holds is not known here.
+"""
+
+import logging
+import secrets
+import time
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from toolpost.errors import InvalidParams, SealBroken
+from toolpost.protocol.events import Incoming
+from toolpost.protocol.jsonrpc import Unfit
+from toolpost.protocol.seal import MAX_PAYLOAD, KeyRing
+from toolpost.server.journal import Journal
+from toolpost.types.base import UNSET, Raw
+
+if TYPE_CHECKING:
+    from toolpost.server.handler import Handler
+
+__all__ = ["States"]
+
+logger: Final = logging.getLogger("toolpost.server")
+
+LIFETIME: Final = 600.0
+"""Seconds for which a client can come back with its answers: long enough for a person to think."""
+
+_KEY: Final = "keys/states"
+_HERE: Final = b"="
+_STORED: Final = b"@"
+
+
+class States:
+    """The request states of one server.
+
+    Args:
+        server: whose; another server opens none of them.
+        keys: what seals them; without, a key that all share who share the store.
+        lifetime: seconds for which a state can be brought back.
+    """
+
+    def __init__(self, server: "Handler", keys: KeyRing | None = None, lifetime: float = LIFETIME) -> None:
+        self._server = server
+        self._keys = keys
+        self._lifetime = lifetime
+
+    async def open(self, incoming: Incoming, principal: str | None) -> Journal:
+        """The journal of a request: what its client brings back, or a new one.
+
+        Raises:
+            InvalidParams: what it brings is not ours, not whole, too old or of another request (MRTR-10).
+        """
+        params = incoming.params
+        if params.request_state is None:
+            return Journal(None, params.input_responses)
+        try:
+            pages = await self._unsealed(params.request_state, incoming, principal)
+            return Journal(pages, params.input_responses)
+        except (SealBroken, Unfit) as error:
+            reason = error.reason if isinstance(error, SealBroken) else str(error)
+            logger.warning(
+                "%s (id %r): a request state was refused: %s", incoming.row.name, incoming.id, reason
+            )
+            raise InvalidParams("Invalid params: the requestState is not valid for this request") from None
+
+    async def seal(self, journal: Journal, incoming: Incoming, principal: str | None) -> str:
+        """What the client is to bring back."""
+        pages = journal.pages()
+        payload = _HERE + pages
+        if len(payload) > MAX_PAYLOAD:
+            handle = secrets.token_urlsafe(24)
+            await self._server.store.records.put(f"state/{handle}", pages, self._lifetime)
+            payload = _STORED + handle.encode()
+        keys = await self._ring()
+        return keys.seal(
+            payload,
+            audience=self._audience,
+            binding=_binding(incoming, principal),
+            expires=int(time.time() + self._lifetime),
+        )
+
+    async def _unsealed(self, state: str, incoming: Incoming, principal: str | None) -> bytes:
+        keys = await self._ring()
+        payload = keys.open(
+            state, audience=self._audience, binding=_binding(incoming, principal), now=int(time.time())
+        )
+        if payload[:1] == _HERE:
+            return payload[1:]
+        pages = await self._server.store.records.get(f"state/{payload[1:].decode()}")
+        if pages is None:
+            raise SealBroken("the store does not have it any more")
+        return pages
+
+    @property
+    def _audience(self) -> str:
+        return f"request state of {self._server.info.name}"
+
+    async def _ring(self) -> KeyRing:
+        """The keys; the first who needs one makes it for all who share the store."""
+        if self._keys is None:
+            records = self._server.store.records
+            await records.swap(_KEY, None, secrets.token_bytes(32), None)
+            material = await records.get(_KEY)
+            assert material is not None, "it was there a moment ago, and has no end"
+            self._keys = KeyRing([material])
+        return self._keys
+
+
+def _binding(incoming: Incoming, principal: str | None) -> list[str | bytes]:
+    """What has to be the same when a state comes back (MRTR-11)."""
+    params = incoming.params
+    about = getattr(params, incoming.row.named) if incoming.row.named else ""
+    return [principal or "", incoming.row.name, about, _digest(getattr(params, "arguments", None))]
+
+
+def _digest(arguments: Any) -> bytes:
+    """A digest of arguments that does not depend on how they are written, as far as they can be read."""
+    if arguments is UNSET:
+        arguments = None
+    elif isinstance(arguments, Raw):
+        try:
+            arguments = msgspec.json.decode(arguments)
+        except (msgspec.MsgspecError, ValueError):
+            return sha256(arguments).digest()
+    return sha256(msgspec.json.encode(arguments, order="sorted")).digest()

@@ -1,0 +1,347 @@
+"""A call that asks where there is no session: it answers with questions, and runs again with the answers."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from toolpost import (
+    Accepted,
+    Client,
+    Context,
+    Declined,
+    InvalidParams,
+    RPCError,
+    Server,
+    SyncContext,
+    ToolError,
+)
+from toolpost.protocol.methods import DATES
+from toolpost.types import CreateMessageResult, ElicitResult, TextContent
+
+NEW = DATES[-1]
+SESSION = DATES[-2]
+BOTH = pytest.mark.parametrize("revision", [SESSION, NEW])
+
+
+def answering(**given: Any) -> dict[str, Any]:
+    """Callbacks of a client: the user says this, the model that."""
+    seen: list[str] = []
+
+    async def elicit(params):
+        seen.append(params.message)
+        said = given.get("user", 1)
+        said = said(params.message) if callable(said) else said
+        return said if isinstance(said, ElicitResult) else {"value": said}
+
+    async def sample(params):
+        seen.append("sample")
+        return CreateMessageResult("assistant", TextContent("A poem."), "model")
+
+    options: dict[str, Any] = {"on_elicitation": elicit, "on_sampling": sample, "on_roots": ["file:///a"]}
+    return {"options": options, "seen": seen}
+
+
+def called(server: Server, revision: str, tool: str = "ask", *, said: Any = None, **arguments: Any) -> Any:
+    """What a tool says to a client, and what the client was asked."""
+    host = answering(**(said or {}))
+
+    async def main():
+        async with Client(server, revision=revision, **host["options"]) as client:
+            return await client.call_tool(tool, arguments)
+
+    return asyncio.run(main()), host["seen"]
+
+
+@dataclass
+class Order:
+    number: int
+    city: str = "Oslo"
+
+
+@BOTH
+def test_a_function_asks_in_the_middle_and_goes_on(revision):
+    server = Server("s")
+    runs: list[str] = []
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        runs.append("top")
+        first = await ctx.elicit("How many?", int)
+        second = await ctx.elicit("Really?", int)
+        poem = await ctx.sample("A poem, please")
+        roots = await ctx.roots()
+        return f"{first.data} {second.data} {poem.content.text} {roots[0].uri}"  # type: ignore[union-attr] - all accepted
+
+    result, seen = called(server, revision)
+    assert result.text == "1 1 A poem. file:///a"
+    assert seen == ["How many?", "Really?", "sample"]
+    assert len(runs) == (1 if revision == SESSION else 5)
+
+
+@BOTH
+def test_a_step_is_done_once(revision):
+    server = Server("s")
+    charged: list[int] = []
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        def charge(amount: int) -> Order:
+            charged.append(amount)
+            return Order(len(charged))
+
+        order = await ctx.step("charge", charge, 5)
+        answer = await ctx.elicit("Send it?", bool)
+        again = await ctx.step("charge", charge, amount=7)
+        done = await ctx.elicit("Done?", bool)
+        return f"{order} {again} {isinstance(answer, Accepted)} {done}"
+
+    result, _ = called(server, revision, said={"user": True})
+    assert result.text == "Order(number=1, city='Oslo') Order(number=2, city='Oslo') True Accepted(data=True)"
+    assert charged == [5, 7]
+
+
+@pytest.mark.parametrize("how", ["gather", "group"])
+def test_questions_side_by_side_travel_in_one_round(how):
+    server = Server("s")
+    runs: list[str] = []
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        runs.append("top")
+        if how == "gather":
+            answers = await asyncio.gather(*(ctx.elicit(f"Number {n}?", int) for n in range(3)))
+        else:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(ctx.elicit(f"Number {n}?", int)) for n in range(3)]
+            answers = [task.result() for task in tasks]
+        return " ".join(str(answer.data) for answer in answers)  # type: ignore[union-attr] - all accepted
+
+    result, seen = called(server, NEW, said={"user": lambda message: int(message[7])})
+    assert result.text == "0 1 2"
+    assert sorted(seen) == ["Number 0?", "Number 1?", "Number 2?"]
+    assert len(runs) == 2
+
+
+@BOTH
+def test_a_function_in_a_thread_asks_too(revision):
+    server = Server("s")
+    ended: list[str] = []
+
+    @server.tool
+    def ask(ctx: SyncContext) -> str:
+        try:
+            answer = ctx.elicit("How many?", int)
+            number = ctx.step("double", lambda: 21 * 2)
+        except Exception:  # noqa: BLE001 - shows that it does not catch a question
+            return "caught"
+        else:
+            return f"{answer} {number}"
+        finally:
+            ended.append("finally")
+
+    result, _ = called(server, revision)
+    assert result.text == "Accepted(data=1) 42"
+    assert len(ended) == (1 if revision == SESSION else 2)
+
+
+@BOTH
+def test_prompts_and_resources_ask_too(revision):
+    server = Server("s")
+
+    @server.prompt
+    async def poem(ctx: Context) -> str:
+        return f"A poem of {await ctx.elicit('Lines?', int)}"
+
+    @server.resource("x://{name}")
+    async def thing(name: str, ctx: Context) -> str:
+        return f"{name}: {await ctx.elicit('How much?', int)}"
+
+    host = answering(user=3)
+
+    async def main():
+        async with Client(server, revision=revision, **host["options"]) as client:
+            filled: Any = await client.get_prompt("poem")
+            held = await client.read_resource("x://a")
+            return filled.messages[0].content.text, held.contents[0].text
+
+    assert asyncio.run(main()) == ("A poem of Accepted(data=3)", "a: Accepted(data=3)")
+    assert host["seen"] == ["Lines?", "How much?"]
+
+
+@BOTH
+def test_what_does_not_fit_is_asked_again_with_the_reason(revision):
+    server = Server("s")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return str(await ctx.elicit("How many?", int))
+
+    def stubborn(message: str) -> Any:
+        return 7 if "does not fit" in message else ElicitResult(action="accept", content={"value": "many"})
+
+    result, seen = called(server, revision, said={"user": stubborn})
+    assert result.text == "Accepted(data=7)"
+    assert len(seen) == 2
+    assert seen[1].startswith("How many?\n\nThe answer does not fit")
+    with pytest.raises(ToolError, match="does not fit"):
+        called(server, revision, said={"user": lambda _: ElicitResult(action="accept", content={})})
+
+
+@BOTH
+def test_a_user_who_declines_is_not_asked_again(revision):
+    server = Server("s")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        first = await ctx.elicit("How many?", int)
+        return str(isinstance(first, Declined)) + str(await ctx.elicit("How many?", int))
+
+    result, seen = called(server, revision, said={"user": ElicitResult(action="decline")})
+    assert result.text == "TrueDeclined()"
+    assert seen == ["How many?", "How many?"]
+
+
+@pytest.mark.requirement("MRTR-6")
+def test_who_did_not_declare_it_is_not_asked():
+    server = Server("s")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return str(await ctx.elicit("How many?", int))
+
+    async def main():
+        async with Client(server, revision=NEW) as client:
+            await client.call_tool("ask")
+
+    with pytest.raises(RPCError, match="elicitation") as caught:
+        asyncio.run(main())
+    assert caught.value.code == -32021
+
+
+# --------------------------------------------------------------------- what comes back
+
+
+def asking() -> Server:
+    server = Server("s")
+
+    @server.tool
+    async def ask(ctx: Context, a: int = 0) -> str:
+        return str(await ctx.elicit(f"How many {a}?", int))
+
+    @server.tool
+    async def other(ctx: Context, a: int = 0) -> str:
+        return str(await ctx.elicit(f"How many {a}?", int))
+
+    return server
+
+
+def flipped(state: str) -> str:
+    """The state with one letter changed."""
+    return state[:40] + ("A" if state[40] != "A" else "B") + state[41:]
+
+
+def rounds(server: Server, change: Any) -> Any:
+    """Ask once, then come back with what `change` makes of the retry."""
+    host = answering()
+
+    async def main():
+        async with Client(server, revision=NEW, **host["options"]) as client:
+            params: dict[str, Any] = {"name": "ask", "arguments": {"a": 1, "b": 2}}
+            params["arguments"].pop("b")
+            first = await client.request("tools/call", params)
+            asked: Any = first
+            answers = {key: {"action": "accept", "content": {"value": 5}} for key in asked.input_requests}
+            retry = {**params, "inputResponses": answers, "requestState": asked.request_state}
+            return await client.request("tools/call", change(retry))
+
+    return asyncio.run(main())
+
+
+@pytest.mark.requirement("MRTR-1", "MRTR-5", "MRTR-15")
+def test_a_retry_brings_the_answer_and_what_nobody_asked_for_is_ignored():
+    result: Any = rounds(
+        asking(),
+        lambda retry: {**retry, "inputResponses": {**retry["inputResponses"], "x": {"action": "accept"}}},
+    )
+    assert result.content[0].text == "Accepted(data=5)"
+
+
+@pytest.mark.requirement("MRTR-13", "MRTR-14", "MRTR-16")
+@pytest.mark.parametrize("answers", [{}, None, "odd"])
+def test_a_missing_or_odd_answer_is_asked_for_again(answers):
+    def change(retry):
+        if answers == "odd":
+            return {**retry, "inputResponses": {key: {"action": "maybe"} for key in retry["inputResponses"]}}
+        return {**retry, "inputResponses": answers}
+
+    result: Any = rounds(asking(), change)
+    assert list(result.input_requests)
+    assert result.request_state
+
+
+@pytest.mark.requirement("MRTR-8", "MRTR-9", "MRTR-10", "MRTR-11")
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda retry: {**retry, "requestState": "nonsense"},
+        lambda retry: {**retry, "requestState": retry["requestState"][:-2]},
+        lambda retry: {**retry, "requestState": flipped(retry["requestState"])},
+        lambda retry: {**retry, "name": "other"},
+        lambda retry: {**retry, "arguments": {"a": 2}},
+        lambda retry: {**retry, "arguments": {}},
+    ],
+)
+def test_a_state_that_is_not_of_this_call_is_refused_without_a_reason(change, caplog):
+    with pytest.raises(InvalidParams, match=r"^s: Invalid params: the requestState is not valid") as caught:
+        rounds(asking(), change)
+    assert "forged" not in str(caught.value)
+    assert "a request state was refused" in caplog.text
+
+
+def test_how_the_arguments_are_written_does_not_matter():
+    result: Any = rounds(asking(), lambda retry: dict(reversed(list(retry.items()))))
+    assert result.content[0].text == "Accepted(data=5)"
+
+
+def test_a_state_of_another_server_is_refused():
+    first, second = asking(), asking()
+    second.info.name = "t"
+    taken: list[str] = []
+
+    def steal(retry):
+        taken.append(retry["requestState"])
+        return retry
+
+    rounds(first, steal)
+    with pytest.raises(InvalidParams):
+        rounds(second, lambda retry: {**retry, "requestState": taken[0]})
+
+
+@BOTH
+def test_a_long_journal_stays_in_the_store(revision):
+    server = Server("s")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        def much() -> str:
+            return "x" * 100_000
+
+        text = await ctx.step("much", much)
+        await ctx.elicit("Go on?", int)
+        return str(len(text))
+
+    result, _ = called(server, revision)
+    assert result.text == "100000"
+
+
+def test_a_step_that_gives_what_json_cannot_hold_is_an_error():
+    server = Server("s", debug=True)
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return str(await ctx.step("odd", object))
+
+    with pytest.raises(ToolError, match="step"):
+        called(server, NEW)
