@@ -57,7 +57,7 @@ function cutting() {
     return { seen, onprogress };
 }
 
-// Until results can ask for input, a tool that asks has to fail at once and in words.
+// There is no way for an answer, and results could not ask for input yet.
 async function refusedAsks(peer) {
     for (const name of ['ask_model', 'ask_user', 'ask_roots']) {
         assert.equal((await peer.call(name)).isError, true);
@@ -169,12 +169,12 @@ const CASES = [
         await eventually(() => peer.logs.length > 0, 'log');
         assert.deepEqual(peer.logs.map(({ level, data }) => [level, data]), [['warning', { counted: 1 }]]);
     }],
-    ['sampling', '', 'session', async peer => {
+    ['sampling', '', '', async peer => {
         peer.asked.length = 0;
         assert.equal(text(await peer.call('ask_model')), 'the soup');
         assert.equal(peer.asked[0].systemPrompt, 'Be brief.');
     }],
-    ['elicitation', '2025-06-18', 'session', async peer => {
+    ['elicitation', '2025-06-18', '', async peer => {
         peer.asked.length = 0;
         assert.equal(text(await peer.call('ask_user')), '2 x soup');
         assert.deepEqual(Object.keys(peer.asked[0].requestedSchema.properties), ['dish', 'portions']);
@@ -183,7 +183,9 @@ const CASES = [
         assert.equal(text(await peer.call('ask_roots')), 'file:///kitchen');
         await peer.client.sendRootsListChanged();
     }],
-    ['asks without a session: a clean refusal', '', 'stateless', refusedAsks],
+    ['roots', '', 'stateless', async peer => {
+        assert.equal(text(await peer.call('ask_roots')), 'file:///kitchen');
+    }],
     ['asks without a session: a clean refusal', '', 'session', refusedAsks, ['alone']],
     ['list changed, subscription', '', '', async peer => {
         await peer.watched('config://app', async () => {

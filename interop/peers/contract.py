@@ -281,7 +281,7 @@ async def log(peer: Peer) -> None:
     assert peer.logs[0]["data"] == {"counted": 1}
 
 
-@case("sampling", era="session")
+@case("sampling")
 async def sampling(peer: Peer) -> None:
     peer.asked.clear()
     result = await peer.call("ask_model")
@@ -289,7 +289,7 @@ async def sampling(peer: Peer) -> None:
     assert peer.asked[0]["systemPrompt"] == "Be brief.", peer.asked
 
 
-@case("elicitation", since="2025-06-18", era="session")
+@case("elicitation", since="2025-06-18")
 async def elicitation(peer: Peer) -> None:
     peer.asked.clear()
     result = await peer.call("ask_user")
@@ -297,16 +297,15 @@ async def elicitation(peer: Peer) -> None:
     assert set(peer.asked[0]["requestedSchema"]["properties"]) == {"dish", "portions"}
 
 
-@case("roots", era="session")
+@case("roots")
 async def roots(peer: Peer) -> None:
     result = await peer.call("ask_roots")
     assert text(result) == "file:///kitchen", result
 
 
 @case("asks without a session: a clean refusal", era="session", over=("alone",))
-@case("asks without a session: a clean refusal", era="stateless")
 async def refused_asks(peer: Peer) -> None:
-    # Until results can ask for input, a tool that asks has to fail at once and in words.
+    # There is no way for an answer, and results could not ask for input yet.
     for name in ("ask_model", "ask_user", "ask_roots"):
         result = await peer.call(name)
         assert result["isError"] is True, result
