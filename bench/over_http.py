@@ -13,8 +13,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
@@ -165,19 +166,23 @@ META: Final = {
 }
 
 
-def stateless_call(port: int) -> bytes:
+Call = Callable[[int], bytes]
+"""The bytes of a call with an id."""
+
+
+def stateless_call(port: int, number: int) -> bytes:
     """A call of the stateless era."""
     return request(
         port,
-        {"id": 1, "method": "tools/call", "params": {**CALL, "_meta": META}},
+        {"id": number, "method": "tools/call", "params": {**CALL, "_meta": META}},
         mcp_protocol_version=LATEST,
         mcp_method="tools/call",
         mcp_name="add",
     )
 
 
-async def session_call(port: int) -> bytes:
-    """A call in a session, which is opened first."""
+async def session_call(port: int) -> Call:
+    """Calls in a session, which is opened first."""
     hello = {"protocolVersion": SESSION, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
@@ -190,7 +195,7 @@ async def session_call(port: int) -> bytes:
         await answered(reader)
     finally:
         writer.close()
-    return request(port, {"id": 1, "method": "tools/call", "params": CALL}, **named)
+    return lambda number: request(port, {"id": number, "method": "tools/call", "params": CALL}, **named)
 
 
 async def answered(reader: asyncio.StreamReader) -> bytes:
@@ -209,24 +214,25 @@ async def answered(reader: asyncio.StreamReader) -> bytes:
     return head
 
 
-async def load(port: int, pid: int, call: bytes, connections: int) -> Rate:
+async def load(port: int, pid: int, call: Call, connections: int) -> Rate:
     """Call as fast as it goes over so many connections, one call at a time on each."""
     count = 0
     until = time.perf_counter() + SECONDS
 
-    async def caller() -> None:
+    async def caller(number: int) -> None:
         nonlocal count
+        data = call(number)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             while time.perf_counter() < until:
-                writer.write(call)
+                writer.write(data)
                 await answered(reader)
                 count += 1
         finally:
             writer.close()
 
     used, start = cpu(pid), time.perf_counter()
-    await asyncio.gather(*(caller() for _ in range(connections)))
+    await asyncio.gather(*(caller(number) for number in range(1, connections + 1)))
     taken, burnt = time.perf_counter() - start, cpu(pid) - used
     return Rate(count / taken, count / burnt if burnt else 0.0)
 
@@ -248,7 +254,7 @@ def main() -> int:
         running = {target.name: stack.enter_context(started(target)) for target in TARGETS}
         for era in ("stateless", "session"):
             calls = {
-                name: stateless_call(port)
+                name: partial(stateless_call, port)
                 if era == "stateless" or name == "limit"
                 else asyncio.run(session_call(port))
                 for name, (port, _) in running.items()
@@ -259,7 +265,7 @@ def main() -> int:
 
 
 def _contest(
-    running: dict[str, tuple[int, int]], calls: dict[str, bytes], connections: int, rounds: int
+    running: dict[str, tuple[int, int]], calls: dict[str, Call], connections: int, rounds: int
 ) -> dict[str, Rate]:
     """The median of all rounds, targets taking turns; the first round does not count."""
     seen: dict[str, list[Rate]] = {name: [] for name in running}
