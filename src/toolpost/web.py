@@ -136,7 +136,9 @@ class _Host:
             once = Once(connection, _nothing, caller.principal, caller.exchange.headers)
             try:
                 await heard(self._handler, once, self._lifespan, notice)
-            except Exception:
+            except asyncio.CancelledError:
+                raise
+            except BaseException:  # what a function raises ends neither the request nor the process
                 logger.exception("%s could not be served", notice.method)
 
     async def serve(self, session: Session, principal: str | None) -> None:

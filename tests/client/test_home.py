@@ -157,7 +157,7 @@ for line in sys.stdin:
         result["serverInfo"] = {"name": "s", "version": "1"}
         print(json.dumps({"jsonrpc": "2.0", "id": message["id"], "result": result}), flush=True)
 while True:
-    time.sleep(1)
+    time.sleep(1)  # stays, whatever becomes of stdin
 """
 
 FORGETFUL = """

@@ -345,3 +345,53 @@ def test_a_step_that_gives_what_json_cannot_hold_is_an_error():
 
     with pytest.raises(ToolError, match="step"):
         called(server, NEW)
+
+
+@BOTH
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, ValueError])
+def test_a_step_that_raises_fails_alone(revision, is_async, kind):
+    server = Server("s")
+
+    def broken() -> int:
+        raise kind("no")
+
+    async def later() -> int:
+        raise kind("no")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return str(await ctx.step("broken", later if is_async else broken))
+
+    with pytest.raises(ToolError, match="failed"):
+        called(server, revision)
+
+
+def test_a_call_that_is_cancelled_while_a_step_runs_leaves_nothing_behind():
+    server = Server("s")
+    ended: list[str] = []
+
+    async def main():
+        begun = asyncio.Event()
+
+        async def endless() -> int:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.append("step")
+            return 1
+
+        @server.tool
+        async def ask(ctx: Context) -> str:
+            await asyncio.gather(ctx.step("endless", endless), ctx.elicit("How many?", int))
+            return ""
+
+        async with Client(server, revision=NEW, **answering()["options"]) as client:
+            call = asyncio.ensure_future(client.call_tool("ask"))
+            await begun.wait()
+            call.cancel()
+            await asyncio.wait([call])
+
+    asyncio.run(main())
+    assert ended == ["step"]

@@ -469,7 +469,7 @@ class Mine:
     closed = False
 
     def send(self, method, url, headers, body=None):
-        raise NotImplementedError
+        raise NotImplementedError  # nothing is sent in this test
 
     async def close(self):
         self.closed = True
@@ -577,7 +577,7 @@ def test_an_application_streams_and_waits_while_nobody_reads():
     async def app(scope, receive, send):
         nonlocal sent
         if scope["type"] == "lifespan":
-            raise NotImplementedError
+            raise NotImplementedError  # as an application does that speaks no lifespan
         await send({"type": "http.response.start", "status": 200})
         for _ in range(10):
             await send({"type": "http.response.body", "body": piece, "more_body": True})
@@ -600,7 +600,7 @@ def test_an_application_hears_that_nobody_reads_any_more():
 
     async def app(scope, receive, send):
         if scope["type"] == "lifespan":
-            raise NotImplementedError
+            raise NotImplementedError  # as an application does that speaks no lifespan
         await receive()
         await send({"type": "http.response.start", "status": 200})
         await send({"type": "http.response.body", "body": b"1", "more_body": True})
@@ -621,7 +621,7 @@ def test_an_application_that_does_not_listen_is_ended_when_the_backend_is_closed
 
     async def app(scope, receive, send):
         if scope["type"] == "lifespan":
-            raise NotImplementedError
+            raise NotImplementedError  # as an application does that speaks no lifespan
         await send({"type": "http.response.start", "status": 200})
         try:
             await asyncio.Event().wait()
@@ -640,7 +640,7 @@ def test_an_application_that_does_not_listen_is_ended_when_the_backend_is_closed
 def test_an_application_that_fails_takes_only_its_request_along(begun, raises):
     async def app(scope, receive, send):
         if scope["type"] == "lifespan":
-            raise NotImplementedError
+            raise NotImplementedError  # as an application does that speaks no lifespan
         if begun:
             await send({"type": "http.response.start", "status": 200})
             await send({"type": "http.response.body", "body": b"1", "more_body": True})

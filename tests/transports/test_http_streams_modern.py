@@ -517,3 +517,20 @@ def test_a_function_knows_who_speaks():
             assert answer.json["result"]["content"][0]["text"] == "ann please True"
 
     run(main)
+
+
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, ValueError])
+def test_a_notice_whose_function_raises_ends_nothing(kind):
+    async def main():
+        server = kitchen()
+
+        @server.on_notice("example/hello")
+        async def hello(ctx: Context) -> None:
+            raise kind("no")
+
+        async with hosted(server) as site:
+            headers, _ = modern("example/hello")
+            assert (await site.post(headers, message("example/hello", {}))).status == 202
+            assert (await site.post(*modern("tools/list"))).status == 200
+
+    run(main)

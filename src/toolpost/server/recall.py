@@ -47,7 +47,7 @@ class Recall:
         self._incoming = incoming
         self._principal = principal
         self._journal: Journal | None = None
-        self._steps: set[asyncio.Task[Raw]] = set()
+        self._steps: set[asyncio.Task[Raw | BaseException]] = set()
         self._over = False
 
     async def journal(self) -> Journal:
@@ -95,15 +95,24 @@ class Recall:
             task = asyncio.get_running_loop().create_task(self._do(journal, key, fn, args, kwargs))
             self._steps.add(task)
             task.add_done_callback(self._steps.discard)
-            written = await asyncio.shield(task)
+            done = await asyncio.shield(task)
+            if isinstance(done, BaseException):
+                raise done
+            written = done
         return _read_again(name, written, fn)
 
-    async def _do(self, journal: Journal, key: str, fn: Callable[..., Any], args: Any, kwargs: Any) -> Raw:
-        if iscoroutinefunction(fn):
-            value: Any = await fn(*args, **kwargs)
-        else:
-            value = await self._server.work.in_thread(lambda: fn(*args, **kwargs))
-        return journal.note(key, await value if isawaitable(value) else value)
+    async def _do(
+        self, journal: Journal, key: str, fn: Callable[..., Any], args: Any, kwargs: Any
+    ) -> Raw | BaseException:
+        """What a step gives, or raises: as a value, for some exceptions would end the loop with the task."""
+        try:
+            if iscoroutinefunction(fn):
+                value: Any = await fn(*args, **kwargs)
+            else:
+                value = await self._server.work.in_thread(lambda: fn(*args, **kwargs))
+            return journal.note(key, await value if isawaitable(value) else value)
+        except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the step
+            return error
 
     def _check_going_on(self) -> None:
         """Return unless the function has ended with its questions; what still runs of it must do no more."""
@@ -140,7 +149,11 @@ async def ask_and_answer(route: "Route", context: "Context", params: AnswerParam
         if not is_unanswered(error):
             context.recall.give_up()
             raise
-    return await context.recall.interim(context.method)
+    try:
+        return await context.recall.interim(context.method)
+    except BaseException:  # nobody waits any more, not even for the questions
+        context.recall.give_up()
+        raise
 
 
 def _read_again(name: str, written: Raw, fn: Callable[..., Any]) -> Any:

@@ -125,7 +125,7 @@ class Courier:
             return
         try:
             await self._backend.close()
-        except Exception:
+        except Exception:  # whatever a library raises, we leave
             logger.exception("%s: the connections could not be closed in order", self._http.label)
 
 

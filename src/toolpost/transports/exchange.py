@@ -357,7 +357,7 @@ class _Heart:
     async def _live(self) -> None:
         try:
             await self._beat()
-        except Exception:
+        except Exception:  # what is wrong shows where the stream is written
             logger.debug("a sign of life could not be given", exc_info=True)
         self._timer = self._loop.call_later(KEEP_ALIVE, self._start)
 

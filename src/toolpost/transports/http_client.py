@@ -239,7 +239,7 @@ class HttpChannel:
         trail = Trail(self._box.take, self._http.max_answer)
         try:
             refused = await trail.stay(self._courier, session.fields)
-        except Exception:
+        except Exception:  # calls go on without it
             logger.exception("%s: the stream for what the server says unasked failed", self._http.label)
             return
         if session.lost(refused) and trail.opened:  # else it may only mean that there is no such stream

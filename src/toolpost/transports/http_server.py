@@ -142,7 +142,7 @@ class Endpoint:
             if not exchange.streaming:
                 raise
             await exchange.end()  # an ASGI server that stops cancels streams, and would log what we raise
-        except Exception:
+        except Exception:  # a fault of ours stays with its request
             logger.exception("%s %s failed", exchange.method, exchange.path)
             await self._give_up(
                 exchange, 500, InternalError("Internal error: the request could not be served")
@@ -309,7 +309,7 @@ class Endpoint:
             raise Refusal(503, "The server stops, and takes no new requests.", [(b"retry-after", b"1")])
         try:
             await life.begun()
-        except Exception:
+        except Exception:  # whatever a lifespan raises
             if self._life is life:
                 self._life = None  # the next request tries again
             raise

@@ -217,7 +217,7 @@ class Sessions:
     async def _hold(self, session: Session, principal: str | None) -> None:
         try:
             await self._serve(session, principal)
-        except Exception:
+        except Exception:  # a session that fails, fails alone
             logger.exception("session %s… failed", session.id[:8])
         finally:
             del self._held[session.id]
@@ -243,7 +243,7 @@ class Sessions:
                     await self._hear(heard)
                 except TopicGap:
                     logger.warning("other workers hand on more than this one can take; some of it is lost")
-                except Exception:
+                except Exception:  # a store that cannot be reached comes back
                     logger.exception("what other workers hand on cannot be heard; trying again")
                     heard.set()  # sessions that are used on this worker only need no other
                     await asyncio.sleep(SWEEP)
@@ -276,7 +276,7 @@ class Sessions:
                 await self.store.records.put(_sign(self._worker), b"", ALIVE)
                 for session, _ in tuple(self._held.values()):
                     await self._look_at(session)
-            except Exception:
+            except Exception:  # as above
                 logger.exception("the sessions could not be looked at; trying again")
 
     async def _look_at(self, session: Session) -> None:

@@ -50,7 +50,7 @@ async def _outcome(host: Host, connection: Connection, incoming: Incoming, calle
     try:
         work = host.answer(connection, incoming, caller)
         return await caller.exchange.attend(work, unwanted=connection.close)
-    except BaseException:
+    except BaseException:  # also who is cancelled
         connection.close()  # a function in a thread learns that nobody waits for it
         raise
 

@@ -190,7 +190,7 @@ async def open_sse(http: Http) -> SseChannel:
     channel = SseChannel(http)
     try:
         await channel.opened()
-    except BaseException:
+    except BaseException:  # also who is cancelled leaves nothing open
         await channel.close()
         raise
     return channel

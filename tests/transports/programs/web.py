@@ -26,7 +26,7 @@ def pid() -> int:
 async def slow(ctx: Context) -> str:
     """Take a moment, and say so first."""
     await ctx.progress(1)
-    await asyncio.sleep(0.3)
+    await asyncio.sleep(0.3)  # the work itself, for a signal to come into
     return "slow"
 
 
