@@ -6,9 +6,13 @@ event streams for older clients, and stdio without any of them.
 """
 
 import asyncio
+import os
+import runpy
 import sys
+import tempfile
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from toolpost import Accepted, Audio, Context, File, Header, Image, ResourceLink, Server, ToolError
@@ -29,6 +33,9 @@ server = Server(
     page_size=4,  # so that every client has to turn pages
     revisions=[one for one in sys.argv[1:] if one in DATES] or DATES,
 )
+ledger = tempfile.NamedTemporaryFile()  # noqa: SIM115 - it lives as long as the process
+os.environ["TRIPS_LEDGER"] = ledger.name
+trips = runpy.run_path(str(Path(__file__).resolve().parents[1] / "examples" / "asking.py"))
 dropped: list[str] = []
 runs: Counter[str] = Counter()
 
@@ -154,6 +161,15 @@ async def ask_model(ctx: Context) -> str:
 async def ask_roots(ctx: Context) -> str:
     """Ask for the client's roots."""
     return " ".join(root.uri for root in await ctx.roots())
+
+
+server.tool(trips["plan_trip"].fn)  # the example that asks twice, books between, and asks the model
+
+
+@server.tool
+def bookings(city: str) -> int:
+    """How often a trip to a city was booked."""
+    return Path(ledger.name).read_text(encoding="utf-8").count(city)
 
 
 @server.tool

@@ -25,6 +25,8 @@ from toolpost.errors import (
     RPCError,
     SealBroken,
     TransportError,
+    Undeclared,
+    UrlElicitationRequired,
     from_wire,
 )
 
@@ -47,6 +49,7 @@ TREE = {
     "ProtocolError": "MCPError",
     "LocalProtocolError": "ProtocolError",
     "NotDeclared": "LocalProtocolError",
+    "Undeclared": "MissingCapability",
     "RemoteProtocolError": "ProtocolError",
     "TransportError": "MCPError",
     "ConnectFailed": "TransportError",
@@ -81,7 +84,7 @@ ALL = [getattr(errors, name) for name in errors.__all__]
 
 def make(kind: type[MCPError]) -> MCPError:
     """One error of a class, with the arguments that it needs."""
-    return kind("tools", "it failed") if kind is NotDeclared else kind("it failed")  # pyright: ignore[reportCallIssue] - narrowed by hand
+    return kind("tools", "it failed") if issubclass(kind, NotDeclared) else kind("it failed")  # pyright: ignore[reportCallIssue] - narrowed by hand
 
 
 # --------------------------------------------------------------------- the tree
@@ -109,7 +112,9 @@ def test_a_timeout_is_one_for_python_too():
 def test_errors_of_the_peer_are_told_apart_from_our_own():
     """Only an error answer is an `RPCError`; what went wrong on this side or on the way never is."""
     ours = [kind for kind in ALL if not issubclass(kind, RPCError)]
-    assert {kind.__name__ for kind in ours} == {"MCPError"} | set(TREE) - {"RPCError"} - set(CODE_OF)
+    assert {kind.__name__ for kind in ours} == {"MCPError"} | set(TREE) - {"RPCError", "Undeclared"} - set(
+        CODE_OF
+    )
     assert not any(hasattr(kind, "code") for kind in ours)
 
 
@@ -137,7 +142,7 @@ def test_every_error_reads_well(kind):
 )
 @pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not SealBroken])
 def test_hint_and_peer_are_told(kind, hint, peer, text):
-    arguments = ("tools", "it failed") if kind is NotDeclared else ("it failed",)
+    arguments = ("tools", "it failed") if issubclass(kind, NotDeclared) else ("it failed",)
     error = kind(*arguments, hint=hint, peer=peer)
     assert str(error) == text
     assert error.message == "it failed"
@@ -165,6 +170,34 @@ def test_what_was_not_declared():
     assert NotDeclared("tools.list_changed", "m").capability == "tools.list_changed"
 
 
+def test_what_a_stateless_client_did_not_declare_is_undeclared_for_both_sides():
+    error = Undeclared("elicitation.url", "m", {"requiredCapabilities": {"elicitation": {"url": {}}}})
+    assert isinstance(error, NotDeclared)
+    assert (error.capability, error.code, error.data) == (
+        "elicitation.url",
+        -32021,
+        {"requiredCapabilities": {"elicitation": {"url": {}}}},
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "elicitations"),
+    [
+        (None, []),
+        ([], []),
+        ({}, []),
+        ({"elicitations": None}, []),
+        ({"elicitations": [5, {}, {"url": "https://a"}, {"url": 5, "message": "m"}]}, []),
+        (
+            {"elicitations": [{"url": "https://a", "message": "m", "elicitationId": "1", "x": 5}, None]},
+            [{"url": "https://a", "message": "m", "elicitationId": "1"}],
+        ),
+    ],
+)
+def test_where_a_user_has_to_go_first(data, elicitations):
+    assert UrlElicitationRequired("m", data).elicitations == elicitations
+
+
 def test_what_the_peer_did_wrong():
     answer = ParseError("no JSON")
     error = RemoteProtocolError("it was no JSON", answer=answer, id=5, reply=True, hint="h", peer="p")
@@ -182,7 +215,7 @@ def test_codes():
 
 
 def test_every_class_of_an_answer_has_its_own_code():
-    kinds = [kind for kind in ALL if issubclass(kind, RPCError) and kind is not RPCError]
+    kinds = [kind for kind in ALL if issubclass(kind, RPCError) and kind not in {RPCError, Undeclared}]
     assert sorted(kind.code for kind in kinds) == sorted(CODES)
     assert len({kind.kind for kind in kinds}) == len(kinds)
 
@@ -247,6 +280,7 @@ SAFE = {
     "NotDeclared",
     "RateLimited",
     "TokenRejected",
+    "Undeclared",
 }
 
 

@@ -90,7 +90,13 @@ def test_the_version_is_that_of_the_module():
 
 # --------------------------------------------------------------------- public modules
 
-PUBLIC = ["toolpost.errors", "toolpost.server.middleware", "toolpost.testing", "toolpost.types"]
+PUBLIC = [
+    "toolpost.errors",
+    "toolpost.prompting",
+    "toolpost.server.middleware",
+    "toolpost.testing",
+    "toolpost.types",
+]
 PAGES = ["README.md", "docs/architecture.md"]
 
 

@@ -13,6 +13,12 @@ const text = result => result.content.filter(block => block.type === 'text').map
 export const CAPABILITIES = { sampling: {}, elicitation: {}, roots: { listChanged: true } };
 export const SAMPLED = { role: 'assistant', content: { type: 'text', text: 'the soup' }, model: 'cook-1' };
 export const ELICITED = { action: 'accept', content: { dish: 'soup', portions: 2 } };
+
+// What the user puts into a form.
+function elicited({ requestedSchema }) {
+    const { value } = requestedSchema.properties;
+    return value ? { action: 'accept', content: { value: value.type === 'integer' ? 3 : 'art' } } : ELICITED;
+}
 export const ROOTS = { roots: [{ uri: 'file:///kitchen' }] };
 
 export async function eventually(there, what) {
@@ -186,6 +192,11 @@ const CASES = [
     ['roots', '', 'stateless', async peer => {
         assert.equal(text(await peer.call('ask_roots')), 'file:///kitchen');
     }],
+    ['an example that asks twice, books between, and asks the model', '2025-06-18', '', async peer => {
+        const city = crypto.randomUUID();
+        assert.match(text(await peer.call('plan_trip', { city })), /, 3 days of art: the soup$/);
+        assert.equal(text(await peer.call('bookings', { city })), '1');
+    }],
     ['asks without a session: a clean refusal', '', 'session', refusedAsks, ['alone']],
     ['list changed, subscription', '', '', async peer => {
         await peer.watched('config://app', async () => {
@@ -296,11 +307,11 @@ export class Peer {
     get handlers() {
         const asked = result => request => {
             this.asked.push(request.params);
-            return result;
+            return typeof result === 'function' ? result(request.params) : result;
         };
         return {
             'sampling/createMessage': asked(SAMPLED),
-            'elicitation/create': asked(ELICITED),
+            'elicitation/create': asked(elicited),
             'roots/list': asked(ROOTS),
         };
     }

@@ -50,7 +50,7 @@ class Theirs:
         """What the user answers."""
         del context
         self.asked.append(plain(params))
-        return types.ElicitResult(action="accept", content={"dish": "soup", "portions": 2})
+        return types.ElicitResult(action="accept", content=contract.elicited(self.asked[-1]))
 
     async def roots(self, context: Any) -> Any:
         """The places that are open."""

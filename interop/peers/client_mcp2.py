@@ -59,7 +59,7 @@ class Theirs:
     async def _elicit(self, context: Any, params: Any) -> Any:
         del context
         self.asked.append(plain(params))
-        return types.ElicitResult(action="accept", content={"dish": "soup", "portions": 2})
+        return types.ElicitResult(action="accept", content=contract.elicited(self.asked[-1]))
 
     async def _roots(self, context: Any) -> Any:
         del context

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol
+from uuid import uuid4
 
 import anyio
 
@@ -110,6 +111,14 @@ def case(what: str, since: str = "", era: str = "", over: tuple[str, ...] = WAYS
 def stateless(peer: Peer) -> bool:
     """Whether there is no session."""
     return peer.revision >= "2026"
+
+
+def elicited(params: dict[str, Any]) -> dict[str, Any]:
+    """What the user puts into a form."""
+    value = params["requestedSchema"]["properties"].get("value")
+    if value is None:
+        return {"dish": "soup", "portions": 2}
+    return {"value": 3 if value["type"] == "integer" else "art"}
 
 
 def text(result: dict[str, Any]) -> str:
@@ -301,6 +310,14 @@ async def elicitation(peer: Peer) -> None:
 async def roots(peer: Peer) -> None:
     result = await peer.call("ask_roots")
     assert text(result) == "file:///kitchen", result
+
+
+@case("an example that asks twice, books between, and asks the model", since="2025-06-18")
+async def planned(peer: Peer) -> None:
+    city = uuid4().hex
+    result = await peer.call("plan_trip", {"city": city})
+    assert text(result).endswith(", 3 days of art: the soup"), result
+    assert text(await peer.call("bookings", {"city": city})) == "1"
 
 
 @case("asks without a session: a clean refusal", era="session", over=("alone",))

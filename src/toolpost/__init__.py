@@ -1,9 +1,9 @@
 """The Model Context Protocol from both ends: client and server, every revision, every transport.
 
-The names below are the public ones, and with them four modules: `toolpost.errors` (what can go wrong),
-`toolpost.types` (the vocabulary), `toolpost.server.middleware` (what is shipped to put around requests) and
-`toolpost.testing`. Everything else is importable but unpromised. Names are loaded on first use, so that
-`import toolpost` costs next to nothing.
+The names below are the public ones, and with them five modules: `toolpost.errors` (what can go wrong),
+`toolpost.types` (the vocabulary), `toolpost.server.middleware` (what is shipped to put around requests),
+`toolpost.prompting` (callbacks that ask the user) and `toolpost.testing`. Everything else is importable but
+unpromised. Names are loaded on first use, so that `import toolpost` costs next to nothing.
 """
 
 from importlib import import_module
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from toolpost.channel import Channel as Channel
     from toolpost.client.changes import Change as Change
     from toolpost.client.client import Client as Client
+    from toolpost.client.paused import Paused as Paused
+    from toolpost.client.paused import Question as Question
     from toolpost.client.results import ToolResult as ToolResult
     from toolpost.client.sync import SyncClient as SyncClient
     from toolpost.errors import AuthError as AuthError
@@ -31,17 +33,21 @@ if TYPE_CHECKING:
     from toolpost.errors import RPCError as RPCError
     from toolpost.errors import ToolError as ToolError
     from toolpost.errors import TransportError as TransportError
+    from toolpost.errors import UrlElicitationRequired as UrlElicitationRequired
     from toolpost.errors import UserRejected as UserRejected
     from toolpost.protocol.icons import safe_icons as safe_icons
     from toolpost.protocol.seal import KeyRing as KeyRing
     from toolpost.server.app import Server as Server
+    from toolpost.server.ask import Ask as Ask
     from toolpost.server.cache import Cache as Cache
     from toolpost.server.context import Context as Context
     from toolpost.server.forms import Accepted as Accepted
     from toolpost.server.forms import Cancelled as Cancelled
     from toolpost.server.forms import Declined as Declined
     from toolpost.server.handler import Handler as Handler
+    from toolpost.server.inputs import InputRequired as InputRequired
     from toolpost.server.marks import Header as Header
+    from toolpost.server.marks import Titles as Titles
     from toolpost.server.media import Audio as Audio
     from toolpost.server.media import File as File
     from toolpost.server.media import Image as Image
@@ -87,20 +93,24 @@ _HOMES: Final = {
         "ResourceNotFound",
         "ToolError",
         "TransportError",
+        "UrlElicitationRequired",
         "UserRejected",
     ),
     "client.changes": ("Change",),
     "client.client": ("Client",),
+    "client.paused": ("Paused", "Question"),
     "client.results": ("ToolResult",),
     "client.sync": ("SyncClient",),
     "protocol.icons": ("safe_icons",),
     "protocol.seal": ("KeyRing",),
     "server.app": ("Server",),
+    "server.ask": ("Ask",),
     "server.cache": ("Cache",),
     "server.context": ("Context",),
     "server.forms": ("Accepted", "Cancelled", "Declined"),
     "server.handler": ("Handler",),
-    "server.marks": ("Header",),
+    "server.inputs": ("InputRequired",),
+    "server.marks": ("Header", "Titles"),
     "server.media": ("Audio", "File", "Image"),
     "server.problems": ("SignatureError",),
     "server.sync": ("SyncContext",),
@@ -134,6 +144,7 @@ _HOME: Final = {name: f"toolpost.{home}" for home, names in _HOMES.items() for n
 __all__ = [
     "Accepted",
     "Annotations",
+    "Ask",
     "Audio",
     "AudioContent",
     "AuthError",
@@ -161,13 +172,16 @@ __all__ = [
     "Icon",
     "Image",
     "ImageContent",
+    "InputRequired",
     "InvalidParams",
     "KeyRing",
     "MCPError",
     "NotDeclared",
+    "Paused",
     "PromptMessage",
     "PromptReference",
     "ProtocolError",
+    "Question",
     "RPCError",
     "RateLimited",
     "RequestFailed",
@@ -182,11 +196,13 @@ __all__ = [
     "SyncClient",
     "SyncContext",
     "TextContent",
+    "Titles",
     "Tool",
     "ToolAnnotations",
     "ToolError",
     "ToolResult",
     "TransportError",
+    "UrlElicitationRequired",
     "UserRejected",
     "__version__",
     "safe_icons",

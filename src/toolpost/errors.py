@@ -12,6 +12,7 @@ Owns what can go wrong and how it is told to a person; knows nothing of bytes, e
     ├─ ProtocolError
     │  ├─ LocalProtocolError        we attempted what this state or revision forbids
     │  │  └─ NotDeclared            … because the capability was not declared, by the peer or by us
+    │  │     └─ Undeclared          … by the client of a stateless request; also a MissingCapability
     │  └─ RemoteProtocolError       the peer did; carries what to answer
     ├─ TransportError
     │  ├─ ConnectFailed · RequestTimeout (also a TimeoutError)
@@ -23,7 +24,7 @@ Owns what can go wrong and how it is told to a person; knows nothing of bytes, e
     └─ SealBroken                   a sealed string is not ours, not whole, too old or meant for another use
 """
 
-from typing import Any, Final
+from typing import Any, Final, cast
 
 __all__ = [
     "AuthError",
@@ -53,6 +54,7 @@ __all__ = [
     "TokenRejected",
     "ToolError",
     "TransportError",
+    "Undeclared",
     "UnsupportedRevision",
     "UrlElicitationRequired",
     "UserRejected",
@@ -196,14 +198,30 @@ class UnsupportedRevision(RPCError):
 
 
 class UrlElicitationRequired(RPCError):
-    """The user has to visit a URL first (2025-11-25 only)."""
+    """The user has to visit a URL first; then the same request can be served (2025-11-25).
+
+    A server raises what `ctx.url_required` gives. A client that catches it shows the URLs, and asks again.
+    """
 
     code = -32042
     kind = "URL elicitation required"
 
+    @property
+    def elicitations(self) -> list[dict[str, str]]:
+        """Where the user has to go: each with `message` and `url`, and `elicitationId`, as far as told."""
+        told = self.data.get("elicitations") if isinstance(self.data, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - anything may come
+        entries = cast("list[Any]", told) if isinstance(told, list) else []
+        return [_texts(entry) for entry in entries if {"message", "url"} <= _texts(entry).keys()]
+
+
+def _texts(entry: Any) -> dict[str, str]:
+    """The members of an object that are texts."""
+    members = cast("dict[str, Any]", entry).items() if isinstance(entry, dict) else ()
+    return {key: value for key, value in members if isinstance(value, str)}
+
 
 class UserRejected(RPCError):
-    """The user said no to a sampling request."""
+    """The user said no: to a sampling request, or to a URL that had to be visited."""
 
     code = -1
     kind = "user rejected"
@@ -292,6 +310,24 @@ class NotDeclared(LocalProtocolError):
         super().__init__(message, hint=hint, peer=peer)
         self.args = (capability, message)  # what a copy is made from
         self.capability = capability
+
+
+class Undeclared(MissingCapability, NotDeclared):
+    """A question needs what the client's request did not declare: a `NotDeclared`, as in a session."""
+
+    def __init__(
+        self,
+        capability: str,
+        message: str,
+        data: Any = None,
+        *,
+        hint: str | None = None,
+        peer: str | None = None,
+    ) -> None:
+        MCPError.__init__(self, message, hint=hint, peer=peer)
+        self.args = (capability, message, data)  # what a copy is made from
+        self.capability = capability
+        self.data = data
 
 
 class RemoteProtocolError(ProtocolError):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from features import needs, on, record
 
-from client.raw_server import Asked, RawServer
+from raw_server import Asked, RawServer
 from toolpost import Client, Context, InvalidParams, Server, Tool
 from toolpost.client.outputs import Outputs
 from toolpost.client.stats import Stats

@@ -31,6 +31,7 @@ SECTIONS = [
     "PRM",
     "COMP",
     "LOG",
+    "MRTR",
     "ELIC",
     "SAMP",
     "ROOT",

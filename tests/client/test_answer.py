@@ -1,20 +1,19 @@
 """What a client answers when a server asks: callbacks in, results out, capabilities declared."""
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from raw_server import Clock, run
 
-from toolpost.client.answer import STATE_PAUSE, Answers
-from toolpost.errors import InvalidParams, RemoteProtocolError, UserRejected
+from raw_server import run
+from toolpost.client.answer import Answers
+from toolpost.client.paused import questions_of
+from toolpost.errors import InvalidParams, LocalProtocolError, RemoteProtocolError, UserRejected
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.party import Party
 from toolpost.protocol.revisions import LATEST
 from toolpost.types import (
-    CallToolParams,
     ClientCapabilities,
     ClientTasksCapability,
     CreateMessageParams,
@@ -25,7 +24,6 @@ from toolpost.types import (
     ImageContent,
     Implementation,
     InputRequest,
-    InputRequiredResult,
     ListCapability,
     Raw,
     Result,
@@ -162,7 +160,9 @@ def test_a_user_who_does_not_want_the_model_asked_is_a_rejection():
 
 @pytest.mark.parametrize("said", [7, ["text"], {"role": "assistant"}])
 def test_a_sampling_callback_that_returns_nonsense_is_told_so(said):
-    with pytest.raises(TypeError, match=r"on_sampling returned .* may return a text, .* or None to refuse"):
+    with pytest.raises(
+        TypeError, match=r"^on_sampling: a \w+ is no answer; .* a text, .* or None to refuse$"
+    ):
         answered(Answers(sampling=lambda _: said), "sampling/createMessage", QUESTION)
 
 
@@ -215,7 +215,7 @@ def test_what_a_user_answered_may_be_told_in_short(value, action, content):
 
 def test_an_elicitation_callback_that_returns_nonsense_is_told_so():
     with pytest.raises(
-        TypeError, match=r"on_elicitation returned a str; it may return a dict .* an ElicitResult$"
+        TypeError, match=r"^on_elicitation: a str is no answer; it may be a dict .* an ElicitResult$"
     ):
         answered(Answers(elicitation=lambda _: "yes"), "elicitation/create", FORM)  # type: ignore[arg-type] - it is the case
 
@@ -234,6 +234,22 @@ def test_what_the_user_left_out_has_its_default(schema, content):
     params = ElicitParams(message="?", requested_schema=schema)
     result = answered(Answers(elicitation=lambda _: {"b": 2}), "elicitation/create", params)
     assert result.content == content
+
+
+@pytest.mark.requirement("ELIC-42")
+def test_an_answer_that_the_form_does_not_allow_is_not_sent():
+    params = ElicitParams(
+        message="?", requested_schema={"properties": {"age": {"type": "integer"}}, "required": ["age"]}
+    )
+    for content, wrong in (({"age": "old"}, "'age' has to be an integer"), (True, "'age' is missing")):
+        with pytest.raises(LocalProtocolError, match=f"^on_elicitation: the form .*: {wrong}$") as caught:
+            answered(Answers(elicitation=lambda _, given=content: given), "elicitation/create", params)
+        assert not caught.value.retry_safe
+    for action in ("decline", "cancel"):
+        result = ElicitResult(action, {"age": "old"})
+        assert (
+            answered(Answers(elicitation=lambda _, r=result: r), "elicitation/create", params).content is None
+        )
 
 
 @pytest.mark.requirement("ELIC-8", "ELIC-11", "ELIC-21")
@@ -329,84 +345,115 @@ def test_params_that_are_no_object_are_refused():
 # --------------------------------------------------------------------- asks inside results
 
 
-CALL = CallToolParams(name="t")
+def asked(*asks: tuple[str, str, str]) -> Any:
+    return questions_of({key: InputRequest(method, Raw(params.encode())) for key, method, params in asks})
 
 
-def wants(*asks: tuple[str, str, str], state: str | None = None) -> InputRequiredResult:
-    return InputRequiredResult(
-        input_requests={key: InputRequest(method, Raw(params.encode())) for key, method, params in asks},
-        request_state=state,
-    )
+def responded(answers: Answers, questions: Any, given: Any = None, declared: Any = None) -> Any:
+    async def main() -> Any:
+        return await answers.respond(questions, given or {}, declared or answers.capabilities, LATEST)
+
+    try:
+        return run(main())
+    finally:
+        answers.crew.close()
 
 
-@pytest.mark.requirement("MRTR-17", "MRTR-18", "MRTR-20")
+ALL = asked(
+    ("a", "sampling/createMessage", '{"messages":[],"maxTokens":1}'),
+    ("b", "elicitation/create", '{"message":"?"}'),
+    ("c", "roots/list", "{}"),
+)
+ANSWERS = {
+    "a": b'{"role":"assistant","content":{"type":"text","text":"hello"},"model":"unknown"}',
+    "b": b'{"action":"accept","content":{"n":1}}',
+    "c": b'{"roots":[{"uri":"file:///r"}]}',
+}
+EVERYTHING = ClientCapabilities(
+    sampling=SamplingCapability(), elicitation=ElicitationCapability(), roots=ListCapability()
+)
+
+
+@pytest.mark.requirement("MRTR-17")
 def test_a_result_that_wants_input_is_answered_from_the_same_callbacks():
     async def accept(_: ElicitParams) -> dict[str, Any]:
         return {"n": 1}
 
     answers = Answers(sampling=sample, elicitation=accept, roots=["file:///r"])
-    result = wants(
-        ("a", "sampling/createMessage", '{"messages":[],"maxTokens":1}'),
-        ("b", "elicitation/create", '{"message":"?"}'),
-        ("c", "roots/list", "{}"),
-        state="opaque ✓",
-    )
-
-    async def main() -> None:
-        again = await answers.retry(CALL, result, LATEST)
-        assert (again.name, again.request_state) == ("t", "opaque ✓")
-        assert again.input_responses is not None
-        assert {key: bytes(value) for key, value in again.input_responses.items()} == {
-            "a": b'{"role":"assistant","content":{"type":"text","text":"hello"},"model":"unknown"}',
-            "b": b'{"action":"accept","content":{"n":1}}',
-            "c": b'{"roots":[{"uri":"file:///r"}]}',
-        }
-        assert CALL.input_responses is None
-        third = await answers.retry(
-            again, InputRequiredResult(input_requests=None, request_state=None), LATEST
-        )
-        assert third.request_state is None
-        assert third.input_responses is None
-        answers.crew.close()
-
-    run(main(), Clock)
+    assert {key: bytes(value) for key, value in responded(answers, ALL).items()} == ANSWERS
 
 
-def test_a_result_with_nothing_but_state_is_answered_after_a_pause():
-    async def main() -> None:
-        again = await Answers().retry(CALL, InputRequiredResult(request_state="s"), LATEST)
-        assert again.request_state == "s"
-        assert asyncio.get_running_loop().time() == STATE_PAUSE
+def test_answers_may_be_given_as_callbacks_return_them():
+    given = {"c": ["file:///r"], "a": "hello", "b": {"n": 1}}
+    responses = responded(Answers(), ALL, given, EVERYTHING)
+    assert {key: bytes(value) for key, value in responses.items()} == ANSWERS
+    assert list(responses) == ["a", "b", "c"]
 
-    run(main(), Clock)
+
+def test_callbacks_answer_what_was_left_out():
+    responses = responded(Answers(roots=["file:///r"]), ALL, {"a": "hello", "b": {"n": 1}}, EVERYTHING)
+    assert bytes(responses["c"]) == ANSWERS["c"]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"a": "x", "b": True}, r"'c' is missing \(roots/list\), and this client has no callback for it"),
+        ({"a": "x", "b": True, "c": [], "d": 1}, "'d' was not asked; there are 'a', 'b', 'c'"),
+    ],
+)
+def test_answers_that_are_missing_or_too_many_are_told(given, text):
+    with pytest.raises(ValueError, match=text):
+        responded(Answers(), ALL, given, EVERYTHING)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "error", "text"),
+    [
+        ("a", 7, TypeError, r"answers\['a'\]: a int is no answer"),
+        ("a", None, UserRejected, "rejected"),
+        ("b", "yes", TypeError, r"answers\['b'\]: a str is no answer"),
+        ("c", "/r", TypeError, "list of roots"),
+        ("c", ["https://a.example"], ValueError, "file://"),
+    ],
+)
+def test_answers_that_are_given_are_looked_at_like_those_of_callbacks(key, value, error, text):
+    given = {"a": "x", "b": True, "c": [], key: value}
+    with pytest.raises(error, match=text):
+        responded(Answers(), ALL, given, EVERYTHING)
+
+
+@pytest.mark.requirement("ELIC-42")
+def test_answers_that_are_given_are_held_against_the_form():
+    form = '{"message":"?","requestedSchema":{"properties":{"n":{"type":"number"}}}}'
+    questions = asked(("q", "elicitation/create", form))
+    with pytest.raises(LocalProtocolError, match=r"^answers\['q'\]: .*: 'n' has to be a number$"):
+        responded(Answers(), questions, {"q": {"n": "x"}}, EVERYTHING)
 
 
 @pytest.mark.parametrize(
     ("ask", "text"),
     [
         (("a", "tools/list", "{}"), "tools/list, which this client does not offer"),
-        (("a", "sampling/createMessage", "{}"), "sampling/createMessage, which this client does not offer"),
+        (
+            ("a", "sampling/createMessage", '{"messages":[],"maxTokens":1}'),
+            "sampling/createMessage, which this client does not offer",
+        ),
         (("a", "elicitation/create", '{"message":7}'), "invalid elicitation/create"),
+        (
+            ("a", "elicitation/create", '{"message":"?","mode":"url","url":"https://a.example"}'),
+            "elicitation/create: this client does not offer elicitation by url",
+        ),
     ],
 )
 def test_an_ask_that_may_not_be_asked_is_the_servers_fault(ask, text):
-    async def main() -> None:
-        with pytest.raises(RemoteProtocolError, match=text):
-            await Answers(elicitation=elicit).retry(CALL, wants(ask), LATEST)
-
-    run(main())
+    with pytest.raises(RemoteProtocolError, match=text):
+        responded(Answers(elicitation=elicit), asked(ask))
 
 
 def test_a_callback_that_fails_is_the_callers_to_see():
     def fail(_: ElicitParams) -> None:
         raise LookupError("no user")
 
-    answers = Answers(elicitation=fail)
-
-    async def main() -> None:
-        ask = ("a", "elicitation/create", '{"message":"?"}')
-        with pytest.raises(LookupError, match="no user"):
-            await answers.retry(CALL, wants(ask), LATEST)
-        answers.crew.close()
-
-    run(main())
+    with pytest.raises(LookupError, match="no user"):
+        responded(Answers(elicitation=fail), asked(("a", "elicitation/create", '{"message":"?"}')))

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
 import pytest
-from raw_server import ALL, Asked, Clock, RawServer, run
 
+from raw_server import ALL, Asked, Clock, RawServer, run
 from toolpost.client.client import Client
 from toolpost.client.lane import MAX_WAITING
 from toolpost.client.link import CLOSE_PATIENCE

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from raw_server import Clock, RawServer, run
 
+from raw_server import Clock, RawServer, run
 from toolpost.channel import Channel
 from toolpost.client.client import Client
 from toolpost.client.sync import SyncClient

@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from raw_server import RawServer, run
 
+from raw_server import RawServer, run
 from toolpost.client.client import Client
 from toolpost.client.door import check_seconds, named, reference, written
 from toolpost.errors import LocalProtocolError

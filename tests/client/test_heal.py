@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from endpoint import DISCOVERED, OPENED, WELCOME, Endpoint, client_of
-from raw_server import Clock, run
 
 import remains
+from raw_server import Clock, run
 from toolpost.client.link import LOST_PATIENCE
 from toolpost.errors import (
     ChannelClosed,

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 from endpoint import DISCOVERED, WELCOME, Endpoint, HttpLike, client_of
-from raw_server import Asked, Clock, RawServer, run
 
 import remains
+from raw_server import Asked, Clock, RawServer, run
 from toolpost.client import changes as module
 from toolpost.client.backoff import FIRST, LONGEST, Backoff
 from toolpost.client.changes import Change

@@ -176,20 +176,31 @@ def test_a_server_that_ignores_everything_does_not_outlive_a_forgetful_script(tm
 
 
 STUCK = """
-import time
-from toolpost import Context, Server, SyncClient, RequestTimeout
+import threading, time
+from toolpost import ChannelClosed, Context, Server, SyncClient
 server = Server("s")
+asked = threading.Event()
 
 @server.tool
 async def ask(context: Context) -> str:
     await context.sample("?")
     return ""
 
-with SyncClient(server, revision="2025-11-25", on_sampling=lambda _: time.sleep(3600)) as client:
+def stuck(_):
+    asked.set()
+    time.sleep(3600)
+
+def call():
     try:
         client.call_tool("ask", timeout=0.2)
-    except RequestTimeout:
+    except ChannelClosed:
         print("left")
+
+with SyncClient(server, revision="2025-11-25", on_sampling=stuck) as client:
+    caller = threading.Thread(target=call)
+    caller.start()
+    asked.wait()
+caller.join()
 """
 
 

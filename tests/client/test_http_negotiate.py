@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 from endpoint import DISCOVERED, NOT_FOUND, OPENED, WELCOME, Endpoint, client_of, refused, way_of
-from raw_server import Clock, run
 
+from raw_server import Clock, run
 from toolpost.channel import Channel
 from toolpost.client.client import Client
 from toolpost.client.negotiate import Way

@@ -5,8 +5,8 @@ from functools import partial
 from typing import Any
 
 import pytest
-from raw_server import run
 
+from raw_server import run
 from toolpost.client.lane import Lane
 
 

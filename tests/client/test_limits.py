@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from raw_server import ALL, run
 
+from raw_server import ALL, run
 from toolpost import Stdio
 from toolpost.client.client import Client
 from toolpost.client.link import Link

@@ -5,8 +5,8 @@ import logging
 from typing import Any, Self
 
 import pytest
-from raw_server import ALL, Clock, run
 
+from raw_server import ALL, Clock, run
 from toolpost.client.call import Limits
 from toolpost.client.lane import MAX_WAITING
 from toolpost.client.link import CLOSE_PATIENCE, Link

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 from endpoint import DISCOVERED, Endpoint, HttpLike, client_of
-from raw_server import Asked, Clock, RawServer, run
 
+from raw_server import Asked, Clock, RawServer, run
 from toolpost.channel import Channel
 from toolpost.client.backoff import FIRST
 from toolpost.client.client import Client

@@ -4,8 +4,8 @@ import asyncio
 from typing import Any, Self
 
 import pytest
-from raw_server import ALL, Clock, run
 
+from raw_server import ALL, Clock, run
 from toolpost.client.call import Limits
 from toolpost.client.link import LOST_PATIENCE, Link
 from toolpost.client.stats import Stats

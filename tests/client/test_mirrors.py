@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from endpoint import DISCOVERED, WELCOME, Endpoint, client_of
-from raw_server import RawServer, run
 
+from raw_server import RawServer, run
 from toolpost.client.client import Client
 from toolpost.client.mirrors import Mirrors
 from toolpost.errors import HeaderMismatch, RemoteProtocolError

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from raw_server import ALL, Clock, RawServer, run
 
+from raw_server import ALL, Clock, RawServer, run
 from toolpost.channel import Channel
 from toolpost.client.client import Client
 from toolpost.client.negotiate import Way

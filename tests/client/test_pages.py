@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from raw_server import Asked, RawServer, run
 
+from raw_server import Asked, RawServer, run
 from toolpost.client.client import Client
 from toolpost.client.pages import MAX_PAGES, PROMPTS, RESOURCES, TEMPLATES, TOOLS
 from toolpost.errors import NotDeclared, RemoteProtocolError

@@ -5,8 +5,8 @@ import math
 import sys
 
 import pytest
-from raw_server import Asked, Clock, RawServer, run
 
+from raw_server import Asked, Clock, RawServer, run
 from toolpost.client.client import Client
 from toolpost.errors import ConnectFailed, RequestTimeout
 from toolpost.testing import ScriptedChannel

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from endpoint import DISCOVERED, WELCOME, Endpoint, client_of
-from raw_server import Clock, run
 
+from raw_server import Clock, run
 from toolpost.client.cache import MAX_ENTRIES, MAX_FRESH, ResponseCache
 from toolpost.errors import RPCError
 from toolpost.protocol.methods import DATES

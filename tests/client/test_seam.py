@@ -4,7 +4,6 @@ import asyncio
 import socket
 
 from raw_server import RawServer, run
-
 from toolpost.channel import Channel
 from toolpost.client.client import Client
 from toolpost.errors import ChannelClosed

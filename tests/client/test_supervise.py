@@ -3,9 +3,9 @@
 import asyncio
 
 import pytest
-from raw_server import Asked, RawServer, run
 
 import remains
+from raw_server import Asked, RawServer, run
 from toolpost.channel import Channel
 from toolpost.client.client import Client
 from toolpost.errors import ChannelClosed, ConnectFailed, LocalProtocolError

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
-from raw_server import Asked, RawServer
 
+from raw_server import Asked, RawServer
 from toolpost.channel import Channel
 from toolpost.client.client import Client
 from toolpost.client.sync import SyncClient

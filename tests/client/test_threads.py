@@ -8,8 +8,8 @@ from contextvars import ContextVar
 from functools import partial
 
 import pytest
-from raw_server import Asked, RawServer, run
 
+from raw_server import Asked, RawServer, run
 from toolpost.client.client import Client
 from toolpost.client.threads import Crew
 from toolpost.protocol.methods import DATES

@@ -495,7 +495,7 @@ def test_a_session_asks_with_a_request(revision, method):
     conversation = talk(revision)
     incoming = conversation.ask("tools/call").incoming
     if method not in revision.requests[SERVER]:
-        with pytest.raises(LocalProtocolError, match=f"a server cannot send {method} in {revision.date}"):
+        with pytest.raises(NotDeclared, match=f"a client of {revision.date} cannot be asked {method}"):
             SESSION.ask(conversation.server, incoming, method, ASKS[method])
         return
     ask = SESSION.ask(conversation.server, incoming, method, ASKS[method])

@@ -14,6 +14,7 @@ import pytest
 from names import tell
 from toolpost.errors import ToolError
 from toolpost.server.forms import Accepted, Cancelled, Declined, form_of
+from toolpost.server.marks import Titles
 from toolpost.server.problems import SignatureError
 from toolpost.types import ElicitResult
 
@@ -205,3 +206,66 @@ def test_what_is_not_flat_is_refused_by_name(kind, said):
     with pytest.raises(SignatureError) as refused:
         form_of(kind)
     assert said in str(refused.value)
+
+
+# --------------------------------------------------------------------- titles
+
+
+Size = Annotated[Literal["s", "x-l"], Titles({"x-l": "Extra large"}, s="Small")]
+
+
+@dataclass
+class Shirt:
+    size: Size
+    spare: list[Size]
+    colour: Annotated[Literal["red", "blue"], Titles(red="Like fire")] = "blue"
+
+
+def test_choices_have_titles():
+    sizes = [{"const": "s", "title": "Small"}, {"const": "x-l", "title": "Extra large"}]
+    form = form_of(Shirt)
+    assert form.schema["properties"] == {
+        "size": {"type": "string", "oneOf": sizes},
+        "spare": {"type": "array", "items": {"anyOf": sizes}},
+        "colour": {
+            "type": "string",
+            "oneOf": [{"const": "red", "title": "Like fire"}, {"const": "blue", "title": "blue"}],
+            "default": "blue",
+        },
+    }
+    read = form.read(ElicitResult(action="accept", content={"size": "s", "spare": ["x-l"]}))
+    assert read == Accepted(Shirt("s", ["x-l"], "blue"))
+    with pytest.raises(ToolError, match="size"):
+        form.read(ElicitResult(action="accept", content={"size": "m", "spare": []}))
+
+
+def test_choices_with_titles_may_be_written_as_a_schema():
+    choices = [{"const": "a", "title": "A"}]
+
+    @dataclass
+    class Own:
+        one: Annotated[str, msgspec.Meta(extra_json_schema={"oneOf": choices})]
+        some: Annotated[list[str], msgspec.Meta(extra_json_schema={"items": {"anyOf": choices}})]
+
+    assert form_of(Own).schema["properties"] == {
+        "one": {"type": "string", "oneOf": choices},
+        "some": {"type": "array", "items": {"anyOf": choices}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (Annotated[Literal["a"], Titles(b="B")], "a title for 'b', which cannot be chosen"),
+        (list[Annotated[Literal["a"], Titles(b="B")]], "a title for 'b', which cannot be chosen"),
+        (
+            Annotated[str, msgspec.Meta(extra_json_schema={"oneOf": [{"const": 1, "title": "A"}]})],
+            "cannot stand",
+        ),
+        (Annotated[str, msgspec.Meta(extra_json_schema={"oneOf": [{"const": "a"}]})], "cannot stand"),
+        (list[Annotated[Literal[1, 2], Titles({"1": "One"})]], "cannot stand"),
+    ],
+)
+def test_titles_that_do_not_fit_are_refused(kind, told):
+    with pytest.raises(SignatureError, match=told):
+        form_of(kind)

@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from toolpost import Client, Context, Handler, ResourceContents, Server, Tool
+from toolpost import Client, Context, Handler, InputRequired, ResourceContents, Server, Tool
 from toolpost.errors import MethodNotFound
 from toolpost.protocol.methods import DATES
 from toolpost.server.options import Options
@@ -87,7 +87,9 @@ class Half(Handler):
     async def list_tools(self, cursor: str | None) -> list[Tool]:
         return [Tool("t", {"type": "object"})]
 
-    async def get_prompt(self, name: str, arguments: dict[str, str], ctx: Context) -> GetPromptResult:
+    async def get_prompt(
+        self, name: str, arguments: dict[str, str], ctx: Context
+    ) -> GetPromptResult | InputRequired:
         return await super().get_prompt(name, arguments, ctx)
 
 

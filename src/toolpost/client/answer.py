@@ -1,38 +1,27 @@
 """Answers what a server asks, with the callbacks that the client was given.
 
-Owns the way from a callback's value to a result, and what a client declares by being given a callback. The
-same callbacks serve both eras: whether an ask came as a request or inside a result is not known here.
+Owns the callbacks, and what a client declares by being given them. The same callbacks serve both eras:
+whether an ask came as a request or inside a result makes no difference to them. What their values come to is
+told in `replies`.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from copy import copy
+from contextvars import ContextVar
 from functools import partial
-from os import PathLike
-from pathlib import Path
-from typing import Any, Final, TypeAlias, TypeVar, cast
-from urllib.parse import unquote
+from typing import Any, Final, TypeAlias
 
+from toolpost.client.paused import Question
+from toolpost.client.replies import Elicited, Place, Sampled, elicited, rooted, sampled
 from toolpost.client.threads import Crew
-from toolpost.errors import InvalidParams, RemoteProtocolError, UserRejected
+from toolpost.errors import InvalidParams, RemoteProtocolError
 from toolpost.protocol import jsonrpc, turns
 from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.lowering import lower
 from toolpost.protocol.methods import ROWS, Row
 from toolpost.protocol.party import declares
 from toolpost.protocol.revisions import Revision
-from toolpost.types.asks import (
-    AskParams,
-    CreateMessageParams,
-    CreateMessageResult,
-    ElicitParams,
-    ElicitResult,
-    ListRootsResult,
-    Root,
-)
+from toolpost.types.asks import AskParams, CreateMessageParams, ElicitParams, ListRootsResult
 from toolpost.types.base import JSON, UNSET, Raw, Result, Unset
-from toolpost.types.content import Blocks, Content, TextContent
-from toolpost.types.inputs import AnswerParams, InputRequest, InputRequiredResult
 from toolpost.types.lifecycle import (
     ClientCapabilities,
     ElicitationCapability,
@@ -41,6 +30,8 @@ from toolpost.types.lifecycle import (
 )
 
 __all__ = [
+    "ASKER",
+    "Answer",
     "Answers",
     "AskCallback",
     "ElicitationCallback",
@@ -51,25 +42,17 @@ __all__ = [
     "SamplingCallback",
 ]
 
-Sampled: TypeAlias = CreateMessageResult | Content | list[Content] | str | None
-"""What a model said; None means that the user does not want it asked."""
-
-Elicited: TypeAlias = ElicitResult | Mapping[str, JSON] | bool | None
-"""What a user answered: the fields of the form or True to accept, None or False to decline."""
-
-Place: TypeAlias = Root | str | PathLike[str]
-"""A root: as such, as a file:// URI, or as a path."""
-
 SamplingCallback: TypeAlias = Callable[[CreateMessageParams], Sampled | Awaitable[Sampled]]
 ElicitationCallback: TypeAlias = Callable[[ElicitParams], Elicited | Awaitable[Elicited]]
 RootsCallback: TypeAlias = Callable[[], Iterable[Place] | Awaitable[Iterable[Place]]]
 AskCallback: TypeAlias = Callable[[dict[str, JSON]], JSON]
 """Answers a method of one's own: is given the params, returns the result, both plain JSON."""
 
-A = TypeVar("A", bound=AnswerParams)
+Answer: TypeAlias = Elicited | Sampled | Iterable[Place]
+"""An answer to a question, as the callback for it might return it."""
 
-STATE_PAUSE: Final = 0.1
-"""Seconds before a request is repeated for a server that has no question but wants it to come again."""
+ASKER: Final[ContextVar[str | None]] = ContextVar("ASKER", default=None)
+"""While a callback runs: which server asks (ELIC-3)."""
 
 _OBJECT: Final = Reader(dict[str, JSON])
 _KNOWN: Final = frozenset(row.name for row in ROWS)
@@ -102,9 +85,11 @@ class Answers:
     ) -> None:
         self.crew = Crew()
         """Where callbacks run that are not async."""
+        self.asker: Callable[[], str | None] = lambda: None
+        """Tells which server asks."""
         self._sampling = sampling
         self._elicitation = elicitation
-        self._roots = roots if roots is None or callable(roots) else _rooted(roots)
+        self._roots = roots if roots is None or callable(roots) else rooted(roots)
         self._others = dict(others or {})
         for name in self._others:
             if name in _KNOWN:
@@ -125,11 +110,22 @@ class Answers:
             "roots/list": self._list_roots,
         }
 
+    async def call(self, callback: Callable[..., Any], *arguments: Any) -> Any:
+        """What a callback returns, which may want to know who asks."""
+        before = ASKER.set(self.asker())
+        try:
+            return await self.crew.run(callback, *arguments)
+        finally:
+            ASKER.reset(before)
+
+    # ----------------------------------------------------------------- by callbacks
+
     async def answer(self, method: str, params: Any, raw: Raw | Unset = UNSET) -> Result | Raw:
         """The result of an ask.
 
         Raises:
             RPCError: what the server shall be told instead.
+            LocalProtocolError: a callback returned what the form does not allow.
             Exception: whatever a callback raises.
         """
         own = self._others.get(method)
@@ -138,99 +134,90 @@ class Answers:
                 given = _OBJECT(raw)
             except Unfit as error:
                 raise InvalidParams(f"Invalid params for {method}: {error}") from error
-            return _own_result(method, await self.crew.run(own, given))
+            return _own_result(method, await self.call(own, given))
+        wrong = _objection(params, self.capabilities)
+        if wrong:
+            raise InvalidParams(f"Invalid params: {wrong}")
         return await self._by_method[method](params)
-
-    async def retry(self, params: A, wants: InputRequiredResult, revision: Revision) -> A:
-        """The parameters to ask again with, after a result that wants input (MRTR-17 … MRTR-20).
-
-        Raises:
-            RemoteProtocolError: the server asks what it may not ask.
-            Exception: whatever a callback raises: the request cannot go on.
-        """
-        if not wants.input_requests:
-            await asyncio.sleep(STATE_PAUSE)
-        again = copy(params)
-        again.request_state = wants.request_state
-        again.input_responses = {
-            key: await self._respond(ask, revision) for key, ask in (wants.input_requests or {}).items()
-        } or None
-        return again
-
-    async def _respond(self, ask: InputRequest, revision: Revision) -> Raw:
-        """The answer to an ask that came inside a result.
-
-        Raises:
-            RemoteProtocolError: it cannot be asked this way, or needs what we did not declare.
-            Exception: whatever a callback raises: the request cannot go on.
-        """
-        row = revision.asks.get(ask.method)
-        if row is None or (row.needs and not declares(self.capabilities, row.needs)):
-            raise RemoteProtocolError(f"the server asks for {ask.method}, which this client does not offer")
-        try:
-            params = row.read_params(ask.params)
-        except Unfit as error:
-            raise RemoteProtocolError(f"the server asks with invalid {ask.method}: {error}") from error
-        result = cast("Result", await self.answer(ask.method, params))
-        return Raw(jsonrpc.encode(lower(result, revision)))
 
     async def _pong(self, params: object) -> Result:  # noqa: ARG002 - one signature for all
         return Result()
 
     async def _sample(self, params: CreateMessageParams) -> Result:
-        tools = params.tools is not None or params.tool_choice is not None
-        if tools and not declares(self.capabilities, "sampling.tools"):
-            raise InvalidParams("Invalid params: this client does not offer sampling with tools")  # SAMP-4
-        wrong = turns.objection(params.messages)
-        if wrong:
-            raise InvalidParams(f"Invalid params: {wrong}")  # SAMP-15
         assert self._sampling is not None, "sampling was not declared"
-        said = await self.crew.run(self._sampling, params)
-        if said is None:
-            raise UserRejected("User rejected sampling request")
-        if isinstance(said, CreateMessageResult):
-            return said
-        content = TextContent(said) if isinstance(said, str) else said
-        blocks = cast("list[object]", content) if isinstance(content, list) else [content]
-        if not all(isinstance(block, Content) for block in blocks):
-            raise TypeError(
-                f"on_sampling returned a {type(said).__name__}; it may return a text, a content block or a "
-                "list of them, a CreateMessageResult, or None to refuse"
-            )
-        return CreateMessageResult(role="assistant", content=cast("Blocks", content), model="unknown")
+        return sampled(await self.call(self._sampling, params), "on_sampling")
 
     async def _elicit(self, params: ElicitParams) -> Result:
-        mode = params.mode or "form"  # ELIC-11
-        if mode not in _modes(self.capabilities.elicitation):
-            raise InvalidParams(
-                f"Invalid params: this client does not offer elicitation by {mode}"
-            )  # ELIC-21
         assert self._elicitation is not None, "elicitation was not declared"
-        answered = await self.crew.run(self._elicitation, params)
-        if answered is None or answered is False:
-            return ElicitResult(action="decline")
-        if answered is True:
-            answered = {}
-        if isinstance(answered, Mapping):
-            fields = cast("Mapping[str, JSON]", answered)
-            answered = ElicitResult(action="accept", content=dict(fields))
-        if not isinstance(answered, ElicitResult):
-            raise TypeError(
-                f"on_elicitation returned a {type(answered).__name__}; it may return a dict with the fields "
-                "of the form or True to accept, None or False to decline, or an ElicitResult"
-            )
-        content = None
-        if answered.action == "accept" and mode == "form":
-            content = {**_defaults(params.requested_schema), **(answered.content or {})}
-        return ElicitResult(action=answered.action, content=content, meta=answered.meta)
+        return elicited(params, await self.call(self._elicitation, params), "on_elicitation")
 
     async def _list_roots(self, params: object) -> Result:  # noqa: ARG002 - one signature for all
         roots = self._roots
         assert roots is not None, "roots were not declared"
         if callable(roots):
-            # A path is made absolute, which asks the file system.
-            roots = await self.crew.in_thread(partial(_rooted, await self.crew.run(roots)))
+            roots = await self.crew.in_thread(partial(rooted, await self.call(roots)))
         return ListRootsResult(roots=roots)
+
+    # ----------------------------------------------------------------- by whoever
+
+    async def respond(
+        self,
+        questions: Mapping[str, Question],
+        given: Mapping[str, Answer],
+        capabilities: ClientCapabilities,
+        revision: Revision,
+    ) -> dict[str, Raw]:
+        """The answers to the questions of a round: those that are given, and the callbacks' (MRTR-17).
+
+        Args:
+            questions: what the server wants to know.
+            given: answers by key; the callbacks answer the rest, one after the other.
+            capabilities: what the request declared.
+            revision: what is spoken.
+
+        Raises:
+            RemoteProtocolError: the server asks what it may not ask.
+            ValueError: an answer is missing, or was not asked for.
+            LocalProtocolError: an answer is not what the form allows.
+            Exception: whatever a callback raises: the request cannot go on.
+        """
+        self.check(questions, capabilities)
+        for key in given:
+            if key not in questions:
+                raise ValueError(
+                    f"answers: {key!r} was not asked; there are {', '.join(map(repr, questions))}"
+                )
+        for key, question in questions.items():
+            if key not in given and _refusal(question, self.capabilities):
+                raise ValueError(
+                    f"answers: {key!r} is missing ({question.method}), and this client has no callback for it"
+                )
+        return {
+            key: Raw(jsonrpc.encode(lower(await self._reply(key, question, given), revision)))
+            for key, question in questions.items()
+        }
+
+    def check(self, questions: Mapping[str, Question], capabilities: ClientCapabilities) -> None:
+        """Return if all of this may be asked.
+
+        Raises:
+            RemoteProtocolError: it may not.
+        """
+        for question in questions.values():
+            wrong = _refusal(question, capabilities)
+            if wrong:
+                raise RemoteProtocolError(f"the server asks for {question.method}{wrong}")
+
+    async def _reply(self, key: str, question: Question, given: Mapping[str, Answer]) -> Result:
+        params = question.params
+        if key not in given:
+            return await self._by_method[question.method](params)
+        value: Any = given[key]
+        if isinstance(params, ElicitParams):
+            return elicited(params, value, f"answers[{key!r}]")
+        if isinstance(params, CreateMessageParams):
+            return sampled(value, f"answers[{key!r}]")
+        return ListRootsResult(roots=await self.crew.in_thread(partial(rooted, value)))
 
 
 # --------------------------------------------------------------------- what is declared
@@ -259,6 +246,32 @@ def _modes(elicitation: ElicitationCapability | None) -> frozenset[str]:
     return frozenset(mode for mode in ("form", "url") if getattr(elicitation, mode) is not None)
 
 
+def _refusal(question: Question, capabilities: ClientCapabilities) -> str | None:
+    """Why a question may not be asked of who declares this, as the rest of a sentence."""
+    needs = _NEEDS[question.method]
+    if needs and not declares(capabilities, needs):
+        return ", which this client does not offer"
+    wrong = _objection(question.params, capabilities)
+    return f": {wrong}" if wrong else None
+
+
+def _objection(params: object, capabilities: ClientCapabilities) -> str | None:
+    """What is wrong with an ask whose capability is declared, as far as its parameters tell."""
+    if isinstance(params, ElicitParams):
+        mode = params.mode or "form"  # ELIC-11
+        offered = mode in _modes(capabilities.elicitation)
+        return None if offered else f"this client does not offer elicitation by {mode}"  # ELIC-21
+    if isinstance(params, CreateMessageParams):
+        tools = params.tools is not None or params.tool_choice is not None
+        if tools and not declares(capabilities, "sampling.tools"):
+            return "this client does not offer sampling with tools"  # SAMP-4
+        return turns.objection(params.messages)  # SAMP-15
+    return None
+
+
+_NEEDS: Final = {row.name: row.needs for row in ROWS}
+
+
 # --------------------------------------------------------------------- values
 
 
@@ -270,42 +283,3 @@ def _own_result(method: str, value: JSON) -> Result | Raw:
     if not data.startswith(b"{"):
         raise TypeError(f"the handler of {method} returned a {type(value).__name__}; a result is an object")
     return Raw(data)
-
-
-def _defaults(schema: dict[str, JSON] | None) -> dict[str, JSON]:
-    """The defaults of a form: what the user left out is what the form proposed (ELIC-15)."""
-    properties: JSON = (schema or {}).get("properties")
-    if not isinstance(properties, dict):
-        return {}
-    fields = cast("dict[str, JSON]", properties)
-    return {
-        name: field["default"]
-        for name, field in fields.items()
-        if isinstance(field, dict) and "default" in field
-    }
-
-
-def _rooted(places: Iterable[Place]) -> list[Root]:
-    """The roots for what a person may write.
-
-    Raises:
-        ValueError: one is a URI of another scheme than file (ROOT-3).
-    """
-    if isinstance(places, str | PathLike | Root):
-        raise TypeError("on_roots is a list of roots, or a function that returns one")
-    return [_root(place) for place in places]
-
-
-def _root(place: Place) -> Root:
-    if isinstance(place, Root):
-        root = place
-    elif isinstance(place, str) and "://" in place:
-        root = Root(uri=place)
-    else:
-        path = Path(place).absolute()
-        root = Root(uri=path.as_uri(), name=path.name or None)
-    if not root.uri.startswith("file://"):
-        raise ValueError(f"a root is a file:// URI, not {root.uri!r}")
-    if ".." in unquote(root.uri).split("/"):
-        raise ValueError(f"a root says where it is, without '..': {root.uri!r}")  # ROOT-5
-    return root

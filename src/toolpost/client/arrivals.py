@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.client.lane import ends_task
+from toolpost.client.visits import Visits
 from toolpost.errors import InternalError, RemoteProtocolError, RPCError, SessionLost, TransportError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.events import (
@@ -57,6 +58,7 @@ class Arrivals:
         self._on_ask = on_ask
         self._on_notice = on_notice
         self._asks: dict[RequestId, asyncio.Task[None]] = {}
+        self._visits = Visits()
         self._on: dict[type, Callable[[Any], None]] = {
             ReplyReceived: self._replied,
             FailureReceived: self._failed,
@@ -89,6 +91,7 @@ class Arrivals:
             call.answer.set_result(event.result)
 
     def _failed(self, event: FailureReceived) -> None:
+        self._visits.needed(event.error)
         self._link.calls[event.request.id].fail(event.error)
 
     def _progressed(self, event: ProgressReceived) -> None:
@@ -142,10 +145,14 @@ class Arrivals:
 
     def _noticed(self, event: NoticeReceived) -> None:
         self._stats.notices += 1
-        self._on_notice(event)
+        if self._visits.awaits(event.params):
+            self._on_notice(event)
+        else:
+            self._stats.discard("end of no elicitation under way")
 
     def _asked(self, incoming: Incoming) -> None:
         self._stats.asks += 1
+        self._visits.asked(incoming.params)
         task = self._asks[incoming.id] = self._link.spawn(self._answer(incoming))
         task.add_done_callback(partial(self._answered, incoming.id))
 
@@ -157,7 +164,7 @@ class Arrivals:
         """Answer an ask, whatever the callback does."""
         method, connection = incoming.row.name, self._link.connection
         try:
-            data = connection.reply(incoming.id, await self._on_ask(incoming))
+            data = connection.reply(incoming.id, await self._result(incoming))
         except RPCError as error:
             data = connection.fail(incoming.id, error)
         except BaseException as error:  # a callback may raise anything, and the server waits
@@ -168,6 +175,24 @@ class Arrivals:
             data = connection.fail(incoming.id, failure)
         if data is not None:
             await self._link.deliver(data, incoming.id)
+
+    async def _result(self, incoming: Incoming) -> Result | Raw:
+        """The result of an ask. Meanwhile the server waits for us, and no request in flight can be late.
+
+        Which of them it asks for is not told by a channel. What a callback asks itself has its own time.
+        """
+        loop = asyncio.get_running_loop()
+        held = list(self._link.calls.values())
+        for call in held:
+            call.hold(loop.time())
+        try:
+            result = await self._on_ask(incoming)
+        finally:
+            for call in held:
+                if self._link.calls.get(call.id) is call:
+                    call.go_on(loop.time())
+        self._visits.answered(incoming.params, result)
+        return result
 
     def _cancelled(self, event: CancelReceived) -> None:
         task = self._asks.get(event.request.id)

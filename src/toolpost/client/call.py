@@ -1,6 +1,7 @@
 """A request of ours in flight: how long it may take, and who hears of it in the meantime.
 
-Owns its time-out, which progress starts anew. How it is sent and answered is the link's business.
+Owns its time-out, which progress starts anew, and which stands still while the server waits for us. How it is
+sent and answered is the link's business.
 """
 
 import asyncio
@@ -50,7 +51,19 @@ class Call:
         lane: where its progress is told.
     """
 
-    __slots__ = ("answer", "cap", "lane", "limits", "outgoing", "scope", "sent", "started")
+    __slots__ = (
+        "_deadline",
+        "_holders",
+        "_since",
+        "answer",
+        "cap",
+        "lane",
+        "limits",
+        "outgoing",
+        "scope",
+        "sent",
+        "started",
+    )
 
     def __init__(
         self,
@@ -68,6 +81,9 @@ class Call:
         self.cap = inf if limits.cap is None else started + limits.cap
         self.scope = asyncio.timeout(None)
         self.sent = False
+        self._deadline = inf if limits.timeout is None else started + limits.timeout
+        self._holders = 0
+        self._since = started
 
     @property
     def id(self) -> RequestId:
@@ -81,8 +97,31 @@ class Call:
 
     def extend(self, now: float) -> None:
         """Start the time-out anew, up to the cap (TIME-4)."""
+        if self.limits.timeout is not None:
+            now = self._since if self._holders else now
+            self._deadline = min(now + self.limits.timeout, self.cap)
+            self._set()
+
+    def hold(self, now: float) -> None:
+        """Let the clock stand still: the server waits for us. Each call of this needs one of `go_on`."""
+        self._holders += 1
+        if self._holders == 1:
+            self._since = now
+            self._set()
+
+    def go_on(self, now: float) -> None:
+        """Let the clock go on where it stopped."""
+        self._holders -= 1
+        if not self._holders:
+            stood = now - self._since
+            self.started += stood
+            self.cap += stood
+            self._deadline += stood
+            self._set()
+
+    def _set(self) -> None:
         if self.limits.timeout is not None and not self.scope.expired():
-            self.scope.reschedule(min(now + self.limits.timeout, self.cap))
+            self.scope.reschedule(None if self._holders else self._deadline)
 
     def fail(self, error: Exception) -> None:
         """Let whoever waits for the answer have an error."""

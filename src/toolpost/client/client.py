@@ -56,12 +56,15 @@ class Client(Methods):
         version: its version.
         title: its name for people.
         revision: the protocol revision to speak. By default it is found out.
-        timeout: seconds to wait for an answer, None for ever; progress starts it anew.
-        max_timeout: seconds to wait in all, whatever the progress; 300 if there is a time-out.
+        timeout: seconds to wait for an answer, None for ever; progress starts it anew, and while a callback
+            answers the server it stands still.
+        max_timeout: seconds to wait in all, whatever the progress and in how many rounds; 300 if there is a
+            time-out.
         connect_timeout: seconds to reach the server and agree with it.
         probe_timeout: seconds to wait for the answer to the first question, which old servers may not give.
         on_sampling: asks the model when the server wants it asked. Declares `sampling`.
-        on_elicitation: asks the user when the server wants them asked. Declares `elicitation`, for forms.
+        on_elicitation: asks the user when the server wants them asked. Declares `elicitation`, for forms. For
+            scripts there is `toolpost.prompting.terminal`.
         on_roots: the places that the user has opened, or a function that tells them. Declares `roots`.
         on_log: hears the server's log: what it chooses to tell in a session, from "info" on in the stateless
             era. `set_log_level` changes that, until the client is closed.

@@ -98,6 +98,7 @@ class Conversation:
         self._way = way
         self._party = party
         self._answers = answers
+        answers.asker = self._called
         self._callbacks = callbacks
         self._patience = patience
         self._level: LogLevel | None = None
@@ -270,9 +271,10 @@ class Conversation:
         params: Wire | Mapping[str, JSON] | None,
         limits: Limits,
         meta: Mapping[str, JSON] | None = None,
+        party: Party | None = None,
     ) -> Result:
-        """The answer to a request, be it a result or a wish for input."""
-        return await self.heal(partial(self.send, method, params, limits, named("meta", meta)))
+        """The answer to a request, be it a result or a wish for input; from `party`, if it is stateless."""
+        return await self.heal(partial(self.send, method, params, limits, named("meta", meta), party=party))
 
     async def send(
         self,
@@ -281,11 +283,13 @@ class Conversation:
         limits: Limits,
         meta: Mapping[str, JSON],
         link: Link,
+        *,
+        party: Party | None = None,
     ) -> Result:
         """The answer to a request over one connection, and no other."""
         if self.log_level is not None:
             meta = {LOG_LEVEL: self.log_level, **meta}
-        return await link.request(method, params, meta=meta or None, limits=limits)
+        return await link.request(method, params, meta=meta or None, limits=limits, party=party)
 
     async def watch(self, uri: str, limits: Limits) -> None:
         """Ask to hear when a resource changes."""
@@ -332,6 +336,12 @@ class Conversation:
         await self.heal(tell)
 
     # ----------------------------------------------------------------- what the server says
+
+    def _called(self) -> str:
+        """What to call the server before the user: what we know of it, and what it says itself (ELIC-3)."""
+        opened = self._supervisor.opened
+        own = None if opened is None else opened.link.peer_name
+        return self.name if own in {None, self.name} else f"{self.name} (it calls itself {own!r})"
 
     async def _asked(self, incoming: Incoming) -> Result | Raw:
         return await self._answers.answer(incoming.row.name, incoming.params, incoming.raw)

@@ -21,6 +21,7 @@ from toolpost.errors import ChannelClosed, MCPError, RequestTimeout, SessionLost
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming, NoticeReceived, Outgoing
 from toolpost.protocol.methods import Row
+from toolpost.protocol.party import Party
 from toolpost.types.base import JSON, Raw, RequestId, Result, Wire
 from toolpost.types.notices import NoticeParams
 
@@ -98,6 +99,7 @@ class Link:
         *,
         meta: Mapping[str, JSON] | None = None,
         limits: Limits = NO_LIMITS,
+        party: Party | None = None,
     ) -> Result:
         """The server's answer to a request.
 
@@ -106,6 +108,7 @@ class Link:
             params: its parameters.
             meta: what to put into `_meta`.
             limits: how long to wait, and whom to tell in the meantime.
+            party: who asks, where every request says that for itself; in a session it was said before.
 
         Raises:
             NotDeclared: the server does not offer what the request needs; nothing was sent.
@@ -115,7 +118,8 @@ class Link:
         """
         self.check_open()
         progress = limits.extendable or limits.progress is not None
-        return await self.run(self.connection.request(method, params, meta=meta, progress=progress), limits)
+        outgoing = self.connection.request(method, params, meta=meta, progress=progress, party=party)
+        return await self.run(outgoing, limits)
 
     async def run(self, outgoing: Outgoing, limits: Limits = NO_LIMITS) -> Result:
         """The server's answer to a request that was made before.

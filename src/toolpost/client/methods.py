@@ -1,23 +1,21 @@
 """One method for each thing that a server can be asked, on every revision.
 
-Owns the public methods of a client and nothing behind them: what is asked goes to `conversation`. It is long
-because it is flat.
+Owns the public methods of a client, except those about tools, and nothing behind them: what is asked goes to
+`conversation`. It is long because it is flat.
 """
 
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Final, TypeVar, overload
 
-from toolpost.client.call import Limits
 from toolpost.client.changes import Changes, Wanted
-from toolpost.client.conversation import Conversation
-from toolpost.client.door import named, reference, written
-from toolpost.client.pages import PROMPTS, RESOURCES, TEMPLATES, TOOLS, whole
+from toolpost.client.door import named, reference
+from toolpost.client.pages import PROMPTS, RESOURCES, TEMPLATES, whole
 from toolpost.client.patience import ProgressCallback
-from toolpost.client.results import ToolResult, joined_text, tool_result, typed_json
-from toolpost.errors import NotDeclared, ToolError
+from toolpost.client.results import typed_json
+from toolpost.client.tools import ToolMethods
+from toolpost.errors import NotDeclared
 from toolpost.protocol.methods import ROWS, Row
 from toolpost.protocol.outbox import LEVELS
-from toolpost.protocol.party import Party
 from toolpost.types.asks import AskParams
 from toolpost.types.base import JSON, RequestId, Result, Wire
 from toolpost.types.lifecycle import LogLevel
@@ -42,7 +40,6 @@ from toolpost.types.resources import (
     Resource,
     ResourceTemplate,
 )
-from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
 
 __all__ = ["Methods"]
 
@@ -51,109 +48,8 @@ T = TypeVar("T")
 _KNOWN: Final = frozenset(row.name for row in ROWS)
 
 
-class Methods:
+class Methods(ToolMethods):
     """What a client can ask of its server. `Client` adds where the server is."""
-
-    _talk: Conversation
-    _party: Party
-    _limits: Callable[..., Limits]
-
-    # ----------------------------------------------------------------- tools
-
-    async def list_tools(self, *, timeout: float | None = None) -> list[Tool]:
-        """The tools, all pages of them. From then on results are validated against their output schemas."""
-        pages = await whole(lambda: self.list_tools_pages(timeout=timeout))
-        return [tool for page in pages for tool in page.tools]
-
-    async def list_tools_pages(self, *, timeout: float | None = None) -> AsyncIterator[ListToolsResult]:
-        """The tools, page by page."""
-        async for page in self._talk.reading.pages(TOOLS, self._limits(timeout)):
-            yield page
-
-    @overload
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, JSON] | None = None,
-        *,
-        result_type: type[T],
-        timeout: float | None = None,
-        progress: ProgressCallback | None = None,
-        meta: Mapping[str, JSON] | None = None,
-        raise_on_error: bool = True,
-        validate: bool = True,
-    ) -> ToolResult[T]: ...
-
-    @overload
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, JSON] | None = None,
-        *,
-        result_type: None = None,
-        timeout: float | None = None,
-        progress: ProgressCallback | None = None,
-        meta: Mapping[str, JSON] | None = None,
-        raise_on_error: bool = True,
-        validate: bool = True,
-    ) -> ToolResult[JSON]: ...
-
-    async def call_tool(
-        self,
-        name: str,
-        arguments: Mapping[str, JSON] | None = None,
-        *,
-        result_type: type[Any] | None = None,
-        timeout: float | None = None,
-        progress: ProgressCallback | None = None,
-        meta: Mapping[str, JSON] | None = None,
-        raise_on_error: bool = True,
-        validate: bool = True,
-    ) -> ToolResult[Any]:
-        """What a tool says.
-
-        Args:
-            name: the tool.
-            arguments: what to call it with.
-            result_type: what to make of its data: a type that msgspec knows, or a pydantic model. A server of
-                a revision without structured content has its data read from the JSON in its text.
-            timeout: seconds to wait, instead of the client's; `math.inf` waits for ever.
-            progress: hears how far the tool has come; all of it before this returns.
-            meta: what to put into `_meta`.
-            raise_on_error: whether a tool that says that it failed is an exception.
-            validate: whether to hold the data against the tool's output schema. That needs the extra
-                `toolpost[schema]`, and that the tools have been listed on this connection.
-
-        Raises:
-            TypeError: the arguments are no mapping.
-            LocalProtocolError: one of them cannot be written as JSON; nothing was sent.
-            ToolError: the tool says that it failed; the text is what it said.
-            RPCError: the server refused the call; `InvalidParams` if there is no such tool.
-            RemoteProtocolError: the data breaks the output schema, or is not of `result_type`.
-            RequestTimeout: no answer came in time. The server was told.
-        """
-        link = await self._talk.hold()
-        wrapped = self._talk.reading.outputs.wraps(name)
-        check = None
-        if validate and link.connection.revision.structured is not None:
-            check = self._talk.reading.outputs.check(name)
-        params = CallToolParams(name=name, arguments=written(name, arguments))
-        result = await self._talk.rounds.ask(
-            CallToolResult, "tools/call", params, self._limits(timeout, progress, extendable=True), meta
-        )
-        if result.is_error and raise_on_error:
-            raise self._failed(name, result)
-        if check is not None:
-            check(result)
-        return tool_result(name, result, result_type, wrapped=wrapped)
-
-    def _failed(self, name: str, result: CallToolResult) -> ToolError:
-        """The error for a tool that says that it failed. A note is for people: models read the text."""
-        error = ToolError(joined_text(result.content) or f"tool {name!r} failed and did not say why")
-        note = self._talk.opened.link.unheard
-        if note is not None:
-            error.add_note(note)
-        return error
 
     # ----------------------------------------------------------------- resources
 

@@ -224,6 +224,8 @@ class SyncClient:
     list_tools = _waits(Client.list_tools)
     list_tools_pages = _iterates(Client.list_tools_pages)
     call_tool = _waits(Client.call_tool)
+    begin_call = _waits(Client.begin_call)
+    resume = _waits(Client.resume)
     list_resources = _waits(Client.list_resources)
     list_resources_pages = _iterates(Client.list_resources_pages)
     list_resource_templates = _waits(Client.list_resource_templates)

@@ -243,6 +243,7 @@ class Connection:
         *,
         meta: Mapping[str, JSON] | None = None,
         progress: bool = False,
+        party: Party | None = None,
     ) -> Outgoing:
         """A request of ours.
 
@@ -251,6 +252,7 @@ class Connection:
             params: its parameters.
             meta: what to put into `_meta` besides what the era demands.
             progress: whether we want to hear how far it has come.
+            party: how we present ourselves in this one, where every request does that for itself.
 
         Raises:
             LocalProtocolError: this revision or this state forbids it.
@@ -277,7 +279,9 @@ class Connection:
             if wrong:
                 raise LocalProtocolError(f"a request cannot carry this key in _meta: {wrong}")
         request_id = self.next_id
-        stamp = ERAS[revision.era].stamp_request(self, meta, request_id if progress else None)
+        stamp = ERAS[revision.era].stamp_request(
+            party or self.party, revision, meta, request_id if progress else None
+        )
         data = jsonrpc.encode_request(request_id, row.name, dressed(params, stamp, revision))
         self.next_id += 1
         if row.name == "initialize":

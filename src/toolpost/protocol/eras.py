@@ -13,14 +13,15 @@ from msgspec.structs import replace
 from toolpost.errors import (
     InvalidParams,
     LocalProtocolError,
-    MissingCapability,
+    NotDeclared,
+    Undeclared,
 )
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.lowering import lower
-from toolpost.protocol.methods import Row
+from toolpost.protocol.methods import ROWS, Row
 from toolpost.protocol.params import foreign
-from toolpost.protocol.party import Capabilities, declares
+from toolpost.protocol.party import Capabilities, Party, declares
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
 from toolpost.types.asks import CreateMessageParams, ElicitParams
 from toolpost.types.base import JSON, UNSET, Meta, ProgressToken, Raw, Result, Struct, Unset, Wire
@@ -82,7 +83,11 @@ class Era(Protocol):
         ...
 
     def stamp_request(
-        self, connection: "Connection", meta: Mapping[str, JSON] | None, token: ProgressToken | None
+        self,
+        party: Party,
+        revision: Revision,
+        meta: Mapping[str, JSON] | None,
+        token: ProgressToken | None,
     ) -> Meta | None:
         """The `_meta` that a request of ours carries."""
         ...
@@ -98,7 +103,7 @@ class Era(Protocol):
 
         Raises:
             NotDeclared: the client of this session did not declare the capability.
-            MissingCapability: the request did not declare the capability.
+            Undeclared: the request did not declare the capability.
         """
         ...
 
@@ -123,6 +128,8 @@ class _Marks(Struct, rename={"meta": "_meta"}):
 
 
 _SCOPES: Final = frozenset({"public", "private"})
+_NEEDS: Final = {row.name: row.needs for row in ROWS if row.asked is not None and row.needs}
+"""What a client declares that can be asked, by method; older ones could not."""
 _NO_META: Final = RequestMeta()
 _FACTS: Final = Reader(_Facts)
 _MARKS: Final = Reader(_Marks)
@@ -163,7 +170,9 @@ def lacking(capabilities: Capabilities | None, row: Row, params: object) -> str 
             capabilities, "elicitation.form"
         )
         return "elicitation.form" if only_url else None
-    with_tools = isinstance(params, CreateMessageParams) and (params.tools or params.tool_choice)
+    with_tools = isinstance(params, CreateMessageParams) and (
+        params.tools is not None or params.tool_choice is not None
+    )
     return "sampling.tools" if with_tools and not declares(capabilities, "sampling.tools") else None
 
 
@@ -191,12 +200,13 @@ class Session:
 
     def stamp_request(
         self,
-        connection: "Connection",
+        party: Party,  # noqa: ARG002 - a hook
+        revision: Revision,
         meta: Mapping[str, JSON] | None,
         token: ProgressToken | None,
     ) -> Meta | None:
         """What the caller gave, and a progress token where one is wanted."""
-        stamped = foreign(meta, connection.revision) if meta else {}
+        stamped = foreign(meta, revision) if meta else {}
         if token is not None:
             stamped["progressToken"] = token
         return stamped or None
@@ -214,11 +224,14 @@ class Session:
     def ask(
         self,
         connection: "Connection",
-        incoming: "Incoming",  # noqa: ARG002 - a hook
+        incoming: "Incoming",
         method: str,
         params: Wire,
     ) -> "Outgoing":
         """A request of its own, to be sent on the stream of the call."""
+        revision = incoming.peer.revision
+        if method in _NEEDS and method not in revision.requests["server"]:
+            raise NotDeclared(_NEEDS[method], f"a client of {revision.date} cannot be asked {method}")
         return connection.request(method, params)
 
     def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[Outgoing]":
@@ -263,11 +276,15 @@ class Stateless:
         )
 
     def stamp_request(
-        self, connection: "Connection", meta: Mapping[str, JSON] | None, token: ProgressToken | None
+        self,
+        party: Party,
+        revision: Revision,
+        meta: Mapping[str, JSON] | None,
+        token: ProgressToken | None,
     ) -> Meta:
         """Revision, identity and capabilities, on every request (META-7 … META-9)."""
-        facts = connection.party.facts(connection.revision)
-        stamped = {**foreign(meta, connection.revision), **facts} if meta else dict(facts)
+        facts = party.facts(revision)
+        stamped = {**foreign(meta, revision), **facts} if meta else dict(facts)
         if token is not None:
             stamped["progressToken"] = token
         return stamped
@@ -311,8 +328,10 @@ class Stateless:
             needed: JSON = {}
             for name in reversed(missing.split(".")):
                 needed = {name: needed}
-            raise MissingCapability(
-                f"{method} needs the client capability {missing!r}", {"requiredCapabilities": needed}
+            raise Undeclared(
+                missing,
+                f"{method} needs the client capability {missing!r}",
+                {"requiredCapabilities": needed},
             )
         return InputRequest(method, Raw(jsonrpc.encode(lower(params, revision))))
 

@@ -51,8 +51,6 @@ class Server(Library):
         name: how it is called.
         timeout: seconds that a tool may take, unless it says otherwise.
         page_size: entries on a page of a list.
-        keys: what cursors and request states are sealed with; made at the start unless given. Workers that
-            share clients share keys.
         cache: how long clients may keep lists, resources and what they were told of the server: one for all,
             or some by method, such as {"tools/list": Cache(ttl=60), "*": Cache(ttl=5)}. Not at all unless
             given; the newest revision is the first that knows of it.
@@ -70,7 +68,6 @@ class Server(Library):
         *,
         timeout: float | None = None,
         page_size: int = PAGE_SIZE,
-        keys: KeyRing | None = None,
         cache: Cache | Mapping[Cached, Cache] | None = None,
         debug: bool = False,
         **options: Unpack[Options],
@@ -80,7 +77,7 @@ class Server(Library):
         check_counts(page_size=page_size)
         self._timeout = timeout
         self._debug = debug
-        self._keys = self._state_keys = keys
+        self._cursor_keys = self._state_keys
         self._making_keys = Lock()
         self.caches = per_method(cache)
         self._hearers: dict[str, Hearer] = {}
@@ -90,9 +87,9 @@ class Server(Library):
 
     def _ring(self) -> KeyRing:
         with self._making_keys:  # two loops may ask at once, and a cursor of either is good for both
-            if self._keys is None:
-                self._keys = KeyRing.random(encrypt=False)  # a cursor is no secret
-            return self._keys
+            if self._cursor_keys is None:
+                self._cursor_keys = KeyRing.random(encrypt=False)  # a cursor is no secret
+            return self._cursor_keys
 
     def _changed(self, what: str) -> None:
         self.__dict__.pop("party", None)  # what is declared may have changed with it

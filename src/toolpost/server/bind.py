@@ -19,6 +19,7 @@ from toolpost.protocol import headers
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.server import docstring
 from toolpost.server.arguments import UNREAD, from_json, from_text
+from toolpost.server.ask import Plan, Wanted, wanted_of
 from toolpost.server.marks import MIRRORED, is_field, read_marks
 from toolpost.server.problems import MAX_PROBLEMS, ArgumentError, Misfit, Problem, SignatureError, within
 from toolpost.server.schema import Schema, unfolded, with_defs
@@ -152,6 +153,24 @@ def _is_context(annotation: Any, kinds: tuple[type, ...]) -> bool:
     return isinstance(kind, type) and issubclass(kind, kinds)
 
 
+def _gets_context(annotation: Any, kinds: tuple[type, ...], *, is_async: bool) -> bool:
+    """Whether a parameter gets the context: the one that the annotation, and so the editor, promises.
+
+    Raises:
+        SignatureError: it promises another one.
+    """
+    if not _is_context(annotation, kinds):
+        return False
+    given = kinds[0 if is_async else -1]
+    if not _is_context(annotation, (given,)):
+        which = "an async function" if is_async else "a function that is not async"
+        raise SignatureError(
+            f"{which} gets a {given.__name__}, not a {shown(annotation)}",
+            hint=f"annotate it as {given.__name__}",
+        )
+    return True
+
+
 # --------------------------------------------------------------------- for a call
 
 
@@ -165,6 +184,7 @@ class Bound:
         is_async: whether a call has to be awaited.
         parameters: its arguments, in the order of the signature.
         context: the name of the parameter that gets the context of a call; None if it has none.
+        asked: how the parameters are found out that are asked for; None if there are none.
         input_schema: the JSON Schema of its arguments.
         annotated: those that HTTP headers mirror: header in lower case → path of property names.
     """
@@ -182,6 +202,7 @@ class Bound:
         self.is_async = any(map(inspect.iscoroutinefunction, chain))
         self.summary, described = docstring.parse(_doc(chain))
         self.context: str | None = None
+        self._wanted: dict[str, Wanted] = {}
         scope = Scope(fn)
         survey = Survey(scope)
         signature = _signature(fn)
@@ -193,6 +214,14 @@ class Bound:
                 with within(f"parameter `{it.name}`"):
                     parameters += self._argument(it, scope, survey, context_types, described)
         self.parameters = tuple(parameters)
+        self.asked: Plan | None = None
+        if self._wanted:
+            names = [parameter.field for parameter in parameters]
+            self.asked = Plan(
+                self._wanted,
+                names,
+                lambda annotation, is_async: _gets_context(annotation, context_types, is_async=is_async),
+            )
         self.input_schema, self.annotated = _input_schema(self.parameters, survey.defs)
         self._defs = survey.defs
         kinds = {it.name: it.kind for it in signature.parameters.values()}
@@ -210,18 +239,21 @@ class Bound:
         context_types: tuple[type, ...],
         described: Mapping[str, str],
     ) -> Iterator[Parameter]:
-        """The argument that a parameter is; nothing if it is for the context."""
+        """The argument that a parameter is; nothing if it is for the context, or asked for."""
         if it.kind in _VARIADIC:
             raise SignatureError(
                 f"a schema cannot name what goes into `{_VARIADIC[it.kind]}{it.name}`",
                 hint="take a list, or a dict, as one parameter",
             )
         annotation = Any if it.annotation is _EMPTY else scope.evaluate(it.annotation)
-        if _is_context(annotation, context_types):
+        if _gets_context(annotation, context_types, is_async=self.is_async):
             if self.context is not None:
                 raise SignatureError(f"`{self.context}` gets the context already")
-            self._check_context(annotation, context_types[0 if self.is_async else -1])
             self.context = it.name
+            return
+        wanted = wanted_of(annotation, it.default)
+        if wanted is not None:
+            self._wanted[it.name] = wanted
             return
         default, factory = it.default, None
         if is_field(default):
@@ -242,15 +274,6 @@ class Bound:
             default=UNSET if default is _EMPTY else default,
             factory=factory,
         )
-
-    def _check_context(self, annotation: Any, given: type) -> None:
-        """Return if the context that is given is the one that the annotation, and so the editor, promises."""
-        if not _is_context(annotation, (given,)):
-            which = "an async function" if self.is_async else "a function that is not async"
-            raise SignatureError(
-                f"{which} gets a {given.__name__}, not a {shown(annotation)}",
-                hint=f"annotate it as {given.__name__}",
-            )
 
     def read(self, raw: Raw | bytes | Unset) -> Arguments:
         """The arguments in a JSON object; absent JSON is an empty one.
@@ -298,6 +321,10 @@ class Bound:
         if self._plain:
             return self.fn(*astuple(arguments))
         return self.apply(asdict(arguments) | extra, context)
+
+    def values(self, arguments: Arguments) -> dict[str, Any]:
+        """The arguments by the names of their parameters."""
+        return asdict(arguments)
 
     def apply(self, values: dict[str, Any], context: Any = None) -> Any:
         """What the function returns for values under the names of its parameters."""

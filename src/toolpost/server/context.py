@@ -1,38 +1,21 @@
 """What a function may know and do while it serves a request or a notice.
 
 A context belongs to one of them. It speaks through a `Speaker`, which is all it knows of the conversation; it
-knows nothing of registries and transports.
+knows nothing of registries and transports. What it can ask the client is told in `asking`.
 """
 
-import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from toolpost.errors import LocalProtocolError, NotDeclared, ToolError
-from toolpost.protocol import turns
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.methods import Row
-from toolpost.protocol.party import declares
-from toolpost.server.forms import ANSWERS, Accepted, Cancelled, Declined, form_of
+from toolpost.server.asking import Asking
 from toolpost.server.recall import Recall
 from toolpost.server.request import Client, Request, Speaker
-from toolpost.types.asks import (
-    AskParams,
-    CreateMessageParams,
-    CreateMessageResult,
-    ElicitParams,
-    ElicitResult,
-    ListRootsResult,
-    ModelHint,
-    ModelPreferences,
-    Root,
-    SamplingMessage,
-    ToolChoice,
-)
 from toolpost.types.base import JSON, Number, Raw, RequestId, Result, Wire
-from toolpost.types.content import Content, ResourceContents, TextContent
+from toolpost.types.content import ResourceContents
 from toolpost.types.lifecycle import (
     ClientCapabilities,
     DiscoverResult,
@@ -40,7 +23,6 @@ from toolpost.types.lifecycle import (
     LogLevel,
 )
 from toolpost.types.notices import LogParams, NoticeParams, ProgressParams
-from toolpost.types.tools import Tool
 
 if TYPE_CHECKING:
     from toolpost.server.catalogue import Catalogue
@@ -51,11 +33,8 @@ __all__ = ["Context"]
 P = ParamSpec("P")
 T = TypeVar("T")
 
-MAX_TRIES: Final = 3
-"""How often a user is asked the same, if the client lets an answer pass that does not fit."""
 
-
-class Context:
+class Context(Asking):
     """One request, as the function that serves it sees it.
 
     Ask for it by annotation, under any name: `async def forecast(city: str, ctx: Context)`. A notice that the
@@ -285,9 +264,9 @@ class Context:
             self._recall = Recall(self.server, self.incoming, self.principal)
         return self._recall
 
-    async def recall_answer(self, method: str, params: Wire) -> Result:
+    async def recall_answer(self, method: str, params: Wire, key: str | None) -> Result:
         """For handlers: what the client has answered to a question, where there is no session."""
-        return await self.recall.answer(self._speaker.connection, method, params)
+        return await self.recall.answer(self._speaker.connection, method, params, key)
 
     def set_log_level(self, level: LogLevel) -> None:
         """For handlers: from which level on the session wants log messages."""
@@ -319,133 +298,30 @@ class Context:
         """
         return await self.recall.step(name, fn, args, kwargs)
 
-    async def ask(self, method: str, params: Wire, *, timeout: float | None = None) -> Result:
+    async def ask(
+        self, method: str, params: Wire, *, key: str | None = None, timeout: float | None = None
+    ) -> Result:
         """Ask the client, by one of the methods that the protocol has for it.
 
         In a session it is asked at once, and this waits. Where there is none, the function ends here unless
         the answer is known, and runs again from the top when the client has brought it.
         """
-        return await self._speaker.ask(self, method, params, timeout)
+        return await self._speaker.ask(self, method, params, timeout, key)
 
-    async def sample(
-        self,
-        messages: str | Content | SamplingMessage | Sequence[SamplingMessage | str],
-        *,
-        max_tokens: int = 1024,
-        system: str | None = None,
-        model: ModelPreferences | str | None = None,
-        temperature: Number | None = None,
-        stop: list[str] | None = None,
-        tools: list[Tool] | None = None,
-        tool_choice: Literal["auto", "required", "none"] | None = None,
-        metadata: dict[str, JSON] | None = None,
-        timeout: float | None = None,
-    ) -> CreateMessageResult:
-        """What the client's model says.
+    @property
+    def input_responses(self) -> Mapping[str, Result]:
+        """What the client has answered to an `InputRequired` of this request's, by key.
 
-        Raises:
-            NotDeclared: the client has no model for us.
-            UserRejected: the user said no.
+        What was not answered, or not in a way that can be read, is missing: ask again.
         """
-        if isinstance(model, str):
-            model = ModelPreferences(hints=[ModelHint(model)])
-        said = _turns(messages)
-        wrong = turns.objection(said)
-        if wrong:
-            raise LocalProtocolError(f"a model cannot be asked this: {wrong}")
-        params = CreateMessageParams(
-            messages=said,
-            max_tokens=max_tokens,
-            system_prompt=system,
-            model_preferences=model,
-            temperature=temperature,
-            stop_sequences=stop,
-            tools=tools,
-            tool_choice=None if tool_choice is None else ToolChoice(tool_choice),
-            metadata=metadata,
-        )
-        if tools is not None:
-            self._require("sampling.tools", "sampling with tools")
-        result = await self.ask("sampling/createMessage", params, timeout=timeout)
-        assert isinstance(result, CreateMessageResult)
-        return result
+        return self.recall.responses
 
-    async def roots(self, *, timeout: float | None = None) -> list[Root]:
-        """The places that the user has opened.
-
-        Raises:
-            NotDeclared: the client does not tell.
-        """
-        result = await self.ask("roots/list", AskParams(), timeout=timeout)
-        assert isinstance(result, ListRootsResult)
-        return result.roots
-
-    async def elicit(
-        self, message: str, form: type[T], *, timeout: float | None = None
-    ) -> Accepted[T] | Declined | Cancelled:
-        """What the user answers to a question.
-
-        Args:
-            message: the question.
-            form: what is wanted: a primitive, a Literal, an enum, or a flat dataclass, struct, TypedDict or
-                model of them.
-            timeout: seconds to wait; people may take their time, so there is none unless you say so.
-
-        Raises:
-            NotDeclared: the client has nobody to ask.
-        """
-        asked, words = form_of(form), message
-        for left in reversed(range(MAX_TRIES)):
-            params = ElicitParams(message=words, requested_schema=asked.schema)
-            result = await self.ask("elicitation/create", params, timeout=timeout)
-            assert isinstance(result, ElicitResult)
-            try:
-                return asked.read(result)
-            except ToolError as error:
-                if not left:
-                    raise
-                words = f"{message}\n\n{error}"
-        raise AssertionError("the last try returns or raises")
-
-    async def elicit_url(
-        self, message: str, url: str, *, timeout: float | None = None
-    ) -> Accepted[None] | Declined | Cancelled:
-        """Whether the user agrees to visit a URL, for what must not go through the client.
-
-        Raises:
-            NotDeclared: the client cannot open URLs.
-            ValueError: it is none.
-        """
-        if not url.lower().startswith(("https://", "http://")):
-            raise ValueError(f"{url!r} is no URL that a user can visit: it starts with https://")
-        self._require("elicitation.url", "URL elicitation")
-        params = ElicitParams(message=message, mode="url", url=url, elicitation_id=secrets.token_urlsafe(16))
-        result = await self.ask("elicitation/create", params, timeout=timeout)
-        assert isinstance(result, ElicitResult)
-        return ANSWERS[result.action]
-
-    def _require(self, path: str, what: str) -> None:
-        """Return if the client declared a capability finer than a method's own."""
-        capabilities = self._peer.capabilities
-        if capabilities is None or not declares(capabilities, path):
-            raise NotDeclared(path, f"the client does not offer {path!r}, which {what} needs")
+    @property
+    def request_state(self) -> JSON:
+        """What the `InputRequired` that was returned last wanted back; None if there was none."""
+        return self.recall.state
 
 
 def _peer_of(speaker: Speaker) -> Peer:
     """Who is at the other end when no request says so."""
     return speaker.connection.peer or Peer(speaker.connection.revision)
-
-
-def _turns(
-    messages: str | Content | SamplingMessage | Sequence[SamplingMessage | str],
-) -> list[SamplingMessage]:
-    """Messages for the model; plain text and single blocks are the user's."""
-    if isinstance(messages, str | Content | SamplingMessage):
-        return [_turn(messages)]
-    return [_turn(message) for message in messages]
-
-
-def _turn(message: str | Content | SamplingMessage) -> SamplingMessage:
-    if isinstance(message, SamplingMessage):
-        return message
-    return SamplingMessage("user", TextContent(message) if isinstance(message, str) else message)

@@ -11,9 +11,10 @@ from functools import partial
 from inspect import isawaitable
 from typing import Any, Final, TypeAlias
 
-from toolpost.errors import InternalError, MCPError, MethodNotFound, RPCError
+from toolpost.errors import InternalError, MCPError, MethodNotFound, RPCError, UrlElicitationRequired
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming
+from toolpost.protocol.party import declares
 from toolpost.server.context import Context
 from toolpost.server.recall import ask_and_answer
 from toolpost.types.base import Raw, Result, Struct
@@ -128,6 +129,8 @@ def failed(connection: Connection, incoming: Incoming, error: BaseException) -> 
 
 def refusal(incoming: Incoming, error: BaseException) -> RPCError:
     """The error that an exception is to the peer. What is not meant for the peer is logged."""
+    if isinstance(error, UrlElicitationRequired) and not _can_visit(incoming):
+        return InternalError(f"Internal error: the user has to visit a URL first: {error.message}")
     if isinstance(error, RPCError):
         return error
     method = incoming.row.name
@@ -136,3 +139,9 @@ def refusal(incoming: Incoming, error: BaseException) -> RPCError:
         return InternalError(f"Internal error: {error.message}")
     logger.error("%s (id %r) failed", method, incoming.id, exc_info=error)
     return InternalError("Internal error: the request could not be served")
+
+
+def _can_visit(incoming: Incoming) -> bool:
+    """Whether the client has said that it can show a URL; without, none may be wanted of it (ELIC-9)."""
+    capabilities = incoming.peer.capabilities
+    return capabilities is not None and declares(capabilities, "elicitation.url")

@@ -127,6 +127,8 @@ def _field(name: str, schema: JSON, defs: dict[str, JSON]) -> dict[str, JSON]:
         del field["format"]
     if kind == "array":
         field["items"] = _choices(name, resolved(field.get("items", {}), defs))
+    elif "oneOf" in field:
+        field["oneOf"] = _titled(name, field["oneOf"], field.pop("enum", None))
     return field
 
 
@@ -141,13 +143,32 @@ def _required(schema: JSON, defs: dict[str, JSON]) -> JSON:
 
 def _choices(name: str, items: JSON) -> dict[str, Any]:
     """What a field that takes several values may choose among."""
-    choices = items.get("enum")
+    choices, titles = items.get("enum"), items.get("oneOf") or items.get("anyOf")
+    if titles is not None and (choices is None or _are_texts(choices)):
+        return {"anyOf": _titled(name, titles, choices)}
     if not _are_texts(choices):
         raise SignatureError(
             f"the field {name!r} takes a list that cannot stand in a form",
             hint="a list in a form is a choice among texts: list[Literal[...]] or list of an enum",
         )
     return {"type": "string", "enum": choices}
+
+
+def _titled(name: str, titles: list[JSON], choices: list[JSON] | None) -> list[JSON]:
+    """The choices of a field with their titles; what has none is its own."""
+    known = {choice.get("const"): choice.get("title") for choice in titles}
+    if not _are_texts([*known, *known.values()]):
+        raise SignatureError(
+            f"the field {name!r} has choices that cannot stand in a form",
+            hint='a choice with a title is {"const": "a", "title": "First"}, as `Titles` writes it',
+        )
+    unknown = [value for value in known if choices is not None and value not in choices]
+    if unknown:
+        raise SignatureError(
+            f"the field {name!r} has a title for {unknown[0]!r}, which cannot be chosen",
+            hint=f"the choices are {', '.join(map(repr, choices or ()))}",
+        )
+    return [{"const": value, "title": known.get(value, value)} for value in choices or known]
 
 
 def _are_texts(choices: list[JSON] | None) -> bool:

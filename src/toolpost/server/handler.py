@@ -1,7 +1,7 @@
 """`Handler`: the explicit form of a server. Subclass it, and override only what you serve.
 
 Capabilities follow from what is overridden. Everything else of a server stands on it: its routes are the one
-way from a method to the code that serves it. Knows nothing of transports.
+way from a method to the code that serves it. Knows nothing of transports. It is long because it is flat.
 """
 
 # ruff: noqa: ARG002 - what is there to be overridden ignores what it is given
@@ -24,6 +24,7 @@ from toolpost.server import options
 from toolpost.server.cache import Cache, kept
 from toolpost.server.context import Context
 from toolpost.server.dispatch import Middleware, Routes
+from toolpost.server.inputs import InputRequired
 from toolpost.server.life import Life
 from toolpost.server.listen import Listens
 from toolpost.server.notify import Announcer
@@ -97,6 +98,11 @@ class Handler:
         threads: how many functions that are not async may run at once.
         extra: rows for methods that are in no revision; `routes` has to serve them.
         store: what outlasts a request is kept there: a URL such as "memory://", or a store of your own.
+        keys: what seals that clients bring back, such as request states; made at the start unless given, or
+            shared by all who share a store. Workers that share clients share keys.
+        answer_within: seconds that a stateless client has to come back with answers.
+        answer_once: whether it may come back with the same state only once. The store remembers; a client
+            whose answer was lost cannot try again.
 
     Raises:
         TypeError: an argument is of another type than it should be; the text names it.
@@ -121,10 +127,14 @@ class Handler:
         threads: int = 40,
         extra: Iterable[Row] = (),
         store: "Store | str" = _IN_MEMORY,
+        keys: KeyRing | None = None,
+        answer_within: float = 600.0,
+        answer_once: bool = False,
     ) -> None:
         options.check_texts(name=name, version=version, title=title, description=description)
         options.check_texts(instructions=instructions, website_url=website_url)
         options.check_counts(limit=limit, threads=threads)
+        options.check_times(answer_within=answer_within)
         check_icons(icons)
         name = name or type(self).__name__
         self.info = Implementation(
@@ -145,7 +155,9 @@ class Handler:
         self._lifespan = lifespan
         self._life = Life(self.living)
         self._listens = Listens()
-        self._state_keys: KeyRing | None = None
+        self._state_keys = keys
+        self._answer_within = answer_within
+        self._answer_once = answer_once
 
     # ----------------------------------------------------------------- override what you serve
 
@@ -156,7 +168,9 @@ class Handler:
         """The tools, or one page of them."""
         return self._none_of("tools")
 
-    async def call_tool(self, name: str, arguments: dict[str, JSON], ctx: Context) -> CallToolResult:
+    async def call_tool(
+        self, name: str, arguments: dict[str, JSON], ctx: Context
+    ) -> CallToolResult | InputRequired:
         """What a tool says."""
         raise self._lacks("call_tool")
 
@@ -170,7 +184,9 @@ class Handler:
         """The resource templates, or one page of them."""
         raise self._lacks("list_resource_templates")
 
-    async def read_resource(self, uri: str, ctx: Context) -> ReadResourceResult | Sequence[ResourceContents]:
+    async def read_resource(
+        self, uri: str, ctx: Context
+    ) -> ReadResourceResult | Sequence[ResourceContents] | InputRequired:
         """What a resource holds."""
         raise self._lacks("read_resource")
 
@@ -185,7 +201,9 @@ class Handler:
         """The prompts, or one page of them."""
         return self._none_of("prompts")
 
-    async def get_prompt(self, name: str, arguments: dict[str, str], ctx: Context) -> GetPromptResult:
+    async def get_prompt(
+        self, name: str, arguments: dict[str, str], ctx: Context
+    ) -> GetPromptResult | InputRequired:
         """A prompt, filled in."""
         raise self._lacks("get_prompt")
 
@@ -265,7 +283,7 @@ class Handler:
     @cached_property
     def states(self) -> States:
         """For contexts: what clients without a session bring back to go on with a call."""
-        return States(self, self._state_keys)
+        return States(self, self._state_keys, self._answer_within, once=self._answer_once)
 
     @cached_property
     def store(self) -> "Store":
@@ -309,6 +327,13 @@ class Handler:
     def announce_update(self, uri: str) -> None:
         """Tell everybody who watches this resource that it has changed."""
         self.announcer.updated(uri)
+
+    def complete_elicitation(self, elicitation_id: str) -> None:
+        """Tell the client that sent a user to a URL that they are done there (2025-11-25).
+
+        Nobody else is told (ELIC-16), and clients of other revisions are not: they ask again by themselves.
+        """
+        self.announcer.completed(elicitation_id)
 
     def end_listens(self) -> None:
         """For transports: end the subscriptions of stateless clients, each with its result."""
@@ -354,7 +379,8 @@ class Handler:
         return page if isinstance(page, Result) else ListToolsResult(tools=list(page))
 
     async def _call_tool(self, ctx: Context, params: CallToolParams) -> Result:
-        return await self.call_tool(params.name, arguments_of(params.arguments), ctx)
+        arguments = arguments_of(params.arguments)
+        return await ctx.recall.settled(ctx, lambda: self.call_tool(params.name, arguments, ctx))
 
     async def _list_resources(self, ctx: Context, params: PageParams) -> Result:
         page = await self.list_resources(params.cursor)
@@ -369,7 +395,7 @@ class Handler:
         )
 
     async def _read_resource(self, ctx: Context, params: ReadResourceParams) -> ReadResourceResult:
-        read = await self.read_resource(params.uri, ctx)
+        read = await ctx.recall.settled(ctx, lambda: self.read_resource(params.uri, ctx))
         return read if isinstance(read, ReadResourceResult) else ReadResourceResult(contents=list(read))
 
     async def _list_prompts(self, ctx: Context, params: PageParams) -> Result:
@@ -377,7 +403,8 @@ class Handler:
         return page if isinstance(page, Result) else ListPromptsResult(prompts=list(page))
 
     async def _get_prompt(self, ctx: Context, params: GetPromptParams) -> Result:
-        return await self.get_prompt(params.name, params.arguments or {}, ctx)
+        arguments = params.arguments or {}
+        return await ctx.recall.settled(ctx, lambda: self.get_prompt(params.name, arguments, ctx))
 
     async def _complete(self, ctx: Context, params: CompleteParams) -> Result:
         return await self.complete(params, ctx)

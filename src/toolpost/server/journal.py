@@ -2,8 +2,8 @@
 
 A function that asks finds its answer here, or leaves by `Unanswered` and runs again from the top when its
 client has come back. A question is known by its kind, its words and how often it was asked, not by its place,
-so that functions may ask side by side. Knows neither seals nor stores: what it holds goes out and comes back
-as bytes, and whoever carries them answers for them.
+so that functions may ask side by side; a name of its own changes its key, not what it is. Knows neither seals
+nor stores: what it holds goes out and comes back as bytes, and whoever carries them answers for them.
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ from typing import Any, Final, cast
 from toolpost.errors import LocalProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import Reader, Unfit
-from toolpost.types.base import Raw, Result, Struct
+from toolpost.types.base import UNSET, Raw, Result, Struct, Unset
 from toolpost.types.inputs import InputRequest
 
 __all__ = ["Journal", "Unanswered", "is_unanswered"]
@@ -43,6 +43,12 @@ class _Pages(Struct):
 
     answers: dict[str, Raw]
     steps: dict[str, Raw]
+    meant: dict[str, str]
+    """What the questions with names of their own were, by key."""
+    by_hand: dict[str, str]
+    """The methods of the questions that a function has put together itself, by key."""
+    state: Raw | Unset = UNSET
+    """What such a function wants back."""
     rounds: int = 0
 
 
@@ -61,28 +67,42 @@ class Journal:
     """
 
     def __init__(self, pages: bytes | None = None, answers: Mapping[str, Raw] | None = None) -> None:
-        written = _PAGES(pages) if pages is not None else _Pages({}, {})
+        written = _PAGES(pages) if pages is not None else _Pages({}, {}, {}, {})
         self.rounds = written.rounds
         """How often the client has been asked."""
         self.asked: dict[str, InputRequest] = {}
         """The questions of this run that have no answer, by key."""
+        self.by_hand = written.by_hand
+        """The methods of the questions that the function itself has put together, by key."""
+        self.state = written.state
+        """What such a function has wanted back."""
+        self.brought = answers or {}
+        """What the client has brought this time, by key: as it came."""
         self._answers = written.answers
         self._steps = written.steps
-        self._brought = answers or {}
+        self._meant = written.meant
         self._times: Counter[str] = Counter()
+        self._used: set[str] = set()
 
-    def answer(self, question: InputRequest, read: Reader[Any]) -> Result:
+    def answer(self, question: InputRequest, read: Reader[Any], name: str | None = None) -> Result:
         """The answer to a question, if there is one that can be read.
 
         Args:
             question: what is asked.
             read: reads the answer.
+            name: what the client is to call it; without, it is told by its words.
 
         Raises:
             Unanswered: there is none; the question is noted.
         """
-        key = self._key(question.method, bytes(question.params or b""))
-        answer = self._answers.get(key) or self._brought.get(key)
+        digest = _digest(question.method, bytes(question.params or b""))
+        key = self._key(name or digest)
+        if self._meant.get(key, digest) == digest or name is None:
+            answer = self._answers.get(key) or self.brought.get(key)
+        else:
+            answer = None  # it answers another question, which had this name (MRTR-22)
+        if name is not None:
+            self._meant[key] = digest
         if answer is not None:
             try:
                 result = read(answer)
@@ -94,9 +114,15 @@ class Journal:
         self.asked[key] = question
         raise Unanswered
 
+    def put_by_hand(self, state: Raw | Unset) -> None:
+        """Let what is asked from here on be asked in any case, and want a state back with the answers."""
+        self.brought = {}
+        self.by_hand = {}
+        self.state = state
+
     def done(self, name: str) -> tuple[str, Raw | None]:
         """The key of a step, and what it gave if it was done before."""
-        key = self._key("step", name.encode())
+        key = self._key(_digest("step", name.encode()))
         return key, self._steps.get(key)
 
     def note(self, key: str, value: Any) -> Raw:
@@ -114,11 +140,21 @@ class Journal:
 
     def pages(self) -> bytes:
         """What is to be there when the client comes back."""
-        return jsonrpc.encode(_Pages(self._answers, self._steps, self.rounds + 1))
+        return jsonrpc.encode(
+            _Pages(self._answers, self._steps, self._meant, self.by_hand, self.state, self.rounds + 1)
+        )
 
-    def _key(self, kind: str, words: bytes) -> str:
-        """What a question or a step is known by: the same one twice is two."""
-        digest = sha256(b"%b\0%b" % (kind.encode(), words)).hexdigest()[:DIGITS]
-        self._times[digest] += 1
-        times = self._times[digest]
-        return digest if times == 1 else f"{digest}-{times}"
+    def _key(self, name: str) -> str:
+        """A key that is not used yet in this run: the same question twice is two (MRTR-3)."""
+        while True:
+            self._times[name] += 1
+            times = self._times[name]
+            key = name if times == 1 else f"{name}-{times}"
+            if key not in self._used:
+                self._used.add(key)
+                return key
+
+
+def _digest(kind: str, words: bytes) -> str:
+    """What a question or a step is known by."""
+    return sha256(b"%b\0%b" % (kind.encode(), words)).hexdigest()[:DIGITS]

@@ -8,7 +8,7 @@ which ones msgspec enforces, and how to check the others.
 import datetime as dt
 import operator
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Annotated, Any, Final, cast
 
@@ -19,7 +19,7 @@ from toolpost.server.schema import Schema, without_null
 from toolpost.server.shapes import Read, Shape, fit, possible, stand_in
 from toolpost.types.base import JSON
 
-__all__ = ["MIRRORED", "Header", "Limit", "Marks", "fits", "is_field", "limited", "read_marks"]
+__all__ = ["MIRRORED", "Header", "Limit", "Marks", "Titles", "fits", "is_field", "limited", "read_marks"]
 
 _NUMBERS: Final = (int, float)
 _ORDERED: Final = (*_NUMBERS, Decimal, dt.datetime, dt.date, dt.time, dt.timedelta)
@@ -91,6 +91,22 @@ class Header(Struct, frozen=True):
         return {**without_null(described(core)), MIRRORED: self.name}
 
 
+class Titles:
+    """A mark that says how choices are shown to people: `Annotated[Literal["a", "b"], Titles(a="First")]`.
+
+    It is for forms: on a choice, or on those of a list. What has no title is shown as it is.
+
+    Args:
+        of: the titles by what they stand for, where that is no name in Python.
+        more: the others.
+    """
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Mapping[str, str] | None = None, /, **more: str) -> None:
+        self.of = {**(of or {}), **more}
+
+
 class Marks(Struct):
     """What all metadata of one annotation says together; of two that contradict, the outer one wins."""
 
@@ -119,6 +135,8 @@ def _read(mark: Any, marks: Marks) -> None:
         marks.notes["description"] = mark
     elif isinstance(mark, Header):
         marks.notes[MIRRORED] = mark.name
+    elif isinstance(mark, Titles):
+        marks.notes["oneOf"] = [{"const": value, "title": title} for value, title in mark.of.items()]
     elif isinstance(mark, Limit):
         marks.limits.append(mark)
     elif isinstance(mark, Meta):

@@ -9,7 +9,12 @@ import threading
 from typing import Final, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
-from toolpost.types.notices import NoticeParams, ResourceUpdatedParams, SubscriptionFilter
+from toolpost.types.notices import (
+    ElicitationCompleteParams,
+    NoticeParams,
+    ResourceUpdatedParams,
+    SubscriptionFilter,
+)
 
 __all__ = ["LIST_CHANGED", "Announcer", "Bulletin", "Listener", "wants"]
 
@@ -19,13 +24,14 @@ LIST_CHANGED: Final = {
     "resources": "notifications/resources/list_changed",
 }
 _UPDATED: Final = "notifications/resources/updated"
+_COMPLETE: Final = "notifications/elicitation/complete"
 
 
 PACE: Final = 0.05
 """Seconds between two rounds of news: nobody notices, and a hundred registrations are a few notices."""
 
 Key: TypeAlias = tuple[str, str]
-"""What a notice is about: its method, and the URI of a resource."""
+"""What a notice is about: its method, and the URI of a resource or the id of an elicitation."""
 
 
 class Listener(Protocol):
@@ -60,6 +66,11 @@ class Announcer:
     def updated(self, uri: str) -> None:
         """A resource has changed."""
         self._note((_UPDATED, uri), ResourceUpdatedParams(uri=uri))
+
+    def completed(self, elicitation_id: str) -> None:
+        """A user is done with the URL that they were sent to."""
+        params = ElicitationCompleteParams(elicitation_id=elicitation_id)
+        self._note((_COMPLETE, elicitation_id), params)
 
     def _note(self, key: Key, params: NoticeParams) -> None:
         # Who comes later reads the lists as they are then.
@@ -102,8 +113,12 @@ class Bulletin:
 
     def note(self, method: str, params: NoticeParams) -> None:
         """Put a notice up."""
-        uri = params.uri if isinstance(params, ResourceUpdatedParams) else ""
-        self._news[method, uri] = (method, params)
+        about = ""
+        if isinstance(params, ResourceUpdatedParams):
+            about = params.uri
+        elif isinstance(params, ElicitationCompleteParams):
+            about = params.elicitation_id
+        self._news[method, about] = (method, params)
         self._any.set()
 
     def end(self) -> None:
@@ -136,4 +151,4 @@ def wants(wishes: SubscriptionFilter, method: str, params: NoticeParams) -> bool
     """Whether a notice was asked for (SUB-1)."""
     if isinstance(params, ResourceUpdatedParams):
         return params.uri in (wishes.resource_subscriptions or ())
-    return bool(getattr(wishes, _WISHES[method]))
+    return method in _WISHES and bool(getattr(wishes, _WISHES[method]))

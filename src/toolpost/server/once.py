@@ -38,7 +38,7 @@ class Once:
         headers: what the request came with.
     """
 
-    __slots__ = ("_headers", "_say", "connection", "principal", "state", "watched")
+    __slots__ = ("_headers", "_say", "connection", "principal", "state", "visits", "watched")
 
     def __init__(
         self, connection: Connection, say: Sayer, principal: str | None, headers: Mapping[str, str]
@@ -47,6 +47,7 @@ class Once:
         self.principal = principal
         self.state: dict[str, Any] = {}
         self.watched: set[str] = set()
+        self.visits: dict[str, None] = {}
         self._say = say
         self._headers = headers
 
@@ -78,6 +79,7 @@ class Once:
         method: str | Row,
         params: Wire | Mapping[str, JSON] | None,
         timeout: float | None,
+        key: str | None = None,
     ) -> Result:
         """The answer that the client has brought, if it is of the stateless era.
 
@@ -88,7 +90,7 @@ class Once:
         """
         del timeout
         return await asked(
-            context, method, params, lambda context, params: self._refuse(context, method, params)
+            context, method, params, lambda context, params: self._refuse(context, method, params), key
         )
 
     async def _refuse(

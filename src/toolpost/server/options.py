@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast, get_args
 
 from toolpost.protocol.methods import DATES, Row
+from toolpost.protocol.seal import KeyRing
 from toolpost.server.dispatch import Middleware
 from toolpost.types.base import Icon
 
@@ -52,6 +53,9 @@ class Options(TypedDict, total=False):
     threads: int
     extra: Iterable[Row]
     store: "Store | str"
+    keys: KeyRing | None
+    answer_within: float
+    answer_once: bool
 
 
 # --------------------------------------------------------------------- checks

@@ -51,7 +51,11 @@ async def heard(handler: "Handler", speaker: Speaker, lifespan: Any, event: Noti
 
 
 async def asked(
-    context: Context, method: str | Row, params: Any, ask: Callable[[Context, Any], Awaitable[Result]]
+    context: Context,
+    method: str | Row,
+    params: Any,
+    ask: Callable[[Context, Any], Awaitable[Result]],
+    key: str | None = None,
 ) -> Result:
     """Ask the client, once all middleware has seen it.
 
@@ -60,10 +64,11 @@ async def asked(
         method: what is asked.
         params: the question.
         ask: sends the question and waits, in a session. Where there is none, answers are recalled.
+        key: what a client without a session is to call the question.
     """
 
     async def recall(context: Context, params: Any) -> Result:
-        return await context.recall_answer(str(method), params)
+        return await context.recall_answer(str(method), params, key)
 
     stateless = context.incoming is not None and context.incoming.peer.revision.stateless
     inner = recall if stateless and isinstance(method, str) else ask

@@ -6,18 +6,24 @@ requests there. What a journal holds is told in `journal`, how it travels in `st
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from inspect import isawaitable, iscoroutinefunction
-from typing import TYPE_CHECKING, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar, get_type_hints
 
 import msgspec
 
-from toolpost.errors import InternalError, LocalProtocolError
+from toolpost.errors import InternalError, LocalProtocolError, UrlElicitationRequired, UserRejected
+from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import STATELESS
 from toolpost.protocol.events import Incoming
+from toolpost.protocol.jsonrpc import Unfit
+from toolpost.protocol.revisions import Revision
+from toolpost.server.forms import Accepted
+from toolpost.server.inputs import InputRequired
 from toolpost.server.journal import Journal, Unanswered, is_unanswered
-from toolpost.types.base import Raw, Result, Wire
+from toolpost.types.base import JSON, UNSET, Raw, Result, Wire
 from toolpost.types.inputs import AnswerParams, InputRequiredResult
 
 if TYPE_CHECKING:
@@ -31,6 +37,12 @@ MAX_ROUNDS: Final = 100
 """How often one call may ask: more than any client goes along with, and a bound for what asks in a circle."""
 
 
+STATE_PAUSE: Final = 0.1
+"""Seconds before a method is called again in a session that asked nothing, but wants its state back."""
+
+R = TypeVar("R")
+
+
 class Recall:
     """What one request has asked and done before it ran again; in a session, what it does now.
 
@@ -40,7 +52,16 @@ class Recall:
         principal: on whose behalf its client speaks.
     """
 
-    __slots__ = ("_incoming", "_journal", "_over", "_principal", "_server", "_steps")
+    __slots__ = (
+        "_incoming",
+        "_journal",
+        "_over",
+        "_principal",
+        "_server",
+        "_steps",
+        "responses",
+        "state",
+    )
 
     def __init__(self, server: "Handler", incoming: Incoming | None, principal: str | None) -> None:
         self._server = server
@@ -49,6 +70,16 @@ class Recall:
         self._journal: Journal | None = None
         self._steps: set[asyncio.Task[Raw | BaseException]] = set()
         self._over = False
+        self.responses: Mapping[str, Result] = {}
+        """What the client has answered to questions that were asked by hand, by key."""
+        self.state: JSON = None
+        """What was to be brought back with these answers."""
+
+    @property
+    def _stateless(self) -> bool:
+        """Whether the client is asked by a result."""
+        incoming = self._incoming
+        return incoming is not None and incoming.row.asks and incoming.peer.revision.stateless
 
     async def journal(self) -> Journal:
         """What was asked and done before.
@@ -58,15 +89,15 @@ class Recall:
         """
         if self._journal is None:
             incoming = self._incoming
-            stateless = incoming is not None and incoming.row.asks and incoming.peer.revision.stateless
-            self._journal = (
-                await self._server.states.open(incoming, self._principal)
-                if stateless and incoming is not None
-                else Journal()
-            )
+            if self._stateless and incoming is not None:
+                self._journal = journal = await self._server.states.open(incoming, self._principal)
+                self.state = None if journal.state is UNSET else msgspec.json.decode(journal.state)
+                self.responses = dict(_responses(journal, incoming.peer.revision))
+            else:
+                self._journal = Journal()
         return self._journal
 
-    async def answer(self, connection: Connection, method: str, params: Wire) -> Result:
+    async def answer(self, connection: Connection, method: str, params: Wire, key: str | None) -> Result:
         """What the client has answered to a question.
 
         Raises:
@@ -79,7 +110,40 @@ class Recall:
         assert incoming is not None, "outside of a request nothing can be asked in this era"
         asked = STATELESS.ask(connection, incoming, method, params)
         journal = await self.journal()
-        return journal.answer(asked, incoming.peer.revision.asks[method].results["complete"])
+        return journal.answer(asked, incoming.peer.revision.asks[method].results["complete"], key)
+
+    async def settled(self, context: "Context", serve: Callable[[], Awaitable[R | InputRequired]]) -> R:
+        """What a handler's method gives that may ask by hand, once it has all answers.
+
+        Raises:
+            Unanswered: the questions go to the client, which comes back with the answers.
+        """
+        for _ in range(MAX_ROUNDS):
+            value = await serve()
+            if not isinstance(value, InputRequired):
+                return value
+            if self._stateless:
+                await self._put(context, value)
+            else:
+                if not value.questions:
+                    await asyncio.sleep(STATE_PAUSE)  # it wants to be called again, but hardly at once
+                self.responses = {
+                    key: await context.ask(method, params)
+                    for key, (method, params) in value.questions.items()
+                }
+                self.state = value.state
+        raise InternalError(f"{context.method} has asked {MAX_ROUNDS} times, and still has no result")
+
+    async def _put(self, context: "Context", wanted: InputRequired) -> NoReturn:
+        """Note what a method asks by hand."""
+        journal = await self.journal()
+        journal.put_by_hand(UNSET if wanted.state is None else Raw(jsonrpc.encode(wanted.state)))
+        for key, (method, params) in wanted.questions.items():
+            try:
+                await context.ask(method, params, key=key)
+            except Unanswered:
+                journal.by_hand[key] = method
+        raise Unanswered
 
     async def step(self, name: str, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """What a function gives, or gave when it ran before.
@@ -129,7 +193,7 @@ class Recall:
             raise InternalError(f"{method} has asked {MAX_ROUNDS} times, and still has no result")
         assert self._incoming is not None, "only a request can ask"
         state = await self._server.states.seal(journal, self._incoming, self._principal)
-        return InputRequiredResult(input_requests=journal.asked, request_state=state)
+        return InputRequiredResult(input_requests=journal.asked or None, request_state=state)
 
     def give_up(self) -> None:
         """Do no more: nobody waits for the answer."""
@@ -145,15 +209,50 @@ async def ask_and_answer(route: "Route", context: "Context", params: AnswerParam
     try:
         value: Any = route(context, params)
         return await value if isawaitable(value) else value
+    except UrlElicitationRequired as error:
+        wanted = error
     except BaseException as error:
         if not is_unanswered(error):
             context.recall.give_up()
             raise
+        wanted = None
     try:
+        if wanted is not None:
+            await _visit(context, wanted)
         return await context.recall.interim(context.method)
     except BaseException:  # nobody waits any more, not even for the questions
         context.recall.give_up()
         raise
+
+
+async def _visit(context: "Context", wanted: UrlElicitationRequired) -> None:
+    """Ask whether the user visits the URLs without which the request cannot be served.
+
+    Whoever has agreed before was not there yet, or it would not be wanted again: they are asked once more.
+
+    Raises:
+        UserRejected: the user does not want to.
+        MissingCapability: the client cannot show them.
+        UrlElicitationRequired: it names none, and has to do as it is.
+    """
+    if not wanted.elicitations:
+        raise wanted
+    for each in wanted.elicitations:
+        try:
+            while isinstance(await context.elicit_url(each["message"], each["url"]), Accepted):
+                pass
+        except Unanswered:
+            continue
+        raise UserRejected(f"The user does not want to visit the URL: {each['message']}")
+
+
+def _responses(journal: Journal, revision: Revision) -> Iterator[tuple[str, Result]]:
+    """The answers to what was asked by hand, as far as they can be read (MRTR-13, MRTR-15)."""
+    for key, method in journal.by_hand.items():
+        row, answer = revision.asks.get(method), journal.brought.get(key)
+        if row is not None and answer is not None:
+            with suppress(Unfit):
+                yield key, row.results["complete"](answer)
 
 
 def _read_again(name: str, written: Raw, fn: Callable[..., Any]) -> Any:

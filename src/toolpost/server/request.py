@@ -31,6 +31,8 @@ class Speaker(Protocol):
     state: dict[str, Any]
     principal: str | None
     watched: set[str]
+    visits: dict[str, None]
+    """The elicitations by URL whose end the peer may be told, oldest first."""
 
     def headers_of(self, incoming: Incoming | None) -> Mapping[str, str]:
         """The HTTP headers that a request came with."""
@@ -60,6 +62,7 @@ class Speaker(Protocol):
         method: str | Row,
         params: Wire | Mapping[str, JSON] | None,
         timeout: float | None,
+        key: str | None = None,
     ) -> Result:
         """Ask the peer, through middleware, and wait for its answer."""
         ...

@@ -37,7 +37,7 @@ from toolpost.server.notify import Bulletin
 from toolpost.server.passage import asked, heard, is_heard, said
 from toolpost.server.questions import Questions
 from toolpost.types.base import JSON, RequestId, Result, Wire
-from toolpost.types.notices import NoticeParams, ResourceUpdatedParams
+from toolpost.types.notices import ElicitationCompleteParams, NoticeParams, ResourceUpdatedParams
 
 if TYPE_CHECKING:
     from toolpost.server.handler import Handler
@@ -84,6 +84,7 @@ class Conversation:
         self.principal = principal
         self.state: dict[str, Any] = {}
         self.watched: set[str] = set()
+        self.visits: dict[str, None] = {}
         self._serving: dict[RequestId, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening = self._announcing = False
@@ -277,6 +278,7 @@ class Conversation:
         method: str | Row,
         params: Wire | Mapping[str, JSON] | None,
         timeout: float | None,
+        key: str | None = None,
     ) -> Result:
         """Ask the peer on the stream of its own request, and wait for the answer, if there is a session.
 
@@ -290,6 +292,7 @@ class Conversation:
             method,
             params,
             lambda context, params: self._questions.ask(context, method, params, timeout),
+            key,
         )
 
     def hear(self, method: str, params: NoticeParams) -> None:
@@ -299,6 +302,10 @@ class Conversation:
             return
         if isinstance(params, ResourceUpdatedParams) and params.uri not in self.watched:
             return
+        if isinstance(params, ElicitationCompleteParams):
+            if params.elicitation_id not in self.visits:
+                return  # somebody else's (ELIC-16), or told before
+            del self.visits[params.elicitation_id]
         self._news.note(method, params)
         if not self._announcing:
             self._announcing = True

@@ -27,9 +27,6 @@ __all__ = ["States"]
 
 logger: Final = logging.getLogger("toolpost.server")
 
-LIFETIME: Final = 600.0
-"""Seconds for which a client can come back with its answers: long enough for a person to think."""
-
 _KEY: Final = "keys/states"
 _HERE: Final = b"="
 _STORED: Final = b"@"
@@ -42,12 +39,14 @@ class States:
         server: whose; another server opens none of them.
         keys: what seals them; without, a key that all share who share the store.
         lifetime: seconds for which a state can be brought back.
+        once: whether it can be brought back only once, which the store remembers (MRTR-12).
     """
 
-    def __init__(self, server: "Handler", keys: KeyRing | None = None, lifetime: float = LIFETIME) -> None:
+    def __init__(self, server: "Handler", keys: KeyRing | None, lifetime: float, *, once: bool) -> None:
         self._server = server
         self._keys = keys
         self._lifetime = lifetime
+        self._once = once
 
     async def open(self, incoming: Incoming, principal: str | None) -> Journal:
         """The journal of a request: what its client brings back, or a new one.
@@ -89,9 +88,16 @@ class States:
         payload = keys.open(
             state, audience=self._audience, binding=_binding(incoming, principal), now=int(time.time())
         )
+        records = self._server.store.records if self._once or payload[:1] != _HERE else None
+        if records is None:
+            return payload[1:]
+        if self._once:
+            seen = f"used/{sha256(state.encode()).hexdigest()}"
+            if not await records.swap(seen, None, b"1", self._lifetime):
+                raise SealBroken("it was brought before")
         if payload[:1] == _HERE:
             return payload[1:]
-        pages = await self._server.store.records.get(f"state/{payload[1:].decode()}")
+        pages = await records.get(f"state/{payload[1:].decode()}")
         if pages is None:
             raise SealBroken("the store does not have it any more")
         return pages

@@ -7,9 +7,9 @@ work to the loop and waits for the answer. Owns nothing else.
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-from toolpost.errors import ChannelClosed
+from toolpost.errors import ChannelClosed, UrlElicitationRequired
 from toolpost.server.context import Context
 from toolpost.server.forms import Accepted, Cancelled, Declined
 from toolpost.server.request import Client, Request
@@ -155,17 +155,45 @@ class SyncContext:
         """What a resource of this server holds."""
         return self._wait(self._context.read_resource(uri))
 
+    @overload
     def elicit(
-        self, message: str, form: type[T], *, timeout: float | None = None
-    ) -> Accepted[T] | Declined | Cancelled:
+        self, message: str, form: type[T], *, key: str | None = None, timeout: float | None = None
+    ) -> Accepted[T] | Declined | Cancelled: ...
+
+    @overload
+    def elicit(
+        self, message: str, form: Any, *, key: str | None = None, timeout: float | None = None
+    ) -> Accepted[Any] | Declined | Cancelled: ...
+
+    def elicit(
+        self, message: str, form: Any, *, key: str | None = None, timeout: float | None = None
+    ) -> Accepted[Any] | Declined | Cancelled:
         """What the user answers to a question."""
-        return self._wait(self._context.elicit(message, form, timeout=timeout))
+        return self._wait(self._context.elicit(message, form, key=key, timeout=timeout))
 
     def elicit_url(
-        self, message: str, url: str, *, timeout: float | None = None
+        self,
+        message: str,
+        url: str,
+        *,
+        elicitation_id: str | None = None,
+        key: str | None = None,
+        timeout: float | None = None,
     ) -> Accepted[None] | Declined | Cancelled:
         """Whether the user agrees to visit a URL."""
-        return self._wait(self._context.elicit_url(message, url, timeout=timeout))
+        return self._wait(
+            self._context.elicit_url(message, url, elicitation_id=elicitation_id, key=key, timeout=timeout)
+        )
+
+    def url_required(
+        self, message: str, url: str, *, elicitation_id: str | None = None
+    ) -> UrlElicitationRequired:
+        """The error for a request that can be served only after the user has visited a URL: raise it."""
+
+        async def made() -> UrlElicitationRequired:
+            return self._context.url_required(message, url, elicitation_id=elicitation_id)
+
+        return self._wait(made())
 
     def sample(
         self,
@@ -179,6 +207,7 @@ class SyncContext:
         tools: list[Tool] | None = None,
         tool_choice: Literal["auto", "required", "none"] | None = None,
         metadata: dict[str, JSON] | None = None,
+        key: str | None = None,
         timeout: float | None = None,
     ) -> CreateMessageResult:
         """What the client's model says."""
@@ -193,6 +222,7 @@ class SyncContext:
                 tools=tools,
                 tool_choice=tool_choice,
                 metadata=metadata,
+                key=key,
                 timeout=timeout,
             )
         )
@@ -201,6 +231,6 @@ class SyncContext:
         """What a function gives, which runs once for each call; see `Context.step`."""
         return self._wait(self._context.step(name, fn, *args, **kwargs))
 
-    def roots(self, *, timeout: float | None = None) -> list[Root]:
+    def roots(self, *, key: str | None = None, timeout: float | None = None) -> list[Root]:
         """The places that the user has opened."""
-        return self._wait(self._context.roots(timeout=timeout))
+        return self._wait(self._context.roots(key=key, timeout=timeout))

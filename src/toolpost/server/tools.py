@@ -9,7 +9,7 @@ import logging
 from copy import copy
 from typing import Any, Final, ParamSpec, TypeVar
 
-from toolpost.errors import LocalProtocolError, RPCError, ToolError
+from toolpost.errors import LocalProtocolError, NotDeclared, RPCError, ToolError
 from toolpost.protocol.icons import check_icons
 from toolpost.server.bind import Bound
 from toolpost.server.catalogue import Catalogue, Handle
@@ -150,7 +150,10 @@ class ServedTool(Handle[P, R]):
         return tool_error(f"The tool {self.name} took longer than {self.timeout} seconds and was given up.")
 
     def _broken(self, error: BaseException) -> CallToolResult:
-        logger.error("tool %s failed", self.name, exc_info=error)
+        if isinstance(error, NotDeclared):  # the client's lack, and no fault of the function's
+            logger.warning("tool %s failed: %s", self.name, error)
+        else:
+            logger.error("tool %s failed", self.name, exc_info=error)
         if self._debug or isinstance(error, LocalProtocolError):
             return tool_error(f"{type(error).__name__}: {_text_of(error)}")
         return tool_error(f"The tool {self.name} failed; its log tells why.")

@@ -62,6 +62,7 @@ class Verbatim:
         self.fn = fn
         self.name = name
         self.is_async = bound.is_async
+        self.asked = bound.asked
         self._bound = bound
 
     def read(self, raw: Raw | bytes | Unset) -> dict[str, JSON]:
@@ -80,6 +81,10 @@ class Verbatim:
             raise ArgumentError(problems)
         return arguments
 
-    def call(self, arguments: dict[str, JSON], context: Any = None) -> Any:
+    def values(self, arguments: dict[str, JSON]) -> dict[str, Any]:
+        """The arguments by the name of their one parameter."""
+        return {self._bound.parameters[0].field: arguments}
+
+    def call(self, arguments: dict[str, JSON], context: Any = None, **extra: Any) -> Any:
         """What the function returns: an awaitable if it is asynchronous."""
-        return self._bound.apply({self._bound.parameters[0].field: arguments}, context)
+        return self._bound.apply(self.values(arguments) | extra, context)

@@ -4,6 +4,7 @@ Also reads the files that it returns, which would block the loop as well. Knows 
 """
 
 import asyncio
+from collections.abc import Callable
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -24,14 +25,31 @@ class Work(Threads):
 
     async def run(self, bound: "Bound | Verbatim", arguments: Any, context: Context) -> Any:
         """What a function returns that was bound: on the loop if it is async, otherwise in a thread."""
+        extra: dict[str, Any] = {}
+        if bound.asked is not None:
+            extra = await bound.asked.answers(bound.values(arguments), context, self._find_out)
         if bound.is_async:
-            value = bound.call(arguments, context)
+            value = bound.call(arguments, context, **extra)
         else:
             loop = asyncio.get_running_loop()
-            value = await self.in_thread(lambda: bound.call(arguments, SyncContext(context, loop)))
+            value = await self.in_thread(lambda: bound.call(arguments, SyncContext(context, loop), **extra))
         if isawaitable(value):  # a wrapper may hide that there is something to await, or that there is not
             value = await value
         return await self.in_thread(lambda: _loaded(value)) if _has_file(value) else value
+
+    def _find_out(
+        self,
+        fn: Callable[..., Any],
+        is_async: bool,
+        wants: str | None,
+        context: Context,
+        given: dict[str, Any],
+    ) -> Any:
+        """What a function gives that finds out a parameter, or what to await; `wants` names its context."""
+        if is_async:
+            return fn(**given, **({} if wants is None else {wants: context}))
+        sync = {} if wants is None else {wants: SyncContext(context, asyncio.get_running_loop())}
+        return self.in_thread(lambda: fn(**given, **sync))
 
 
 def _has_file(value: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import Literal, Self, cast
 from msgspec import convert, field
 
 from toolpost.types.base import JSON, Meta, Number, Open, Result, Role, Wire
-from toolpost.types.content import Blocks
+from toolpost.types.content import Blocks, TextContent
 from toolpost.types.tasks import TaskMetadata
 from toolpost.types.tools import Tool
 
@@ -99,6 +99,12 @@ class CreateMessageResult(Result):
     content: Blocks
     model: str
     stop_reason: str | None = None
+
+    @property
+    def text(self) -> str:
+        """The text in it, several blocks joined by line breaks."""
+        blocks = self.content if isinstance(self.content, list) else [self.content]
+        return "\n".join(block.text for block in blocks if isinstance(block, TextContent))
 
 
 # --------------------------------------------------------------------- the user

@@ -1,0 +1,356 @@
+"""Ready-made ways to ask the user what a server wants to know: `on_elicitation=prompting.terminal`.
+
+Owns how a question looks on a terminal, and how it is answered, changed, declined and given up. What a server
+says is shown without anything that a terminal would obey. Whether an answer fits is told in `client.fields`.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any, Final, Literal, TextIO, TypeAlias, cast
+from urllib.parse import urlsplit
+
+from toolpost.client.answer import ASKER
+from toolpost.client.fields import Choices, choices_of, field_objection, properties_of
+from toolpost.errors import LocalProtocolError
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.types.asks import ElicitParams, ElicitResult
+from toolpost.types.base import JSON
+
+__all__ = ["terminal", "who_asks"]
+
+_TURN: Final = threading.Lock()
+"""There is one keyboard: whoever asks next waits."""
+
+_HELP: Final = (
+    "An empty line takes the default or leaves a field out. !decline says no, !cancel or Ctrl-D stops."
+)
+_WayOut: TypeAlias = Literal["decline", "cancel"]
+_WAYS_OUT: Final[dict[str, _WayOut]] = {"!decline": "decline", "!cancel": "cancel"}
+_WORDS: Final = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
+_WEB: Final = frozenset({"http", "https"})
+_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_ANYTHING: Final = Reader(cast("type[JSON]", Any))
+
+
+def who_asks() -> str | None:
+    """Which server a callback is being asked by: its address or command, and what it calls itself.
+
+    None where no callback is running. What a server calls itself proves nothing.
+    """
+    return ASKER.get()
+
+
+def terminal(params: ElicitParams) -> ElicitResult:
+    """What the user answers on the terminal; a callback for `on_elicitation`.
+
+    A form is asked field by field, shown once more, and sent when the user says so. A URL is shown, and
+    opened in the user's browser when they say so. For URLs the client has to declare that it takes them:
+    `capabilities=ClientCapabilities(elicitation=ElicitationCapability(form={}, url={}))`.
+
+    Those who ask at once take turns. A question that the server takes back stays on the screen until the user
+    presses Enter: nothing can end a read from a terminal.
+
+    Args:
+        params: what the server asks.
+
+    Raises:
+        LocalProtocolError: there is no terminal.
+    """
+    with _TURN, _tty() as (reads, writes):
+        screen = _Screen(reads, writes)
+        try:
+            if params.mode == "url":
+                return _visit(screen, params)
+            return ElicitResult(action="accept", content=_form(screen, params))
+        except _Left as left:
+            screen.say(f"The answer is: {left.action}.")
+            return ElicitResult(action=left.action)
+
+
+# --------------------------------------------------------------------- the terminal
+
+
+class _Left(Exception):
+    """The user does not answer."""
+
+    def __init__(self, action: _WayOut) -> None:
+        super().__init__(action)
+        self.action: _WayOut = action
+
+
+@contextlib.contextmanager
+def _tty() -> Generator[tuple[TextIO, TextIO], None, None]:
+    """Where to read from and where to write to.
+
+    Raises:
+        LocalProtocolError: there is no terminal.
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            reads: TextIO = stack.enter_context(open("/dev/tty", encoding="utf-8", errors="replace"))  # noqa: PTH123 - no path
+        except OSError:
+            if not _is_tty(sys.stdin):
+                raise LocalProtocolError(
+                    "the server has a question for the user, and there is no terminal to ask it on",
+                    hint="run this in a terminal, or give another on_elicitation",
+                ) from None
+            reads = sys.stdin
+        writes = sys.stderr
+        if not _is_tty(writes) and reads is not sys.stdin:  # a log is no place for a question
+            writes = stack.enter_context(open("/dev/tty", "w", encoding="utf-8", errors="replace"))  # noqa: PTH123 - no path
+        yield reads, writes
+
+
+def _is_tty(stream: TextIO | None) -> bool:
+    try:
+        return stream is not None and stream.isatty()
+    except ValueError:  # it was closed
+        return False
+
+
+class _Screen:
+    """Lines to and from the user."""
+
+    def __init__(self, reads: TextIO, writes: TextIO) -> None:
+        self._reads = reads
+        self._writes = writes
+        plain = "NO_COLOR" in os.environ or os.environ.get("TERM", "dumb") == "dumb"
+        self._bold = ("", "") if plain else ("\x1b[1m", "\x1b[0m")
+
+    def say(self, text: str = "") -> None:
+        """Print one line of ours. What others wrote in it has to be made harmless before."""
+        print(text, file=self._writes, flush=True)
+
+    def quote(self, text: str) -> None:
+        """Print what the server wrote, so that it cannot be taken for ours."""
+        for line in text.splitlines() or [""]:
+            self.say(f"  | {_harmless(line)}")
+
+    def bold(self, text: str) -> str:
+        """A text that stands out, made harmless."""
+        return f"{self._bold[0]}{_harmless(text)}{self._bold[1]}"
+
+    def ask(self, prompt: str) -> str:
+        """What the user types.
+
+        Raises:
+            _Left: they would rather not.
+        """
+        print(prompt, end=" ", file=self._writes, flush=True)
+        line = self._reads.readline()
+        if not line:
+            self.say()
+            raise _Left("cancel")
+        typed = line.strip()
+        if typed in _WAYS_OUT:
+            raise _Left(_WAYS_OUT[typed])
+        return typed
+
+    def agree(self, prompt: str) -> str:
+        """What the user types that is not no.
+
+        Raises:
+            _Left: they say no.
+        """
+        typed = self.ask(prompt).lower()
+        if typed in {"n", "no"}:
+            raise _Left("decline")
+        return typed
+
+
+def _harmless(text: str) -> str:
+    """A text with everything spelled out that a terminal would obey, or a reader would not see."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
+        for char in text
+    )
+
+
+def _introduce(screen: _Screen, params: ElicitParams, wish: str) -> None:
+    screen.say()
+    screen.say(f"{screen.bold(who_asks() or 'A server')} {wish}:")
+    screen.quote(params.message)
+
+
+# --------------------------------------------------------------------- forms
+
+
+def _form(screen: _Screen, params: ElicitParams) -> dict[str, JSON]:
+    """The fields of a form, as the user wants them sent (ELIC-5).
+
+    Raises:
+        _Left: the user does not answer.
+    """
+    schema = params.requested_schema or {}
+    fields = properties_of(schema)
+    required: JSON = schema.get("required")
+    needed = frozenset(map(str, cast("list[JSON]", required) if isinstance(required, list) else ()))
+    _introduce(screen, params, "asks")
+    screen.say(_HELP)
+    content: dict[str, JSON] = {}
+    for name, field in fields.items():
+        _fill(screen, content, name, field, required=name in needed)
+    while True:
+        screen.say()
+        screen.say("Your answer:" if fields else "There is nothing to fill in.")
+        for number, (name, field) in enumerate(fields.items(), 1):
+            shown = _shown(field, content[name]) if name in content else "(left out)"
+            screen.say(f"  {number}. {_label(name, field)}: {shown}")
+        change = ", a number to change it" if fields else ""
+        typed = screen.agree(f"Send it? [y = yes, n = decline{change}]")
+        if _WORDS.get(typed):
+            return content
+        number = _row(typed, len(fields))
+        if number is not None:
+            name = list(fields)[number]
+            _fill(screen, content, name, fields[name], required=name in needed)
+
+
+def _fill(
+    screen: _Screen, content: dict[str, JSON], name: str, field: Mapping[str, JSON], *, required: bool
+) -> None:
+    """Have one field filled in, until it fits."""
+    screen.say()
+    screen.say(f"{_label(name, field)}{'' if required else ' (may be left out)'}")
+    if isinstance(field.get("description"), str):
+        screen.quote(field["description"])
+    choices = _options(field)
+    for number, title in enumerate(choices.titles if choices else (), 1):
+        screen.say(f"  {number}) {_harmless(title)}")
+    default = f" [{_shown(field, field['default'])}]" if "default" in field else ""
+    while True:
+        typed = screen.ask(f"{_kind(field, choices)}{default}>")
+        if not typed:
+            content.pop(name, None)
+            if "default" in field:
+                content[name] = field["default"]
+            if name in content or not required:
+                return
+            screen.say("  This one is needed.")
+            continue
+        value = _read(field, choices, typed)
+        wrong = field_objection(field, value)
+        if wrong is None:
+            content[name] = value
+            return
+        screen.say(f"  It {_harmless(wrong)}.")
+
+
+def _label(name: str, field: Mapping[str, JSON]) -> str:
+    title: JSON = field.get("title")
+    return _harmless(title if isinstance(title, str) and title else name)
+
+
+def _options(field: Mapping[str, JSON]) -> Choices | None:
+    items: JSON = field.get("items") if field.get("type") == "array" else None
+    return choices_of(cast("dict[str, JSON]", items) if isinstance(items, dict) else field)
+
+
+def _kind(field: Mapping[str, JSON], choices: Choices | None) -> str:
+    """What to type, in a word or two."""
+    if choices is not None:
+        return "numbers, with commas between; 0 for none" if field.get("type") == "array" else "number"
+    words = {"boolean": "y or n", "integer": "integer", "number": "number", "string": "text", "array": "list"}
+    kind: JSON = field.get("type")
+    form: JSON = field.get("format")
+    return _harmless(form) if isinstance(form, str) else words.get(str(kind), "text or JSON")
+
+
+def _shown(field: Mapping[str, JSON], value: JSON) -> str:
+    """A value as the user sees it."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    choices = _options(field)
+    titles = dict(zip(choices.values, choices.titles, strict=True)) if choices else {}
+    many = cast("list[JSON]", value) if isinstance(value, list) else [value]
+    return ", ".join(
+        _harmless(titles.get(one, one) if isinstance(one, str) else jsonrpc.encode(one).decode())
+        for one in many
+    )
+
+
+def _read(field: Mapping[str, JSON], choices: Choices | None, typed: str) -> JSON:
+    """The value that the user means; what cannot be meant stays a text, and will not fit."""
+    kind: JSON = field.get("type")
+    if kind == "array":
+        parts = [part.strip() for part in typed.split(",")]
+        return [] if parts == ["0"] else [_choice(choices, part) for part in parts]
+    if kind == "boolean":
+        return _WORDS.get(typed.lower(), typed)
+    if kind == "string":
+        return _choice(choices, typed)
+    try:
+        return _ANYTHING(typed.encode())
+    except (Unfit, UnicodeEncodeError):
+        return typed
+
+
+def _choice(choices: Choices | None, typed: str) -> str:
+    if choices is None:
+        return typed
+    number = _row(typed, len(choices.values))
+    if number is not None:
+        return choices.values[number]
+    return choices.values[choices.titles.index(typed)] if typed in choices.titles else typed
+
+
+def _row(typed: str, rows: int) -> int | None:
+    """Which of so many rows is meant, counted from 0; None if it is none of them."""
+    number = int(typed) if typed.isdecimal() and len(typed) <= len(str(rows)) else 0
+    return number - 1 if 0 < number <= rows else None
+
+
+# --------------------------------------------------------------------- URLs
+
+
+def _visit(screen: _Screen, params: ElicitParams) -> ElicitResult:
+    """Whether the user goes where the server sends them; the URL is opened only if they say so (ELIC-37).
+
+    Raises:
+        _Left: they do not.
+    """
+    url = params.url or ""
+    _introduce(screen, params, "asks you to open a page")
+    screen.say(f"The whole address: {_harmless(url)}")
+    try:
+        parts = urlsplit(url)
+        scheme, host = parts.scheme, parts.hostname or ""
+    except ValueError:
+        scheme, host = "", ""
+    if scheme not in _WEB or not host or not url.isprintable() or any(char in url for char in "\\ "):
+        # One that can be read in two ways leads elsewhere than we would say.
+        screen.say("This is not the address of a web page, and is not opened.")
+        raise _Left("decline")
+    screen.say("It leads to:")
+    screen.say(f"    {screen.bold(host)}")
+    for warning in _warnings(url, scheme, host):
+        screen.say(f"  Careful: {warning}.")
+    screen.say("!decline says no, !cancel or Ctrl-D stops.")
+    while not _WORDS.get(screen.agree("Open it in your browser? [y = yes, n = decline]")):
+        pass
+    import webbrowser  # noqa: PLC0415 - few are ever sent somewhere
+
+    if not webbrowser.open(url):
+        screen.say("No browser was found: please open the address yourself.")
+    return ElicitResult(action="accept")
+
+
+def _warnings(url: str, scheme: str, host: str) -> Iterator[str]:
+    """What is odd about an address (ELIC-39)."""
+    if not host.isascii() or any(label.startswith("xn--") for label in host.split(".")):
+        yield f"the name may only look like the one that you know ({_ascii(host)})"
+    if "@" in urlsplit(url).netloc:
+        yield f"what stands before the @ is not where it leads; {_harmless(host)} is"
+    if scheme == "http" and host not in _LOCAL:
+        yield "the connection is not encrypted"
+
+
+def _ascii(host: str) -> str:
+    try:
+        return host.encode("idna").decode()
+    except UnicodeError:
+        return _harmless(host)

@@ -1,0 +1,254 @@
+"""`Ask`: a question that hangs on a parameter; its answer is what the function gets.
+
+Owns the plan of one function: which of its parameters are asked for, by what, in which order, checked when it
+is registered. Questions that do not wait for each other are asked together. How a question travels is told in
+`asking`; arguments are not known here, but by their names.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from inspect import isawaitable
+from string import Formatter
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args, get_origin
+
+from msgspec import UNSET, Struct, field
+
+from toolpost.errors import NotDeclared, ToolError
+from toolpost.server.forms import Accepted, Cancelled, Declined, form_of
+from toolpost.server.journal import Unanswered
+from toolpost.server.problems import SignatureError, within
+from toolpost.server.scope import UNIONS, Scope, layers, shown
+
+if TYPE_CHECKING:
+    from toolpost.server.context import Context
+
+__all__ = ["Ask", "Plan", "Run", "Wanted", "wanted_of"]
+
+Run: TypeAlias = Callable[[Callable[..., Any], bool, str | None, "Context", dict[str, Any]], Any]
+"""Runs a function: whether it is async, the name of its context if any, the context, its arguments."""
+
+_EMPTY: Final = inspect.Parameter.empty
+_ANSWERS: Final = (Accepted, Declined, Cancelled)
+_WORDS: Final = {Declined: "said no", Cancelled: "gave no answer"}
+
+
+class Ask(Struct, frozen=True):
+    """A mark that asks the user for a parameter: `Annotated[Confirm, Ask("Really delete {path}?")]`.
+
+    Such a parameter is no argument: clients do not see it. The function runs once there is an answer; where
+    the user says no, the call fails and says so. A parameter that wants to know that itself is annotated as
+    `Accepted[T] | Declined | Cancelled`; one with a default has it where the client has nobody to ask.
+
+    Args:
+        question: what to ask, with names of other parameters in braces. Or a function that finds out: it is
+            given the parameters that it names, and the context if it wants it, and returns the value; or,
+            if the user is to be asked after all, `Ask("the question")`. What it needs may be asked for in
+            the same way; each is found out once per run.
+    """
+
+    question: str | Callable[..., Any]
+
+
+class Wanted(Struct, frozen=True):
+    """What a parameter is asked for with: the mark, the type, and the default if there is one."""
+
+    ask: Ask
+    kind: Any
+    default: Any = UNSET
+
+
+class _Node(Struct, eq=False):
+    """One question, or one function that finds out."""
+
+    where: str
+    wanted: Wanted
+    form: Any
+    """What the user is asked for."""
+    takes: tuple[type, ...]
+    """The answers that the parameter takes as they are; none if it takes only the data of one."""
+    named: dict[str, str] = field(default_factory=dict[str, str])
+    """What a function gets, by the name of a parameter of the whole: an argument, or asked for."""
+    own: "dict[str, _Node]" = field(default_factory=dict[str, Any])
+    """What a function gets that only it asks for."""
+    context: str | None = None
+    is_async: bool = False
+
+
+def wanted_of(annotation: Any, default: Any) -> Wanted | None:
+    """What a parameter with an annotation is asked for with; None if it is not."""
+    if get_origin(annotation) is not Annotated:
+        return None
+    kind, *metadata = get_args(annotation)
+    ask = next((mark for mark in metadata if isinstance(mark, Ask)), None)
+    if ask is None:
+        return None
+    others = tuple(mark for mark in metadata if not isinstance(mark, Ask))
+    return Wanted(ask, Annotated[kind, *others] if others else kind, UNSET if default is _EMPTY else default)
+
+
+class Plan:
+    """How the parameters of a function are found out that are asked for.
+
+    Args:
+        wanted: the parameters that are asked for, by name.
+        arguments: the names of the others.
+        is_context: whether a parameter with an annotation gets the context.
+
+    Raises:
+        SignatureError: a question names what there is not, waits for itself, or no form can ask it.
+    """
+
+    def __init__(
+        self, wanted: Mapping[str, Wanted], arguments: Iterable[str], is_context: Callable[[Any, bool], bool]
+    ) -> None:
+        self._wanted = wanted
+        self._known = {*arguments, *wanted}
+        self._is_context = is_context
+        self._nodes: dict[tuple[Any, Any], _Node | None] = {}
+        self._order: list[_Node] = []
+        self._named: dict[str, _Node] = {}
+        for name in wanted:
+            self._find(name)
+
+    # ----------------------------------------------------------------- at registration
+
+    def _find(self, name: str) -> _Node:
+        if name not in self._named:
+            self._named[name] = self._node(f"parameter `{name}`", self._wanted[name])
+        return self._named[name]
+
+    def _node(self, where: str, wanted: Wanted) -> _Node:
+        """The node for a question; the same one for the same question."""
+        key = wanted.ask.question, wanted.kind
+        with within(where):
+            known = self._nodes.get(key, UNSET)
+            if known is None:
+                raise SignatureError("its question waits for its own answer", hint="ask one before the other")
+            if known is not UNSET:
+                return known
+            self._nodes[key] = None
+            form, takes = _meant(wanted.kind)
+            node = _Node(where, wanted, form, takes)
+            if callable(wanted.ask.question):
+                self._look_into(node, wanted.ask.question)
+            else:
+                form_of(form)
+                node.named = {name: name for name in _names(wanted.ask.question)}
+            for name in node.named.values():
+                self._check_known(name)
+        self._nodes[key] = node
+        self._order.append(node)
+        return node
+
+    def _look_into(self, node: _Node, fn: Callable[..., Any]) -> None:
+        """Find what a function needs to find out."""
+        scope = Scope(fn)
+        node.is_async = any(map(inspect.iscoroutinefunction, layers(fn)))
+        for it in inspect.signature(fn).parameters.values():
+            annotation = Any if it.annotation is _EMPTY else scope.evaluate(it.annotation)
+            inner = wanted_of(annotation, it.default)
+            if self._is_context(annotation, node.is_async):
+                node.context = it.name
+            elif inner is not None:
+                node.own[it.name] = self._node(f"its `{it.name}`", inner)
+            elif it.name in self._known or it.default is _EMPTY:
+                node.named[it.name] = it.name
+
+    def _check_known(self, name: str) -> None:
+        if name not in self._known:
+            raise SignatureError(
+                f"its question wants `{name}`, which is no parameter",
+                hint=f"there are {', '.join(sorted(self._known))}",
+            )
+        if name in self._wanted:
+            self._find(name)
+
+    # ----------------------------------------------------------------- for a call
+
+    async def answers(self, arguments: Mapping[str, Any], context: "Context", run: Run) -> dict[str, Any]:
+        """The parameters that are asked for, by name.
+
+        Args:
+            arguments: the others, by name.
+            context: of the call.
+            run: runs a function that finds out.
+
+        Raises:
+            Unanswered: some have no answer yet; all that could be asked was.
+            ToolError: the user does not answer.
+        """
+        found: dict[_Node, Any] = {}
+        missing = False
+        for node in self._order:
+            try:
+                given = dict(self._given(node, arguments, found))
+            except KeyError:
+                continue  # what it needs has no answer yet
+            try:
+                found[node] = await _found_out(node, given, context, run)
+            except Unanswered:
+                missing = True
+        if missing:
+            raise Unanswered
+        return {name: found[node] for name, node in self._named.items()}
+
+    def _given(
+        self, node: _Node, arguments: Mapping[str, Any], found: Mapping[_Node, Any]
+    ) -> Iterator[tuple[str, Any]]:
+        for name, known in node.named.items():
+            yield name, found[self._named[known]] if known in self._named else arguments[known]
+        for name, inner in node.own.items():
+            yield name, found[inner]
+
+
+async def _found_out(node: _Node, given: dict[str, Any], context: "Context", run: Run) -> Any:
+    """What a parameter gets: what a function finds out, or what the user answers."""
+    question: Any = node.wanted.ask.question
+    if callable(question):
+        value: Any = run(question, node.is_async, node.context, context, given)
+        value = await value if isawaitable(value) else value
+        if not isinstance(value, Ask):
+            return value
+        if callable(value.question):
+            raise TypeError(f"{node.where}: an Ask that a function returns has to be a text")
+        message = value.question
+    else:
+        message = question.format_map(given)
+    try:
+        answer = await context.elicit(message, node.form)
+    except NotDeclared:
+        if node.wanted.default is UNSET:
+            raise
+        return node.wanted.default
+    if isinstance(answer, node.takes):
+        return answer
+    if isinstance(answer, Accepted):
+        return answer.data
+    raise ToolError(f"The user {_WORDS[type(answer)]}: {message}")
+
+
+def _meant(kind: Any) -> tuple[Any, tuple[type, ...]]:
+    """What a form asks for, and which answers the parameter takes as they are."""
+    parts = get_args(kind) if get_origin(kind) in UNIONS else (kind,)
+    takes = tuple(origin for part in parts if (origin := get_origin(part) or part) in _ANSWERS)
+    if not takes:
+        return kind, ()
+    forms = [get_args(part)[0] for part in parts if get_origin(part) is Accepted]
+    if len(forms) != 1 or len(takes) != len(parts):
+        raise SignatureError(
+            f"{shown(kind)} does not say what is asked for", hint="write Accepted[T] | Declined | Cancelled"
+        )
+    return forms[0], takes
+
+
+def _names(text: str) -> list[str]:
+    """The parameters that a question names, without what is looked up in them."""
+    try:
+        gaps = [gap for _, gap, _, _ in Formatter().parse(text) if gap is not None]
+    except ValueError as error:
+        raise SignatureError(f"the question {text!r} cannot be filled in: {error}") from error
+    names = [gap.partition(".")[0].partition("[")[0] for gap in gaps]
+    for name in names:
+        if not name.isidentifier():
+            raise SignatureError(f"the question {text!r} has a gap without the name of a parameter")
+    return names

@@ -1,0 +1,240 @@
+"""What a function may ask while it serves a request: the user, the model, which places are open.
+
+The same words in both eras. In a session a question is a request, and its answer is waited for; where there
+is none, the function ends at the question and runs again from the top when the client has brought the answer.
+How answers are remembered is told in `recall`; this knows what is asked, and what an answer means.
+"""
+
+import secrets
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+
+from toolpost.errors import LocalProtocolError, ToolError, UrlElicitationRequired
+from toolpost.protocol import turns
+from toolpost.protocol.eras import Peer
+from toolpost.server.forms import ANSWERS, Accepted, Cancelled, Declined, form_of
+from toolpost.types.asks import (
+    AskParams,
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitParams,
+    ElicitResult,
+    ListRootsResult,
+    ModelHint,
+    ModelPreferences,
+    Root,
+    SamplingMessage,
+    ToolChoice,
+)
+from toolpost.types.base import JSON, Number, Result, Wire
+from toolpost.types.content import Content, TextContent
+from toolpost.types.tools import Tool
+
+if TYPE_CHECKING:
+    from toolpost.server.request import Speaker
+
+__all__ = ["Asking"]
+
+T = TypeVar("T")
+
+MAX_TRIES: Final = 3
+"""How often a user is asked the same, if the client lets an answer pass that does not fit."""
+
+MAX_VISITS: Final = 256
+"""URLs that a user was sent to and is not known to be done with: more than one has open at once."""
+
+_COMPLETE: Final = "notifications/elicitation/complete"
+
+
+class Asking:
+    """The half of a `Context` that asks."""
+
+    __slots__ = ()
+
+    _peer: Peer
+    _speaker: "Speaker"
+
+    @abstractmethod
+    async def ask(
+        self, method: str, params: Wire, *, key: str | None = None, timeout: float | None = None
+    ) -> Result:
+        """What the client answers to one of the questions that the protocol has."""
+
+    async def sample(
+        self,
+        messages: str | Content | SamplingMessage | Sequence[SamplingMessage | str],
+        *,
+        max_tokens: int = 1024,
+        system: str | None = None,
+        model: ModelPreferences | str | None = None,
+        temperature: Number | None = None,
+        stop: list[str] | None = None,
+        tools: list[Tool] | None = None,
+        tool_choice: Literal["auto", "required", "none"] | None = None,
+        metadata: dict[str, JSON] | None = None,
+        key: str | None = None,
+        timeout: float | None = None,
+    ) -> CreateMessageResult:
+        """What the client's model says.
+
+        Args:
+            messages: what the model is told: text, content, or turns of a conversation.
+            max_tokens: how long its answer may be.
+            system: what it is told first; the client may change or drop it.
+            model: which one would be good: a part of its name, or preferences.
+            temperature: how freely it answers.
+            stop: texts at which it ends.
+            tools: what it may call; you call it, and sample again with the result.
+            tool_choice: whether it has to.
+            metadata: for whoever runs the model.
+            key: as in `elicit`.
+            timeout: seconds to wait.
+
+        Raises:
+            NotDeclared: the client has no model for us.
+            UserRejected: the user said no.
+        """
+        if isinstance(model, str):
+            model = ModelPreferences(hints=[ModelHint(model)])
+        said = _turns(messages)
+        wrong = turns.objection(said)
+        if wrong:
+            raise LocalProtocolError(f"a model cannot be asked this: {wrong}")
+        params = CreateMessageParams(
+            messages=said,
+            max_tokens=max_tokens,
+            system_prompt=system,
+            model_preferences=model,
+            temperature=temperature,
+            stop_sequences=stop,
+            tools=tools,
+            tool_choice=None if tool_choice is None else ToolChoice(tool_choice),
+            metadata=metadata,
+        )
+        result = await self.ask("sampling/createMessage", params, key=key, timeout=timeout)
+        assert isinstance(result, CreateMessageResult)
+        return result
+
+    async def roots(self, *, key: str | None = None, timeout: float | None = None) -> list[Root]:
+        """The places that the user has opened.
+
+        Raises:
+            NotDeclared: the client does not tell.
+        """
+        result = await self.ask("roots/list", AskParams(), key=key, timeout=timeout)
+        assert isinstance(result, ListRootsResult)
+        return result.roots
+
+    @overload
+    async def elicit(
+        self, message: str, form: type[T], *, key: str | None = None, timeout: float | None = None
+    ) -> Accepted[T] | Declined | Cancelled: ...
+
+    @overload
+    async def elicit(
+        self, message: str, form: Any, *, key: str | None = None, timeout: float | None = None
+    ) -> Accepted[Any] | Declined | Cancelled: ...
+
+    async def elicit(
+        self, message: str, form: Any, *, key: str | None = None, timeout: float | None = None
+    ) -> Accepted[Any] | Declined | Cancelled:
+        """What the user answers to a question.
+
+        Args:
+            message: the question.
+            form: what is wanted: a primitive, a Literal, an enum, or a flat dataclass, struct, TypedDict or
+                model of them.
+            key: what a stateless client is to call the question; without, it is told by its words.
+            timeout: seconds to wait; people may take their time, so there is none unless you say so.
+
+        Raises:
+            NotDeclared: the client has nobody to ask.
+        """
+        asked, words = form_of(form), message
+        for left in reversed(range(MAX_TRIES)):
+            params = ElicitParams(message=words, requested_schema=asked.schema)
+            result = await self.ask("elicitation/create", params, key=key, timeout=timeout)
+            assert isinstance(result, ElicitResult)
+            try:
+                return asked.read(result)
+            except ToolError as error:
+                if not left:
+                    raise
+                words = f"{message}\n\n{error}"
+        raise AssertionError("the last try returns or raises")
+
+    async def elicit_url(
+        self,
+        message: str,
+        url: str,
+        *,
+        elicitation_id: str | None = None,
+        key: str | None = None,
+        timeout: float | None = None,
+    ) -> Accepted[None] | Declined | Cancelled:
+        """Whether the user agrees to visit a URL, for what must not go through the client.
+
+        Args:
+            message: why.
+            url: where to. Whoever opens it may be somebody else: check who they are (ELIC-44).
+            elicitation_id: for `server.complete_elicitation`, which tells the client when the user is done.
+            key: as in `elicit`.
+            timeout: seconds to wait.
+
+        Raises:
+            NotDeclared: the client cannot open URLs.
+            ValueError: it is none.
+        """
+        params = self._visit(message, url, elicitation_id)
+        result = await self.ask("elicitation/create", params, key=key, timeout=timeout)
+        assert isinstance(result, ElicitResult)
+        return ANSWERS[result.action]
+
+    def url_required(
+        self, message: str, url: str, *, elicitation_id: str | None = None
+    ) -> UrlElicitationRequired:
+        """The error for a request that can be served only after the user has visited a URL: raise it.
+
+        A client of 2025-11-25 shows the URL, and calls again when the user is done. A stateless one is asked
+        by a result, and calls again; the function looks anew whether the user has been there.
+
+        Raises:
+            ValueError: it is no URL.
+        """
+        visit = self._visit(message, url, elicitation_id)
+        return UrlElicitationRequired(
+            message,
+            {
+                "elicitations": [
+                    {"mode": "url", "message": message, "url": url, "elicitationId": visit.elicitation_id}
+                ]
+            },
+        )
+
+    def _visit(self, message: str, url: str, elicitation_id: str | None) -> ElicitParams:
+        """The question whether the user visits a URL; this client may be told when they are done."""
+        if not url.lower().startswith(("https://", "http://")):
+            raise ValueError(f"{url!r} is no URL that a user can visit: it starts with https://")
+        elicitation_id = elicitation_id or secrets.token_urlsafe(16)
+        if _COMPLETE in self._peer.revision.notices["server"]:
+            visits = self._speaker.visits
+            visits[elicitation_id] = None
+            if len(visits) > MAX_VISITS:
+                del visits[next(iter(visits))]
+        return ElicitParams(message=message, mode="url", url=url, elicitation_id=elicitation_id)
+
+
+def _turns(
+    messages: str | Content | SamplingMessage | Sequence[SamplingMessage | str],
+) -> list[SamplingMessage]:
+    """Messages for the model; plain text and single blocks are the user's."""
+    if isinstance(messages, str | Content | SamplingMessage):
+        return [_turn(messages)]
+    return [_turn(message) for message in messages]
+
+
+def _turn(message: str | Content | SamplingMessage) -> SamplingMessage:
+    if isinstance(message, SamplingMessage):
+        return message
+    return SamplingMessage("user", TextContent(message) if isinstance(message, str) else message)

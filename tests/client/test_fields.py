@@ -1,0 +1,168 @@
+"""A filled-in form against the schema that it was asked with: what fits, what not, what is not judged."""
+
+from datetime import date
+from typing import Any
+
+import pytest
+
+from toolpost.client.fields import Choices, choices_of, filled, form_objection, properties_of
+from toolpost.errors import LocalProtocolError
+
+TEXT = {"type": "string"}
+ONE = {"type": "string", "enum": ["a", "b"]}
+TITLED = {"type": "string", "oneOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]}
+SOME = {"type": "array", "items": {"enum": ["a", "b"]}, "minItems": 1, "maxItems": 2}
+NAMED = {"type": "array", "items": {"anyOf": [{"const": "a", "title": "A"}, {"const": "b", "title": "B"}]}}
+
+
+def wrong(field: Any, value: Any) -> str | None:
+    return form_objection({"type": "object", "properties": {"x": field}}, {"x": value})
+
+
+@pytest.mark.requirement("ELIC-42")
+@pytest.mark.parametrize(
+    ("field", "good", "bad"),
+    [
+        (TEXT, ["", "a"], [(1, "a text"), (None, "a text"), (True, "a text"), (["a"], "a text")]),
+        ({**TEXT, "minLength": 2}, ["ab"], [("a", "at least 2 characters")]),
+        ({**TEXT, "maxLength": 2}, ["", "ab", "✓✓"], [("abc", "at most 2 characters")]),
+        (
+            {**TEXT, "format": "email"},
+            ["a@b.example", "a.b+c@d"],
+            [(text, "an email address") for text in ("a", "a@", "@b", "a@b@c", "a b@c", "a@b\n")],
+        ),
+        (
+            {**TEXT, "format": "uri"},
+            ["https://a.example/x?y#z", "mailto:a@b", "urn:x:y"],
+            [(text, "a URI") for text in ("a", "/a/b", "https:", "http://a b", "http://[x", "")],
+        ),
+        (
+            {**TEXT, "format": "date"},
+            ["2031-12-24", date(2031, 12, 24)],
+            [(text, "a date") for text in ("24.12.2031", "2031-02-30", "20311224", "2031-12-24T00:00:00Z")],
+        ),
+        (
+            {**TEXT, "format": "date-time"},
+            [
+                "2031-12-24T18:00:00Z",
+                "2031-12-24t18:00:00+01:00",
+                "2031-12-24T18:00:00",
+                "2031-12-24T18:00:00.5z",
+            ],
+            [
+                (text, "a date and time")
+                for text in ("2031-12-24", "18:00", "2031-13-24T18:00:00Z", "20311224T180000Z")
+            ],
+        ),
+        (
+            {"type": "integer"},
+            [0, -3, 3.0, 10**30],
+            [(1.5, "an integer"), ("1", "an integer"), (True, "an integer")],
+        ),
+        ({"type": "number"}, [0, 1.5], [("1", "a number"), (False, "a number"), (float("nan"), "a number")]),
+        ({"type": "integer", "minimum": 1, "maximum": 3}, [1, 3], [(0, "at least 1"), (4, "at most 3")]),
+        ({"type": "number", "minimum": 0.5}, [0.5], [(0.4, "at least 0.5")]),
+        ({"type": "boolean"}, [True, False], [(1, "true or false"), ("yes", "true or false")]),
+        (ONE, ["a", "b"], [("c", "one of 'a', 'b'"), (1, "a text")]),
+        (TITLED, ["a"], [("A", "one of 'a', 'b'")]),
+        (
+            SOME,
+            [["a"], ["a", "b"], ("b",)],
+            [("a", "a list"), (["c"], "one of 'a', 'b'"), ([1], "one of"), ([], "at least 1 choices")],
+        ),
+        (SOME, [], [(["a", "b", "a"], "at most 2 choices")]),
+        (NAMED, [[], ["b"]], [(["B"], "one of 'a', 'b'")]),
+    ],
+)
+def test_a_field_is_held_against_its_kind(field, good, bad):
+    for value in good:
+        assert wrong(field, value) is None, value
+    for value, reason in bad:
+        assert (wrong(field, value) or "").startswith("'x' has to "), value
+        assert reason in (wrong(field, value) or ""), value
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {},
+        {"type": "object"},
+        {"type": ["string", "null"]},
+        {"type": 7},
+        {"type": "string", "format": "colour"},
+        {"type": "string", "format": 7},
+        {"type": "string", "pattern": "^a$"},
+        {"type": "string", "minLength": "many", "maxLength": True},
+        {"type": "string", "enum": 7},
+        {"type": "string", "enum": []},
+        {"type": "string", "enum": [1, 2]},
+        {"type": "string", "oneOf": [{"pattern": "x"}]},
+        {"type": "string", "oneOf": ["x"]},
+        7,
+        None,
+    ],
+)
+def test_what_is_not_known_is_not_judged(field):
+    assert wrong(field, "anything") is None
+
+
+@pytest.mark.parametrize(
+    "field", [{"type": "array"}, {"type": "array", "items": 7}, {"type": "array", "items": {}}]
+)
+def test_items_that_are_not_known_are_not_judged(field):
+    assert wrong(field, [1, "x", None]) is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "content", "reason"),
+    [
+        (None, {"a": 1}, None),
+        ({}, {}, None),
+        ({"required": ["a"]}, {}, "'a' is missing"),
+        ({"required": ["a"]}, {"a": None}, None),
+        ({"required": ["a", 7]}, {"a": 1}, None),
+        ({"required": "a"}, {}, None),
+        ({"required": ["a"], "properties": {"a": {"default": 1}}}, {}, None),
+        ({"properties": {"a": {}}}, {"b": 1}, None),
+        ({"properties": {"a": {}}, "additionalProperties": False}, {"a": 1}, None),
+        ({"properties": {"a": {}}, "additionalProperties": False}, {"b": 1}, "'b' is no field of the form"),
+        ({"properties": 7, "additionalProperties": {}}, {"b": 1}, None),
+    ],
+)
+def test_a_form_is_held_against_its_schema(schema, content, reason):
+    assert form_objection(schema, content) == reason
+
+
+@pytest.mark.requirement("ELIC-15")
+def test_defaults_are_filled_in_and_not_judged():
+    schema = {
+        "properties": {"a": {"type": "integer", "default": "odd"}, "b": {"default": 1}, "c": {}, "d": 7}
+    }
+    assert form_objection(schema, {"b": 2}) is None
+    assert filled(schema, {"b": 2}) == {"a": "odd", "b": 2}
+    assert filled(None, {"b": 2}) == {"b": 2}
+    assert properties_of({"properties": {"a": 7}}) == {}
+
+
+def test_no_value_of_the_user_is_in_the_reason_and_no_flood_of_the_server():
+    assert "secret" not in (wrong({**TEXT, "maxLength": 1}, "secret") or "")
+    many = {"type": "string", "enum": [f"{number} " + "x" * 1000 for number in range(1000)]}
+    assert len(wrong(many, "secret") or "") < 1000
+    assert len(form_objection({"required": ["y" * 10_000]}, {}) or "") < 200
+
+
+def test_what_is_no_json_is_told():
+    with pytest.raises(LocalProtocolError, match="JSON"):
+        wrong(TEXT, object())
+
+
+def test_many_choices_take_no_more_time_than_they_are():
+    values = [str(number) for number in range(100_000)]
+    assert wrong({"type": "array", "items": {"enum": values}}, values) is None
+
+
+def test_choices_have_titles():
+    assert choices_of({"enum": ["a", "b"], "enumNames": ["A", "B"]}) == Choices(("a", "b"), ("A", "B"))
+    assert choices_of({"enum": ["a", "b"], "enumNames": ["A"]}) == Choices(("a", "b"), ("a", "b"))
+    assert choices_of({"oneOf": [{"const": "a"}]}) == Choices(("a",), ("a",))
+    assert choices_of(TITLED) == Choices(("a", "b"), ("A", "B"))

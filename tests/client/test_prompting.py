@@ -1,0 +1,369 @@
+"""Questions on a terminal: a child process has a real one, and a user who types."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+import pytest
+
+ATTACH = """
+import fcntl, sys, termios
+if sys.argv[1]:
+    fcntl.ioctl(int(sys.argv[1]), termios.TIOCSCTTY, 0)
+"""
+ASK = """
+import json
+from msgspec import convert, to_builtins
+from toolpost.errors import LocalProtocolError
+from toolpost.prompting import terminal
+from toolpost.types import ElicitParams
+try:
+    result = to_builtins(terminal(convert(json.loads(sys.argv[2]), ElicitParams)))
+except LocalProtocolError as error:
+    result = str(error)
+print(json.dumps(result))
+"""
+
+
+class Told(NamedTuple):
+    """What a child process said: its last line on stdout as JSON, and all that was on the screen."""
+
+    result: Any
+    screen: str
+
+
+def played(
+    typed: str,
+    *arguments: str,
+    program: str = ASK,
+    controls: bool = True,
+    stdin: str = "pipe",
+    stderr: str = "tty",
+) -> Told:
+    """Run a program on a terminal where somebody has typed."""
+    ours, theirs = pty.openpty()
+    try:
+        os.write(ours, typed.encode())
+        # A tty keeps what was typed until it is read; nobody has to wait for a prompt.
+        with subprocess.Popen(
+            [sys.executable, "-c", ATTACH + program, str(theirs) if controls else "", *arguments],
+            stdin=theirs if stdin == "tty" else subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=theirs if stderr == "tty" else subprocess.DEVNULL,
+            start_new_session=True,
+            pass_fds=[theirs],  # as long as somebody has it, what is written to it can be read
+            env={**os.environ, "TERM": "xterm"},
+        ) as child:
+            os.close(theirs)
+            theirs = -1
+            shown = b""
+            while chunk := _read(ours):
+                shown += chunk
+            assert child.stdout is not None
+            said = child.stdout.read()
+        assert child.returncode == 0, shown.decode(errors="replace")
+        return Told(json.loads(said.splitlines()[-1]), shown.decode().replace("\r\n", "\n"))
+    finally:
+        os.close(ours)
+        if theirs >= 0:
+            os.close(theirs)
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 65536)
+    except OSError:  # Linux says so that nobody has it open any more
+        return b""
+
+
+def form(properties: Any, *, message: str = "Who are you?", required: list[str] | None = None) -> str:
+    schema = {"type": "object", "properties": properties, "required": required or []}
+    return json.dumps({"message": message, "requestedSchema": schema})
+
+
+def url(address: str) -> str:
+    return json.dumps({"message": "Please log in.", "mode": "url", "url": address})
+
+
+FIELDS = {
+    "name": {"type": "string", "title": "Your name", "description": "As in your passport", "minLength": 2},
+    "age": {"type": "integer", "minimum": 18},
+    "size": {"type": "number", "default": 1.5},
+    "mail": {"type": "string", "format": "email"},
+    "tea": {"type": "boolean"},
+    "colour": {"type": "string", "enum": ["r", "b"], "enumNames": ["Red", "Blue"], "default": "b"},
+    "cakes": {"type": "array", "items": {"enum": ["plum", "pear"]}, "maxItems": 1},
+    "other": {"type": "object"},
+}
+
+
+# --------------------------------------------------------------------- forms
+
+
+@pytest.mark.requirement("ELIC-4", "ELIC-5", "ELIC-15", "ELIC-42")
+def test_a_form_is_asked_field_by_field_and_what_does_not_fit_is_asked_again():
+    typed = [
+        "",
+        "A",
+        "Ann",
+        "x",
+        "17",
+        "18",
+        "",
+        "ann",
+        "",
+        "maybe",
+        "y",
+        "1",
+        "1,2",
+        "7",
+        "2",
+        '{"a":1}',
+        "y",
+    ]
+    told = played("\n".join([*typed, ""]), form(FIELDS, required=["name", "age"]))
+    assert told.result == {
+        "action": "accept",
+        "content": {
+            "name": "Ann",
+            "age": 18,
+            "size": 1.5,
+            "tea": True,
+            "colour": "r",
+            "cakes": ["pear"],
+            "other": {"a": 1},
+        },
+    }
+    for line in (
+        "  | Who are you?",
+        "Your name\n  | As in your passport",
+        "This one is needed.",
+        "It has to have at least 2 characters.",
+        "It has to be an integer.",
+        "It has to be at least 18.",
+        "size (may be left out)",
+        "number [1.5]>",
+        "It has to be an email address.",
+        "It has to be true or false.",
+        "  1) Red\n  2) Blue",
+        "number [Blue]>",
+        "It has to have at most 1 choices.",
+        "It has to be one of 'plum', 'pear'.",
+        "  4. mail: (left out)",
+        "  5. tea: yes",
+        "  6. colour: Red",
+        '  8. other: {"a":1}',
+    ):
+        assert line in told.screen, line
+
+
+@pytest.mark.requirement("ELIC-5")
+def test_what_was_filled_in_can_be_changed_before_it_is_sent():
+    fields = {
+        "a": {"type": "string"},
+        "b": {"type": "array", "items": {"enum": ["x", "y"]}, "default": ["x"]},
+    }
+    typed = "first\n0\n" + "what?\n9\n1\nsecond\n2\ny, x\n1\n\n" + "yes\n"
+    told = played(typed, form(fields))
+    assert told.result == {"action": "accept", "content": {"b": ["y", "x"]}}
+    assert "  1. a: second\n" in told.screen
+    assert "  1. a: (left out)\n  2. b: y, x\n" in told.screen
+
+
+@pytest.mark.requirement("ELIC-4")
+@pytest.mark.parametrize(
+    ("typed", "action"),
+    [
+        ("!decline\n", "decline"),
+        ("!cancel\n", "cancel"),
+        ("\x04", "cancel"),
+        ("Ann\n!decline\n", "decline"),
+        ("Ann\nn\n", "decline"),
+        ("Ann\n!cancel\n", "cancel"),
+        ("Ann\n\x04", "cancel"),
+    ],
+)
+def test_the_user_may_say_no_at_any_time(typed, action):
+    told = played(typed, form({"name": {"type": "string"}}))
+    assert told.result == {"action": action}
+    assert "!decline says no, !cancel or Ctrl-D stops" in told.screen
+    assert f"The answer is: {action}." in told.screen
+
+
+def test_a_form_without_fields_is_a_question_all_the_same():
+    told = played("y\n", form({}))
+    assert told.result == {"action": "accept", "content": {}}
+    assert "There is nothing to fill in." in told.screen
+    assert played("n\n", json.dumps({"message": "?"})).result == {"action": "decline"}
+
+
+def test_what_a_server_says_is_never_obeyed_by_the_terminal():
+    evil = "\x1b[2J\x1b]0;bank\x07\u202e\r\x9b1m\nYour answer: sent"
+    fields = {
+        f"f{evil}": {"type": "string", "enum": [evil], "title": evil, "description": evil, "default": evil}
+    }
+    told = played("\ny\n", form(fields, message=evil))
+    assert told.result["action"] == "accept"
+    ours = told.screen.replace("\x1b[1m", "").replace("\x1b[0m", "")
+    assert not [char for char in ours if not char.isprintable() and char != "\n"]
+    assert "  | \\x1b[2J\\x1b]0;bank\\x07\\u202e" in ours
+    assert "\nYour answer: sent" not in ours
+
+
+# --------------------------------------------------------------------- URLs
+
+BROWSER = """
+import sys
+with open(sys.argv[1], "w") as file:
+    file.write(sys.argv[2])
+"""
+
+
+def visited(typed: str, address: str, folder: Any, monkeypatch: Any) -> tuple[Told, str | None]:
+    """What was said, and the address that the browser was given."""
+    script, opened = folder / "browser.py", folder / "opened"
+    script.write_text(BROWSER)
+    monkeypatch.setenv("BROWSER", f"{sys.executable} {script} {opened} %s")
+    told = played(typed, url(address))
+    return told, opened.read_text() if opened.exists() else None
+
+
+@pytest.mark.requirement("ELIC-6", "ELIC-37", "ELIC-38", "ELIC-39")
+def test_a_url_is_shown_in_full_and_opened_when_the_user_says_so(tmp_path, monkeypatch):
+    address = "https://login.example:8443/a/b?c=d&e=%20#f"
+    told, opened = visited("what?\ny\n", address, tmp_path, monkeypatch)
+    assert told.result == {"action": "accept"}
+    assert opened == address
+    assert f"The whole address: {address}\n" in told.screen
+    assert "\n    \x1b[1mlogin.example\x1b[0m\n" in told.screen
+    assert "Careful" not in told.screen
+    assert told.screen.index(address) < told.screen.index("Open it in your browser?")
+
+
+@pytest.mark.requirement("ELIC-4", "ELIC-6", "ELIC-37")
+@pytest.mark.parametrize(
+    ("typed", "action"),
+    [("n\n", "decline"), ("!decline\n", "decline"), ("!cancel\n", "cancel"), ("\x04", "cancel")],
+)
+def test_a_url_is_not_opened_without_consent(typed, action, tmp_path, monkeypatch):
+    told, opened = visited(typed, "https://login.example/", tmp_path, monkeypatch)
+    assert told.result == {"action": action}
+    assert opened is None
+
+
+@pytest.mark.requirement("ELIC-39")
+@pytest.mark.parametrize(
+    ("address", "warning"),
+    [
+        ("https://xn--pypal-4ve.example/", "may only look like the one that you know"),
+        ("https://p\u0430ypal.example/", "xn--"),
+        ("https://bank.example@evil.example/", "before the @ is not where it leads; evil.example is"),
+        ("http://login.example/", "not encrypted"),
+        ("https://" + "\u0430" * 70 + ".example/", "may only look like"),
+    ],
+)
+def test_an_odd_url_comes_with_a_warning(address, warning, tmp_path, monkeypatch):
+    told, opened = visited("n\n", address, tmp_path, monkeypatch)
+    assert f"Careful: {warning}" in told.screen or warning in told.screen.partition("Careful: ")[2]
+    assert opened is None
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "",
+        "file:///etc/passwd",
+        "javascript:alert(1)",
+        "https://",
+        "https://[x",
+        "https://good.example\\@evil.example/",
+        "https://a.example/\x1b[2J",
+        "https://a.example/ b",
+        "--version",
+    ],
+)
+def test_what_is_no_web_page_is_not_opened(address, tmp_path, monkeypatch):
+    told, opened = visited("y\n", address, tmp_path, monkeypatch)
+    assert told.result == {"action": "decline"}
+    assert "is not opened" in told.screen
+    assert opened is None
+    assert "\x1b[2J" not in told.screen
+
+
+def test_without_a_browser_the_user_opens_it(monkeypatch):
+    monkeypatch.setenv("BROWSER", f"{sys.executable} -c 'raise SystemExit(1)' %s")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("DISPLAY", raising=False)
+    told = played("y\n", url("http://localhost/"))
+    assert told.result == {"action": "accept"}
+    assert "please open the address yourself" in told.screen
+
+
+# --------------------------------------------------------------------- where it is asked
+
+
+@pytest.mark.parametrize(
+    "where", [{}, {"stdin": "tty"}, {"controls": False, "stdin": "tty"}, {"stderr": "file"}]
+)
+def test_the_terminal_is_found_wherever_it_is(where):
+    told = played("Ann\ny\n", form({"name": {"type": "string"}}), **where)
+    assert told.result["content"] == {"name": "Ann"}
+    assert "  1. name: Ann" in told.screen
+
+
+def test_without_a_terminal_it_says_so():
+    told = played("", form({}), controls=False, stderr="file")
+    assert told.result.startswith("the server has a question for the user, and there is no terminal")
+    program = "sys.stdin.close()\n" + ASK
+    assert "no terminal" in played("", form({}), program=program, controls=False, stderr="file").result
+
+
+def test_a_plain_terminal_gets_no_colours(monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in played("n\n", url("https://login.example/")).screen
+
+
+TWO = """
+import json, threading
+from toolpost.prompting import terminal
+from toolpost.types import ElicitParams
+schema = {"properties": {"a": {"type": "string"}, "b": {"type": "string"}}}
+answers = []
+def ask(name):
+    answers.append(terminal(ElicitParams(message=name, requested_schema=schema)).content)
+threads = [threading.Thread(target=ask, args=[name]) for name in ("left", "right")]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(json.dumps(answers))
+"""
+
+
+def test_two_who_ask_at_once_take_turns():
+    told = played("1\n2\ny\n3\n4\ny\n", program=TWO)
+    assert sorted(told.result, key=str) == [{"a": "1", "b": "2"}, {"a": "3", "b": "4"}]
+
+
+CLIENT = """
+import asyncio, json
+from toolpost import Client, Context, Server
+from toolpost.prompting import terminal, who_asks
+server = Server("library\\x1b[2J")
+@server.tool
+async def borrow(ctx: Context) -> str:
+    return str((await ctx.elicit("How many days?", int)).data)
+async def main():
+    async with Client(server, revision=sys.argv[2], on_elicitation=terminal) as client:
+        return (await client.call_tool("borrow")).text
+print(json.dumps([asyncio.run(main()), who_asks()]))
+"""
+
+
+@pytest.mark.requirement("ELIC-3")
+@pytest.mark.parametrize("revision", ["2025-06-18", "2025-11-25", "2026-07-28"])
+def test_the_user_sees_which_server_asks(revision):
+    told = played("7\ny\n", revision, program=CLIENT)
+    assert told.result == ["7", None]
+    assert "\x1b[1mServer (it calls itself 'library\\x1b[2J')\x1b[0m asks:\n  | How many days?" in told.screen

@@ -1,0 +1,120 @@
+"""Pages that a user is sent to: the end of one is told only while it is under way."""
+
+from typing import Any
+
+import pytest
+
+from raw_server import Asked, RawServer, run
+from toolpost.client import visits
+from toolpost.client.client import Client
+from toolpost.errors import UrlElicitationRequired
+from toolpost.protocol.methods import DATES
+from toolpost.types import (
+    CallToolResult,
+    ClientCapabilities,
+    ElicitationCapability,
+    ElicitationCompleteParams,
+    ElicitParams,
+    Result,
+    TextContent,
+)
+
+SESSION = DATES[3]
+COMPLETE = "notifications/elicitation/complete"
+DONE = CallToolResult(content=[TextContent("done")])
+URLS = ClientCapabilities(elicitation=ElicitationCapability(form={}, url={}))
+
+
+def visit(number: str) -> ElicitParams:
+    return ElicitParams(message="?", mode="url", url="https://a.example", elicitation_id=number)
+
+
+def heard(call: Any, answers: dict[str, Any]) -> tuple[list[str], dict[str, int]]:
+    """The ids whose end is told, and what was thrown away."""
+    told: list[str] = []
+
+    async def hear(method: str, params: Any) -> None:
+        assert method == COMPLETE
+        told.append(params.elicitation_id)
+
+    async def main() -> dict[str, int]:
+        async with Client(
+            RawServer({"tools/call": call}),
+            revision=SESSION,
+            capabilities=URLS,
+            on_elicitation=lambda params: answers[str(params.elicitation_id)],
+            on_notification=hear,
+        ) as client:
+            try:
+                await client.call_tool("t")
+            except UrlElicitationRequired:
+                await client.ping()
+        return dict(client.stats.discarded)
+
+    return told, run(main())
+
+
+async def ends(asked: Asked, *numbers: str) -> None:
+    for number in numbers:
+        await asked.say(COMPLETE, ElicitationCompleteParams(elicitation_id=number))
+
+
+@pytest.mark.requirement("ELIC-17", "ELIC-22")
+def test_the_end_of_a_visit_is_told_once_and_only_if_it_is_under_way():
+    async def call(asked: Asked) -> Result:
+        await ends(asked, "yes")  # before it was asked for
+        await asked.ask("elicitation/create", visit("yes"))
+        await asked.ask("elicitation/create", visit("no"))
+        await asked.ask("elicitation/create", visit(' "odd\n" '))
+        await ends(asked, "unknown", "no", "yes", "yes", ' "odd\n" ')
+        return DONE
+
+    told, discarded = heard(call, {"yes": True, "no": False, ' "odd\n" ': True})
+    assert told == ["yes", ' "odd\n" ']
+    assert discarded == {"end of no elicitation under way": 4}
+
+
+@pytest.mark.requirement("ELIC-17", "ELIC-18")
+def test_a_request_that_was_refused_until_a_visit_tells_where_to_go_and_can_be_made_again():
+    needed = [{"mode": "url", "message": "Log in", "url": "https://a.example/x", "elicitationId": "7"}]
+    visited: list[str] = []
+
+    async def call(asked: Asked) -> Result:
+        if not visited:
+            await ends(asked, "7")
+            raise UrlElicitationRequired("Log in first", {"elicitations": needed})
+        return DONE
+
+    async def main() -> None:
+        async with Client(RawServer({"tools/call": call}), revision=SESSION) as client:
+            with pytest.raises(UrlElicitationRequired, match="Log in first") as caught:
+                await client.call_tool("t")
+            [elicitation] = caught.value.elicitations
+            assert (elicitation["message"], elicitation["url"]) == ("Log in", "https://a.example/x")
+            visited.append(elicitation["url"])  # the user has been there
+            assert (await client.call_tool("t")).text == "done"
+
+    run(main())
+
+
+def test_the_end_of_a_visit_that_a_refusal_asked_for_is_told():
+    known = visits.Visits()
+    entries: list[Any] = [
+        {"message": "?", "url": "https://a.example", "elicitationId": "1"},
+        {"message": "?", "url": "https://a.example"},
+        7,
+    ]
+    known.needed(UrlElicitationRequired("?", {"elicitations": entries}))
+    known.needed(UrlElicitationRequired("?"))
+    assert known.awaits(ElicitationCompleteParams(elicitation_id="1"))
+    assert not known.awaits(ElicitationCompleteParams(elicitation_id="1"))
+    assert known.awaits(None)
+
+
+def test_what_is_under_way_is_bounded():
+    known = visits.Visits()
+    for number in range(visits.MAX_VISITS + 1):
+        known.asked(visit(str(number)))
+    assert not known.awaits(ElicitationCompleteParams(elicitation_id="0"))
+    assert known.awaits(ElicitationCompleteParams(elicitation_id="1"))
+    assert known.awaits(ElicitationCompleteParams(elicitation_id=str(visits.MAX_VISITS)))
