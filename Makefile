@@ -39,9 +39,8 @@ fmt: $(READY)            ## rewrite the files as `check` wants them
 bench: $(READY)          ## the measurements, each beside a peer in the same run
 	@status=0; for part in core over_http start; do $(BIN)/python bench/$$part.py || status=$$?; echo; done; exit $$status
 
-conformance:             ## the official conformance suite (not yet)
-	@echo "The official conformance suite is not run yet."
-	@echo "What it can show today: make test (rules of the specification), make interop (peers that we did not write)."
+conformance: $(READY)    ## the official suite, judged strictly; LEG=name for one leg, or how its name begins
+	PYTHONPATH=interop $(BIN)/python conformance/judge.py $(LEG)
 
 interop: $(READY)        ## real peers, both directions; PEER=name for one of them
 	$(BIN)/python interop/run.py $(PEER)

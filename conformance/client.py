@@ -1,0 +1,130 @@
+"""The client that the official conformance suite starts, once for each scenario.
+
+What a scenario wants to see is a function here; how revisions differ is for the client to know. The last word
+on stdout tells the judge that the scenario was gone through to its end. The suite's contract: the URL is the
+argument, scenario, revision and context are in the environment.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from toolpost import Client, ElicitParams
+
+DONE: Final = "The scenario was gone through."
+"""What is said last; a driver that was killed has not said it."""
+
+NEWEST: Final = "2026-07-28"
+"""What a client tries by itself; an older revision has to be pinned, or it would find a newer one."""
+
+Scenario = Callable[[Client, dict[str, Any]], Awaitable[None]]
+
+
+async def knock(mcp: Client, _context: dict[str, Any]) -> None:
+    """Connect to a server that offers nothing, so that there is nothing more to ask of it."""
+    await mcp.ping()
+
+
+async def look(mcp: Client, _context: dict[str, Any]) -> None:
+    """Look at the tools, and at nothing that they refer to."""
+    await mcp.list_tools()
+
+
+async def add(mcp: Client, _context: dict[str, Any]) -> None:
+    """Add two numbers."""
+    await mcp.list_tools()
+    await mcp.call_tool("add_numbers", {"a": 5, "b": 3})
+
+
+async def fill_in_defaults(mcp: Client, _context: dict[str, Any]) -> None:
+    """Be asked for what the form suggests already."""
+    await mcp.list_tools()
+    await mcp.call_tool("test_client_elicitation_defaults")
+
+
+async def reconnect(mcp: Client, _context: dict[str, Any]) -> None:
+    """Lose a stream, and come back for the answer."""
+    await mcp.list_tools()
+    await mcp.call_tool("test_reconnection")
+
+
+async def echo_schema(mcp: Client, _context: dict[str, Any]) -> None:
+    """Send a schema back as it came."""
+    tools = {tool.name: tool for tool in await mcp.list_tools()}
+    await mcp.call_tool("json_schema_echo", {"schema": tools["json_schema_2020_12_tool"].input_schema})
+
+
+async def be_asked(mcp: Client, _context: dict[str, Any]) -> None:
+    """Call tools that ask before they answer, each in another way."""
+    await mcp.list_tools()
+    for ending in ("echo_state", "unrelated", "no_state", "no_result_type"):
+        await mcp.call_tool(f"test_mrtr_{ending}")
+
+
+async def use_everything(mcp: Client, _context: dict[str, Any]) -> None:
+    """Send one request of each kind, for the sake of its headers."""
+    await mcp.list_tools()
+    await mcp.call_tool("test_headers")
+    for resource in await mcp.list_resources():
+        await mcp.read_resource(resource.uri)
+    for prompt in await mcp.list_prompts():
+        await mcp.get_prompt(prompt.name)
+
+
+async def make_calls(mcp: Client, context: dict[str, Any]) -> None:
+    """Make the calls that the suite has thought of."""
+    await mcp.list_tools()
+    for call in context["toolCalls"]:
+        await mcp.call_tool(call["name"], call["arguments"])
+
+
+async def call_all(mcp: Client, _context: dict[str, Any]) -> None:
+    """Call every tool that there is for us."""
+    for tool in await mcp.list_tools():
+        await mcp.call_tool(tool.name, raise_on_error=False)
+
+
+SCENARIOS: Final[dict[str, Scenario]] = {
+    "elicitation-sep1034-client-defaults": fill_in_defaults,
+    "http-custom-headers": make_calls,
+    "http-invalid-tool-headers": call_all,
+    "http-standard-headers": use_everything,
+    "initialize": knock,
+    "json-schema-2020-12-preservation": echo_schema,
+    "json-schema-ref-no-deref": look,
+    "request-metadata": knock,
+    "sep-2322-client-request-state": be_asked,
+    "sse-retry": reconnect,
+    "tools_call": add,
+}
+
+
+def agree(question: ElicitParams) -> dict[str, Any]:
+    """Say yes to whatever is asked, and leave the rest of the form as it is suggested."""
+    fields: dict[str, Any] = (question.requested_schema or {}).get("properties", {})
+    return {
+        name: True for name, field in fields.items() if field["type"] == "boolean" and "default" not in field
+    }
+
+
+async def main(url: str) -> None:
+    """Go through the scenario that the environment names."""
+    scenario = SCENARIOS[os.environ["MCP_CONFORMANCE_SCENARIO"]]
+    context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
+    revision = os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"]
+    async with Client(
+        url,
+        revision=None if revision == NEWEST else revision,
+        on_elicitation=agree,
+        on_sampling=lambda _: "This is a test response from the client",
+        on_roots=["file:///test/root"],
+    ) as mcp:
+        await scenario(mcp, context)
+    print(DONE)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,143 @@
+"""Judges our server and our client by the official suite, more strictly than it does itself.
+
+Owns the order of things, the table and the exit code. `make conformance` calls it; run as
+`PYTHONPATH=interop python conformance/judge.py [leg]`, where the beginning of a name stands for all legs that
+begin so.
+"""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from environments import Broken
+from legs import LATER, Leg, Run, Waiting, plan
+from owed import EXTENSION, Owed
+from suite import Ran, install, run_client, run_server
+from verdict import faults
+
+__all__ = ["Row", "judge", "judged", "shown", "summary"]
+
+PARALLEL: Final = 2
+"""Programs of the suite at a time: some checks have half a second, and two cores are all we may count on."""
+
+NOT_RUN: Final = Ran([], "it was not run")
+
+
+class Row(NamedTuple):
+    """How one scenario went: what is wrong with it, and whether that counts."""
+
+    name: str
+    faults: list[str]
+    counts: bool = True
+
+
+def judged(leg: Leg, ran: dict[Run, Ran], trouble: str, owed: Owed) -> list[Row]:
+    """How a leg went.
+
+    Args:
+        leg: what was to be run.
+        ran: what was left of it.
+        trouble: what went wrong with the leg as a whole.
+        owed: what the scenarios owe.
+    """
+    rows: list[Row] = []
+    for run in leg.runs:
+        checks, own = ran.get(run, NOT_RUN)
+        found = faults(owed.checks(*run), checks, own)
+        if leg.name not in LATER:
+            rows.append(Row(str(run), found))
+        elif found:
+            rows.append(Row(str(run), found, counts=False))
+        else:
+            rows.append(Row(str(run), ["it passes: take it off waiting.txt"]))
+    strange = [run for run in ran if run not in leg.runs and not owed.checks(*run)]
+    rows += [
+        Row(str(run), ["nobody knows this scenario: owed.json is older than the suite"]) for run in strange
+    ]
+    if trouble and not any(row.faults for row in rows):
+        rows.append(Row(leg.name, [trouble]))
+    return rows
+
+
+async def _carried_out(leg: Leg, turn: asyncio.Semaphore, owed: Owed) -> list[Row]:
+    """How a leg went, after it was run."""
+    if not leg.asked:
+        ran = await asyncio.gather(*(_alone(run, turn, owed) for run in leg.runs))
+        return judged(leg, dict(zip(leg.runs, ran, strict=True)), "", owed)
+    async with turn:
+        by_name, trouble = await run_server(*leg.asked)
+    side, wire, _ = leg.runs[0]
+    return judged(leg, {Run(side, wire, name): ran for name, ran in by_name.items()}, trouble, owed)
+
+
+async def _alone(run: Run, turn: asyncio.Semaphore, owed: Owed) -> Ran:
+    """What is left of one scenario."""
+    asked = ["--spec-version", run.wire] if run.wire != EXTENSION else []
+    if asked and owed.is_extension(run.side, run.scenario):
+        asked.append("--force")  # as it is run for a requirement set
+    async with turn:
+        if run.side == "client":
+            return await run_client(run.scenario, *asked)
+        by_name, trouble = await run_server("--scenario", run.scenario, *asked)
+    ran = by_name.get(run.scenario, NOT_RUN)
+    return ran._replace(trouble=trouble or ran.trouble)
+
+
+def shown(name: str, rows: Iterable[Row]) -> str:
+    """The table of a leg."""
+    lines = [f"\n{name}"]
+    for row in rows:
+        word, most = ("ok", 0) if not row.faults else ("RED", 1000) if row.counts else ("waits", 100)
+        lines.append(f"  {word:6}{row.name:66}{'; '.join(row.faults)[:most]}".rstrip())
+    return "\n".join(lines)
+
+
+def summary(told: dict[str, list[Row]]) -> str:
+    """A line for each leg, and the sum."""
+    lines = [f"\n{'leg':34}{'passed':>8}{'failed':>8}{'waiting':>9}"]
+    all_passed = all_failed = 0
+    for name, rows in told.items():
+        passed = sum(not row.faults for row in rows)
+        failed = sum(bool(row.faults) and row.counts for row in rows)
+        lines.append(f"{name:34}{passed:>8}{failed:>8}{len(rows) - passed - failed:>9}")
+        all_passed, all_failed = all_passed + passed, all_failed + failed
+    return "\n".join([*lines, f"\n{all_passed} passed, {all_failed} failed"])
+
+
+async def judge(names: list[str], waiting: Waiting, owed: Owed) -> int:
+    """Run the legs that were asked for, tell how they went; the exit code."""
+    us = asyncio.current_task()
+    assert us is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, us.cancel)
+    legs = plan(owed, waiting.runs)
+    chosen = [leg for leg in legs if not names or leg.name.startswith(tuple(names))]
+    if not chosen:
+        print(f"there is no leg {names[0]!r}; there are {', '.join(leg.name for leg in legs)}")
+        return 2
+    told = {"waiting.txt": [Row(why, ["mend the list"]) for why in waiting.faults(owed)]}
+    turn = asyncio.Semaphore(PARALLEL)
+    async with asyncio.TaskGroup() as group:
+        jobs = {leg.name: group.create_task(_carried_out(leg, turn, owed)) for leg in chosen}
+        for name, job in jobs.items():
+            told[name] = await job
+            print(shown(name, told[name]), flush=True)
+    if not told["waiting.txt"]:
+        del told["waiting.txt"]
+    print(summary(told))
+    return int(any(row.faults and row.counts for rows in told.values() for row in rows))
+
+
+async def main() -> int:
+    """Install what is missing, and judge; the exit code."""
+    try:
+        await install()
+    except Broken as error:
+        print(f"the suite could not be installed: {error}")
+        return 2
+    return await judge(sys.argv[1:], Waiting.load(), Owed.load())
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main()))
