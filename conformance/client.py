@@ -17,9 +17,6 @@ from toolpost import Client, ElicitParams
 DONE: Final = "The scenario was gone through."
 """What is said last; a driver that was killed has not said it."""
 
-NEWEST: Final = "2026-07-28"
-"""What a client tries by itself; an older revision has to be pinned, or it would find a newer one."""
-
 Scenario = Callable[[Client, dict[str, Any]], Awaitable[None]]
 
 
@@ -114,10 +111,9 @@ async def main(url: str) -> None:
     """Go through the scenario that the environment names."""
     scenario = SCENARIOS[os.environ["MCP_CONFORMANCE_SCENARIO"]]
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
-    revision = os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"]
     async with Client(
         url,
-        revision=None if revision == NEWEST else revision,
+        revision=os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"],
         on_elicitation=agree,
         on_sampling=lambda _: "This is a test response from the client",
         on_roots=["file:///test/root"],

@@ -704,7 +704,7 @@ def test_a_stateless_callback_that_fails_fails_its_call():
         raise LookupError("no user here")
 
     async def main() -> None:
-        params = ElicitParams(message="?")
+        params = ElicitParams(message="?", requested_schema={"type": "object", "properties": {}})
         async with Client(asking("elicitation/create", params), on_elicitation=refuse) as client:
             with pytest.raises(LookupError, match="no user here"):
                 await client.call_tool("t")

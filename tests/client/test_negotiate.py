@@ -277,12 +277,13 @@ def test_a_list_of_sessions_in_a_modern_error_is_followed():
     run(main())
 
 
-def test_a_server_that_contradicts_itself_is_asked_twice_and_given_up():
+@pytest.mark.parametrize("pinned", [None, DATES[-1]])
+def test_a_server_that_contradicts_itself_is_asked_twice_and_given_up(pinned):
     async def main() -> None:
         error = {"code": -32022, "message": "no", "data": {"supported": [DATES[-1]]}}
         server = Odd(server__discover=error)
         with pytest.raises(ConnectFailed) as caught:
-            await Client(server).connect()
+            await Client(server, revision=pinned).connect()
         assert isinstance(caught.value.__cause__, UnsupportedRevision)
         assert server.heard == [["server/discover", "server/discover"]]
 

@@ -555,7 +555,7 @@ TOOLS = [Tool("t", {"type": "object"})]
 
 
 def _user(mode: Literal["form", "url"] | None) -> tuple[str, Wire]:
-    visit: dict[str, Any] = {}
+    visit: dict[str, Any] = {"requested_schema": {"type": "object", "properties": {}}}
     if mode == "url":
         visit = {"url": "https://example.com/", "elicitation_id": "e"}
     return "elicitation/create", ElicitParams(message="Who?", mode=mode, **visit)

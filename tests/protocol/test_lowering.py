@@ -355,7 +355,10 @@ def test_tasks_are_of_one_revision(revision):
         ),
         (CallToolParams(name="t", task=TaskMetadata(5)), CallToolParams(name="t")),
         (CreateMessageParams(**asks, task=TaskMetadata(5)), CreateMessageParams(**asks)),
-        (ElicitParams(message="m", task=TaskMetadata(5)), ElicitParams(message="m")),
+        (
+            ElicitParams(message="m", requested_schema={}, task=TaskMetadata(5)),
+            ElicitParams(message="m", requested_schema={}),
+        ),
     ]
     for value, without in pairs:
         assert lower(value, revision) == without
@@ -413,6 +416,15 @@ def form(fields, **members):
     )
 
 
+@pytest.mark.requirement("ELIC-12", "ELIC-13")
+@pytest.mark.parametrize("revision", [REVISIONS[date] for date in DATES[-2:]])
+def test_a_question_without_its_form_or_its_url_is_refused(revision):
+    with pytest.raises(LocalProtocolError, match="requested_schema"):
+        lower(ElicitParams(message="m"), revision)
+    with pytest.raises(LocalProtocolError, match="`url`"):
+        lower(ElicitParams(message="m", mode="url", elicitation_id="e"), revision)
+
+
 URL = ElicitParams(message="m", mode="url", url="https://example.com", elicitation_id="e")
 RED, BLUE = {"const": "r", "title": "Red"}, {"const": "b"}
 
@@ -445,7 +457,7 @@ def test_titles_of_choices_become_names(field, plain):
         form({"f": {"type": "string", "enum": ["a"]}, "g": {"type": "integer"}, "h": {}}),
         form({}),
         ElicitParams(message="m", requested_schema={"type": "object"}),
-        ElicitParams(message="m"),
+        ElicitParams(message="m", requested_schema={}),
     ],
 )
 def test_a_plain_form_is_the_same_object(params):

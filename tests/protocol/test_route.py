@@ -100,7 +100,12 @@ class Post:
         try:
             verify(self.sent, incoming, self.annotated)
             if self.asks:
-                STATELESS.ask(connection, incoming, "elicitation/create", ElicitParams(message="Who?"))
+                STATELESS.ask(
+                    connection,
+                    incoming,
+                    "elicitation/create",
+                    ElicitParams(message="Who?", requested_schema={}),
+                )
         except RPCError as error:
             return status(error.code), error
         return 200, None
@@ -353,7 +358,7 @@ def asked(connection: Connection, identity: int, meta: Mapping[str, Any]) -> Inc
 
 @pytest.mark.requirement("META-12", "META-13", "META-15", "STATE-1")
 def test_the_route_tells_who_is_asking_and_the_next_request_starts_from_nothing():
-    connection, question = server(), ElicitParams(message="Who?")
+    connection, question = server(), ElicitParams(message="Who?", requested_schema={})
     meta = {
         **FACTS,
         CLIENT_CAPABILITIES: {"elicitation": {}},

@@ -202,7 +202,11 @@ class Handshake:
             raise ConnectFailed("only sessions are held there, and this client holds none", peer=self._name)
         if session is None:
             # There is nothing to choose from, so there is nothing to find out.
-            return await self._discover(await self._enter(cast("Revision", stateless)))
+            link = await self._enter(cast("Revision", stateless))
+            try:
+                return await self._discover(link)
+            except UnsupportedRevision as error:
+                return await self._follow(link, _supported(error), error)
         plain = stateless is None or self._way.session
         if known is not None and not known.revision.stateless and (known.detour or not plain):
             opened = await self._as_before(session, known)

@@ -254,6 +254,10 @@ def _form(params: ElicitParams, revision: Revision) -> ElicitParams:
             raise LocalProtocolError(
                 f"a URL that is to be visited needs an elicitation_id in {revision.date}"
             )
+        if not params.url:
+            raise LocalProtocolError("a user cannot be asked to visit a URL without a `url`")  # ELIC-13
+    elif params.requested_schema is None:
+        raise LocalProtocolError("a user cannot be asked by a form without a `requested_schema`")  # ELIC-12
     schema = params.requested_schema
     return _changed(
         _ask(params, revision),

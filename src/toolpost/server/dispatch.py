@@ -129,7 +129,7 @@ def failed(connection: Connection, incoming: Incoming, error: BaseException) -> 
 
 def refusal(incoming: Incoming, error: BaseException) -> RPCError:
     """The error that an exception is to the peer. What is not meant for the peer is logged."""
-    if isinstance(error, UrlElicitationRequired) and not _can_visit(incoming):
+    if isinstance(error, UrlElicitationRequired) and not _can_visit(incoming, error):
         return InternalError(f"Internal error: the user has to visit a URL first: {error.message}")
     if isinstance(error, RPCError):
         return error
@@ -141,7 +141,8 @@ def refusal(incoming: Incoming, error: BaseException) -> RPCError:
     return InternalError("Internal error: the request could not be served")
 
 
-def _can_visit(incoming: Incoming) -> bool:
-    """Whether the client has said that it can show a URL; without, none may be wanted of it (ELIC-9)."""
-    capabilities = incoming.peer.capabilities
-    return capabilities is not None and declares(capabilities, "elicitation.url")
+def _can_visit(incoming: Incoming, wanted: UrlElicitationRequired) -> bool:
+    """Whether an error names a URL, and the client has said that it can show one (ELIC-9, ELIC-20)."""
+    capabilities, told = incoming.peer.capabilities, wanted.elicitations
+    named = bool(told) and all("elicitationId" in each for each in told)
+    return named and capabilities is not None and declares(capabilities, "elicitation.url")
