@@ -41,6 +41,7 @@ bench: $(READY)          ## the measurements, each beside a peer in the same run
 
 conformance: $(READY)    ## the official suite, judged strictly; LEG=name for one leg, or how its name begins
 	PYTHONPATH=interop $(BIN)/python conformance/judge.py $(LEG)
+	$(if $(LEG),,PYTHONPATH=interop $(BIN)/python conformance/differential.py)
 
 interop: $(READY)        ## real peers, both directions; PEER=name for one of them
 	$(BIN)/python interop/run.py $(PEER)

@@ -668,8 +668,8 @@ def test_what_is_asked_of_us_in_each_state(revision, by, row, state):
         return  # a client is never there
     asked = _in_state(revision, other(by), state)
     [event] = asked.receive(told(revision, row.name, id="x"))
-    if _early(state, row.name):
-        assert isinstance(event, Incoming)
+    if _early(state, row.name) or (state == "greeted" and row.name != "initialize"):
+        assert isinstance(event, Incoming)  # what a client asks next may overtake its `initialized`
     else:
         assert isinstance(event, Refused)
         assert parse(event.data)["error"]["code"] == -32600
@@ -1747,9 +1747,10 @@ def test_a_session_goes_on_in_another_place():
     assert one(server.receive(message(id=1, method="tools/list")), Incoming).peer is peer
     assert refusal(server.receive(told(LATEST_SESSION, "initialize", id=2)))["code"] == -32600
     greeted = Connection(SERVER_PARTY, peer=peer, state="greeted")
-    assert refusal(greeted.receive(message(id=1, method="tools/list")))["code"] == -32600
-    greeted.receive(message(method="notifications/initialized"))
+    assert refusal(greeted.receive(told(LATEST_SESSION, "initialize", id=2)))["code"] == -32600
     one(greeted.receive(message(id=1, method="tools/list")), Incoming)
+    greeted.receive(message(method="notifications/initialized"))
+    one(greeted.receive(message(id=3, method="tools/list")), Incoming)
 
 
 def test_a_message_may_come_with_its_facts():

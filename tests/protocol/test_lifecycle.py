@@ -51,12 +51,14 @@ def test_an_event_moves_on_or_changes_nothing(role, state, event):
 @pytest.mark.parametrize(("role", "state", "method"), list(product(ROLES, STATES, REQUESTS)))
 def test_nothing_but_ping_is_asked_before_the_handshake_is_complete(role, state, method):
     lifecycle = Lifecycle(role, state)
+    if ASKED[state, method] or (state == "greeted" and method != "initialize"):
+        lifecycle.admit(method)  # who has the answer to its `initialize` may ask, and we may not yet
+    else:
+        with pytest.raises(InvalidRequest):
+            lifecycle.admit(method)
     if ASKED[state, method]:
-        lifecycle.admit(method)
         lifecycle.allow(method)
         return
-    with pytest.raises(InvalidRequest):
-        lifecycle.admit(method)
     with pytest.raises(ChannelClosed if state == "closed" else LocalProtocolError):
         lifecycle.allow(method)
 
@@ -66,7 +68,6 @@ def test_nothing_but_ping_is_asked_before_the_handshake_is_complete(role, state,
     [
         ("new", "tools/list", "tools/list has to wait until the session is initialized"),
         ("opening", "tools/list", "tools/list has to wait until the session is initialized"),
-        ("greeted", "tools/list", "tools/list has to wait until the session is initialized"),
         ("opening", "initialize", "the session is being initialized already"),
         ("greeted", "initialize", "the session is being initialized already"),
         ("ready", "initialize", "the session is initialized already"),

@@ -28,13 +28,16 @@ _NEXT: Final[dict[tuple[Role, State, Event], State]] = {
     (CLIENT, "opening", "refused"): "new",
 }
 
-# Before the handshake is complete nothing but ping may be asked, by either side (LIFE-5, LIFE-6).
+# Before the handshake is complete nothing but ping may be asked (LIFE-5, LIFE-6).
 _EARLY: Final[dict[State, frozenset[str]]] = {
     "new": frozenset({"initialize", "ping"}),
     "opening": frozenset({"ping"}),
     "greeted": frozenset({"ping"}),
 }
 
+_ASKED: Final = frozenset({"greeted", "ready"})
+"""Where a peer may ask anything. Who has the answer to its `initialize` may: over HTTP what it asks next can
+overtake its `initialized`."""
 
 _TO_DO: Final[dict[tuple[Role, State], str]] = {
     (SERVER, "new"): "the client has not sent initialize",
@@ -68,7 +71,7 @@ class Lifecycle:
         Raises:
             InvalidRequest: the peer may not.
         """
-        if self.state == "ready" and method != "initialize":
+        if self.state in _ASKED and method != "initialize":
             return
         why = self._objection(method)
         if why:
