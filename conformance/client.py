@@ -9,14 +9,26 @@ import asyncio
 import json
 import os
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from toolpost import Client, ElicitParams
+from toolpost import (
+    AuthError,
+    Client,
+    ClientCredentials,
+    ElicitParams,
+    EnterpriseManaged,
+    MemoryTokens,
+    OAuth,
+    WorkloadIdentity,
+)
 
 DONE: Final = "The scenario was gone through."
 """What is said last; a driver that was killed has not said it."""
 
+Grant = OAuth | ClientCredentials | EnterpriseManaged | WorkloadIdentity
 Scenario = Callable[[Client, dict[str, Any]], Awaitable[None]]
 
 
@@ -78,6 +90,13 @@ async def make_calls(mcp: Client, context: dict[str, Any]) -> None:
         await mcp.call_tool(call["name"], call["arguments"])
 
 
+async def use_first(mcp: Client, _context: dict[str, Any]) -> None:
+    """Look at the tools, and call the first one."""
+    tools = await mcp.list_tools()
+    for tool in tools[:1]:
+        await mcp.call_tool(tool.name)
+
+
 async def call_all(mcp: Client, _context: dict[str, Any]) -> None:
     """Call every tool that there is for us."""
     for tool in await mcp.list_tools():
@@ -99,6 +118,78 @@ SCENARIOS: Final[dict[str, Scenario]] = {
 }
 
 
+AUTH: Final = "auth/"
+
+REFUSED: Final = frozenset(
+    {
+        "auth/iss-normalized",
+        "auth/iss-supported-missing",
+        "auth/iss-unexpected",
+        "auth/iss-wrong-issuer",
+        "auth/metadata-issuer-mismatch",
+        "auth/resource-mismatch",
+        "auth/scope-retry-limit",
+    }
+)
+"""Scenarios that must not go well: a client has to see that somebody lies, or never has enough."""
+
+CLIENT_METADATA: Final = "https://conformance-test.local/client-metadata.json"
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Redirects are looked at, and not followed."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        """Nowhere."""
+
+
+def visit(url: str) -> str:
+    """Do what a user's browser does who says yes: where it is sent back to."""
+    try:
+        with urllib.request.build_opener(_Stay).open(url) as page:
+            raise AssertionError(f"the page does not send us back: {page.status}")
+    except urllib.error.HTTPError as answer:
+        with answer:
+            return answer.headers["location"]
+
+
+def authorizer(scenario: str, context: dict[str, Any]) -> Grant | None:
+    """Who we are in a scenario about authorization; None in others."""
+    client_id, secret = context.get("client_id", ""), context.get("client_secret")
+    match scenario.removeprefix(AUTH):
+        case "client-credentials-jwt":
+            return ClientCredentials(
+                client_id,
+                private_key=context["private_key_pem"],
+                algorithm=context["signing_algorithm"],
+            )
+        case "client-credentials-basic":
+            return ClientCredentials(client_id, secret)
+        case "enterprise-managed-authorization":
+            return EnterpriseManaged(
+                context["idp_id_token"],
+                idp_client_id=context["idp_client_id"],
+                idp_issuer=context["idp_issuer"],
+                idp_token_endpoint=context["idp_token_endpoint"],
+                client_id=client_id,
+                client_secret=secret,
+            )
+        case "wif-jwt-bearer":
+            return WorkloadIdentity(context["valid_jwt"], client_id=client_id)
+        case "pre-registration":
+            return OAuth(
+                client_id=client_id,
+                client_secret=secret,
+                issuer=context.get("issuer"),
+                storage=MemoryTokens(),
+                open_url=visit,
+            )
+        case _ if scenario.startswith(AUTH):
+            return OAuth(storage=MemoryTokens(), open_url=visit, client_metadata_url=CLIENT_METADATA)
+        case _:
+            return None
+
+
 def agree(question: ElicitParams) -> dict[str, Any]:
     """Say yes to whatever is asked, and leave the rest of the form as it is suggested."""
     fields: dict[str, Any] = (question.requested_schema or {}).get("properties", {})
@@ -109,16 +200,25 @@ def agree(question: ElicitParams) -> dict[str, Any]:
 
 async def main(url: str) -> None:
     """Go through the scenario that the environment names."""
-    scenario = SCENARIOS[os.environ["MCP_CONFORMANCE_SCENARIO"]]
+    name = os.environ["MCP_CONFORMANCE_SCENARIO"]
+    scenario = use_first if name.startswith(AUTH) else SCENARIOS[name]
     context = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
-    async with Client(
-        url,
-        revision=os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"],
-        on_elicitation=agree,
-        on_sampling=lambda _: "This is a test response from the client",
-        on_roots=["file:///test/root"],
-    ) as mcp:
-        await scenario(mcp, context)
+    try:
+        async with Client(
+            url,
+            auth=authorizer(name, context),
+            revision=os.environ["MCP_CONFORMANCE_PROTOCOL_VERSION"],
+            on_elicitation=agree,
+            on_sampling=lambda _: "This is a test response from the client",
+            on_roots=["file:///test/root"],
+        ) as mcp:
+            await scenario(mcp, context)
+    except AuthError:
+        if name not in REFUSED:
+            raise
+    else:
+        if name in REFUSED:
+            raise AssertionError("all went well, and should not have")
     print(DONE)
 
 

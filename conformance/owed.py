@@ -24,6 +24,19 @@ FREE: Final = {
     # Whether answers to lists are JSON or event streams is for the server to choose; ours are JSON, and then
     # the suite has no stream to look at. That several requests are answered at once is checked beside it.
     ("server", "2025-11-25", "server-sse-multiple-streams", "server-sse-streams-functional"): "INFO",
+    # Whoever sees that the metadata is of another resource stops there, and asks no authorization server.
+    ("client", "2026-07-28", "auth/resource-mismatch", "authorization-server-metadata"): "INFO",
+    # A workload asks no user: an anchor that did failed the scenario, and its other checks stand there.
+    **{
+        ("client", "extension", "auth/wif-jwt-bearer", check): "INFO"
+        for check in (
+            "authorization-request",
+            "pkce-code-challenge-sent",
+            "pkce-code-verifier-sent",
+            "pkce-s256-method-used",
+            "pkce-verifier-matches-challenge",
+        )
+    },
 }
 """Checks that need not succeed though they did elsewhere, and the status that is good enough."""
 

@@ -17,6 +17,7 @@ from drive_everything import EVERYTHING
 from drive_filesystem import FILESYSTEM
 from drive_installed import BARE
 from drive_kitchen import KITCHEN
+from drive_login import PEER, log_in, logged_in
 from drive_web import ALONE, EVERYTHING_WEB, SPOILED, WEB
 from environments import HERE, HOME, INSTALLED, NODE, prepare, python_of
 from hosts import Host, NotStarted, listening
@@ -204,6 +205,9 @@ def plan(peers: list[str]) -> list[AsyncIterator[Outcome]]:
                 # A probe that our server refuses because it speaks sessions only.
                 found.append(host(visitor, "auto", SESSIONS[-1], SESSIONS[-1]))
             found += _over_http(visitor)
+    if PEER in peers:
+        found += [logged_in("legacy", SESSIONS[-1]), logged_in("auto", STATELESS)]
+        found += [log_in(revision) for revision in (None, SESSIONS[-1], STATELESS)]
     return found
 
 

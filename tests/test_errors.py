@@ -45,6 +45,7 @@ TREE = {
     "UrlElicitationRequired": "RPCError",
     "UserRejected": "RPCError",
     "RateLimited": "RPCError",
+    "MissingScopes": "RPCError",
     "ToolError": "MCPError",
     "ProtocolError": "MCPError",
     "LocalProtocolError": "ProtocolError",
@@ -77,6 +78,7 @@ CODE_OF = {
     "UrlElicitationRequired": -32042,
     "UserRejected": -1,
     "RateLimited": 429,
+    "MissingScopes": 403,
 }
 
 ALL = [getattr(errors, name) for name in errors.__all__]

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING, Any, Final
 from toolpost.version import __version__
 
 if TYPE_CHECKING:
+    from toolpost.auth.enterprise import EnterpriseManaged as EnterpriseManaged
+    from toolpost.auth.introspection import Introspection as Introspection
+    from toolpost.auth.jwt import Jwt as Jwt
+    from toolpost.auth.machine import ClientCredentials as ClientCredentials
+    from toolpost.auth.machine import WorkloadIdentity as WorkloadIdentity
+    from toolpost.auth.oauth import OAuth as OAuth
+    from toolpost.auth.resource import Auth as Auth
+    from toolpost.auth.storage import FileTokens as FileTokens
+    from toolpost.auth.storage import MemoryTokens as MemoryTokens
     from toolpost.channel import Channel as Channel
+    from toolpost.client.answer import Answer as Answer
     from toolpost.client.changes import Change as Change
     from toolpost.client.client import Client as Client
     from toolpost.client.paused import Paused as Paused
@@ -35,6 +45,7 @@ if TYPE_CHECKING:
     from toolpost.errors import TransportError as TransportError
     from toolpost.errors import UrlElicitationRequired as UrlElicitationRequired
     from toolpost.errors import UserRejected as UserRejected
+    from toolpost.principal import Principal as Principal
     from toolpost.protocol.icons import safe_icons as safe_icons
     from toolpost.protocol.seal import KeyRing as KeyRing
     from toolpost.server.app import Server as Server
@@ -77,6 +88,13 @@ if TYPE_CHECKING:
     from toolpost.types.tools import ToolAnnotations as ToolAnnotations
 
 _HOMES: Final = {
+    "auth.enterprise": ("EnterpriseManaged",),
+    "auth.machine": ("ClientCredentials", "WorkloadIdentity"),
+    "auth.oauth": ("OAuth",),
+    "auth.storage": ("FileTokens", "MemoryTokens"),
+    "auth.introspection": ("Introspection",),
+    "auth.jwt": ("Jwt",),
+    "auth.resource": ("Auth",),
     "channel": ("Channel",),
     "errors": (
         "AuthError",
@@ -96,11 +114,13 @@ _HOMES: Final = {
         "UrlElicitationRequired",
         "UserRejected",
     ),
+    "client.answer": ("Answer",),
     "client.changes": ("Change",),
     "client.client": ("Client",),
     "client.paused": ("Paused", "Question"),
     "client.results": ("ToolResult",),
     "client.sync": ("SyncClient",),
+    "principal": ("Principal",),
     "protocol.icons": ("safe_icons",),
     "protocol.seal": ("KeyRing",),
     "server.app": ("Server",),
@@ -144,9 +164,11 @@ _HOME: Final = {name: f"toolpost.{home}" for home, names in _HOMES.items() for n
 __all__ = [
     "Accepted",
     "Annotations",
+    "Answer",
     "Ask",
     "Audio",
     "AudioContent",
+    "Auth",
     "AuthError",
     "Cache",
     "CallToolResult",
@@ -155,6 +177,7 @@ __all__ = [
     "Channel",
     "ChannelClosed",
     "Client",
+    "ClientCredentials",
     "Completion",
     "ConnectFailed",
     "Content",
@@ -165,7 +188,9 @@ __all__ = [
     "ElicitParams",
     "ElicitResult",
     "EmbeddedResource",
+    "EnterpriseManaged",
     "File",
+    "FileTokens",
     "Handler",
     "Header",
     "Http",
@@ -173,11 +198,16 @@ __all__ = [
     "Image",
     "ImageContent",
     "InputRequired",
+    "Introspection",
     "InvalidParams",
+    "Jwt",
     "KeyRing",
     "MCPError",
+    "MemoryTokens",
     "NotDeclared",
+    "OAuth",
     "Paused",
+    "Principal",
     "PromptMessage",
     "PromptReference",
     "ProtocolError",
@@ -204,6 +234,7 @@ __all__ = [
     "TransportError",
     "UrlElicitationRequired",
     "UserRejected",
+    "WorkloadIdentity",
     "__version__",
     "safe_icons",
 ]

@@ -23,9 +23,10 @@ from toolpost.types.base import JSON
 
 if TYPE_CHECKING:
     from toolpost.transports.address import Http
+    from toolpost.transports.authorizer import Auth
     from toolpost.transports.command import Stdio
 
-__all__ = ["Serves", "Target", "way_to"]
+__all__ = ["Credentials", "Serves", "Target", "way_to"]
 
 SERVER_PATIENCE: Final = 5.0
 """Seconds that a server in this process has to end when its client has left, before it is cancelled."""
@@ -34,6 +35,9 @@ _CONFIG_KEYS: Final = ("mcpServers", "servers")
 """Where the programs that read an `mcp.json` look for servers."""
 
 _EXAMPLE: Final = 'it looks like {"mcpServers": {"name": {"command": "…", "args": ["…"]}}}'
+
+_OAUTH: Final = "oauth"
+"""What a configuration says for `OAuth()`. No token is that short."""
 
 _OBJECT: Final = Reader(dict[str, JSON])
 
@@ -61,6 +65,9 @@ Target: TypeAlias = (
 
 A string is a URL if it starts like one, a path if it ends in `.json`, and else a command line."""
 
+Credentials: TypeAlias = "Auth"
+"""Who a client is, over HTTP: a token, a function that gives one, or an authorizer such as `OAuth`."""
+
 
 class Options(NamedTuple):
     """What may be said about a target besides the target.
@@ -69,11 +76,13 @@ class Options(NamedTuple):
         server: which server of an `mcp.json` with several.
         headers: what to send with each HTTP request, beyond what the target says.
         http: what carries HTTP requests.
+        auth: who we are.
     """
 
     server: str | None = None
     headers: Mapping[str, str] | None = None
     http: object = None
+    auth: object = None
 
 
 def way_to(
@@ -82,6 +91,7 @@ def way_to(
     *,
     headers: Mapping[str, str] | None = None,
     http: object = None,
+    auth: object = None,
 ) -> Way:
     """How to reach a target.
 
@@ -90,11 +100,12 @@ def way_to(
         server: which server of an `mcp.json` with several.
         headers: what to send with each HTTP request, beyond what the target says.
         http: what carries HTTP requests.
+        auth: who we are: a token, a function that gives one, or an authorizer; "oauth" stands for `OAuth()`.
 
     Raises:
         TypeError: it is no target, or no URL and there are options for HTTP.
     """
-    return _way(target, Options(server, headers, http))
+    return _way(target, Options(server, headers, http, auth))
 
 
 def _way(target: object, options: Options) -> Way:
@@ -102,7 +113,7 @@ def _way(target: object, options: Options) -> Way:
         way = row(target, options)
         if way is None:
             continue
-        for name in ("headers", "http"):
+        for name in ("headers", "http", "auth"):
             if not is_http and getattr(options, name) is not None:
                 raise TypeError(f"{name}= is for a target that is reached over HTTP; {way.name} is none")
         return way
@@ -196,13 +207,23 @@ def _url(target: object, options: Options) -> Way | None:
     return _http_way(Http.of(cast("Http | str", target)), options)
 
 
+def _oauth() -> object:
+    from toolpost.auth.oauth import OAuth  # noqa: PLC0415 - see the module's docstring
+
+    return OAuth()
+
+
 def _http_way(address: "Http", options: Options) -> Way:
     """The way to an HTTP server: one URL for everything, and that of the first revision behind it."""
+    from toolpost.transports.authorizer import authorizer_of  # noqa: PLC0415 - see the module's docstring
+
     if options.headers is not None:
         ours = {name.lower(): value for name, value in named("headers", options.headers).items()}
         address = replace(address, headers={**(address.headers or {}), **ours})
     if options.http is not None:
         address = replace(address, http=options.http)
+    auth = address.auth if options.auth is None else options.auth
+    address = replace(address, auth=authorizer_of(_oauth() if auth == _OAUTH else auth))
 
     async def open_http() -> Channel:
         from toolpost.transports.http_client import HttpChannel  # noqa: PLC0415 - see the module's docstring
@@ -210,9 +231,10 @@ def _http_way(address: "Http", options: Options) -> Way:
         return HttpChannel(address)
 
     async def open_events() -> Channel:
-        from toolpost.transports.sse_client import open_sse  # noqa: PLC0415 - see the module's docstring
+        from toolpost.transports.sse_client import SseChannel, open_sse  # noqa: PLC0415 - as above
 
-        return await open_sse(address)
+        # Somebody may have to log in first, and how long that takes is told to whoever has the channel.
+        return await open_sse(address) if address.auth is None else SseChannel(address)
 
     events = Way(address.label, open_events, session=True)
     if address.sse:

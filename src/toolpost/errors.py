@@ -7,7 +7,7 @@ Owns what can go wrong and how it is told to a person; knows nothing of bytes, e
     │  ├─ ParseError · InvalidRequest · MethodNotFound · InvalidParams · InternalError
     │  ├─ ResourceNotFound          its code depends on the era
     │  ├─ HeaderMismatch · MissingCapability · UnsupportedRevision
-    │  └─ UrlElicitationRequired · UserRejected · RateLimited
+    │  └─ UrlElicitationRequired · UserRejected · RateLimited · MissingScopes
     ├─ ToolError                    a tool says no: becomes an `isError` result, not a protocol error
     ├─ ProtocolError
     │  ├─ LocalProtocolError        we attempted what this state or revision forbids
@@ -24,6 +24,7 @@ Owns what can go wrong and how it is told to a person; knows nothing of bytes, e
     └─ SealBroken                   a sealed string is not ours, not whole, too old or meant for another use
 """
 
+from collections.abc import Iterable
 from typing import Any, Final, cast
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "MCPError",
     "MethodNotFound",
     "MissingCapability",
+    "MissingScopes",
     "NotDeclared",
     "ParseError",
     "ProtocolError",
@@ -206,12 +208,20 @@ class UrlElicitationRequired(RPCError):
     code = -32042
     kind = "URL elicitation required"
 
+    def __init__(self, message: str, data: Any = None, *, hint: str | None = None, **others: Any) -> None:
+        urls = " and ".join(each["url"] for each in _elicitations(data))
+        super().__init__(message, data, hint=f"visit {urls}, then try again" if urls else hint, **others)
+
     @property
     def elicitations(self) -> list[dict[str, str]]:
         """Where the user has to go: each with `message` and `url`, and `elicitationId`, as far as told."""
-        told = self.data.get("elicitations") if isinstance(self.data, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType] - anything may come
-        entries = cast("list[Any]", told) if isinstance(told, list) else []
-        return [_texts(entry) for entry in entries if {"message", "url"} <= _texts(entry).keys()]
+        return _elicitations(self.data)
+
+
+def _elicitations(data: Any) -> list[dict[str, str]]:
+    told = cast("dict[str, Any]", data).get("elicitations") if isinstance(data, dict) else None
+    entries = cast("list[Any]", told) if isinstance(told, list) else []
+    return [_texts(entry) for entry in entries if {"message", "url"} <= _texts(entry).keys()]
 
 
 def _texts(entry: Any) -> dict[str, str]:
@@ -225,6 +235,27 @@ class UserRejected(RPCError):
 
     code = -1
     kind = "user rejected"
+
+
+class MissingScopes(RPCError):
+    """The token of a request does not allow what it asks for; over HTTP, its client is told what would.
+
+    The code is ours, outside the reserved (ERR-8). `ctx.require` raises it.
+    """
+
+    code = 403
+    kind = "missing scopes"
+
+    @classmethod
+    def of(cls, scopes: Iterable[str]) -> "MissingScopes":
+        """The error for an operation that needs these scopes, all of them named."""
+        wanted = " ".join(sorted(scopes))
+        return cls(f"The token does not allow this; it takes: {wanted}", {"scope": wanted})
+
+    @property
+    def scopes(self) -> list[str]:
+        """All that are needed, as far as told."""
+        return _texts(self.data).get("scope", "").split()
 
 
 class RateLimited(RPCError):
@@ -250,6 +281,7 @@ CODES: Final[dict[int, type[RPCError]]] = {
         UrlElicitationRequired,
         UserRejected,
         RateLimited,
+        MissingScopes,
     )
 }
 """JSON-RPC code → class; the other direction is the class's `code`."""

@@ -6,6 +6,7 @@ says is shown without anything that a terminal would obey. Whether an answer fit
 
 import contextlib
 import os
+import shutil
 import sys
 import threading
 from collections.abc import Generator, Iterator, Mapping
@@ -28,6 +29,14 @@ _TURN: Final = threading.Lock()
 _HELP: Final = (
     "An empty line takes the default or leaves a field out. !decline says no, !cancel or Ctrl-D stops."
 )
+_QUOTED: Final = "  | "
+
+MAX_SHOWN: Final = 4000
+"""Characters of a message that are shown: more would push what matters off the screen."""
+
+MAX_LABEL: Final = 60
+"""Characters of the name of a field or a choice that are shown: a row of ours stays one row."""
+
 _WayOut: TypeAlias = Literal["decline", "cancel"]
 _WAYS_OUT: Final[dict[str, _WayOut]] = {"!decline": "decline", "!cancel": "cancel"}
 _WORDS: Final = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
@@ -127,8 +136,12 @@ class _Screen:
 
     def quote(self, text: str) -> None:
         """Print what the server wrote, so that it cannot be taken for ours."""
-        for line in text.splitlines() or [""]:
-            self.say(f"  | {_harmless(line)}")
+        # A row that the terminal broke by itself would begin as one of ours.
+        width = max(shutil.get_terminal_size().columns - len(_QUOTED), 16)
+        shown = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
+        for line in map(_harmless, shown.splitlines() or [""]):
+            for start in range(0, len(line) or 1, width // 2):  # a letter may take two columns
+                self.say(f"{_QUOTED}{line[start : start + width // 2]}")
 
     def bold(self, text: str) -> str:
         """A text that stands out, made harmless."""
@@ -150,16 +163,29 @@ class _Screen:
             raise _Left(_WAYS_OUT[typed])
         return typed
 
+    def _drop_typed(self) -> None:
+        """Forget what was typed before the question was there: it cannot have been meant for it (ELIC-37)."""
+        with contextlib.suppress(ImportError, OSError, ValueError, AttributeError):
+            import termios  # noqa: PLC0415 - not everywhere
+
+            termios.tcflush(self._reads.fileno(), termios.TCIFLUSH)
+
     def agree(self, prompt: str) -> str:
         """What the user types that is not no.
 
         Raises:
             _Left: they say no.
         """
+        self._drop_typed()
         typed = self.ask(prompt).lower()
         if typed in {"n", "no"}:
             raise _Left("decline")
         return typed
+
+
+def _short(text: str) -> str:
+    """A text of the server's that stands in a row of ours."""
+    return _harmless(text if len(text) <= MAX_LABEL else f"{text[:MAX_LABEL]}…")
 
 
 def _harmless(text: str) -> str:
@@ -220,7 +246,10 @@ def _fill(
         screen.quote(field["description"])
     choices = _options(field)
     for number, title in enumerate(choices.titles if choices else (), 1):
-        screen.say(f"  {number}) {_harmless(title)}")
+        screen.say(f"  {number}) {_short(title)}")
+    field = {
+        key: value for key, value in field.items() if key != "default" or not field_objection(field, value)
+    }
     default = f" [{_shown(field, field['default'])}]" if "default" in field else ""
     while True:
         typed = screen.ask(f"{_kind(field, choices)}{default}>")
@@ -242,7 +271,7 @@ def _fill(
 
 def _label(name: str, field: Mapping[str, JSON]) -> str:
     title: JSON = field.get("title")
-    return _harmless(title if isinstance(title, str) and title else name)
+    return _short(title if isinstance(title, str) and title else name)
 
 
 def _options(field: Mapping[str, JSON]) -> Choices | None:

@@ -18,8 +18,11 @@ from functools import partial
 from math import inf
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Unpack
+from urllib.parse import urlsplit
 
-from toolpost.errors import InternalError, MCPError
+from toolpost.auth.denial import Denial
+from toolpost.errors import InternalError, MCPError, MissingScopes
+from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming, NoticeReceived
@@ -29,7 +32,8 @@ from toolpost.server.passage import heard, is_heard
 from toolpost.server.web import Served, Web
 from toolpost.stores.memory import MemoryStore
 from toolpost.stores.promise import Store
-from toolpost.transports.gate import Gate
+from toolpost.transports.exchange import Exchange
+from toolpost.transports.gate import Gate, Refusal
 from toolpost.transports.heads import heads
 from toolpost.transports.host import Caller, Outcome
 from toolpost.transports.http_server import Endpoint, Settings
@@ -40,10 +44,12 @@ from toolpost.transports.workers import Workers
 if TYPE_CHECKING:
     import uvicorn
 
+    from toolpost.auth.resource import Keeper
 
 __all__ = ["endpoint", "run_http", "serve_http"]
 
 logger: Final = logging.getLogger("toolpost.server")
+auth_logger: Final = logging.getLogger("toolpost.auth")
 
 BACKLOG: Final = 2048
 """Connections that may wait to be accepted."""
@@ -54,6 +60,7 @@ KEEP_ALIVE: Final = 75
 GRACE: Final = 5.0
 """Seconds that the process gets to end, beyond those for running requests, before it is made to."""
 
+_HERE: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _GATE: Final = frozenset({"public_url", "allowed_hosts", "allowed_origins", "cors"})
 _LEAST: Final = {"max_body": 1, "handshake": 0.001, "idle": 0.001, "max_sessions": 1, "drain": 0}
 _LIMITS: Final = {"handshake": "handshake", "idle": "idle", "max_sessions": "most"}
@@ -75,10 +82,61 @@ def endpoint(handler: Handler, path: str = "/mcp", **web: Unpack[Web]) -> Endpoi
         value = given.get(name, 1)
         if not least <= value < inf:
             raise ValueError(f"{name} is {value!r}; give a number, {least:g} or more, that is finite")
+    keeper = _keeper(handler, path, given)
     gate = {name: given.pop(name) for name in _GATE & given.keys()}
     limits = {_LIMITS[name]: given.pop(name) for name in _LIMITS.keys() & given.keys()}
     settings = Settings(path=path, limits=Limits(**limits), **given)
-    return Endpoint(_Host(handler), settings, Gate(**gate))
+    return Endpoint(_Host(handler), settings, Gate(**gate), keeper)
+
+
+def _keeper(handler: Handler, path: str, given: Mapping[str, Any]) -> "_Keeper | None":
+    """Who asks for tokens, if the server wants any."""
+    auth = handler.auth
+    if auth is None:
+        return None
+    if given.get("principal") is not None:
+        raise ValueError("principal= and auth= both say on whose behalf a request speaks; give one")
+    from toolpost.auth.resource import Keeper, resource_of  # noqa: PLC0415 - only who wants tokens needs it
+
+    path = path.rstrip("/") or "/"
+    resource = resource_of(auth, given.get("public_url"), path)
+    bare = auth.resource is None and urlsplit(given.get("public_url") or "").path in {"", "/"}
+    return _Keeper(Keeper(auth, resource, path, lambda: handler.store.records), resource, bare=bare)
+
+
+class _Keeper:
+    """Authorization, as an endpoint needs it.
+
+    Args:
+        keeper: checks tokens.
+        resource: the URL of the endpoint, as tokens name it.
+        bare: whether its path is a guess, because only the name of the machine was given.
+    """
+
+    def __init__(self, keeper: "Keeper", resource: str, *, bare: bool) -> None:
+        self._keeper = keeper
+        self._resource = resource
+        self._bare = bare
+        self.metadata = keeper.metadata
+        self.paths = keeper.paths
+        self.step_up = keeper.step_up
+
+    async def admit(self, exchange: Exchange) -> Principal:
+        """On whose behalf a request speaks. What proves it goes no further (AUTH-71)."""
+        if self._bare and exchange.root:
+            raise ValueError(
+                f"the server is mounted at {exchange.root}, but its tokens are for {self._resource}: "
+                "give public_url= with the whole path, or Auth(resource=…)"
+            )
+        try:
+            principal = await self._keeper.admit(exchange.method, exchange.path, exchange.headers)
+        except Denial as denial:
+            if denial.why:
+                auth_logger.info("%s %s is refused: %s", exchange.method, exchange.path, denial.why)
+            raise Refusal(denial.status, denial.message, denial.headers) from None
+        exchange.headers.pop("authorization", None)
+        exchange.headers.pop("dpop", None)
+        return principal
 
 
 class _Host:
@@ -89,6 +147,7 @@ class _Host:
         self._lifespan: Any = None
         self._in_flight: Counter[str] = Counter()
         self.annotated = handler.annotated
+        self.needs = handler.needs
         self.end_listens = handler.end_listens
 
     @property
@@ -114,7 +173,7 @@ class _Host:
         once = Once(connection, say, caller.principal, exchange.headers)
         if listens:  # it waits for news, and costs next to nothing
             return await self._outcome(once, incoming)
-        who, most = caller.principal or exchange.address, self._handler.limit
+        who, most = _name(caller), self._handler.limit
         if self._in_flight[who] >= most:
             error = InternalError(f"Too many requests in flight, at most {most} are allowed")
             return Outcome(connection.fail(incoming.id, error) or b"", error.code)
@@ -128,7 +187,10 @@ class _Host:
 
     async def _outcome(self, once: Once, incoming: Incoming) -> Outcome:
         data, error = await answered(self._handler, once, incoming, self._lifespan)
-        return Outcome(data, 0 if error is None else incoming.peer.revision.code(error.code))
+        if error is None:
+            return Outcome(data)
+        lacks = error.scopes if isinstance(error, MissingScopes) else ()
+        return Outcome(data, incoming.peer.revision.code(error.code), lacks)
 
     async def hear(self, connection: Connection, notice: NoticeReceived, caller: Caller) -> None:
         """Hear a notice that has no session."""
@@ -141,9 +203,14 @@ class _Host:
             except BaseException:  # what a function raises ends neither the request nor the process
                 logger.exception("%s could not be served", notice.method)
 
-    async def serve(self, session: Session, principal: str | None) -> None:
+    async def serve(self, session: Session, principal: Principal | None) -> None:
         """Hold the conversation of a session."""
         await self._handler.serve(session, principal=principal)
+
+
+def _name(caller: Caller) -> str:
+    """By what the requests of one client are counted."""
+    return caller.exchange.address if caller.principal is None else caller.principal.key
 
 
 async def _nothing(_data: bytes) -> None:
@@ -162,7 +229,7 @@ async def serve_http(handler: Handler, address: str, **served: Unpack[Served]) -
     """
     if served.pop("workers", 1) != 1:
         raise ValueError("workers= needs processes of its own: write `server.run(http=…, workers=…)`")
-    app = endpoint(handler, **served)
+    app = endpoint(handler, **_placed(handler, address, served))
     server = _server(app)  # before we bind: uvicorn may not be installed
     with _bound(address) as listening:
         _announce(handler, listening, served)
@@ -181,7 +248,7 @@ def run_http(handler: Handler, address: str, **served: Unpack[Served]) -> None:
     _refuse_loop()
     workers = served.pop("workers", 1)
     _check_workers(handler, workers, served)
-    app = endpoint(handler, **served)
+    app = endpoint(handler, **_placed(handler, address, served))
     over = threading.Event()
     told = partial(_end_in_time, over, app.settings.drain + GRACE)
     server = _server(app, told)  # before we bind: uvicorn may not be installed
@@ -218,6 +285,21 @@ def _check_workers(handler: Handler, workers: int, served: Mapping[str, Any]) ->
             f"{workers} workers cannot share sessions that live in the memory of one: "
             "pass stateless=True to serve old clients without sessions, or a store that is shared"
         )
+    if workers > 1 and alone and handler.answer_once:
+        raise ValueError(
+            f"{workers} workers cannot know which answers count no more, if each remembers only its own: "
+            "pass a store that is shared, or no answer_once"
+        )
+
+
+def _placed(handler: Handler, address: str, served: Served) -> Served:
+    """The same keywords; where tokens have to name the server, and it is on this machine, with its URL."""
+    if handler.auth is None or handler.auth.resource or served.get("public_url"):
+        return served
+    host, _, port = address.rpartition(":")
+    if host not in _HERE or port in {"", "0"}:
+        return served  # what is missing is told where it is missed
+    return {**served, "public_url": f"http://{address}"}
 
 
 @contextmanager

@@ -20,10 +20,7 @@ from toolpost.protocol import jsonrpc
 from toolpost.types import (
     CallToolResult,
     CreateMessageResult,
-    InputRequest,
-    InputRequiredResult,
     Raw,
-    Result,
     SamplingMessage,
     TextContent,
     ToolResultContent,
@@ -37,13 +34,14 @@ def asking(method: str, *questions: dict[str, Any]) -> RawServer:
     """A server that asks one of the questions, as they stand, in each call: in whichever way its era has."""
     left = list(questions)
 
-    async def call(asked: Asked) -> Result:
+    async def call(asked: Asked) -> Any:
         if not asked.incoming.peer.revision.stateless:
             answer = await asked.ask(method, left.pop(0))
             return CallToolResult(content=[TextContent((answer.raw or b"").decode())])
         if asked.params.input_responses is None:
-            ask = InputRequest(method, Raw(jsonrpc.encode(left.pop(0))))
-            return InputRequiredResult(input_requests={"q": ask}, request_state="s")
+            asks = {"q": {"method": method, "params": left.pop(0)}}
+            said = {"resultType": "input_required", "inputRequests": asks, "requestState": "s"}
+            return Raw(jsonrpc.encode(said))  # as it stands: it may be wrong on purpose
         return CallToolResult(content=[TextContent(bytes(asked.params.input_responses["q"]).decode())])
 
     return RawServer({"tools/call": call})

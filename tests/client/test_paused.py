@@ -183,12 +183,12 @@ async def through(client: Client) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "rounds"),
     [
-        ({"timeout": 60}, RemoteProtocolError, 10),
+        ({"timeout": 60}, RemoteProtocolError, 11),
         ({"timeout": 5, "max_timeout": 7}, RequestTimeout, 3),
     ],
 )
 def test_the_bounds_travel_with_the_call(options, error, rounds):
-    script = Script(*(wants("q") for _ in range(10)), takes=3.0)
+    script = Script(*(wants("q") for _ in range(11)), takes=3.0)
 
     async def main() -> None:
         async with Client(RawServer({"tools/call": script}), **options) as client:

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from typing import Any, NamedTuple
@@ -43,11 +44,10 @@ def played(
     stdin: str = "pipe",
     stderr: str = "tty",
 ) -> Told:
-    """Run a program on a terminal where somebody has typed."""
+    """Run a program on a terminal where somebody types a line at each prompt."""
     ours, theirs = pty.openpty()
+    lines = re.findall(r"[^\n\x04]*[\n\x04]", typed)
     try:
-        os.write(ours, typed.encode())
-        # A tty keeps what was typed until it is read; nobody has to wait for a prompt.
         with subprocess.Popen(
             [sys.executable, "-c", ATTACH + program, str(theirs) if controls else "", *arguments],
             stdin=theirs if stdin == "tty" else subprocess.PIPE,
@@ -62,6 +62,8 @@ def played(
             shown = b""
             while chunk := _read(ours):
                 shown += chunk
+                if lines and shown.endswith((b"> ", b"] ")):
+                    os.write(ours, lines.pop(0).encode())
             assert child.stdout is not None
             said = child.stdout.read()
         assert child.returncode == 0, shown.decode(errors="replace")
@@ -367,3 +369,23 @@ def test_the_user_sees_which_server_asks(revision):
     told = played("7\ny\n", revision, program=CLIENT)
     assert told.result == ["7", None]
     assert "\x1b[1mServer (it calls itself 'library\\x1b[2J')\x1b[0m asks:\n  | How many days?" in told.screen
+
+
+@pytest.mark.requirement("ELIC-37")
+def test_what_was_typed_before_the_question_is_no_consent(tmp_path, monkeypatch):
+    """A y for something else, typed too early, opens nothing."""
+    early = """
+import os, threading
+os.write(os.open("/dev/tty", os.O_WRONLY), b"ready] ")
+os.read(os.open("/dev/tty", os.O_RDONLY), 1)  # the first of two letters; the second is typed ahead
+"""
+    told = played("xy\n" + "\x04", url("https://a.example/"), program=early + ASK)
+    assert told.result == {"action": "cancel"}
+
+
+def test_a_long_line_cannot_look_like_one_of_ours():
+    message = "Hello" + " " * 200 + "It leads to:    evil.example"
+    told = played("y\n", form({}, message=message))
+    rows = [row for row in told.screen.splitlines() if "evil" in row or "leads" in row]
+    assert rows
+    assert all(row.startswith("  | ") for row in rows)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = ["docs/asking.md", "docs/client.md", "docs/http.md", "docs/server.md"]
+PAGES = ["docs/asking.md", "docs/auth.md", "docs/client.md", "docs/http.md", "docs/server.md"]
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 

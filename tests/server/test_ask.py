@@ -2,10 +2,11 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Optional
 
 import pytest
 from annotated_types import Ge
+from typing_extensions import TypeAliasType
 
 from toolpost import (
     Accepted,
@@ -19,10 +20,12 @@ from toolpost import (
     SignatureError,
     SyncContext,
     ToolError,
+    UserRejected,
 )
 from toolpost.protocol.methods import DATES
 from toolpost.types import ElicitResult, Tool
 
+Sure = TypeAliasType("Sure", Annotated[bool, Ask("Sure?")])
 BOTH = pytest.mark.parametrize("revision", DATES[-2:])
 
 
@@ -281,6 +284,10 @@ async def wants_wrong_context(ctx: SyncContext) -> str:
     return "x"
 
 
+def by_position(size: int, /) -> str:
+    return str(size)
+
+
 def a_circle(b: str) -> str:
     return b
 
@@ -310,6 +317,10 @@ def b_circle(a: str) -> str:
         ),
         ({"a": Annotated[Accepted[int] | str, Ask("Which?")]}, "does not say what is asked for"),
         ({"a": Annotated[Declined | Cancelled, Ask("Which?")]}, "does not say what is asked for"),
+        ({"a": Optional[Annotated[bool, Ask("Sure?")]]}, "nobody would ask this question"),  # noqa: UP045 - as some write it
+        ({"a": list[Annotated[bool, Ask("Sure?")]]}, "nobody would ask this question"),
+        ({"a": Annotated[bool, Ask]}, "nobody would ask this question"),
+        ({"a": Annotated[str, Ask(by_position)]}, "cannot be given by name"),
     ],
 )
 def test_a_question_that_cannot_work_is_refused_at_registration(kinds, told):
@@ -320,6 +331,65 @@ def test_a_question_that_cannot_work_is_refused_at_registration(kinds, told):
     exec(f"def act({names}) -> str: return ''", scope)
     with pytest.raises(SignatureError, match=told):
         server.tool(scope["act"])
+
+
+def test_a_question_as_a_default_is_refused():
+    server = Server("s")
+
+    def act(sure: bool = Ask("Really?")) -> str:  # type: ignore[assignment] - as other frameworks have it
+        return str(sure)
+
+    with pytest.raises(SignatureError, match=r"nobody would ask this question.*Annotated"):
+        server.tool(act)
+
+
+@BOTH
+def test_a_type_alias_may_have_a_question(revision):
+    server = Server("s")
+
+    @server.tool
+    def act(sure: Sure) -> str:
+        return str(sure)
+
+    assert called(server, revision, said={"Sure?": {"value": True}}) == ("True", ["Sure?"])
+
+
+@BOTH
+def test_the_same_question_may_have_a_default_in_one_place_and_none_in_another(revision):
+    server = Server("s")
+
+    @server.tool
+    def both(a: Annotated[str, Ask("Name?")], b: Annotated[str, Ask("Name?")] = "default") -> str:
+        return f"{a} {b}"
+
+    @server.tool
+    def act(b: Annotated[str, Ask("Name?")] = "default", c: Annotated[str, Ask("Name?")] = "other") -> str:
+        return f"{b} {c}"
+
+    assert called(server, revision, host=False)[0] == "default other"
+
+    async def main() -> None:
+        async with Client(server, revision=revision) as client:
+            await client.call_tool("both")
+
+    with pytest.raises((ToolError, RPCError), match="elicitation"):
+        asyncio.run(main())
+
+
+@BOTH
+def test_a_no_in_a_prompt_is_told_as_one(revision):
+    server = Server("s")
+
+    @server.prompt
+    async def poem(style: Annotated[str, Ask("How?")]) -> str:
+        return style
+
+    async def main() -> None:
+        async with Client(server, revision=revision, on_elicitation=lambda _: None) as client:
+            await client.get_prompt("poem")
+
+    with pytest.raises(UserRejected, match="The user said no: How"):
+        asyncio.run(main())
 
 
 def test_a_function_that_returns_another_function_to_ask_is_told(caplog):

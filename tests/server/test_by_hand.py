@@ -11,6 +11,7 @@ from toolpost.types import (
     AskParams,
     CreateMessageParams,
     ElicitParams,
+    ElicitResult,
     GetPromptResult,
     PromptMessage,
     ResourceContents,
@@ -174,8 +175,63 @@ def test_who_asks_for_ever_is_stopped(revision):
         async with Client(ByHand(), revision=revision, **host(*[1] * 200)) as client:
             await client.call_tool("add")
 
-    with pytest.raises(Exception, match=r"asked for input 10 times|has asked 100 times"):
+    with pytest.raises(Exception, match=r"asked for input more than 10 times|has asked 100 times"):
         asyncio.run(main())
+
+
+@BOTH
+def test_middleware_may_answer_and_nobody_is_asked(revision):
+    async def answer(call: Any, go_on: Any) -> Any:
+        if call.method != "elicitation/create":
+            return await go_on(call)
+        return ElicitResult(action="accept", content={"n": 99})
+
+    asked: list[str] = []
+
+    async def main() -> str:
+        options: dict[str, Any] = {**host(), "on_elicitation": lambda params: asked.append(params.message)}
+        async with Client(ByHand(middleware=[answer]), revision=revision, **options) as client:
+            return (await client.call_tool("three")).text
+
+    assert asyncio.run(main()) == "99 Roses. file:///a {'since': 1}"
+    assert asked == []
+
+
+class Mixed(Handler):
+    """Asks in both ways, under the same name."""
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], ctx: Context) -> Any:
+        first = await ctx.elicit("First?", int, key="n")
+        responses: Any = ctx.input_responses
+        if "n" not in responses:
+            return InputRequired({"n": NUMBER}, (1, 2))
+        return said(f"{first} {responses['n'].content} {ctx.request_state}")
+
+
+@BOTH
+def test_both_ways_to_ask_go_together(revision):
+    def elicit(params: Any) -> dict[str, Any]:
+        return {"value": 1} if params.message == "First?" else {"n": 2}
+
+    async def main() -> str:
+        async with Client(Mixed(), revision=revision, on_elicitation=elicit) as client:
+            return (await client.call_tool("x")).text
+
+    assert asyncio.run(main()) == "Accepted(data=1) {'n': 2} [1, 2]"
+
+
+def test_nobody_is_asked_half_of_it():
+    asked: list[str] = []
+
+    async def main() -> None:
+        async with Client(
+            ByHand(), revision=SESSION, on_elicitation=lambda params: asked.append(params.message)
+        ) as client:
+            await client.call_tool("three")
+
+    with pytest.raises(RPCError, match="sampling"):
+        asyncio.run(main())
+    assert asked == []
 
 
 @pytest.mark.parametrize(
@@ -183,6 +239,7 @@ def test_who_asks_for_ever_is_stopped(revision):
     [
         (None, ValueError, "neither a question nor a state"),
         ({}, ValueError, "neither a question nor a state"),
+        ({str(n): NUMBER for n in range(257)}, ValueError, "256 questions at once, not 257"),
         ({"a": "What?"}, TypeError, "the question 'a' is a str"),
         ({"a": TextContent("x")}, TypeError, "the question 'a' is a TextContent"),
     ],

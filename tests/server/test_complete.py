@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from toolpost import Client, Server
+from toolpost import Client, Context, Server, SignatureError, SyncContext
 from toolpost.server.complete import MAX_VALUES, Completes
 from toolpost.server.work import Work
 from toolpost.types import Completion
@@ -120,3 +120,19 @@ def test_a_prompt_and_a_template_complete_for_a_client():
                 assert b'"paris"' in (answer.raw or b"")
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", [Context, SyncContext, "Context"])
+def test_completion_has_no_context(kind):
+    server = Server("s")
+
+    @server.prompt
+    def p(a: str) -> str:
+        return a
+
+    def values(typed: str, ctx: Any) -> list[str]:
+        return [typed]
+
+    values.__annotations__["ctx"] = kind
+    with pytest.raises(SignatureError, match="`values` wants a context in `ctx`, and completion has none"):
+        p.complete("a")(values)

@@ -10,6 +10,7 @@ import pytest
 
 from toolpost import Client, Context, Handler, InvalidParams, MCPError, RPCError, Server, ToolError
 from toolpost.errors import InternalError, InvalidRequest, NotDeclared, UnsupportedRevision
+from toolpost.principal import Principal
 from toolpost.protocol.methods import ALWAYS, DATES, Row
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.server import factory as module
@@ -35,7 +36,7 @@ class House:
     def __init__(self, **options: Any) -> None:
         self.lives: list[str] = []
         self.passed: list[str] = []
-        self.calls: list[tuple[str | None, str | None]] = []
+        self.calls: list[tuple[str | None, Principal | None]] = []
         self.one = self.server("one", 3)
         self.two = self.server("two", 1)
         self.two.prompt(name="greet")(lambda: "hello")
@@ -70,7 +71,7 @@ class House:
         return server
 
     async def choose(
-        self, info: Implementation | None, capabilities: ClientCapabilities, principal: str | None
+        self, info: Implementation | None, capabilities: ClientCapabilities, principal: Principal | None
     ) -> Server:
         name = info.name if info else ""
         self.calls.append((name, principal))
@@ -361,7 +362,7 @@ def test_the_principal_is_told(revision):
             assert "result" in await channel.next_sent()
             channel.end()
             await serving
-        assert house.calls == [("two", "ann")]
+        assert house.calls == [("two", Principal("ann"))]
 
     asyncio.run(main())
 

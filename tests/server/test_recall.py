@@ -9,16 +9,21 @@ from annotated_types import Predicate
 
 from toolpost import (
     Accepted,
+    Cancelled,
     Client,
     Context,
     Declined,
+    Handler,
     InvalidParams,
     RPCError,
     Server,
     SyncContext,
     ToolError,
 )
+from toolpost.errors import LocalProtocolError
+from toolpost.protocol.inbox import MAX_ANSWERS
 from toolpost.protocol.methods import DATES
+from toolpost.server import states, steps
 from toolpost.types import CreateMessageResult, ElicitResult, TextContent
 
 NEW = DATES[-1]
@@ -44,7 +49,7 @@ def answering(**given: Any) -> dict[str, Any]:
     return {"options": options, "seen": seen}
 
 
-def called(server: Server, revision: str, tool: str = "ask", *, said: Any = None, **arguments: Any) -> Any:
+def called(server: Handler, revision: str, tool: str = "ask", *, said: Any = None, **arguments: Any) -> Any:
     """What a tool says to a client, and what the client was asked."""
     host = answering(**(said or {}))
 
@@ -372,7 +377,40 @@ def test_a_step_that_raises_fails_alone(revision, is_async, kind):
         called(server, revision)
 
 
-def test_a_call_that_is_cancelled_while_a_step_runs_leaves_nothing_behind():
+@BOTH
+def test_a_step_that_has_begun_is_finished_although_its_client_has_gone(revision):
+    server = Server("s")
+    ended: list[str] = []
+
+    async def main():
+        begun, go_on = asyncio.Event(), asyncio.Event()
+
+        async def pay() -> int:
+            begun.set()
+            await go_on.wait()
+            ended.append("paid")
+            return 1
+
+        @server.tool
+        async def ask(ctx: Context) -> str:
+            await asyncio.gather(ctx.step("pay", pay), ctx.elicit("How many?", int))
+            return ""
+
+        async with server.alive():
+            async with Client(server, revision=revision, **answering()["options"]) as client:
+                call = asyncio.ensure_future(client.call_tool("ask"))
+                await begun.wait()
+                call.cancel()
+                await asyncio.wait([call])
+            go_on.set()
+        assert not server.steps
+
+    asyncio.run(main())
+    assert ended == ["paid"]
+
+
+def test_a_server_that_ends_does_not_wait_for_ever_for_a_step(monkeypatch):
+    monkeypatch.setattr(steps, "PATIENCE", 0.01)
     server = Server("s")
     ended: list[str] = []
 
@@ -384,19 +422,303 @@ def test_a_call_that_is_cancelled_while_a_step_runs_leaves_nothing_behind():
             try:
                 await asyncio.Event().wait()
             finally:
-                ended.append("step")
+                ended.append("cancelled")
             return 1
 
         @server.tool
         async def ask(ctx: Context) -> str:
-            await asyncio.gather(ctx.step("endless", endless), ctx.elicit("How many?", int))
-            return ""
+            return str(await ctx.step("endless", endless))
 
-        async with Client(server, revision=NEW, **answering()["options"]) as client:
+        async with Client(server, revision=NEW) as client:
             call = asyncio.ensure_future(client.call_tool("ask"))
             await begun.wait()
             call.cancel()
             await asyncio.wait([call])
 
     asyncio.run(main())
-    assert ended == ["step"]
+    assert ended == ["cancelled"]
+
+
+# --------------------------------------------------------------------- what must not go wrong
+
+
+def test_a_no_is_not_replaced_by_an_older_yes():
+    """A question changed its words under its name: what was said to the old one counts no more."""
+    server = Server("s")
+    price = [5]
+    paid: list[int] = []
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        sure = await ctx.elicit(f"Pay {price[0]}?", bool, key="sure")
+        if not sure:
+            return "not paid"
+        where = await ctx.elicit("Where to?", str)
+        paid.append(price[0])
+        return f"paid {price[0]} {where}"
+
+    def user(message: str) -> Any:
+        if message == "Where to?":
+            price[0] = 500
+            return "Oslo"
+        return True if message == "Pay 5?" else ElicitResult(action="decline")
+
+    result, seen = called(server, NEW, said={"user": user})
+    assert (result.text, paid) == ("not paid", [])
+    assert seen == ["Pay 5?", "Where to?", "Pay 500?"]
+
+
+@pytest.mark.parametrize("how", ["gather", "wait", "finally", "bare"])
+def test_a_question_that_is_swallowed_is_asked_all_the_same(how, caplog):
+    server = Server("s")
+
+    async def sure(ctx: Context) -> bool:
+        return isinstance(await ctx.elicit("Sure?", bool), Accepted)
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        answer: Any = None
+        if how == "gather":
+            (answer,) = await asyncio.gather(sure(ctx), return_exceptions=True)
+        elif how == "wait":
+            task = asyncio.ensure_future(sure(ctx))
+            await asyncio.wait([task])
+            answer = task.exception() or task.result()
+        else:
+            try:
+                answer = await sure(ctx)
+            except BaseException:  # noqa: BLE001 - shows what becomes of it
+                answer = "swallowed"
+        return f"done: {answer}"
+
+    result, seen = called(server, NEW, said={"user": True})
+    assert (result.text, seen) == ("done: True", ["Sure?"])
+    assert "went on after a question that has no answer yet" in caplog.text
+
+
+@BOTH
+def test_a_factory_lets_the_chosen_server_ask(revision):
+    chosen = asking()
+
+    async def choose(*_: Any) -> Server:
+        return chosen
+
+    result, seen = called(Server.factory(choose, "f"), revision, said={"user": 5})
+    assert (result.text, seen) == ("Accepted(data=5)", ["How many 0?"])
+
+
+@BOTH
+def test_many_functions_in_threads_run_their_steps_at_once(revision):
+    """Each has one thread of the pool, and needs no other."""
+    server = Server("s", threads=2)
+
+    @server.tool
+    def ask(ctx: SyncContext) -> int:
+        return ctx.step("double", lambda: 21 * 2)
+
+    async def main() -> list[Any]:
+        async with Client(server, revision=revision) as client:
+            return await asyncio.gather(*(client.call_tool("ask") for _ in range(6)))
+
+    assert [result.data for result in asyncio.run(main())] == [42] * 6
+
+
+@BOTH
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_step_neither_asks_nor_runs_another(revision, is_async):
+    server = Server("s")
+    tried: list[str] = []
+
+    @server.tool
+    async def in_loop(ctx: Context) -> str:
+        async def asks() -> str:
+            return str(await ctx.elicit("In a step?", int))
+
+        async def runs() -> str:
+            return await ctx.step("inner", lambda: "x")
+
+        for fn in (asks, runs):
+            try:
+                await ctx.step(fn.__name__, fn)
+            except LocalProtocolError as error:
+                tried.append(error.message)
+        return ""
+
+    @server.tool
+    def in_thread(ctx: SyncContext) -> str:
+        for name, fn in (("asks", lambda: ctx.elicit("?", int)), ("runs", lambda: ctx.step("i", lambda: 1))):
+            try:
+                ctx.step(name, fn)
+            except LocalProtocolError as error:
+                tried.append(error.message)
+        return ""
+
+    _, seen = called(server, revision, "in_loop" if is_async else "in_thread")
+    assert seen == []
+    assert [text.partition(":")[0] for text in tried] == ["a step cannot ask", "a step cannot run another"]
+
+
+@BOTH
+def test_two_steps_of_one_name_do_not_run_at_once(revision):
+    server = Server("s")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        async def receipt(of: str) -> str:
+            await asyncio.sleep(0)
+            return f"receipt of {of}"
+
+        done = await asyncio.gather(
+            ctx.step("pay", receipt, "a"), ctx.step("pay", receipt, "b"), return_exceptions=True
+        )
+        return " | ".join(map(str, done))
+
+    result, _ = called(server, revision)
+    assert result.text.startswith("receipt of a | two steps 'pay' run at once")
+
+
+@BOTH
+def test_what_is_no_function_is_no_step(revision):
+    server = Server("s", debug=True)
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return await ctx.step("pay", "paid already")  # type: ignore[arg-type] - as some write it
+
+    with pytest.raises(ToolError, match="give the function and its arguments, not what it returned"):
+        called(server, revision)
+
+
+def test_answers_count_although_a_run_did_not_come_so_far():
+    server = Server("s")
+    runs: list[int] = []
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        runs.append(1)
+        words = ["A?", "B?"] if len(runs) == 1 else ["C?"] if len(runs) == 2 else ["A?", "B?", "C?"]
+        answers = await asyncio.gather(*(ctx.elicit(word, int) for word in words))
+        return str(len(answers))
+
+    result, seen = called(server, NEW)
+    assert (result.text, sorted(seen)) == ("3", ["A?", "B?", "C?"])
+
+
+def test_more_questions_than_a_client_may_answer_at_once_take_more_rounds():
+    server = Server("s")
+    many = MAX_ANSWERS + 44
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        answers = await asyncio.gather(*(ctx.elicit(f"{n}?", int) for n in range(many)))
+        return str(len(answers))
+
+    result, seen = called(server, NEW)
+    assert result.text == str(many)
+    assert len(seen) == len(set(seen)) == many
+
+
+def test_an_error_beside_a_question_counts_more():
+    server = Server("s", debug=True)
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        async def fails() -> None:
+            raise ValueError("beside")
+
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.elicit("How many?", int))
+            group.create_task(fails())
+        return ""
+
+    with pytest.raises(ToolError, match="unhandled errors"):
+        called(server, NEW)
+
+
+@BOTH
+def test_who_asks_when_the_call_is_over_is_told_so(revision):
+    server = Server("s")
+    told: list[str] = []
+
+    async def main() -> None:
+        over = asyncio.Event()
+        tasks: list[asyncio.Task[None]] = []
+
+        async def later(ctx: Context) -> None:
+            await over.wait()
+            try:
+                await ctx.elicit("Too late?", int)
+            except LocalProtocolError as error:
+                told.append(error.message)
+
+        @server.tool
+        async def ask(ctx: Context) -> str:
+            tasks.append(asyncio.ensure_future(later(ctx)))
+            return "done"
+
+        async with Client(server, revision=revision, **answering()["options"]) as client:
+            await client.call_tool("ask")
+            over.set()
+            await asyncio.wait(tasks)
+
+    asyncio.run(main())
+    assert len(told) == 1
+    assert "nobody waits for its answer" in told[0]
+
+
+def test_a_journal_has_a_bound():
+    server = Server("s")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        def much() -> str:
+            return "x" * (states.MAX_JOURNAL + 1)
+
+        await ctx.step("much", much)
+        return str(await ctx.elicit("Go on?", int))
+
+    with pytest.raises(RPCError, match="which is too much"):
+        called(server, NEW)
+
+
+def test_all_journals_together_have_a_bound(monkeypatch):
+    monkeypatch.setattr(states, "MAX_HELD", 250_000)
+    server = Server("s")
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        def much() -> str:
+            return "x" * 100_000
+
+        await ctx.step("much", much)
+        return str(await ctx.elicit("Go on?", int))
+
+    async def main() -> list[str]:
+        async with Client(server, revision=NEW, **answering()["options"]) as client:
+            told: list[str] = []
+            for _ in range(3):
+                try:
+                    told.append((await client.call_tool("ask")).text)
+                except RPCError as error:
+                    told.append(error.message[-17:])
+            return told
+
+    assert asyncio.run(main()) == ["Accepted(data=1)", "Accepted(data=1)", "which is too much"]
+
+
+@pytest.mark.parametrize("key", ["", "x" * 129])
+def test_a_key_has_a_bound(key):
+    server = Server("s", debug=True)
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return str(await ctx.elicit("?", int, key=key))
+
+    with pytest.raises(ToolError, match="key: it has 1 to 128 characters"):
+        called(server, NEW)
+
+
+def test_who_says_no_counts_as_false():
+    assert not Declined()
+    assert not Cancelled()
+    assert Accepted(data=False)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from toolpost import Accepted, Client, Context, InvalidParams, KeyRing, MCPError, Server
 from toolpost.channel import Channel
 from toolpost.protocol.methods import DATES
+from toolpost.server import states
 from toolpost.stores.memory import MemoryStore
 from toolpost.testing import pair
 
@@ -156,10 +157,17 @@ def test_a_state_is_good_for_one_caller_one_server_and_one_request(where, who, p
 
 
 @pytest.mark.requirement("MRTR-11")
-def test_a_state_has_its_time():
+def test_a_state_has_its_time(monkeypatch):
+    now = 1_900_000_000.5
+    monkeypatch.setattr(states.time, "time", lambda: now)
+
     async def main() -> None:
-        async with Talk(made(answer_within=0.001)) as talk:
+        nonlocal now
+        async with Talk(made(answer_within=60)) as talk:
             first = await talk.ask()
+            now += 60
+            assert (await talk.ask(first.request_state)).content[0].text == "Hello, Ann!"
+            now += 1
             with pytest.raises(InvalidParams, match=REFUSED):
                 await talk.ask(first.request_state)
 
@@ -199,7 +207,21 @@ def test_a_state_may_be_brought_once_or_often(once):
     asyncio.run(store.close())
 
 
-@pytest.mark.parametrize("seconds", [0, -1, "soon"])
+def test_what_counts_once_needs_its_state():
+    async def main() -> Any:
+        async with Talk(made(answer_once=True)) as talk:
+            answer = {"action": "accept", "content": {"name": "Ann"}}
+            return await talk.ask(inputResponses={"user_name": answer})
+
+    assert asyncio.run(main()).input_requests
+
+
+def test_workers_that_do_not_share_a_store_cannot_take_answers_once():
+    with pytest.raises(ValueError, match="2 workers cannot know which answers count no more"):
+        made(answer_once=True).run(http="127.0.0.1:0", workers=2, stateless=True)
+
+
+@pytest.mark.parametrize("seconds", [0, -1, "soon", None, float("inf"), 1e300])
 def test_a_time_that_is_none_is_refused(seconds):
     with pytest.raises((TypeError, ValueError), match="answer_within"):
         Server("s", answer_within=seconds)

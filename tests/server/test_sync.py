@@ -22,6 +22,7 @@ ELICITING = [date for date in SESSIONS if "elicitation/create" in REVISIONS[date
 FOR_THE_HANDLER = {
     "ask",
     "conversation",
+    "hand_back",
     "hand_over",
     "incoming",
     "input_responses",
@@ -29,7 +30,6 @@ FOR_THE_HANDLER = {
     "method",
     "page",
     "passed_on",
-    "principal",
     "related",
     "request_state",
     "server",

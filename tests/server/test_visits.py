@@ -10,7 +10,7 @@ from toolpost import Client, Context, Server, SyncContext, UrlElicitationRequire
 from toolpost.errors import InternalError, RPCError
 from toolpost.protocol.methods import DATES
 from toolpost.server.asking import MAX_VISITS
-from toolpost.types import ClientCapabilities, ElicitationCapability
+from toolpost.types import ClientCapabilities, ElicitationCapability, ElicitResult
 
 NEW, SESSION = DATES[-1], DATES[-2]
 BOTH = pytest.mark.parametrize("revision", [SESSION, NEW])
@@ -126,7 +126,19 @@ def test_one_that_names_no_url_is_an_error_of_the_server():
 
 
 @BOTH
-@pytest.mark.parametrize("url", ["ftp://a", "a.example", "", "javascript:alert(1)"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "ftp://a",
+        "a.example",
+        "",
+        "javascript:alert(1)",
+        "http://",
+        "https://a b",
+        "https://a/\n",
+        "http://[a",
+    ],
+)
 def test_what_is_no_url_is_refused_before_anybody_sees_it(revision, url):
     server = Server("s", debug=True)
 
@@ -144,6 +156,22 @@ def test_what_is_no_url_is_refused_before_anybody_sees_it(revision, url):
 
     wrong = re.escape(f"{url!r} is no URL that a user can visit")
     assert all(re.search(wrong, text) for text in asyncio.run(main()))
+
+
+def test_middleware_that_always_agrees_does_not_hold_up_the_server():
+    server, _ = signing_in()
+
+    async def agree(call: Any, go_on: Any) -> Any:
+        return ElicitResult(action="accept") if call.method == "elicitation/create" else await go_on(call)
+
+    server.middleware.append(agree)
+
+    async def main() -> None:
+        async with Client(server, revision=NEW, on_elicitation=lambda _: True, capabilities=URL) as mcp:
+            await mcp.call_tool("secret")
+
+    with pytest.raises(InternalError, match=r"visit a URL first: Sign in first \(https://a.example/in\)"):
+        asyncio.run(main())
 
 
 # --------------------------------------------------------------------- the end of a visit

@@ -87,6 +87,9 @@ class Answers:
         """Where callbacks run that are not async."""
         self.asker: Callable[[], str | None] = lambda: None
         """Tells which server asks."""
+        for name, callback in (("on_sampling", sampling), ("on_elicitation", elicitation)):
+            if callback is not None and not callable(callback):
+                raise TypeError(f"{name}: a function that answers, not a {type(callback).__name__}")
         self._sampling = sampling
         self._elicitation = elicitation
         self._roots = roots if roots is None or callable(roots) else rooted(roots)

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.client.lane import ends_task
 from toolpost.client.visits import Visits
-from toolpost.errors import InternalError, RemoteProtocolError, RPCError, SessionLost, TransportError
+from toolpost.errors import (
+    AuthError,
+    InternalError,
+    RemoteProtocolError,
+    RPCError,
+    SessionLost,
+    TransportError,
+)
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.events import (
     CancelReceived,
@@ -101,7 +108,7 @@ class Arrivals:
         if tell is not None and not call.lane.put(partial(tell, event.params)):
             self._stats.discard("progress that nobody has time for")
 
-    def lost(self, request_id: RequestId, error: TransportError) -> None:
+    def lost(self, request_id: RequestId, error: TransportError | AuthError) -> None:
         """The answer to one request cannot come any more; the others are as well as before.
 
         Unless it is the session that was lost: then nothing may be sent over this link any more, and whoever

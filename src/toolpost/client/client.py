@@ -33,7 +33,7 @@ from toolpost.types.lifecycle import (
 from toolpost.version import __version__
 
 if TYPE_CHECKING:
-    from toolpost.connect import Target
+    from toolpost.connect import Credentials, Target
 
 __all__ = ["Client"]
 
@@ -52,6 +52,8 @@ class Client(Methods):
         headers: what to send with each HTTP request, such as `{"Authorization": "Bearer …"}`.
         http: what carries HTTP requests: "aiohttp" (the default) or "httpx2", a session of the one or an
             async client of the other that you have configured (and close), or an ASGI application.
+        auth: who you are, over HTTP: a token, a function that gives one (sync or async; asked again when the
+            server refuses the token), `OAuth(…)` or another grant, or an object that keeps their promise.
         name: what to call this client.
         version: its version.
         title: its name for people.
@@ -87,6 +89,7 @@ class Client(Methods):
         server: str | None = None,
         headers: Mapping[str, str] | None = None,
         http: object = None,
+        auth: "Credentials | None" = None,
         name: str = "toolpost",
         version: str = __version__,
         title: str | None = None,
@@ -125,7 +128,7 @@ class Client(Methods):
             supported=DATES if revision is None else (revision,),
         )
         self._talk = Conversation(
-            way_to(target, server, headers=headers, http=http),
+            way_to(target, server, headers=headers, http=http, auth=auth),
             self._party,
             answers,
             Callbacks(on_log, on_progress, on_notification),
@@ -146,6 +149,7 @@ class Client(Methods):
 
         Raises:
             ConnectFailed: the server cannot be reached, or there is no revision that both speak.
+            AuthError: the server wants other credentials than we have or get.
         """
         await self._talk.open()
         return self

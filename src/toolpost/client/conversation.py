@@ -6,6 +6,7 @@ in `supervise`, what is read over it in `reading`, what a server asks before it 
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
@@ -105,6 +106,7 @@ class Conversation:
         self._lost: _Wishes | None = None
         self._supervisor = Supervisor(self._dial)
         self._lane: Lane
+        self._dialling: asyncio.Timeout | None = None
 
     # ----------------------------------------------------------------- the connection
 
@@ -197,7 +199,7 @@ class Conversation:
             self._way, self._party, self._join, known=known, anew=forgotten, patience=self._patience.probe
         )
         try:
-            async with asyncio.timeout(wait):
+            async with asyncio.timeout(wait) as self._dialling:
                 opened = await handshake.run()
         except TimeoutError:
             raise ConnectFailed(
@@ -238,10 +240,20 @@ class Conversation:
             on_ask=self._asked,
             on_notice=self._noticed,
             annotated=self.reading.mirrors.of,
+            on_detained=self._detained,
         )
         self.listener = Listener(link, lists=self._callbacks.notification is not None, on_gap=self.gap)
         self._lane = link.lane
         return link
+
+    def _detained(self, waiting: bool) -> None:
+        """While somebody logs in, a connection may take as long as they do."""
+        scope, wait = self._dialling, self._patience.connect_timeout
+        if scope is None or wait is None:
+            return
+        left = None if waiting else asyncio.get_running_loop().time() + wait
+        with contextlib.suppress(RuntimeError):  # the connection is there already, or was given up
+            scope.reschedule(left)
 
     # ----------------------------------------------------------------- asking
 

@@ -16,7 +16,7 @@ from toolpost.client.arrivals import Arrivals
 from toolpost.client.call import NO_LIMITS, Call, Limits
 from toolpost.client.lane import Lane
 from toolpost.client.stats import Stats
-from toolpost.client.traits import Annotated, Aside, Bounded, Lossy, Mirroring
+from toolpost.client.traits import Annotated, Aside, Bounded, Detained, Lossy, Mirroring
 from toolpost.errors import ChannelClosed, MCPError, RequestTimeout, SessionLost
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming, NoticeReceived, Outgoing
@@ -48,6 +48,7 @@ class Link:
         on_ask: answers a request of the server's.
         on_notice: hears every notice; called by the reader, so it must not wait.
         annotated: tells a channel that mirrors arguments in headers which ones.
+        on_detained: hears when requests begin to wait for a person who logs in, and when none does any more.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class Link:
         on_ask: Callable[[Incoming], Awaitable[Result | Raw]],
         on_notice: Callable[[NoticeReceived], None],
         annotated: Annotated | None = None,
+        on_detained: Callable[[bool], object] | None = None,
     ) -> None:
         self.connection = connection
         self.stats = stats
@@ -75,12 +77,16 @@ class Link:
         self._closing: tuple[asyncio.Task[None], asyncio.Task[None]] | None = None
         self._arrivals = Arrivals(self, on_ask=on_ask, on_notice=on_notice)
         self._lossy = isinstance(channel, Lossy)
+        self._detained: list[Call] | None = None  # whose clocks stand still, if any has to
+        self._on_detained = on_detained
         self.mirrors = isinstance(channel, Mirroring)
         """Whether the channel repeats arguments of tools in headers, where the era wants that."""
         if isinstance(channel, Bounded):
             channel.on_oversized(self._arrivals.oversized)
         if isinstance(channel, Lossy):
             channel.on_lost(self._arrivals.lost)
+        if isinstance(channel, Detained):
+            channel.on_detained(self._detain)
         if isinstance(channel, Mirroring) and annotated is not None:
             channel.annotated = annotated
         self._reader = self._loop.create_task(self._read(), name="toolpost reader")
@@ -138,6 +144,8 @@ class Link:
         call = self._begin(outgoing, limits)
         try:
             async with asyncio.timeout(limits.timeout) as call.scope:
+                if self._detained is not None:
+                    self._hold(call)
                 await self._send(outgoing.data)
                 call.sent = True
                 result = await call.answer
@@ -248,6 +256,25 @@ class Link:
         call.lane.stop()
         if not call.answer.cancel() and not call.answer.cancelled():
             call.answer.exception()  # nobody may be left to look at it, which is fine
+
+    def _detain(self, waiting: bool) -> None:
+        """Let no clock run while somebody logs in: whichever request it is for, the others will need it."""
+        if waiting:
+            self._detained = []
+            for call in self.calls.values():
+                self._hold(call)
+        else:
+            detained, self._detained = self._detained or [], None
+            for call in detained:
+                if self.calls.get(call.id) is call:
+                    call.go_on(self._loop.time())
+        if self._on_detained is not None:
+            self._on_detained(waiting)
+
+    def _hold(self, call: Call) -> None:
+        assert self._detained is not None
+        self._detained.append(call)
+        call.hold(self._loop.time())
 
     # ----------------------------------------------------------------- sending
 

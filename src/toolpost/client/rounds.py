@@ -15,6 +15,7 @@ from toolpost.client.call import Limits
 from toolpost.client.door import named
 from toolpost.client.paused import Paused, Question, questions_of
 from toolpost.errors import HeaderMismatch, RemoteProtocolError, RequestTimeout
+from toolpost.protocol.inbox import MAX_ANSWERS
 from toolpost.protocol.party import Party
 from toolpost.types.base import JSON, Raw, Result, Wire
 from toolpost.types.inputs import AnswerParams, InputRequiredResult
@@ -150,9 +151,13 @@ class Rounds:
         pause = FIRST_PAUSE
         while isinstance(result := await self._timed(trip), InputRequiredResult):
             trip.rounds += 1
-            if trip.rounds >= MAX_ROUNDS:
+            if trip.rounds > MAX_ROUNDS:
                 raise RemoteProtocolError(
-                    f"{trip.method}: the server asked for input {MAX_ROUNDS} times and has no result"
+                    f"{trip.method}: the server asked for input more than {MAX_ROUNDS} times"
+                )
+            if len(result.input_requests or ()) > MAX_ANSWERS:
+                raise RemoteProtocolError(
+                    f"{trip.method}: the server asks more than {MAX_ANSWERS} questions at once"
                 )
             if result.input_requests:
                 break

@@ -6,11 +6,11 @@ Owns the names and what they mean. Knows no transport: whoever has the methods h
 from collections.abc import Callable, Mapping
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from toolpost.errors import TransportError
+from toolpost.errors import AuthError, TransportError
 from toolpost.protocol.framing import Oversize
 from toolpost.types.base import RequestId
 
-__all__ = ["Annotated", "Aside", "Bounded", "Lossy", "Mirroring", "Mortal", "Process"]
+__all__ = ["Annotated", "Aside", "Bounded", "Detained", "Lossy", "Mirroring", "Mortal", "Process"]
 
 Annotated: TypeAlias = Callable[[str], Mapping[str, tuple[str, ...]] | None]
 """Tells the parameters of a tool that are mirrored in headers: header → path. None if the tool is unknown."""
@@ -29,8 +29,17 @@ class Bounded(Protocol):
 class Lossy(Protocol):
     """A channel that can lose one request and keep the others; it tells which, and why."""
 
-    def on_lost(self, tell: Callable[[RequestId, TransportError], object], /) -> None:
+    def on_lost(self, tell: Callable[[RequestId, TransportError | AuthError], object], /) -> None:
         """Have each request told whose answer cannot come any more."""
+        ...
+
+
+@runtime_checkable
+class Detained(Protocol):
+    """A channel whose requests may have to wait for a person who logs in; it tells when they do."""
+
+    def on_detained(self, tell: Callable[[bool], object], /) -> None:
+        """Have it told when requests begin to wait, and when none does any more."""
         ...
 
 

@@ -232,6 +232,8 @@ class Session:
         revision = incoming.peer.revision
         if method in _NEEDS and method not in revision.requests["server"]:
             raise NotDeclared(_NEEDS[method], f"a client of {revision.date} cannot be asked {method}")
+        if isinstance(params, ElicitParams) and params.mode == "url" and not revision.rich_forms:
+            raise NotDeclared("elicitation.url", f"a client of {revision.date} has no elicitation by URL")
         return connection.request(method, params)
 
     def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[Outgoing]":

@@ -10,7 +10,7 @@ from copy import copy
 from operator import is_
 from typing import Final, TypeVar, cast
 
-from toolpost.errors import LocalProtocolError
+from toolpost.errors import LocalProtocolError, NotDeclared
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.revisions import Revision
 from toolpost.types.asks import CreateMessageParams, CreateMessageResult, ElicitParams, SamplingMessage
@@ -249,7 +249,7 @@ def _form(params: ElicitParams, revision: Revision) -> ElicitParams:
     """
     if params.mode == "url":
         if not revision.rich_forms:
-            raise LocalProtocolError(f"a user cannot be asked to visit a URL in {revision.date}")
+            raise NotDeclared("elicitation.url", f"a user cannot be asked to visit a URL in {revision.date}")
         if not revision.stateless and params.elicitation_id is None:
             raise LocalProtocolError(
                 f"a URL that is to be visited needs an elicitation_id in {revision.date}"
@@ -278,8 +278,8 @@ def _plain(schema: dict[str, JSON], revision: Revision) -> dict[str, JSON]:
 def _field(name: str, schema: JSON, revision: Revision) -> JSON:
     match schema:
         case {"type": "array"}:
-            raise LocalProtocolError(
-                f"the field {name!r} takes several values, which {revision.date} cannot ask"
+            raise NotDeclared(
+                "elicitation", f"the field {name!r} takes several values, which {revision.date} cannot ask"
             )
         case {"oneOf": [*choices], **others}:
             titled = [_choice(name, choice) for choice in choices]

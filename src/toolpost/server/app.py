@@ -4,10 +4,11 @@ Owns the decorators, which fill the catalogues of a `Library`. How these are ser
 happens to a request in `handler` and `dispatch`.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 from typing import Any, Final, ParamSpec, TypeVar, Unpack, overload
 
+from toolpost.principal import scopes_of
 from toolpost.protocol.seal import KeyRing
 from toolpost.protocol.uri import Template
 from toolpost.server.bind import Bound, bind
@@ -121,6 +122,7 @@ class Server(Library):
         icons: list[Icon] | None = None,
         meta: Meta | None = None,
         timeout: float | None = None,
+        scopes: Iterable[str] = (),
     ) -> Callable[[Callable[P, R]], ServedTool[P, R]]: ...
 
     def tool(
@@ -135,6 +137,7 @@ class Server(Library):
         icons: list[Icon] | None = None,
         meta: Meta | None = None,
         timeout: float | None = None,
+        scopes: Iterable[str] = (),
     ) -> Any:
         """Offer a function as a tool.
 
@@ -150,11 +153,15 @@ class Server(Library):
             icons: for user interfaces.
             meta: what else to tell clients.
             timeout: seconds that a call may take.
+            scopes: what the token of a call needs, besides what every request does (`auth=`). Who lacks them
+                still sees the tool, or nobody would know what to ask for; a call is answered with what it
+                needs.
 
         Raises:
             TypeError: the signature cannot work; the text names the parameter.
             ValueError: the name is taken.
         """
+        needed = scopes_of(scopes)
 
         def register(fn: Callable[..., Any]) -> ServedTool[..., Any]:
             bound = bind(fn, context_types=_CONTEXTS, name=name)
@@ -178,13 +185,19 @@ class Server(Library):
                 timeout=self._timeout if timeout is None else timeout,
                 debug=self._debug,
             )
+            served.scopes = needed
             self.tools.add(tool.name, served)
             return served
 
         return register if fn is None else register(fn)
 
     def add_tool(
-        self, tool: Tool, fn: Callable[..., Any], *, timeout: float | None = None
+        self,
+        tool: Tool,
+        fn: Callable[..., Any],
+        *,
+        timeout: float | None = None,
+        scopes: Iterable[str] = (),
     ) -> ServedTool[..., Any]:
         """Offer a function under a JSON Schema of your own.
 
@@ -207,6 +220,7 @@ class Server(Library):
             timeout=self._timeout if timeout is None else timeout,
             debug=self._debug,
         )
+        served.scopes = scopes_of(scopes)
         self.tools.add(tool.name, served)
         return served
 
@@ -223,12 +237,13 @@ class Server(Library):
         icons: list[Icon] | None = None,
         meta: Meta | None = None,
         cache: Cache | None = None,
+        scopes: Iterable[str] = (),
     ) -> Callable[[Callable[P, R]], ServedResource[P, R] | ServedTemplate[P, R]]:
         """Offer a function as a resource, or as many of them.
 
         A `uri` with variables, such as "users://{id}/profile", is a template (RFC 6570); its variables are
         the arguments of the function. A `cache` says how long clients may keep what is read, if not as long
-        as that of the server.
+        as that of the server; `scopes` are what the token of a request needs to read it.
 
         Raises:
             TypeError: the signature cannot work; the text names the parameter.
@@ -236,6 +251,7 @@ class Server(Library):
         """
         template = template_of(uri)
         check_cache(cache)
+        needed = scopes_of(scopes)
 
         def register(fn: Callable[..., Any]) -> Any:
             bound = bind(fn, context_types=_CONTEXTS, name=name)
@@ -253,11 +269,13 @@ class Server(Library):
                 served = ServedTemplate[..., Any](
                     ResourceTemplate(uri, **shown), bound, self.templates, self.work, cache
                 )
+                served.scopes = needed
                 self.templates.add(uri, served)
                 return served
             resource = ServedResource[..., Any](
                 Resource(uri, size=size, **shown), bound, self.resources, self.work, cache
             )
+            resource.scopes = needed
             self.resources.add(uri, resource)
             return resource
 
@@ -277,6 +295,7 @@ class Server(Library):
         description: str | None = None,
         icons: list[Icon] | None = None,
         meta: Meta | None = None,
+        scopes: Iterable[str] = (),
     ) -> Callable[[Callable[P, R]], ServedPrompt[P, R]]: ...
 
     def prompt(
@@ -289,13 +308,17 @@ class Server(Library):
         description: str | None = None,
         icons: list[Icon] | None = None,
         meta: Meta | None = None,
+        scopes: Iterable[str] = (),
     ) -> Any:
         """Offer a function as a prompt. It returns text, content, or messages.
+
+        `scopes` are what the token of a request needs to get it.
 
         Raises:
             TypeError: the signature cannot work; the text names the parameter.
             ValueError: the name is taken.
         """
+        needed = scopes_of(scopes)
 
         def register(fn: Callable[..., Any]) -> ServedPrompt[..., Any]:
             bound = bind(fn, context_types=_CONTEXTS, name=name)
@@ -312,6 +335,7 @@ class Server(Library):
                 meta=meta,
             )
             served = ServedPrompt[..., Any](prompt, bound, self.prompts, self.work)
+            served.scopes = needed
             self.prompts.add(prompt.name, served)
             return served
 

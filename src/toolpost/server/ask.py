@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args, ge
 
 from msgspec import UNSET, Struct, field
 
-from toolpost.errors import NotDeclared, ToolError
+from toolpost.errors import NotDeclared, ToolError, UserRejected
 from toolpost.server.forms import Accepted, Cancelled, Declined, form_of
 from toolpost.server.journal import Unanswered
 from toolpost.server.problems import SignatureError, within
-from toolpost.server.scope import UNIONS, Scope, layers, shown
+from toolpost.server.scope import UNIONS, Scope, layers, meant, shown
 
 if TYPE_CHECKING:
     from toolpost.server.context import Context
@@ -57,33 +57,52 @@ class Wanted(Struct, frozen=True):
     default: Any = UNSET
 
 
+class _Nobody(Struct):
+    """There is nobody to ask: what a parameter gets that has no default."""
+
+    error: NotDeclared
+
+
 class _Node(Struct, eq=False):
     """One question, or one function that finds out."""
 
     where: str
-    wanted: Wanted
+    question: str | Callable[..., Any]
     form: Any
     """What the user is asked for."""
     takes: tuple[type, ...]
     """The answers that the parameter takes as they are; none if it takes only the data of one."""
     named: dict[str, str] = field(default_factory=dict[str, str])
     """What a function gets, by the name of a parameter of the whole: an argument, or asked for."""
-    own: "dict[str, _Node]" = field(default_factory=dict[str, Any])
-    """What a function gets that only it asks for."""
+    own: "dict[str, tuple[_Node, Any]]" = field(default_factory=dict[str, Any])
+    """What a function gets that only it asks for, and its default."""
     context: str | None = None
     is_async: bool = False
 
 
 def wanted_of(annotation: Any, default: Any) -> Wanted | None:
-    """What a parameter with an annotation is asked for with; None if it is not."""
-    if get_origin(annotation) is not Annotated:
-        return None
-    kind, *metadata = get_args(annotation)
+    """What a parameter with an annotation is asked for with; None if it is not.
+
+    Raises:
+        SignatureError: there is a question where nobody would ask it.
+    """
+    annotation = meant(annotation)
+    kind, *metadata = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     ask = next((mark for mark in metadata if isinstance(mark, Ask)), None)
+    others = tuple(mark for mark in metadata if not isinstance(mark, Ask))
+    if isinstance(default, Ask) or any(map(_asks, (kind, *others))):
+        raise SignatureError(
+            "nobody would ask this question", hint='write Annotated[T, Ask("...")], with the Ask outermost'
+        )
     if ask is None:
         return None
-    others = tuple(mark for mark in metadata if not isinstance(mark, Ask))
     return Wanted(ask, Annotated[kind, *others] if others else kind, UNSET if default is _EMPTY else default)
+
+
+def _asks(part: Any) -> bool:
+    """Whether there is a question somewhere in a type."""
+    part = meant(part)
+    return part is Ask or isinstance(part, Ask) or any(map(_asks, get_args(part)))
 
 
 class Plan:
@@ -104,7 +123,7 @@ class Plan:
         self._wanted = wanted
         self._known = {*arguments, *wanted}
         self._is_context = is_context
-        self._nodes: dict[tuple[Any, Any], _Node | None] = {}
+        self._nodes: dict[tuple[str | int, str], _Node | None] = {}
         self._order: list[_Node] = []
         self._named: dict[str, _Node] = {}
         for name in wanted:
@@ -119,7 +138,8 @@ class Plan:
 
     def _node(self, where: str, wanted: Wanted) -> _Node:
         """The node for a question; the same one for the same question."""
-        key = wanted.ask.question, wanted.kind
+        question = wanted.ask.question
+        key = (question if isinstance(question, str) else id(question), repr(wanted.kind))
         with within(where):
             known = self._nodes.get(key, UNSET)
             if known is None:
@@ -128,12 +148,12 @@ class Plan:
                 return known
             self._nodes[key] = None
             form, takes = _meant(wanted.kind)
-            node = _Node(where, wanted, form, takes)
-            if callable(wanted.ask.question):
-                self._look_into(node, wanted.ask.question)
+            node = _Node(where, question, form, takes)
+            if callable(question):
+                self._look_into(node, question)
             else:
                 form_of(form)
-                node.named = {name: name for name in _names(wanted.ask.question)}
+                node.named = {name: name for name in _names(question)}
             for name in node.named.values():
                 self._check_known(name)
         self._nodes[key] = node
@@ -145,12 +165,16 @@ class Plan:
         scope = Scope(fn)
         node.is_async = any(map(inspect.iscoroutinefunction, layers(fn)))
         for it in inspect.signature(fn).parameters.values():
+            if it.kind is inspect.Parameter.POSITIONAL_ONLY:
+                raise SignatureError(f"its `{it.name}` cannot be given by name", hint="drop the `/`")
+            if it.kind in {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+                continue
             annotation = Any if it.annotation is _EMPTY else scope.evaluate(it.annotation)
             inner = wanted_of(annotation, it.default)
             if self._is_context(annotation, node.is_async):
                 node.context = it.name
             elif inner is not None:
-                node.own[it.name] = self._node(f"its `{it.name}`", inner)
+                node.own[it.name] = self._node(f"its `{it.name}`", inner), inner.default
             elif it.name in self._known or it.default is _EMPTY:
                 node.named[it.name] = it.name
 
@@ -175,7 +199,7 @@ class Plan:
 
         Raises:
             Unanswered: some have no answer yet; all that could be asked was.
-            ToolError: the user does not answer.
+            ToolError: the user does not answer; UserRejected, where that is no tool.
         """
         found: dict[_Node, Any] = {}
         missing = False
@@ -189,21 +213,37 @@ class Plan:
             except Unanswered:
                 missing = True
         if missing:
-            raise Unanswered
-        return {name: found[node] for name, node in self._named.items()}
+            raise Unanswered("parameters are asked for, and have no answer yet")
+        return {name: self._asked(name, found) for name in self._named}
 
     def _given(
         self, node: _Node, arguments: Mapping[str, Any], found: Mapping[_Node, Any]
     ) -> Iterator[tuple[str, Any]]:
         for name, known in node.named.items():
-            yield name, found[self._named[known]] if known in self._named else arguments[known]
-        for name, inner in node.own.items():
-            yield name, found[inner]
+            yield name, self._asked(known, found) if known in self._named else arguments[known]
+        for name, (inner, default) in node.own.items():
+            yield name, _or_default(found[inner], default)
+
+    def _asked(self, name: str, found: Mapping[_Node, Any]) -> Any:
+        return _or_default(found[self._named[name]], self._wanted[name].default)
+
+
+def _or_default(value: Any, default: Any) -> Any:
+    """A value, or the default where there is nobody to ask.
+
+    Raises:
+        NotDeclared: there is no default either.
+    """
+    if not isinstance(value, _Nobody):
+        return value
+    if default is UNSET:
+        raise value.error
+    return default
 
 
 async def _found_out(node: _Node, given: dict[str, Any], context: "Context", run: Run) -> Any:
     """What a parameter gets: what a function finds out, or what the user answers."""
-    question: Any = node.wanted.ask.question
+    question: Any = node.question
     if callable(question):
         value: Any = run(question, node.is_async, node.context, context, given)
         value = await value if isawaitable(value) else value
@@ -216,15 +256,14 @@ async def _found_out(node: _Node, given: dict[str, Any], context: "Context", run
         message = question.format_map(given)
     try:
         answer = await context.elicit(message, node.form)
-    except NotDeclared:
-        if node.wanted.default is UNSET:
-            raise
-        return node.wanted.default
+    except NotDeclared as error:
+        return _Nobody(error)
     if isinstance(answer, node.takes):
         return answer
     if isinstance(answer, Accepted):
         return answer.data
-    raise ToolError(f"The user {_WORDS[type(answer)]}: {message}")
+    text = f"The user {_WORDS[type(answer)]}: {message}"
+    raise ToolError(text) if context.method == "tools/call" else UserRejected(text)
 
 
 def _meant(kind: Any) -> tuple[Any, tuple[type, ...]]:

@@ -9,11 +9,13 @@ import secrets
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+from urllib.parse import urlsplit
 
 from toolpost.errors import LocalProtocolError, ToolError, UrlElicitationRequired
 from toolpost.protocol import turns
 from toolpost.protocol.eras import Peer
 from toolpost.server.forms import ANSWERS, Accepted, Cancelled, Declined, form_of
+from toolpost.server.notify import COMPLETE
 from toolpost.types.asks import (
     AskParams,
     CreateMessageParams,
@@ -43,8 +45,6 @@ MAX_TRIES: Final = 3
 
 MAX_VISITS: Final = 256
 """URLs that a user was sent to and is not known to be done with: more than one has open at once."""
-
-_COMPLETE: Final = "notifications/elicitation/complete"
 
 
 class Asking:
@@ -214,15 +214,24 @@ class Asking:
 
     def _visit(self, message: str, url: str, elicitation_id: str | None) -> ElicitParams:
         """The question whether the user visits a URL; this client may be told when they are done."""
-        if not url.lower().startswith(("https://", "http://")):
-            raise ValueError(f"{url!r} is no URL that a user can visit: it starts with https://")
+        if not _is_web(url):
+            raise ValueError(f"{url!r} is no URL that a user can visit, such as https://example.com/sign-in")
         elicitation_id = elicitation_id or secrets.token_urlsafe(16)
-        if _COMPLETE in self._peer.revision.notices["server"]:
+        if COMPLETE in self._peer.revision.notices["server"]:
             visits = self._speaker.visits
             visits[elicitation_id] = None
             if len(visits) > MAX_VISITS:
                 del visits[next(iter(visits))]
         return ElicitParams(message=message, mode="url", url=url, elicitation_id=elicitation_id)
+
+
+def _is_web(url: str) -> bool:
+    """Whether a URL leads to a page (ELIC-13)."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and url.isprintable() and " " not in url
 
 
 def _turns(

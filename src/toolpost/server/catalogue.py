@@ -48,6 +48,8 @@ class Handle(ABC, Generic[P, R]):
     """
 
     enabled: bool = True
+    scopes: frozenset[str] = frozenset()
+    """What a token needs to allow its use."""
     __name__: str
 
     def __init__(self, name: str, fn: Callable[P, R], home: "Catalogue[Any]") -> None:

@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
+from toolpost.server.problems import SignatureError
 from toolpost.server.work import Work
 from toolpost.types.prompts import CompleteResult, Completion
 
@@ -40,12 +41,19 @@ class Completes:
 
         Raises:
             ValueError: there is no such argument.
+            SignatureError: it wants a context, which there is none of.
         """
         if argument not in self._arguments:
             known = ", ".join(self._arguments) or "none"
             raise ValueError(f"there is no argument {argument!r} to complete; there are: {known}")
 
         def hang(fn: F) -> F:
+            for parameter in inspect.signature(fn).parameters.values():
+                if "Context" in str(parameter.annotation):
+                    raise SignatureError(
+                        f"`{fn.__name__}` wants a context in `{parameter.name}`, and completion has none",
+                        hint="it gets what was typed, and the arguments that are known",
+                    )
             self._completers[argument] = fn
             self._hung()
             return fn

@@ -6,12 +6,15 @@ knows nothing of registries and transports. What it can ask the client is told i
 
 from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
+from toolpost.errors import MissingScopes
+from toolpost.principal import Principal
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.methods import Row
 from toolpost.server.asking import Asking
+from toolpost.server.inputs import responses, state_of
 from toolpost.server.recall import Recall
 from toolpost.server.request import Client, Request, Speaker
 from toolpost.types.base import JSON, Number, Raw, RequestId, Result, Wire
@@ -30,6 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Context"]
 
+MAX_KEY: Final = 128
+"""Characters of a question's name: it travels with every round."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -42,6 +48,7 @@ class Context(Asking):
     """
 
     __slots__ = (
+        "_handed",
         "_peer",
         "_recall",
         "_request",
@@ -71,6 +78,7 @@ class Context(Asking):
         self._request: Request | None = None
         self._state: dict[str, Any] | None = None
         self._recall: Recall | None = None
+        self._handed: tuple[Mapping[str, Result], JSON] | None = None
 
     def __repr__(self) -> str:
         return f"<Context of {self.method}, id {self.related!r}>"
@@ -109,8 +117,8 @@ class Context(Asking):
             speaker = self._speaker
             if not self._peer.revision.stateless:
                 self._state = speaker.state
-            elif speaker.principal is not None:
-                self._state = self.server.state_of(speaker.principal)
+            elif (principal := self.principal) is not None:
+                self._state = self.server.state_of(principal.key)
             else:
                 self._state = {}
         return self._state
@@ -233,9 +241,24 @@ class Context(Asking):
         return self._peer.revision.structured != "any"
 
     @property
-    def principal(self) -> str | None:
-        """On whose behalf the client speaks, where that is known."""
-        return self._speaker.principal
+    def principal(self) -> Principal | None:
+        """On whose behalf the request speaks, where that is known."""
+        return self._speaker.principal_of(self.incoming)
+
+    def require(self, *scopes: str) -> None:
+        """Return if the request may do what needs these scopes.
+
+        Over HTTP the client is told which scopes it needs, and can get them if nothing was said to it before:
+        so ask first. A process on this machine, spoken to over stdin, and a client in memory may do all.
+
+        Raises:
+            MissingScopes: it may not.
+        """
+        principal = self.principal
+        if principal is None and not self._speaker.remote:
+            return
+        if not (principal and principal.scopes.issuperset(scopes)) and scopes:
+            raise MissingScopes.of(scopes)
 
     def passed_on(self, server: "Handler", lifespan: Any) -> "Context":
         """For handlers: the same request, as another server sees it that serves it."""
@@ -261,12 +284,17 @@ class Context(Asking):
     def recall(self) -> Recall:
         """For handlers: what this request has asked and done before it ran again."""
         if self._recall is None:
-            self._recall = Recall(self.server, self.incoming, self.principal)
+            principal = self.principal
+            self._recall = Recall(self.server, self.incoming, None if principal is None else principal.key)
         return self._recall
 
     async def recall_answer(self, method: str, params: Wire, key: str | None) -> Result:
         """For handlers: what the client has answered to a question, where there is no session."""
         return await self.recall.answer(self._speaker.connection, method, params, key)
+
+    def hand_back(self, responses: Mapping[str, Result], state: JSON) -> None:
+        """For handlers: let the next run find these answers, and this state, to what was asked by hand."""
+        self._handed = responses, state
 
     def set_log_level(self, level: LogLevel) -> None:
         """For handlers: from which level on the session wants log messages."""
@@ -296,7 +324,11 @@ class Context(Asking):
             args: what it gets.
             kwargs: what it gets by name.
         """
-        return await self.recall.step(name, fn, args, kwargs)
+        if not callable(fn):
+            raise TypeError(
+                f"step {name!r}: give the function and its arguments, not what it returned: {fn!r}"
+            )
+        return await self.recall.step(name, fn, lambda: fn(*args, **kwargs))
 
     async def ask(
         self, method: str, params: Wire, *, key: str | None = None, timeout: float | None = None
@@ -305,7 +337,20 @@ class Context(Asking):
 
         In a session it is asked at once, and this waits. Where there is none, the function ends here unless
         the answer is known, and runs again from the top when the client has brought it.
+
+        Args:
+            method: of the question.
+            params: the question.
+            key: what a stateless client is to call it; without, it is told by its words.
+            timeout: seconds to wait.
+
+        Raises:
+            ValueError: the key is none.
+            NotDeclared: the client cannot be asked this.
         """
+        if key is not None and not 0 < len(key) <= MAX_KEY:
+            raise ValueError(f"key: it has 1 to {MAX_KEY} characters, not {len(key)}")
+        self.recall.check_outside()
         return await self._speaker.ask(self, method, params, timeout, key)
 
     @property
@@ -314,12 +359,20 @@ class Context(Asking):
 
         What was not answered, or not in a way that can be read, is missing: ask again.
         """
-        return self.recall.responses
+        return self._brought[0]
 
     @property
     def request_state(self) -> JSON:
         """What the `InputRequired` that was returned last wanted back; None if there was none."""
-        return self.recall.state
+        return self._brought[1]
+
+    @property
+    def _brought(self) -> tuple[Mapping[str, Result], JSON]:
+        journal = self.recall.opened
+        if self._handed is None:
+            given = {} if journal is None else dict(responses(journal, self._peer.revision))
+            self._handed = given, None if journal is None else state_of(journal)
+        return self._handed
 
 
 def _peer_of(speaker: Speaker) -> Peer:

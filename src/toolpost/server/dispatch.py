@@ -71,7 +71,7 @@ def begin(
     route = routes.get(method)
     if route is None:
         raise MethodNotFound(f"Method not found: {method}")
-    if incoming.row.asks and incoming.peer.revision.stateless:
+    if incoming.row.asks and incoming.peer.revision.stateless and not context.server.forwards:
         route = partial(ask_and_answer, route)
     if middleware:
         return through(middleware, Call(method, incoming.params, context), route)
@@ -130,7 +130,8 @@ def failed(connection: Connection, incoming: Incoming, error: BaseException) -> 
 def refusal(incoming: Incoming, error: BaseException) -> RPCError:
     """The error that an exception is to the peer. What is not meant for the peer is logged."""
     if isinstance(error, UrlElicitationRequired) and not _can_visit(incoming, error):
-        return InternalError(f"Internal error: the user has to visit a URL first: {error.message}")
+        urls = "".join(f" ({each['url']})" for each in error.elicitations)
+        return InternalError(f"Internal error: the user has to visit a URL first: {error.message}{urls}")
     if isinstance(error, RPCError):
         return error
     method = incoming.row.name
@@ -145,4 +146,5 @@ def _can_visit(incoming: Incoming, wanted: UrlElicitationRequired) -> bool:
     """Whether an error names a URL, and the client has said that it can show one (ELIC-9, ELIC-20)."""
     capabilities, told = incoming.peer.capabilities, wanted.elicitations
     named = bool(told) and all("elicitationId" in each for each in told)
-    return named and capabilities is not None and declares(capabilities, "elicitation.url")
+    known = incoming.peer.revision.code(wanted.code) == wanted.code
+    return named and known and capabilities is not None and declares(capabilities, "elicitation.url")

@@ -11,9 +11,10 @@ from copy import copy
 from functools import cached_property
 from hashlib import sha256
 from inspect import isawaitable
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from toolpost.errors import InvalidRequest, MCPError, MethodNotFound, RPCError
+from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.connection import MAX_IN_FLIGHT
 from toolpost.protocol.methods import DATES, Row
@@ -32,12 +33,17 @@ from toolpost.types.lifecycle import (
 )
 from toolpost.types.tools import CallToolParams
 
+if TYPE_CHECKING:
+    from toolpost.auth.resource import Auth
+
 __all__ = ["MAX_KNOWN", "Choose", "Factory"]
 
 MAX_KNOWN: Final = 256
 """Kinds of stateless clients to remember the choice for: hosts are few, and others are chosen for anew."""
 
-Choose: TypeAlias = Callable[[Implementation | None, ClientCapabilities, str | None], Awaitable[Handler]]
+Choose: TypeAlias = Callable[
+    [Implementation | None, ClientCapabilities, Principal | None], Awaitable[Handler]
+]
 """Gets the client's name tag, its capabilities and its principal; returns what serves it."""
 
 
@@ -50,8 +56,8 @@ class Factory(Handler):
     of several servers say that its answers are public (`Cache`): a client could be given those of another.
 
     Args:
-        choose: gets the client's name tag, its capabilities and its principal (None until there is
-            authorization), and returns the server. Return the same server for the same kind of client, such
+        choose: gets the client's name tag, its capabilities and its principal (None where
+            nobody is recognised), and returns the server. Return the same for the same kind of client, such
             as one of a few `server.select(…)`. Each lives as long as a session that it serves; those of
             the stateless clients that came last are kept. To refuse a client, raise: an `RPCError` is the
             answer, any other `MCPError` gives its text.
@@ -60,7 +66,10 @@ class Factory(Handler):
         revisions: the protocol revisions to speak; a chosen server has to speak that of its client.
         limit: how many requests of one client may be in flight before somebody is chosen.
         extra: the rows of the chosen servers, for stateless clients.
+        auth: how clients are recognised over HTTP; what the chosen servers say of it does not count.
     """
+
+    forwards = True
 
     def __init__(
         self,
@@ -71,8 +80,9 @@ class Factory(Handler):
         revisions: Iterable[str] = DATES,
         limit: int = MAX_IN_FLIGHT,
         extra: Iterable[Row] = (),
+        auth: "Auth | None" = None,
     ) -> None:
-        super().__init__(name, version=version, revisions=revisions, limit=limit, extra=extra)
+        super().__init__(name, version=version, revisions=revisions, limit=limit, extra=extra, auth=auth)
         self._choose = choose
         self._known: OrderedDict[bytes, tuple[Handler, AsyncExitStack]] = OrderedDict()
 
@@ -149,7 +159,9 @@ class Factory(Handler):
     async def _remembered(self, ctx: Context) -> Handler:
         """Who serves a stateless client: the same as before, so that their cursors still mean something."""
         client = ctx.client
-        facts = jsonrpc.encode([client.info, client.capabilities, ctx.principal])
+        principal = ctx.principal
+        who = principal and [principal.key, sorted(principal.scopes)]
+        facts = jsonrpc.encode([client.info, client.capabilities, who])
         key = sha256(facts).digest()
         if key not in self._known:
             chosen, life = await self._choice(ctx), AsyncExitStack()

@@ -5,7 +5,7 @@ refused with the field's name. How the question travels is not known here.
 """
 
 from functools import lru_cache
-from typing import Any, Final, Generic, TypeVar, cast
+from typing import Any, Final, Generic, Literal, TypeVar, cast, get_origin
 
 from msgspec import Struct
 
@@ -45,11 +45,17 @@ class Accepted(Struct, Generic[T], frozen=True):
 
 
 class Declined(Struct, frozen=True):
-    """The user said no."""
+    """The user said no. It counts as false."""
+
+    def __bool__(self) -> Literal[False]:
+        return False
 
 
 class Cancelled(Struct, frozen=True):
-    """The user said nothing."""
+    """The user said nothing. It counts as false."""
+
+    def __bool__(self) -> Literal[False]:
+        return False
 
 
 ANSWERS: Final[dict[str, Accepted[None] | Declined | Cancelled]] = {
@@ -78,7 +84,10 @@ class Form(Generic[T]):
             raise SignatureError(f"{shown(kind)} has no field that a user could fill in")
         self.schema: dict[str, JSON] = {
             "type": "object",
-            "properties": {name: _field(name, schema, survey.defs) for name, schema in fields.items()},
+            "properties": {
+                name: _field(name, schema, survey.defs, shown(kind) if self._alone else "")
+                for name, schema in fields.items()
+            },
         }
         required = [_ALONE] if self._alone else root.get("required")
         if required:
@@ -94,37 +103,61 @@ class Form(Generic[T]):
             return cast("Declined | Cancelled", ANSWERS[result.action])
         content = result.content or {}
         try:
+            content = {name: _whole(self.schema, name, value) for name, value in content.items()}
             return Accepted(fit(content.get(_ALONE) if self._alone else content, self._kind))
         except Misfit as error:
             raise ToolError(f"The answer does not fit what was asked: {error}") from error
 
 
-@lru_cache(maxsize=256)
 def form_of(kind: type[T]) -> Form[T]:
     """The form for a type.
 
     Raises:
         SignatureError: a form cannot ask for this; the text names the field.
     """
+    try:
+        hash(kind)
+    except TypeError:
+        if get_origin(kind) is not None:
+            return Form(kind)  # it has marks that cannot be looked up
+        raise SignatureError(
+            f"a form is made from a type, and {kind!r} is none", hint="give the class, or a Literal"
+        ) from None
+    return _kept(kind)
+
+
+@lru_cache(maxsize=256)
+def _kept(kind: type[T]) -> Form[T]:
     return Form(kind)
 
 
-def _field(name: str, schema: JSON, defs: dict[str, JSON]) -> dict[str, JSON]:
-    """The schema of one field, with nothing in it that a form may not have."""
+def _whole(schema: dict[str, JSON], name: str, value: JSON) -> JSON:
+    """A value as it is meant: JSON knows no integers, so 1.0 is one."""
+    wanted = schema["properties"].get(name, {}).get("type")
+    return int(value) if wanted == "integer" and isinstance(value, float) and value.is_integer() else value
+
+
+def _field(name: str, schema: JSON, defs: dict[str, JSON], what: str = "") -> dict[str, JSON]:
+    """The schema of one field, with nothing in it that a form may not have; `what` is how to call it."""
     plain = _required({**resolved(schema, defs), **schema}, defs)
     kind = plain.get("type")
     if "enum" in plain:
         kind = "string" if _are_texts(plain["enum"]) else None
     if not isinstance(kind, str) or kind not in _KEEP:
         raise SignatureError(
-            f"the field {name!r} cannot stand in a form",
-            hint="a form takes text, numbers, yes or no, and choices among texts; ask several times instead",
+            f"{what or f'the field {name!r}'} cannot stand in a form",
+            hint="a form takes text, numbers, yes or no, and choices among texts; nothing inside of anything",
         )
     keep = ("title", "description", *_KEEP[kind])
     field: dict[str, JSON] = {"type": kind}
     field |= {keyword: plain[keyword] for keyword in keep if plain.get(keyword) is not None}
     if field.get("format", "email") not in _FORMATS:
         del field["format"]
+    if kind == "array" and "oneOf" in plain:
+        raise SignatureError(
+            f"the field {name!r} has titles for a list",
+            hint="the choices have them: list[Annotated[Literal[...], Titles(...)]]",
+        )
     if kind == "array":
         field["items"] = _choices(name, resolved(field.get("items", {}), defs))
     elif "oneOf" in field:

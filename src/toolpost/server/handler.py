@@ -6,6 +6,7 @@ way from a method to the code that serves it. Knows nothing of transports. It is
 
 # ruff: noqa: ARG002 - what is there to be overridden ignores what it is given
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from toolpost.channel import Channel
 from toolpost.errors import MethodNotFound
+from toolpost.principal import Principal
 from toolpost.protocol.connection import MAX_IN_FLIGHT, Connection
 from toolpost.protocol.framing import MAX_LINE
 from toolpost.protocol.icons import check_icons
@@ -24,7 +26,7 @@ from toolpost.server import options
 from toolpost.server.cache import Cache, kept
 from toolpost.server.context import Context
 from toolpost.server.dispatch import Middleware, Routes
-from toolpost.server.inputs import InputRequired
+from toolpost.server.inputs import InputRequired, settled
 from toolpost.server.life import Life
 from toolpost.server.listen import Listens
 from toolpost.server.notify import Announcer
@@ -32,6 +34,7 @@ from toolpost.server.options import Lifespan, Offer
 from toolpost.server.request import arguments_of
 from toolpost.server.serve import Conversation
 from toolpost.server.states import States
+from toolpost.server.steps import finish
 from toolpost.server.web import Application, Served, Web, check_unused
 from toolpost.server.work import Work
 from toolpost.types.base import JSON, Icon, Params, Result
@@ -67,6 +70,7 @@ from toolpost.types.resources import (
 from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
 
 if TYPE_CHECKING:
+    from toolpost.auth.resource import Auth
     from toolpost.stores.promise import Store
 
 __all__ = ["Handler"]
@@ -103,6 +107,7 @@ class Handler:
         answer_within: seconds that a stateless client has to come back with answers.
         answer_once: whether it may come back with the same state only once. The store remembers; a client
             whose answer was lost cannot try again.
+        auth: how clients are recognised over HTTP: each of their requests needs a token then.
 
     Raises:
         TypeError: an argument is of another type than it should be; the text names it.
@@ -130,11 +135,12 @@ class Handler:
         keys: KeyRing | None = None,
         answer_within: float = 600.0,
         answer_once: bool = False,
+        auth: "Auth | None" = None,
     ) -> None:
         options.check_texts(name=name, version=version, title=title, description=description)
         options.check_texts(instructions=instructions, website_url=website_url)
         options.check_counts(limit=limit, threads=threads)
-        options.check_times(answer_within=answer_within)
+        options.check_span(answer_within=answer_within)
         check_icons(icons)
         name = name or type(self).__name__
         self.info = Implementation(
@@ -149,6 +155,9 @@ class Handler:
         self.extra: dict[str, Row] = {row.name: row for row in extra}
         self._states: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self.limit = limit
+        self.steps: set[asyncio.Task[Any]] = set()
+        """For contexts: the steps that are under way."""
+        self.auth = options.auth_of(auth)
         self._store = store
         if store != _IN_MEMORY:
             _ = self.store  # a store that there is not is told now
@@ -157,7 +166,11 @@ class Handler:
         self._listens = Listens()
         self._state_keys = keys
         self._answer_within = answer_within
-        self._answer_once = answer_once
+        self.answer_once = answer_once
+        """Whether what a stateless client brings back counts once."""
+
+    forwards: bool = False
+    """Whether requests are served by other handlers, which ask for themselves."""
 
     # ----------------------------------------------------------------- override what you serve
 
@@ -283,7 +296,7 @@ class Handler:
     @cached_property
     def states(self) -> States:
         """For contexts: what clients without a session bring back to go on with a call."""
-        return States(self, self._state_keys, self._answer_within, once=self._answer_once)
+        return States(self, self._state_keys, self._answer_within, once=self.answer_once)
 
     @cached_property
     def store(self) -> "Store":
@@ -300,7 +313,7 @@ class Handler:
         return self._store == _IN_MEMORY
 
     def state_of(self, principal: str) -> dict[str, Any]:
-        """For contexts: what is kept for a principal; of those who were not seen for long it is forgotten."""
+        """For contexts: what is kept under the key of a principal, until many others have come."""
         state = self._states.setdefault(principal, {})
         self._states.move_to_end(principal)
         if len(self._states) > MAX_STATES:
@@ -318,6 +331,10 @@ class Handler:
     def annotated(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
         """For transports: the parameters of a tool that HTTP mirrors in headers, by header; None for none."""
         return None
+
+    def needs(self, method: str, about: str) -> frozenset[str]:
+        """For transports: the scopes of what a request is about, as far as they are known beforehand."""
+        return frozenset()
 
     def prepare(self) -> None:
         """For transports: make what all worker processes have to share, before they part."""
@@ -380,7 +397,7 @@ class Handler:
 
     async def _call_tool(self, ctx: Context, params: CallToolParams) -> Result:
         arguments = arguments_of(params.arguments)
-        return await ctx.recall.settled(ctx, lambda: self.call_tool(params.name, arguments, ctx))
+        return await settled(ctx, lambda: self.call_tool(params.name, arguments, ctx))
 
     async def _list_resources(self, ctx: Context, params: PageParams) -> Result:
         page = await self.list_resources(params.cursor)
@@ -395,7 +412,7 @@ class Handler:
         )
 
     async def _read_resource(self, ctx: Context, params: ReadResourceParams) -> ReadResourceResult:
-        read = await ctx.recall.settled(ctx, lambda: self.read_resource(params.uri, ctx))
+        read = await settled(ctx, lambda: self.read_resource(params.uri, ctx))
         return read if isinstance(read, ReadResourceResult) else ReadResourceResult(contents=list(read))
 
     async def _list_prompts(self, ctx: Context, params: PageParams) -> Result:
@@ -404,14 +421,14 @@ class Handler:
 
     async def _get_prompt(self, ctx: Context, params: GetPromptParams) -> Result:
         arguments = params.arguments or {}
-        return await ctx.recall.settled(ctx, lambda: self.get_prompt(params.name, arguments, ctx))
+        return await settled(ctx, lambda: self.get_prompt(params.name, arguments, ctx))
 
     async def _complete(self, ctx: Context, params: CompleteParams) -> Result:
         return await self.complete(params, ctx)
 
     # ----------------------------------------------------------------- serving
 
-    async def serve(self, channel: Channel, *, principal: str | None = None) -> None:
+    async def serve(self, channel: Channel, *, principal: Principal | str | None = None) -> None:
         """Serve one client over a channel, until the channel closes.
 
         Args:
@@ -477,6 +494,7 @@ class Handler:
             async with nullcontext() if self._lifespan is None else self._lifespan(self) as value:
                 yield value
         finally:
+            await finish(self.steps)
             self.work.close()
             if isinstance(self._store, str) and "store" in self.__dict__:
                 await self.store.close()  # who gave a store of their own closes it

@@ -1,25 +1,42 @@
 """`InputRequired`: what a handler returns that asks by hand, and wants something back with the answers.
 
 The explicit form of `ctx.elicit` and the like, for those who want to say what comes back and to name the
-questions. Owns its shape; how it is asked in each era is told in `recall`.
+questions. Owns its shape, how it is asked in each era, and what the handler finds when it is called again.
 """
 
-from collections.abc import Mapping
-from typing import Final, TypeAlias
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
+import msgspec
+
+from toolpost.errors import InternalError, NotDeclared
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.eras import lacking
+from toolpost.protocol.inbox import MAX_ANSWERS
+from toolpost.protocol.jsonrpc import Unfit
+from toolpost.protocol.revisions import Revision
+from toolpost.server.journal import ByHand, Journal, Unanswered
+from toolpost.server.recall import MAX_ROUNDS
 from toolpost.types.asks import AskParams, CreateMessageParams, ElicitParams
-from toolpost.types.base import JSON
+from toolpost.types.base import JSON, UNSET, Raw, Result
 
-__all__ = ["InputRequired", "Question"]
+if TYPE_CHECKING:
+    from toolpost.server.context import Context
 
-Question: TypeAlias = ElicitParams | CreateMessageParams | AskParams
-"""What can be asked: the user, the model, or, by a plain `AskParams()`, which places are open."""
+__all__ = ["InputRequired", "responses", "settled", "state_of"]
+
+STATE_PAUSE: Final = 0.1
+"""Seconds before a method is called again in a session that asked nothing, but wants its state back."""
 
 _METHODS: Final[dict[type, str]] = {
     ElicitParams: "elicitation/create",
     CreateMessageParams: "sampling/createMessage",
     AskParams: "roots/list",
 }
+
+R = TypeVar("R")
 
 
 class InputRequired:
@@ -31,23 +48,31 @@ class InputRequired:
     sealed.
 
     Args:
-        questions: what to ask, by a name for each.
+        questions: what to ask, by a name for each: the user, the model, or, by a plain `AskParams()`, which
+            places are open.
         state: what to bring back: anything that JSON can hold.
 
     Raises:
         TypeError: one of the questions is none.
-        ValueError: there is neither a question nor a state.
+        ValueError: there is neither a question nor a state, or there are more questions than a client may
+            answer at once.
     """
 
     __slots__ = ("questions", "state")
 
-    def __init__(self, questions: Mapping[str, Question] | None = None, state: JSON = None) -> None:
-        self.questions = {
-            key: (_method(key, question), question) for key, question in (questions or {}).items()
-        }
+    def __init__(
+        self,
+        questions: Mapping[str, ElicitParams | CreateMessageParams | AskParams] | None = None,
+        state: JSON = None,
+    ) -> None:
+        self.questions = {key: (_method(key, asked), asked) for key, asked in (questions or {}).items()}
         self.state = state
         if not self.questions and state is None:
             raise ValueError("there is neither a question nor a state: nothing would change the next time")
+        if len(self.questions) > MAX_ANSWERS:
+            raise ValueError(
+                f"a client may answer {MAX_ANSWERS} questions at once, not {len(self.questions)}"
+            )
 
     def __repr__(self) -> str:
         return f"InputRequired({', '.join(self.questions)})"
@@ -61,3 +86,73 @@ def _method(key: str, question: object) -> str:
             "CreateMessageParams, or a plain AskParams for the roots"
         )
     return method
+
+
+# --------------------------------------------------------------------- what a handler finds
+
+
+def responses(journal: Journal, revision: Revision) -> Iterator[tuple[str, Result]]:
+    """The answers to what was asked by hand, as far as they can be read (MRTR-13, MRTR-15)."""
+    for key, asked in journal.by_hand.items():
+        row = revision.asks.get(asked.method)
+        answer = journal.brought.get(key) if asked.answer is UNSET else asked.answer
+        if row is not None and answer is not None:
+            with suppress(Unfit):
+                yield asked.name, row.results["complete"](answer)
+
+
+def state_of(journal: Journal) -> JSON:
+    """What was to be brought back with these answers."""
+    return None if journal.state is UNSET else msgspec.json.decode(journal.state)
+
+
+# --------------------------------------------------------------------- how it is asked
+
+
+async def settled(context: "Context", serve: Callable[[], Awaitable[R | InputRequired]]) -> R:
+    """What a handler's method gives that may ask by hand, once it has all answers.
+
+    Raises:
+        Unanswered: the questions go to the client, which comes back with the answers.
+    """
+    for _ in range(MAX_ROUNDS):
+        value = await serve()
+        if not isinstance(value, InputRequired):
+            return value
+        if context.recall.stateless:
+            await _put(context, value)
+        else:
+            await _ask_now(context, value)
+    raise InternalError(f"{context.method} has asked {MAX_ROUNDS} times, and still has no result")
+
+
+async def _ask_now(context: "Context", wanted: InputRequired) -> None:
+    """Ask in a session, and hand the answers to the next run."""
+    incoming = context.incoming
+    assert incoming is not None, "only a request has a handler"
+    rows = incoming.peer.revision.requests["server"]
+    for method, params in wanted.questions.values():  # nobody is asked half of it
+        missing = lacking(incoming.peer.capabilities, rows[method], params) if method in rows else method
+        if missing:
+            raise NotDeclared(missing, f"the client does not offer {missing!r}, which {method} needs")
+    if not wanted.questions:
+        await asyncio.sleep(STATE_PAUSE)  # it wants to be called again, but hardly at once
+    state = msgspec.json.decode(jsonrpc.encode(wanted.state))
+    given = {key: await context.ask(method, params) for key, (method, params) in wanted.questions.items()}
+    context.hand_back(given, state)
+
+
+async def _put(context: "Context", wanted: InputRequired) -> NoReturn:
+    """Note what a method asks by hand, where there is no session."""
+    journal = await context.recall.journal()
+    journal.put_by_hand(UNSET if wanted.state is None else Raw(jsonrpc.encode(wanted.state)))
+    for name, (method, params) in wanted.questions.items():
+        before = len(journal.asked)
+        try:
+            said = await context.ask(method, params, key=name)
+        except Unanswered:
+            (key,) = list(journal.asked)[before:]
+            journal.by_hand[key] = ByHand(name, method)
+        else:  # by middleware: the client need not be asked
+            journal.by_hand[f"{name} (answered)"] = ByHand(name, method, Raw(jsonrpc.encode(said)))
+    raise Unanswered("what was asked by hand has no answer yet")

@@ -6,8 +6,9 @@ so that functions may ask side by side; a name of its own changes its key, not w
 nor stores: what it holds goes out and comes back as bytes, and whoever carries them answers for them.
 """
 
+from asyncio import CancelledError
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Any, Final, cast
 
@@ -17,7 +18,7 @@ from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.types.base import UNSET, Raw, Result, Struct, Unset
 from toolpost.types.inputs import InputRequest
 
-__all__ = ["Journal", "Unanswered", "is_unanswered"]
+__all__ = ["ByHand", "Journal", "Unanswered", "is_unanswered"]
 
 DIGITS: Final = 16
 """Letters of a key: no two questions of one call are the same by chance."""
@@ -31,11 +32,29 @@ class Unanswered(BaseException):
 
 
 def is_unanswered(error: BaseException) -> bool:
-    """Whether a function ends because of a question, alone or beside other things that were cancelled."""
+    """Whether a function ends because of a question, alone or beside others of its kind and what they ended.
+
+    An error of its own counts more, as it would in a session.
+    """
+    leaves = list(_leaves(error))
+    asked = any(isinstance(leaf, Unanswered) for leaf in leaves)
+    return asked and all(isinstance(leaf, Unanswered | CancelledError) for leaf in leaves)
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
-        group = cast("BaseExceptionGroup[BaseException]", error)
-        return any(map(is_unanswered, group.exceptions))
-    return isinstance(error, Unanswered)
+        for each in cast("BaseExceptionGroup[BaseException]", error).exceptions:
+            yield from _leaves(each)
+    else:
+        yield error
+
+
+class ByHand(Struct):
+    """A question that a function has put together itself; it has an answer if middleware had one."""
+
+    name: str
+    method: str
+    answer: Raw | Unset = UNSET
 
 
 class _Pages(Struct):
@@ -45,8 +64,10 @@ class _Pages(Struct):
     steps: dict[str, Raw]
     meant: dict[str, str]
     """What the questions with names of their own were, by key."""
-    by_hand: dict[str, str]
-    """The methods of the questions that a function has put together itself, by key."""
+    by_hand: dict[str, ByHand]
+    """The questions that a function has put together itself, by key."""
+    asked: list[str]
+    """The keys of the others that the client was asked last."""
     state: Raw | Unset = UNSET
     """What such a function wants back."""
     rounds: int = 0
@@ -67,18 +88,22 @@ class Journal:
     """
 
     def __init__(self, pages: bytes | None = None, answers: Mapping[str, Raw] | None = None) -> None:
-        written = _PAGES(pages) if pages is not None else _Pages({}, {}, {}, {})
+        written = _PAGES(pages) if pages is not None else _Pages({}, {}, {}, {}, [])
         self.rounds = written.rounds
         """How often the client has been asked."""
         self.asked: dict[str, InputRequest] = {}
         """The questions of this run that have no answer, by key."""
         self.by_hand = written.by_hand
-        """The methods of the questions that the function itself has put together, by key."""
+        """The questions that the function itself has put together, by key."""
         self.state = written.state
         """What such a function has wanted back."""
         self.brought = answers or {}
         """What the client has brought this time, by key: as it came."""
         self._answers = written.answers
+        # What was answered counts, also if this run does not come so far as to ask.
+        self._fresh = {key: self.brought[key] for key in written.asked if key in self.brought}
+        self._answers |= self._fresh
+        self._unasked = self.brought if pages is None else {}
         self._steps = written.steps
         self._meant = written.meant
         self._times: Counter[str] = Counter()
@@ -97,26 +122,25 @@ class Journal:
         """
         digest = _digest(question.method, bytes(question.params or b""))
         key = self._key(name or digest)
-        if self._meant.get(key, digest) == digest or name is None:
-            answer = self._answers.get(key) or self.brought.get(key)
-        else:
-            answer = None  # it answers another question, which had this name (MRTR-22)
+        if name is not None and self._meant.get(key, digest) != digest:
+            self._answers.pop(key, None)  # it answers another question, which had this name (MRTR-22)
+        answer = self._answers.get(key) or self._unasked.get(key)
         if name is not None:
             self._meant[key] = digest
         if answer is not None:
             try:
                 result = read(answer)
             except Unfit:
-                pass  # asked again, as if nothing had been said (MRTR-16)
+                self._answers.pop(key, None)  # asked again, as if nothing had been said (MRTR-16)
             else:
                 self._answers[key] = answer
                 return result
         self.asked[key] = question
-        raise Unanswered
+        raise Unanswered("the question has no answer yet: the function ends here, and runs again with it")
 
     def put_by_hand(self, state: Raw | Unset) -> None:
         """Let what is asked from here on be asked in any case, and want a state back with the answers."""
-        self.brought = {}
+        self._unasked = {}
         self.by_hand = {}
         self.state = state
 
@@ -125,7 +149,12 @@ class Journal:
         key = self._key(_digest("step", name.encode()))
         return key, self._steps.get(key)
 
-    def note(self, key: str, value: Any) -> Raw:
+    @property
+    def unused(self) -> list[str]:
+        """The keys of what the client was asked last and has answered, and nobody has asked in this run."""
+        return [key for key in self._fresh if key not in self._used]
+
+    def note(self, key: str, name: str, value: Any) -> Raw:
         """Remember what a step gave.
 
         Raises:
@@ -134,14 +163,18 @@ class Journal:
         try:
             written = Raw(jsonrpc.encode(value))
         except (LocalProtocolError, TypeError, ValueError) as error:
-            raise LocalProtocolError(f"a step has to give what JSON can hold: {error}") from error
+            text = error.message if isinstance(error, LocalProtocolError) else str(error)
+            raise LocalProtocolError(
+                f"the step {name!r} ran, but gave what cannot be kept: {text}"
+            ) from error
         self._steps[key] = written
         return written
 
     def pages(self) -> bytes:
         """What is to be there when the client comes back."""
+        asked = [key for key in self.asked if key not in self.by_hand]
         return jsonrpc.encode(
-            _Pages(self._answers, self._steps, self._meant, self.by_hand, self.state, self.rounds + 1)
+            _Pages(self._answers, self._steps, self._meant, self.by_hand, asked, self.state, self.rounds + 1)
         )
 
     def _key(self, name: str) -> str:

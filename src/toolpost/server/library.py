@@ -113,14 +113,31 @@ class Library(Handler):
             logging={},
         )
 
-    async def subscribe(self, uri: str, ctx: Context) -> None:  # noqa: ARG002 - the same for all
+    def needs(self, method: str, about: str) -> frozenset[str]:
+        """The scopes of a tool, prompt or resource; none if it is not there."""
+        handle: Handle[..., Any] | None = None
+        if method == "tools/call":
+            handle = self.tools.get(about)
+        elif method == "prompts/get":
+            handle = self.prompts.get(about)
+        elif method in {"resources/read", "resources/subscribe"}:
+            found = self._templated(about)
+            handle = self.resources.get(about) or (found and found[0])
+        return frozenset() if handle is None else handle.scopes
+
+    async def subscribe(self, uri: str, ctx: Context) -> None:
         """Accept a watch on a resource that exists, or could.
 
         Raises:
             ResourceNotFound: there is no such resource.
         """
-        if self.resources.get(uri) is None and self._templated(uri) is None:
-            raise _not_found(uri)
+        resource = self.resources.get(uri)
+        if resource is None:
+            found = self._templated(uri)
+            if found is None:
+                raise _not_found(uri)
+            resource = found[0]
+        ctx.require(*resource.scopes)
 
     def _list_tools(self, ctx: Context, params: PageParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
         return ctx.page(self.tools, params.cursor)
@@ -138,6 +155,8 @@ class Library(Handler):
         tool = self.tools.get(params.name)
         if tool is None:
             raise InvalidParams(f"Unknown tool: {shorten(params.name)}{self.tools.suggest(params.name)}")
+        if tool.scopes:
+            ctx.require(*tool.scopes)
         return await tool.call(ctx, params)
 
     async def _read_resource(self, ctx: Context, params: ReadResourceParams) -> ReadResourceResult:
@@ -145,12 +164,14 @@ class Library(Handler):
         cache = self.cache_for("resources/read")
         resource = self.resources.get(uri)
         if resource is not None:
-            return kept(await resource.read(ctx, uri), resource.cache or cache)
+            ctx.require(*resource.scopes)
+            return kept(await resource.read(ctx, uri), _own(resource, cache))
         found = self._templated(uri)
         if found is None:
             raise _not_found(uri)
         template, values = found
-        return kept(await template.read(ctx, uri, values), template.cache or cache)
+        ctx.require(*template.scopes)
+        return kept(await template.read(ctx, uri, values), _own(template, cache))
 
     def _templated(self, uri: str) -> tuple[ServedTemplate[..., Any], Mapping[str, Any]] | None:
         for template in self.templates:
@@ -163,9 +184,10 @@ class Library(Handler):
         prompt = self.prompts.get(params.name)
         if prompt is None:
             raise InvalidParams(f"Unknown prompt: {shorten(params.name)}{self.prompts.suggest(params.name)}")
+        ctx.require(*prompt.scopes)
         return await prompt.get(ctx, params.arguments or {})
 
-    async def _complete(self, ctx: Context, params: CompleteParams) -> CompleteResult:  # noqa: ARG002 - the same for all
+    async def _complete(self, ctx: Context, params: CompleteParams) -> CompleteResult:
         ref = params.ref
         if isinstance(ref, PromptReference):
             handle, what = self.prompts.get(ref.name), f"prompt: {ref.name}"
@@ -174,8 +196,15 @@ class Library(Handler):
             handle = handle or self.resources.get(ref.uri)
         if handle is None:
             raise InvalidParams(f"Unknown {what}")
+        ctx.require(*handle.scopes)
         known = (params.context.arguments if params.context else None) or {}
         return await handle.completed(params.argument.name, params.argument.value, known, self.work)
+
+
+def _own(handle: ServedResource[..., Any] | ServedTemplate[..., Any], cache: Cache | None) -> Cache | None:
+    """How long clients may keep what a resource holds; not for others, if it is not for everybody."""
+    cache = handle.cache or cache
+    return cache.unshared() if cache is not None and handle.scopes else cache
 
 
 def _not_found(uri: str) -> ResourceNotFound:

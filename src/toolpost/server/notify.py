@@ -16,7 +16,7 @@ from toolpost.types.notices import (
     SubscriptionFilter,
 )
 
-__all__ = ["LIST_CHANGED", "Announcer", "Bulletin", "Listener", "wants"]
+__all__ = ["COMPLETE", "LIST_CHANGED", "Announcer", "Bulletin", "Listener", "wants"]
 
 LIST_CHANGED: Final = {
     "tools": "notifications/tools/list_changed",
@@ -24,7 +24,7 @@ LIST_CHANGED: Final = {
     "resources": "notifications/resources/list_changed",
 }
 _UPDATED: Final = "notifications/resources/updated"
-_COMPLETE: Final = "notifications/elicitation/complete"
+COMPLETE: Final = "notifications/elicitation/complete"
 
 
 PACE: Final = 0.05
@@ -70,7 +70,7 @@ class Announcer:
     def completed(self, elicitation_id: str) -> None:
         """A user is done with the URL that they were sent to."""
         params = ElicitationCompleteParams(elicitation_id=elicitation_id)
-        self._note((_COMPLETE, elicitation_id), params)
+        self._note((COMPLETE, elicitation_id), params)
 
     def _note(self, key: Key, params: NoticeParams) -> None:
         # Who comes later reads the lists as they are then.

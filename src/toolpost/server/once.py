@@ -9,7 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
-from toolpost.errors import LocalProtocolError, RPCError
+from toolpost.errors import NotDeclared, RPCError
+from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.methods import Row
@@ -38,13 +39,15 @@ class Once:
         headers: what the request came with.
     """
 
-    __slots__ = ("_headers", "_say", "connection", "principal", "state", "visits", "watched")
+    __slots__ = ("_headers", "_principal", "_say", "connection", "state", "visits", "watched")
+
+    remote = True
 
     def __init__(
-        self, connection: Connection, say: Sayer, principal: str | None, headers: Mapping[str, str]
+        self, connection: Connection, say: Sayer, principal: Principal | None, headers: Mapping[str, str]
     ) -> None:
         self.connection = connection
-        self.principal = principal
+        self._principal = principal
         self.state: dict[str, Any] = {}
         self.watched: set[str] = set()
         self.visits: dict[str, None] = {}
@@ -55,6 +58,11 @@ class Once:
         """The HTTP headers that the request came with."""
         del incoming
         return self._headers
+
+    def principal_of(self, incoming: Incoming | None) -> Principal | None:
+        """On whose behalf the client speaks."""
+        del incoming
+        return self._principal
 
     async def interrupt(self, incoming: Incoming) -> None:
         """Do nothing: a client cannot come back to a stream that has no session."""
@@ -98,7 +106,8 @@ class Once:
     ) -> Result:
         outgoing = question(self.connection, context.incoming, method, params)
         self.connection.cancel(outgoing.id)
-        raise LocalProtocolError(
+        raise NotDeclared(
+            outgoing.row.needs or outgoing.row.name,
             f"{outgoing.row.name} cannot be asked: there is no session over which the client could answer",
             hint="serve with stateless=False",
         )

@@ -6,7 +6,7 @@ wrong, and say it at once: otherwise the first client would be the one to learn 
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast, get_args
 
 from toolpost.protocol.methods import DATES, Row
 from toolpost.protocol.seal import KeyRing
@@ -14,19 +14,25 @@ from toolpost.server.dispatch import Middleware
 from toolpost.types.base import Icon
 
 if TYPE_CHECKING:
+    from toolpost.auth.resource import Auth
     from toolpost.stores.promise import Store
 
 __all__ = [
     "Lifespan",
     "Offer",
     "Options",
+    "auth_of",
     "check_counts",
+    "check_span",
     "check_texts",
     "check_times",
     "layers_of",
     "offers_of",
     "revisions_of",
 ]
+
+MAX_SPAN: Final = 366 * 86400.0
+"""Seconds of a year: what has to be kept for longer is not waited for."""
 
 Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
 """What a server does before it serves and after: an async context manager, given the server."""
@@ -56,6 +62,7 @@ class Options(TypedDict, total=False):
     keys: KeyRing | None
     answer_within: float
     answer_once: bool
+    auth: "Auth | None"
 
 
 # --------------------------------------------------------------------- checks
@@ -101,6 +108,19 @@ def check_times(**given: Any) -> None:
             raise TypeError(f"{name} has to be a number of seconds, or None for no limit, not {value!r}")
         if not value > 0:
             raise ValueError(f"{name} has to be more than 0 seconds, or None for no limit, not {value!r}")
+
+
+def check_span(**given: Any) -> None:
+    """Return if all arguments are spans of time in seconds that end some day.
+
+    Raises:
+        TypeError: one is no number.
+        ValueError: one is no time, or has no end.
+    """
+    for name, value in given.items():
+        check_times(**{name: value})
+        if value is None or value > MAX_SPAN:
+            raise ValueError(f"{name} has to be at most {MAX_SPAN:g} seconds, not {value!r}")
 
 
 def layers_of(middleware: Any) -> list[Middleware]:
@@ -152,3 +172,14 @@ def _some_of(known: Sequence[str], name: str, given: Any) -> tuple[str, ...]:
         if one not in known:
             raise ValueError(f"{name} has {one!r} in it, which is none of {', '.join(known)}")
     return chosen
+
+
+def auth_of(auth: Any) -> Any:
+    """How clients are recognised, as it was given.
+
+    Raises:
+        TypeError: it is something else, perhaps a token or a class.
+    """
+    if auth is not None and (isinstance(auth, type) or not hasattr(auth, "verifier")):
+        raise TypeError("auth has to be Auth(issuer=…), which says whose tokens are good")
+    return auth

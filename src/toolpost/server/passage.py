@@ -13,6 +13,7 @@ from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
 from toolpost.server.dispatch import Call, through
+from toolpost.server.questions import unwanted
 from toolpost.server.request import Speaker
 from toolpost.types.base import JSON, Result
 
@@ -68,6 +69,8 @@ async def asked(
     """
 
     async def recall(context: Context, params: Any) -> Result:
+        if context.cancelled:
+            raise unwanted(context)
         return await context.recall_answer(str(method), params, key)
 
     stateless = context.incoming is not None and context.incoming.peer.revision.stateless

@@ -19,7 +19,7 @@ from toolpost.types.base import JSON, RequestId, Result, Wire
 if TYPE_CHECKING:
     from toolpost.server.serve import Conversation
 
-__all__ = ["Questions", "question"]
+__all__ = ["Questions", "question", "unwanted"]
 
 
 class Questions:
@@ -28,6 +28,7 @@ class Questions:
     def __init__(self, conversation: "Conversation") -> None:
         self._conversation = conversation
         self._waiting: dict[RequestId, asyncio.Future[Result]] = {}
+        self._loop = asyncio.get_running_loop()
 
     async def ask(
         self,
@@ -44,8 +45,12 @@ class Questions:
             LocalProtocolError: it may not be asked, or whoever asks is no longer wanted.
         """
         if context.cancelled:
-            raise _unwanted(context)
+            raise unwanted(context)
         conversation = self._conversation
+        if asyncio.get_running_loop() is not self._loop:
+            raise RuntimeError(
+                "a context was used in another event loop than its own; in a thread, take a SyncContext"
+            )
         outgoing = question(conversation.connection, context.incoming, method, params)
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
         self._waiting[outgoing.id] = future
@@ -54,7 +59,7 @@ class Questions:
 
         def give_up(_: object) -> None:
             if not future.done():
-                future.set_exception(_unwanted(context))
+                future.set_exception(unwanted(context))
 
         if serving is not None:
             serving.add_done_callback(give_up)
@@ -123,7 +128,8 @@ def question(
     return SESSION.ask(connection, incoming, method, params)
 
 
-def _unwanted(context: Context) -> LocalProtocolError:
+def unwanted(context: Context) -> LocalProtocolError:
+    """The error for who asks although nobody waits for what comes of it."""
     return LocalProtocolError(
         f"{context.method} (id {context.related!r}) has ended or was cancelled: nobody waits for its answer"
     )

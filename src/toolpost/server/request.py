@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from toolpost.errors import InvalidParams
+from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.jsonrpc import Reader, Unfit
@@ -29,13 +30,21 @@ class Speaker(Protocol):
 
     connection: Connection
     state: dict[str, Any]
-    principal: str | None
     watched: set[str]
     visits: dict[str, None]
     """The elicitations by URL whose end the peer may be told, oldest first."""
 
     def headers_of(self, incoming: Incoming | None) -> Mapping[str, str]:
         """The HTTP headers that a request came with."""
+        ...
+
+    def principal_of(self, incoming: Incoming | None) -> Principal | None:
+        """On whose behalf a request speaks, where that is known; of a notice, that of the conversation."""
+        ...
+
+    @property
+    def remote(self) -> bool:
+        """Whether anybody could be at the other end, so that what is not known to be allowed is not."""
         ...
 
     async def interrupt(self, incoming: Incoming) -> None:

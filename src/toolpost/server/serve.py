@@ -20,6 +20,7 @@ from toolpost.errors import (
     NotDeclared,
     TransportError,
 )
+from toolpost.principal import Principal
 from toolpost.protocol.events import (
     CancelReceived,
     Dropped,
@@ -59,6 +60,8 @@ class _Web(Protocol):
 
     def headers_of(self, request_id: RequestId, /) -> Mapping[str, str]: ...
 
+    def principal_of(self, request_id: RequestId, /) -> Principal | None: ...
+
     async def interrupt(self, request_id: RequestId, /) -> None: ...
 
     async def drop(self, request_id: RequestId, /) -> None: ...
@@ -75,13 +78,19 @@ class Conversation:
     """
 
     def __init__(
-        self, handler: "Handler", channel: Channel, lifespan: Any = None, *, principal: str | None = None
+        self,
+        handler: "Handler",
+        channel: Channel,
+        lifespan: Any = None,
+        *,
+        principal: Principal | str | None = None,
     ) -> None:
         self.handler = handler
         self.channel = channel
         self.connection = handler.connection()
         self.lifespan = lifespan
-        self.principal = principal
+        self.remote = isinstance(channel, _Web)
+        self._principal = Principal.of(principal)
         self.state: dict[str, Any] = {}
         self.watched: set[str] = set()
         self.visits: dict[str, None] = {}
@@ -139,6 +148,12 @@ class Conversation:
         if incoming is None or not isinstance(self.channel, _Web):
             return {}
         return self.channel.headers_of(incoming.id)
+
+    def principal_of(self, incoming: Incoming | None) -> Principal | None:
+        """On whose behalf a request speaks: over HTTP, each has a token of its own."""
+        if incoming is not None and isinstance(self.channel, _Web):
+            return self.channel.principal_of(incoming.id) or self._principal
+        return self._principal
 
     async def interrupt(self, incoming: Incoming) -> None:
         """Let the client of a request come back for the rest of its stream, where that is possible."""

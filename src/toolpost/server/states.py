@@ -8,12 +8,14 @@ What a journal holds is not known here.
 import logging
 import secrets
 import time
+from collections import deque
 from hashlib import sha256
+from math import ceil
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from toolpost.errors import InvalidParams, SealBroken
+from toolpost.errors import InternalError, InvalidParams, SealBroken
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.jsonrpc import Unfit
 from toolpost.protocol.seal import MAX_PAYLOAD, KeyRing
@@ -26,6 +28,12 @@ if TYPE_CHECKING:
 __all__ = ["States"]
 
 logger: Final = logging.getLogger("toolpost.server")
+
+MAX_JOURNAL: Final = 4 * 1024 * 1024
+"""Bytes of answers and steps that one call may remember: some pictures, and no flood."""
+
+MAX_HELD: Final = 64 * 1024 * 1024
+"""Bytes of all journals that this process keeps in the store, because they are too long to travel."""
 
 _KEY: Final = "keys/states"
 _HERE: Final = b"="
@@ -47,6 +55,8 @@ class States:
         self._keys = keys
         self._lifetime = lifetime
         self._once = once
+        self._kept: deque[tuple[float, int]] = deque()
+        self._held = 0
 
     async def open(self, incoming: Incoming, principal: str | None) -> Journal:
         """The journal of a request: what its client brings back, or a new one.
@@ -56,14 +66,18 @@ class States:
         """
         params = incoming.params
         if params.request_state is None:
-            return Journal(None, params.input_responses)
+            # A client may know the names of questions; but what counts once is an answer to what was asked.
+            return Journal(None, None if self._once else params.input_responses)
         try:
             pages = await self._unsealed(params.request_state, incoming, principal)
             return Journal(pages, params.input_responses)
         except (SealBroken, Unfit) as error:
             reason = error.reason if isinstance(error, SealBroken) else str(error)
             logger.warning(
-                "%s (id %r): a request state was refused: %s", incoming.row.name, incoming.id, reason
+                "%s (id %r): a request state was refused: %s (do all processes have the same keys?)",
+                incoming.row.name,
+                incoming.id,
+                reason,
             )
             raise InvalidParams("Invalid params: the requestState is not valid for this request") from None
 
@@ -72,16 +86,36 @@ class States:
         pages = journal.pages()
         payload = _HERE + pages
         if len(payload) > MAX_PAYLOAD:
-            handle = secrets.token_urlsafe(24)
-            await self._server.store.records.put(f"state/{handle}", pages, self._lifetime)
-            payload = _STORED + handle.encode()
+            payload = _STORED + await self._put_away(pages)
         keys = await self._ring()
         return keys.seal(
             payload,
             audience=self._audience,
             binding=_binding(incoming, principal),
-            expires=int(time.time() + self._lifetime),
+            expires=ceil(time.time() + self._lifetime),
         )
+
+    async def _put_away(self, pages: bytes) -> bytes:
+        """The handle of a journal that is too long to travel.
+
+        Raises:
+            InternalError: it is too long to be kept either, or too many of them are.
+        """
+        now = time.monotonic()
+        while self._kept and self._kept[0][0] <= now:
+            self._held -= self._kept.popleft()[1]
+        if len(pages) > MAX_JOURNAL or self._held + len(pages) > MAX_HELD:
+            logger.warning(
+                "a journal of %d bytes cannot be kept, beside %d of others", len(pages), self._held
+            )
+            raise InternalError(
+                f"Internal error: answers and steps have {len(pages)} bytes, which is too much"
+            )
+        handle = secrets.token_urlsafe(24)
+        await self._server.store.records.put(f"state/{handle}", pages, self._lifetime)
+        self._kept.append((now + self._lifetime, len(pages)))
+        self._held += len(pages)
+        return handle.encode()
 
     async def _unsealed(self, state: str, incoming: Incoming, principal: str | None) -> bytes:
         keys = await self._ring()
@@ -99,7 +133,7 @@ class States:
             return payload[1:]
         pages = await records.get(f"state/{payload[1:].decode()}")
         if pages is None:
-            raise SealBroken("the store does not have it any more")
+            raise SealBroken("it is not in the store: it came too late, or another store has it")
         return pages
 
     @property

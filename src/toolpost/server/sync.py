@@ -7,9 +7,11 @@ work to the loop and waits for the answer. Owns nothing else.
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
+from inspect import iscoroutinefunction
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from toolpost.errors import ChannelClosed, UrlElicitationRequired
+from toolpost.principal import Principal
 from toolpost.server.context import Context
 from toolpost.server.forms import Accepted, Cancelled, Declined
 from toolpost.server.request import Client, Request
@@ -99,6 +101,19 @@ class SyncContext:
     def revision(self) -> str:
         """The protocol revision that the client speaks."""
         return self._context.revision
+
+    @property
+    def principal(self) -> Principal | None:
+        """On whose behalf the request speaks, where that is known."""
+        return self._context.principal
+
+    def require(self, *scopes: str) -> None:
+        """Return if the request may do what needs these scopes; see `Context.require`.
+
+        Raises:
+            MissingScopes: it may not.
+        """
+        self._context.require(*scopes)
 
     @property
     def state(self) -> dict[str, Any]:
@@ -229,7 +244,10 @@ class SyncContext:
 
     def step(self, name: str, fn: Callable[P, Awaitable[T] | T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What a function gives, which runs once for each call; see `Context.step`."""
-        return self._wait(self._context.step(name, fn, *args, **kwargs))
+        if iscoroutinefunction(fn):
+            return self._wait(self._context.step(name, fn, *args, **kwargs))
+        # Here is a thread already: to want another one of the pool might be to wait for oneself.
+        return self._context.recall.step_here(self._wait, name, fn, lambda: fn(*args, **kwargs))
 
     def roots(self, *, key: str | None = None, timeout: float | None = None) -> list[Root]:
         """The places that the user has opened."""

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMappi
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, TypedDict
 
+from toolpost.principal import Principal
+
 __all__ = ["Application", "Served", "Web", "check_unused"]
 
 
@@ -32,6 +34,18 @@ class Application(Protocol):
 
     async def stop(self) -> None:
         """Take no new requests, end streams, let running requests finish for a while, then cancel them."""
+        ...
+
+    async def metadata(
+        self,
+        scope: MutableMapping[str, Any],
+        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
+        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    ) -> None:
+        """What is published for clients that need a token, as an application of its own.
+
+        For a framework that mounts this one: mount it at "/.well-known/oauth-protected-resource".
+        """
         ...
 
     def lifespan(self, app: object = None, /) -> AbstractAsyncContextManager[None]:
@@ -61,8 +75,8 @@ class Web(TypedDict, total=False):
         idle: seconds after which a session that nobody uses ends; 1800 unless you say so.
         max_sessions: how many sessions there may be; the one that was idle for longest makes room.
         drain: seconds that running requests get to finish when the server stops; 5 unless you say so.
-        principal: says on whose behalf a request speaks, from its ASGI scope, async or not; a session belongs
-            to whoever opened it.
+        principal: says on whose behalf a request speaks, from its ASGI scope, async or not: a `Principal`, or
+            its subject. A session belongs to whoever opened it. For servers without `auth=`.
     """
 
     sse: str | None
@@ -79,7 +93,7 @@ class Web(TypedDict, total=False):
     idle: float
     max_sessions: int
     drain: float
-    principal: Callable[[Any], str | Awaitable[str | None] | None] | None
+    principal: Callable[[Any], Principal | str | Awaitable[Principal | str | None] | None] | None
 
 
 class Served(Web, total=False):

@@ -45,6 +45,7 @@ class Http(Struct, frozen=True):
         name: what to call the server in errors and logs; by default its URL without the query.
         sse: whether it speaks only HTTP+SSE, the way of the first revision.
         max_answer: the largest answer to read, in bytes.
+        auth: who we are: a token, a function that gives one, `OAuth(…)` and the like.
 
     Raises:
         ConnectFailed: the URL is no address of a server, or a header cannot be sent.
@@ -56,12 +57,17 @@ class Http(Struct, frozen=True):
     name: str | None = None
     sse: bool = False
     max_answer: int = MAX_ANSWER
+    auth: object = None
 
     def __post_init__(self) -> None:
         _parts(self.url)
         force_setattr(self, "url", self.url.partition("#")[0])  # a fragment never leaves the client
         headers = {name.lower(): _checked(name, value) for name, value in (self.headers or {}).items()}
         force_setattr(self, "headers", MappingProxyType(headers))
+        if self.auth is not None and "authorization" in headers:
+            raise ConnectFailed(
+                "auth= and the header Authorization say the same thing", hint="give one of them"
+            )
 
     def __repr__(self) -> str:
         # The values of headers are often secrets, and a repr ends up in logs.
@@ -167,6 +173,7 @@ class _Entry(Struct):
     type: str | None = None
     transport: str | None = None
     headers: dict[str, str] | None = None
+    auth: Any = None
 
 
 def _of_entry(entry: Mapping[str, Any]) -> Http:
@@ -181,4 +188,7 @@ def _of_entry(entry: Mapping[str, Any]) -> Http:
     plain = kind.lower().replace("-", "").replace("_", "")
     if plain not in _TYPES:
         raise ConnectFailed(f"{kind!r} is no way to a URL", hint='"type" is "http" or "sse"')
-    return Http(read.url, read.headers, sse=plain == _SSE)
+    auth = (
+        read.auth if isinstance(read.auth, str) else None
+    )  # some programs keep an object of their own there
+    return Http(read.url, read.headers, sse=plain == _SSE, auth=auth)

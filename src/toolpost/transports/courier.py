@@ -1,21 +1,22 @@
 """Carries requests to one address, and says what a response means that is no answer.
 
-Owns the headers of the address, redirects, which stay within the origin, and the words for a refusal. Knows
-nothing of sessions, eras or messages.
+Owns the headers of the address, redirects, which stay within the origin, and the words for a refusal. Who we
+are is told by an authorizer. Knows nothing of sessions, eras or messages.
 """
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from typing import Final
 
-from toolpost.errors import ConnectFailed, RequestFailed
+from toolpost.errors import AuthError, ConnectFailed, InsufficientScope, RequestFailed, TokenRejected
 from toolpost.protocol import headers as rules
 from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.transports.address import Http, resolve
+from toolpost.transports.authorizer import Authorizer, Errand, Refused, authorizer_of
 from toolpost.transports.http_backend import Backend, Response, open_backend
 from toolpost.types.base import Struct
 from toolpost.version import __version__
@@ -38,6 +39,10 @@ EVENTS: Final = "text/event-stream"
 MAX_REDIRECTS: Final = 5
 """How often a request is sent on. A server that adds a slash to a path needs one."""
 
+MAX_REFUSALS: Final = 6
+"""How often a request is sent again with other credentials: a nonce, a refreshed token, a login, and more
+scopes need one each. Whoever decides about them has limits of its own."""
+
 MAX_QUOTE: Final = 300
 """How many characters of a refusal an error repeats."""
 
@@ -50,9 +55,10 @@ MAX_LEFTOVER: Final = 64 * 1024
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
 _SAME_REQUEST: Final = frozenset({307, 308})
 _QUOTABLE: Final = ("text/plain", JSON, "application/problem+json")
+_CREDENTIALS: Final = frozenset({401, 403})
 _HINTS: Final = {
-    401: 'it needs authorization: pass headers={"Authorization": "Bearer …"}',
-    403: 'it needs other authorization than it got: see headers={"Authorization": …}',
+    401: 'it needs authorization: pass auth=OAuth(), auth="token" or headers={"Authorization": "…"}',
+    403: 'it needs other authorization than it got: see auth=, or headers={"Authorization": …}',
     404: "is this the URL of an MCP endpoint?",
     405: "is this the URL of an MCP endpoint?",
 }
@@ -90,6 +96,15 @@ class Courier:
             else {}
         )
         self._headers = ours | dict(http.headers or {})
+        self._authorizer: Authorizer | None = authorizer_of(http.auth)
+        self._detained = 0
+        self._tell: Callable[[bool], object] = bool
+
+    def on_detained(self, tell: Callable[[bool], object]) -> None:
+        """Tell somebody when requests begin to wait for a login, and when none does any more."""
+        self._tell = tell
+        if self._detained:
+            tell(True)
 
     @asynccontextmanager
     async def send(
@@ -105,9 +120,14 @@ class Courier:
 
         Raises:
             RequestFailed: there is no response, or it leads elsewhere.
+            AuthError: the server wants other credentials than we have or get.
         """
         here = url or self._http.url
         headers = {**self._headers, **headers}
+        if self._authorizer is not None:
+            async with self._authorized(self._authorizer, method, here, headers, body) as response:
+                yield response
+            return
         try:
             for left in reversed(range(MAX_REDIRECTS + 1)):
                 async with self._backend.send(method, here, headers, body) as response:
@@ -119,6 +139,45 @@ class Courier:
             error.peer = error.peer or self._http.label
             raise
 
+    @asynccontextmanager
+    async def _authorized(
+        self, authorizer: Authorizer, method: str, here: str, headers: dict[str, str], body: bytes | None
+    ) -> AsyncGenerator[Response]:
+        """Send a request with credentials, and again with others if it is refused for them."""
+        redirects, again = MAX_REDIRECTS, MAX_REFUSALS
+        try:
+            while True:
+                errand = Errand(self._http.url, method, here)
+                sent = await authorizer.headers(errand)
+                async with self._backend.send(method, here, {**headers, **sent}, body) as response:
+                    refused = Refused(response.status, response.headers, sent)
+                    if response.status in _MOVED:
+                        here, redirects = _next(here, response, redirects), redirects - 1
+                        continue
+                    if not _wants(refused):
+                        authorizer.heard(errand, response.headers, sent)
+                        yield response
+                        return
+                # Nobody logs in to say goodbye.
+                again = again - 1 if method != "DELETE" else 0
+                if not again or not await self._renewed(authorizer, errand, refused):
+                    raise _rejected(refused)
+        except (ConnectFailed, RequestFailed, AuthError) as error:
+            error.peer = error.peer or self._http.label
+            raise
+
+    async def _renewed(self, authorizer: Authorizer, errand: Errand, refused: Refused) -> bool:
+        """Whether there are other credentials; the time that it takes is nobody's fault."""
+        self._detained += 1
+        if self._detained == 1:
+            self._tell(True)
+        try:
+            return await authorizer.refused(errand, refused)
+        finally:
+            self._detained -= 1
+            if not self._detained:
+                self._tell(False)
+
     async def close(self) -> None:
         """Close the backend unless the user gave it. Raises nothing."""
         if self._backend is self._http.http:
@@ -127,6 +186,24 @@ class Courier:
             await self._backend.close()
         except Exception:  # whatever a library raises, we leave
             logger.exception("%s: the connections could not be closed in order", self._http.label)
+
+
+def _wants(refused: Refused) -> bool:
+    """Whether a response is about credentials. A plain 403 may be about anything, such as the Host."""
+    if refused.status not in _CREDENTIALS:
+        return False
+    return refused.status == 401 or "insufficient_scope" in refused.challenge
+
+
+def _rejected(refused: Refused) -> AuthError:
+    """The error for credentials that were refused. What the server says may repeat them: it is not told."""
+    if refused.status == 401:
+        return TokenRejected(
+            "the server does not accept the credentials", hint="the token may have expired: see auth="
+        )
+    return InsufficientScope(
+        "the credentials are good, but not for this", hint="get a token with more scopes"
+    )
 
 
 def _next(here: str, response: Response, left: int) -> str:

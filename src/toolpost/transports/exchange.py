@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote
 
 from toolpost.errors import ChannelClosed
+from toolpost.principal import Principal
 from toolpost.protocol import sse
 
 __all__ = [
@@ -98,6 +99,7 @@ class Exchange:
         "headers",
         "left",
         "method",
+        "principal",
         "query",
         "scope",
         "session",
@@ -117,6 +119,7 @@ class Exchange:
             # A list that was split over several lines is one list (RFC 9110 §5.3).
             self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
         self.extra: list[tuple[bytes, bytes]] = []
+        self.principal: Principal | None = None  # on whose behalf it speaks, once somebody has found out
         self.session = ""  # whose one stream this is (HTTP+SSE)
         self.streaming = False
         self.left = False

@@ -3,16 +3,18 @@
 The promise that keeps transports and servers apart: whoever implements it can be served over HTTP.
 """
 
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, Protocol
 
+from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming, NoticeReceived
 from toolpost.stores.promise import Store
 from toolpost.transports.exchange import Exchange
 from toolpost.transports.http_session import Session
+from toolpost.transports.keeper import Keeper
 
 __all__ = ["Caller", "Host", "Outcome"]
 
@@ -21,8 +23,9 @@ class Caller(NamedTuple):
     """Who sends a request that has no session, and where what is said before its answer goes."""
 
     exchange: Exchange
-    principal: str | None
+    principal: Principal | None
     json_only: bool
+    keeper: Keeper | None = None
 
 
 class Outcome(NamedTuple):
@@ -30,6 +33,8 @@ class Outcome(NamedTuple):
 
     data: bytes
     code: int = 0
+    lacks: Sequence[str] = ()
+    """The scopes that it needs, if that is why it is an error."""
 
 
 class Host(Protocol):
@@ -52,6 +57,10 @@ class Host(Protocol):
         """The parameters of a tool that HTTP mirrors in headers."""
         ...
 
+    def needs(self, method: str, about: str) -> frozenset[str]:
+        """The scopes of what a request is about, as far as they are known before it is served."""
+        ...
+
     def answer(
         self, connection: Connection, incoming: Incoming, caller: Caller
     ) -> Coroutine[Any, Any, Outcome]:
@@ -62,7 +71,7 @@ class Host(Protocol):
         """Hear a notice that has no session."""
         ...
 
-    async def serve(self, session: Session, principal: str | None) -> None:
+    async def serve(self, session: Session, principal: Principal | None) -> None:
         """Hold the conversation of a session."""
         ...
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
 from toolpost.errors import (
+    AuthError,
     ChannelClosed,
     LocalProtocolError,
     RemoteProtocolError,
@@ -80,7 +81,7 @@ class HttpChannel:
         self._http = http
         self._courier = Courier(http)
         self._box = Basin(http.label)
-        self._tell: Callable[[RequestId, TransportError], object] = _log_lost
+        self._tell: Callable[[RequestId, TransportError | AuthError], object] = _log_lost
         self._session: Session | None = None
         self._forgotten = False
         self._listener: asyncio.Task[None] | None = None
@@ -89,9 +90,13 @@ class HttpChannel:
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Future[None] | None = None
 
-    def on_lost(self, tell: Callable[[RequestId, TransportError], object]) -> None:
+    def on_lost(self, tell: Callable[[RequestId, TransportError | AuthError], object]) -> None:
         """Tell somebody of each request whose answer cannot come any more; by default the log is told."""
         self._tell = tell
+
+    def on_detained(self, tell: Callable[[bool], object]) -> None:
+        """Tell somebody when requests begin to wait for a login, and when none does any more."""
+        self._courier.on_detained(tell)
 
     async def receive(self) -> bytes:
         """The next message of the server, from whatever stream. Cancelling it loses no message.
@@ -166,7 +171,7 @@ class HttpChannel:
     async def _run(self, call: HttpCall, data: bytes, fields: Mapping[str, str]) -> None:
         try:
             await call.run(data, fields)
-        except TransportError as error:
+        except (TransportError, AuthError) as error:
             self._lost(call, error)
         except Exception as error:
             logger.exception("%s: a request failed", self._http.label)
@@ -177,7 +182,7 @@ class HttpChannel:
             if call.id in self._asked and self._asked[call.id][0] is call:
                 del self._asked[call.id]
 
-    def _lost(self, call: HttpCall, error: TransportError) -> None:
+    def _lost(self, call: HttpCall, error: TransportError | AuthError) -> None:
         self._tell(call.id, error)
         if isinstance(error, SessionLost):
             self._lose(call.session)
@@ -239,6 +244,9 @@ class HttpChannel:
         trail = Trail(self._box.take, self._http.max_answer)
         try:
             refused = await trail.stay(self._courier, session.fields)
+        except AuthError as error:
+            logger.warning("%s: what the server says unasked is not heard: %s", self._http.label, error)
+            return
         except Exception:  # calls go on without it
             logger.exception("%s: the stream for what the server says unasked failed", self._http.label)
             return
@@ -292,5 +300,5 @@ def _unknown(_tool: str) -> None:
     return None
 
 
-def _log_lost(request_id: RequestId, error: TransportError) -> None:
+def _log_lost(request_id: RequestId, error: TransportError | AuthError) -> None:
     logger.warning("request %s was lost: %s", request_id, error)

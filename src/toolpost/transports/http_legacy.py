@@ -6,13 +6,15 @@ here.
 """
 
 import secrets
+from collections.abc import Callable
 from functools import partial
-from typing import Final
+from typing import Final, TypeAlias
 from urllib.parse import parse_qs, quote
 
-from toolpost.errors import RemoteProtocolError
+from toolpost.errors import MissingScopes, RemoteProtocolError
+from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
-from toolpost.protocol.jsonrpc import Message, Notice, Reader, Request
+from toolpost.protocol.jsonrpc import Message, Notice, Reader, Request, Unfit
 from toolpost.protocol.revisions import OLDEST_HTTP, REVISIONS, Revision
 from toolpost.protocol.route import ToSession
 from toolpost.transports.exchange import Exchange
@@ -20,6 +22,7 @@ from toolpost.transports.gate import Refusal
 from toolpost.transports.http_session import Post, outline
 from toolpost.transports.http_sessions import Record, Sessions
 from toolpost.transports.http_streams import Streams
+from toolpost.transports.keeper import Keeper, lacking, step_up
 from toolpost.types.base import UNSET, Raw, Struct
 
 __all__ = ["Legacy"]
@@ -45,15 +48,34 @@ class _Welcome(Struct):
 _WELCOME: Final = Reader(_Welcome)
 
 
+class _About(Struct):
+    """What a request is about, if it is about anything."""
+
+    name: str = ""
+    uri: str = ""
+
+
+_ABOUT: Final = Reader(_About)
+
+Needs: TypeAlias = Callable[[str, str], frozenset[str]]
+"""The scopes that a request needs, by its method and by what it is about."""
+
+
 class Legacy:
     """What old clients use.
 
     Args:
         sessions: their sessions.
         messages: the path to which a client of HTTP+SSE posts.
+        keeper: who asks for tokens.
+        needs: tells which scopes a request needs; None if nobody has any.
     """
 
-    def __init__(self, sessions: Sessions, messages: str) -> None:
+    def __init__(
+        self, sessions: Sessions, messages: str, keeper: Keeper | None = None, needs: Needs | None = None
+    ) -> None:
+        self._keeper = keeper
+        self._needs = needs
         self._sessions = sessions
         self._streams = Streams(sessions.store)
         self._messages = messages
@@ -66,7 +88,7 @@ class Legacy:
         message: Message | None,
         data: bytes,
         route: ToSession,
-        principal: str | None,
+        principal: Principal | None,
     ) -> None:
         """Hand a message or a batch to its session, and answer with what the session says.
 
@@ -90,15 +112,24 @@ class Legacy:
         answers = await self._answers(exchange, route.session, record, post, revision)
         if answers is None:
             return
-        if answers:
+        lacks = self._lacks(message, answers)
+        if lacks:
+            await exchange.json(403, answers[0], step_up(self._keeper, lacks, principal))
+        elif answers:
             await exchange.json(200, jsonrpc.encode_batch(answers) if message is None else answers[0])
         elif await self._sessions.touch(route.session):
             await exchange.empty(202)  # it was cancelled
         else:
             raise Refusal(404, _GONE)
 
+    def _lacks(self, message: Message | None, answers: list[bytes]) -> list[str]:
+        """The scopes that a request needs, if that is why it was refused."""
+        if message is None or len(answers) != 1 or self._needs is None:
+            return []
+        return lacking(outline(answers[0]).error)
+
     async def _open(
-        self, exchange: Exchange, data: bytes, message: Message | None, principal: str | None
+        self, exchange: Exchange, data: bytes, message: Message | None, principal: Principal | None
     ) -> None:
         """Open a session; its id goes out with the answer to the handshake, if that is no error."""
         session_id, record = await self._sessions.open(principal)
@@ -138,7 +169,7 @@ class Legacy:
         if not await self._sessions.served(record):
             exchange.hang_up()
 
-    async def _found(self, session_id: str, principal: str | None, *, single: bool = False) -> Record:
+    async def _found(self, session_id: str, principal: Principal | None, *, single: bool = False) -> Record:
         record = await self._sessions.find(session_id, principal, single=single)
         if record is None:
             raise Refusal(404, _GONE)  # HTTPL-27
@@ -150,7 +181,7 @@ class Legacy:
 
     # ----------------------------------------------------------------- GET and DELETE
 
-    async def get(self, exchange: Exchange, principal: str | None) -> None:
+    async def get(self, exchange: Exchange, principal: Principal | None) -> None:
         """Relay the general stream of a session, or go on with another of its streams (HTTPL-20).
 
         Raises:
@@ -169,7 +200,7 @@ class Legacy:
         elif not await self._streams.general(exchange, session_id, revision, alive):
             raise Refusal(409, "This session has a stream open already; a second one would hear nothing.")
 
-    async def delete(self, exchange: Exchange, principal: str | None) -> None:
+    async def delete(self, exchange: Exchange, principal: Principal | None) -> None:
         """End a session.
 
         Raises:
@@ -182,7 +213,7 @@ class Legacy:
 
     # ----------------------------------------------------------------- HTTP+SSE
 
-    async def sse(self, exchange: Exchange, principal: str | None) -> None:
+    async def sse(self, exchange: Exchange, principal: Principal | None) -> None:
         """Open a session and relay all that it says, until the client goes (SSE-2)."""
         session_id, record = await self._sessions.open(principal, single=True)
         exchange.session = session_id
@@ -199,7 +230,7 @@ class Legacy:
             await self._sessions.end(session_id, record, "its client has gone")
 
     async def message(
-        self, exchange: Exchange, message: Message | None, data: bytes, principal: str | None
+        self, exchange: Exchange, message: Message | None, data: bytes, principal: Principal | None
     ) -> None:
         """Hand a message to the session that an `endpoint` event has named.
 
@@ -212,8 +243,23 @@ class Legacy:
         record = await self._found(asked[0], principal, single=True)
         if message is None:
             raise Refusal(400, "A batch is not part of HTTP+SSE.")
+        if isinstance(message, Request):
+            self._check_scopes(message, principal)
         await self._hand_over(asked[0], record, _post(message, data, exchange))
         await exchange.empty(202)
+
+    def _check_scopes(self, message: Request, principal: Principal | None) -> None:
+        """Return if a request may be served: here it is answered on another stream, which has no status."""
+        if self._needs is None or message.params is UNSET:
+            return
+        try:
+            about = _ABOUT(message.params)
+        except Unfit:
+            return  # whoever serves it will say what is wrong with it
+        needed = self._needs(message.method, about.name or about.uri)
+        if principal is not None and not needed <= principal.scopes:
+            error = MissingScopes.of(needed)
+            raise Refusal(403, error.message, step_up(self._keeper, needed, principal))
 
 
 def _session_of(exchange: Exchange) -> str:
@@ -234,7 +280,9 @@ def _post(message: Message | None, data: bytes, exchange: Exchange) -> Post:
     items = _items(data) if message is None else [message]
     ids = tuple(item.id for item in items if isinstance(item, Request))
     ready = any(isinstance(item, Notice) and item.method == _READY for item in items)
-    return Post(Raw(data), secrets.token_hex(8) if ids else "", ids, exchange.headers, ready)
+    return Post(
+        Raw(data), secrets.token_hex(8) if ids else "", ids, exchange.headers, ready, exchange.principal
+    )
 
 
 def _items(data: bytes) -> list[Message]:

@@ -31,7 +31,7 @@ class Life:
     Args:
         host: what is served.
         sessions: those of old clients.
-        messages: the path to which clients of HTTP+SSE post.
+        legacy: what old clients use.
 
     Attributes:
         legacy: what old clients use.
@@ -42,13 +42,13 @@ class Life:
         over: whether all are.
     """
 
-    def __init__(self, host: Host, sessions: Sessions, messages: str) -> None:
+    def __init__(self, host: Host, sessions: Sessions, legacy: Legacy) -> None:
         self.loop = asyncio.get_running_loop()
         self.running: dict[asyncio.Task[Any], Exchange] = {}
         self.listening: set[Exchange] = set()
         self.answering: set[Exchange] = set()
         self.stopping = self.over = False
-        self.legacy = Legacy(sessions, messages)
+        self.legacy = legacy
         self._sessions = sessions
         self._begun: asyncio.Future[None] = self.loop.create_future()
         self._over = asyncio.Event()

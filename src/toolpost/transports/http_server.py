@@ -7,12 +7,14 @@ the `Host` promise.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
 from inspect import isawaitable
 from typing import Final, TypeAlias
 
 from toolpost.errors import InternalError, InvalidRequest, RemoteProtocolError, RPCError
+from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.jsonrpc import Message, Request
 from toolpost.protocol.route import Reject, ToStateless, classify
@@ -27,16 +29,22 @@ from toolpost.transports.exchange import (
 )
 from toolpost.transports.gate import EVENTS, JSON, MAX_BODY, Gate, Refusal, check_get, check_post
 from toolpost.transports.host import Caller, Host
+from toolpost.transports.http_legacy import Legacy
 from toolpost.transports.http_life import Life
 from toolpost.transports.http_sessions import Limits, Sessions
 from toolpost.transports.http_stateless import serve_alone, serve_stateless
+from toolpost.transports.keeper import METADATA_HEADERS, Keeper
 from toolpost.types.base import Struct
 
-__all__ = ["Endpoint", "Principal", "Settings"]
+__all__ = ["Endpoint", "Settings", "Who"]
 
 logger: Final = logging.getLogger("toolpost.http")
 
-Principal: TypeAlias = Callable[[Scope], "str | Awaitable[str | None] | None"]
+AT_LEAST: Final = 30.0
+"""Seconds for which a stream is open whose token ends at once: clocks differ, so some come with such."""
+
+Named: TypeAlias = Principal | str | None
+Who: TypeAlias = Callable[[Scope], Named | Awaitable[Named]]
 """Says on whose behalf a request speaks, from its ASGI scope."""
 
 Verb: TypeAlias = Callable[[Exchange], Awaitable[None]]
@@ -67,7 +75,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_body: int = MAX_BODY
     limits: Limits = Limits()
     drain: float = 5.0
-    principal: Principal | None = None
+    principal: Who | None = None
 
 
 class Endpoint:
@@ -77,9 +85,11 @@ class Endpoint:
         host: what is served.
         settings: where, and how.
         gate: who may come in.
+        keeper: who asks for tokens, if anybody does.
     """
 
-    def __init__(self, host: Host, settings: Settings, gate: Gate) -> None:
+    def __init__(self, host: Host, settings: Settings, gate: Gate, keeper: Keeper | None = None) -> None:
+        self._keeper = keeper
         self._host = host
         self.settings = settings
         self._gate = gate
@@ -113,6 +123,9 @@ class Endpoint:
         if chosen.health is not None:
             add("health", chosen.health, GET=self._live, HEAD=self._live)
             add("health", f"{_trimmed(chosen.health)}/ready", GET=self._ready, HEAD=self._ready)
+        for path in () if self._keeper is None else self._keeper.paths:
+            if path not in paths:
+                add("auth", path, GET=self._metadata, HEAD=self._metadata, OPTIONS=self._metadata)
         return paths
 
     @property
@@ -164,8 +177,11 @@ class Endpoint:
             here = exchange.root + self.settings.path
             raise Refusal(404, f"There is nothing at this path; MCP is at {here}.")
         verb = verbs.get(exchange.method)
-        if verb not in {self._live, self._ready}:  # who watches over us knows our address, not our name
+        # Who watches over us knows our address, not our name; and what we publish, anybody may read.
+        if verb not in {self._live, self._ready, self._metadata}:
             self._gate.check(exchange)
+            if self._keeper is not None and exchange.method != "OPTIONS":  # browsers ask without a token
+                exchange.principal = await self._keeper.admit(exchange)
         if verb is not None:
             await verb(exchange)
             return
@@ -194,10 +210,15 @@ class Endpoint:
             return
         async with self._at_work(exchange, new=message is None or isinstance(message, Request)) as life:
             principal = await self._principal(exchange)
-            caller = Caller(exchange, principal, settings.json_only)
+            caller = Caller(exchange, principal, settings.json_only, self._keeper)
             if isinstance(route, ToStateless):
                 assert message is not None, "a batch was rejected"
-                await serve_stateless(host, connection, message, route, caller)
+                serving = serve_stateless(host, connection, message, route, caller)
+                if isinstance(message, Request) and message.method == "subscriptions/listen":
+                    with self._while_good(exchange):
+                        await serving
+                else:
+                    await serving
             elif settings.stateless or not connection.party.sessions:
                 await serve_alone(host, message, data, route.revision, caller)
             else:
@@ -232,7 +253,9 @@ class Endpoint:
         check_get(exchange)
         self._check_revision(exchange)
         async with self._listens(exchange) as life:
-            await life.legacy.get(exchange, await self._principal(exchange))
+            principal = await self._principal(exchange)
+            with self._while_good(exchange):
+                await life.legacy.get(exchange, principal)
 
     async def _sse(self, exchange: Exchange) -> None:
         check_get(exchange)
@@ -251,12 +274,54 @@ class Endpoint:
         if named is not None and named.strip(" \t") not in party.supported:
             raise Refusal(400, party.refusal(named).message)
 
-    async def _principal(self, exchange: Exchange) -> str | None:
+    async def _principal(self, exchange: Exchange) -> Principal | None:
         who = self.settings.principal
-        if who is None:
-            return None
-        found = who(exchange.scope)
-        return await found if isawaitable(found) else found
+        if who is not None:
+            found = who(exchange.scope)
+            exchange.principal = Principal.of(await found if isawaitable(found) else found)
+        return exchange.principal
+
+    @contextmanager
+    def _while_good(self, exchange: Exchange) -> Generator[None]:
+        """End a stream of news with the token that has opened it; its reader comes back with another one."""
+        principal = exchange.principal
+        ends = None if self._keeper is None or principal is None else principal.claims.get("exp")
+        if not isinstance(ends, int | float):
+            yield
+            return
+        left = max(ends - time.time(), AT_LEAST)
+        timer = asyncio.get_running_loop().call_later(left, exchange.hang_up)
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    # ----------------------------------------------------------------- metadata
+
+    async def _metadata(self, exchange: Exchange) -> None:
+        assert self._keeper is not None, "there is no path to it otherwise"
+        if exchange.method == "OPTIONS":
+            await exchange.empty(204, METADATA_HEADERS)
+        else:
+            await exchange.json(200, self._keeper.metadata, METADATA_HEADERS)
+
+    async def metadata(self, scope: Scope, receive: ASGIReceive, send: ASGISend) -> None:
+        """An ASGI application with what is published about this one, for a framework that mounts both.
+
+        Mount it at "/.well-known/oauth-protected-resource".
+        """
+        if scope["type"] != "http":
+            return
+        exchange = Exchange(scope, receive, send)
+        ours = self._keeper is not None and any(
+            exchange.root + _trimmed(exchange.path) in {path, f"{path}/"} for path in self._keeper.paths
+        )
+        if not ours:
+            await exchange.json(404, Refusal(404, "There is nothing published at this path.").body)
+        elif exchange.method in {"GET", "HEAD", "OPTIONS"}:
+            await self._metadata(exchange)
+        else:
+            await exchange.empty(405, [(b"allow", b"GET, HEAD, OPTIONS")])
 
     # ----------------------------------------------------------------- health
 
@@ -304,7 +369,10 @@ class Endpoint:
             sessions = Sessions(
                 self._host.store, self._host.serve, settings.limits, json_only=settings.json_only
             )
-            life = self._life = Life(self._host, sessions, settings.messages)
+            scoped = self._keeper is not None or settings.principal is not None
+            needs = self._host.needs if scoped else None
+            legacy = Legacy(sessions, settings.messages, self._keeper, needs)
+            life = self._life = Life(self._host, sessions, legacy)
         if life.stopping if new else life.over:
             raise Refusal(503, "The server stops, and takes no new requests.", [(b"retry-after", b"1")])
         try:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from toolpost.errors import ChannelClosed, InvalidRequest, LocalProtocolError
+from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import Reader
 from toolpost.stores.promise import Store
@@ -106,6 +107,7 @@ class Post(Struct):
         ids: those of the requests in it.
         headers: what it came with.
         ready: whether it completes the handshake.
+        principal: on whose behalf it speaks: that of the session, with what its own token allows.
     """
 
     data: Raw
@@ -113,6 +115,7 @@ class Post(Struct):
     ids: tuple[RequestId, ...]
     headers: Mapping[str, str]
     ready: bool = False
+    principal: Principal | None = None
 
 
 def key_of(session_id: str) -> str:
@@ -162,6 +165,7 @@ class Session:
         self._streams: dict[RequestId, str] = {}
         self._said: Counter[str] = Counter()
         self._headers: dict[RequestId, Mapping[str, str]] = {}
+        self._principals: dict[RequestId, Principal | None] = {}
 
     @property
     def busy(self) -> bool:
@@ -215,12 +219,17 @@ class Session:
             return False
         for request_id in post.ids:
             self._headers[request_id] = post.headers
+            self._principals[request_id] = post.principal
             self._streams[request_id] = stream
         return True
 
     def headers_of(self, request_id: RequestId) -> Mapping[str, str]:
         """The headers that a request came with, as long as it waits for its answer."""
         return self._headers.get(request_id, {})
+
+    def principal_of(self, request_id: RequestId) -> Principal | None:
+        """On whose behalf a request speaks, as long as it waits for its answer."""
+        return self._principals.get(request_id)
 
     async def send(self, data: bytes, related: RequestId | None = None) -> None:
         """Say something on the stream of the request that it belongs to.
@@ -290,7 +299,7 @@ class Session:
     def _retire(self, request_id: RequestId) -> bool:
         """Whether the stream of a request is over with it."""
         stream = self._streams.pop(request_id)
-        del self._headers[request_id]
+        del self._headers[request_id], self._principals[request_id]
         if stream == GENERAL or stream in self._streams.values():
             return False
         self._answered.append(stream)

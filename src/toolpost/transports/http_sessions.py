@@ -17,6 +17,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import Reader
 from toolpost.stores.promise import Store, TopicGap
@@ -68,7 +69,7 @@ class _Mail(Struct):
 _RECORD: Final = Reader(Record)
 _MAIL: Final = Reader(_Mail)
 
-Serve = Callable[[Session, str | None], Awaitable[None]]
+Serve = Callable[[Session, Principal | None], Awaitable[None]]
 """Holds the conversation of a session, on behalf of a principal."""
 
 
@@ -96,7 +97,7 @@ class Sessions:
 
     # ----------------------------------------------------------------- opening and finding
 
-    async def open(self, principal: str | None, *, single: bool = False) -> tuple[str, Record]:
+    async def open(self, principal: Principal | None, *, single: bool = False) -> tuple[str, Record]:
         """A new session, whose conversation has begun (HTTPL-22, HTTPL-23).
 
         Args:
@@ -106,7 +107,7 @@ class Sessions:
         while len(self._held) >= self._limits.most:
             await self._evict()
         session_id = secrets.token_urlsafe(24)
-        record = Record(self._worker, principal or "", single)
+        record = Record(self._worker, _key(principal), single)
         session = Session(session_id, self.store, self._kept, single=single, json_only=self._json_only)
         loop = asyncio.get_running_loop()
         self._held[session_id] = (session, loop.create_task(self._hold(session, principal)))
@@ -126,7 +127,9 @@ class Sessions:
         """Let every worker know this of a session, which is in use."""
         await self.store.records.put(key_of(session_id), jsonrpc.encode(record), self._limits.idle)
 
-    async def find(self, session_id: str, principal: str | None, *, single: bool = False) -> Record | None:
+    async def find(
+        self, session_id: str, principal: Principal | None, *, single: bool = False
+    ) -> Record | None:
         """What is known of a session, which is in use.
 
         None if there is none, or it is somebody else's, or it is reached in another way.
@@ -136,7 +139,7 @@ class Sessions:
         if found is None:
             return None
         record = _RECORD(found)
-        ours = hmac.compare_digest(record.principal.encode(), (principal or "").encode())
+        ours = hmac.compare_digest(record.principal.encode(), _key(principal).encode())
         if not ours or record.single is not single:
             return None
         return record if await self.store.records.touch(key, self._limits.idle) else None
@@ -214,7 +217,7 @@ class Sessions:
 
     # ----------------------------------------------------------------- holding
 
-    async def _hold(self, session: Session, principal: str | None) -> None:
+    async def _hold(self, session: Session, principal: Principal | None) -> None:
         try:
             await self._serve(session, principal)
         except Exception:  # a session that fails, fails alone
@@ -293,6 +296,11 @@ class Sessions:
 
     async def _gone(self, session: Session) -> bool:
         return await self.store.records.get(key_of(session.id)) is None
+
+
+def _key(principal: Principal | None) -> str:
+    """Whose a session is; those whom nobody knows share the empty key, and need the id of a session."""
+    return "" if principal is None else principal.key
 
 
 def _sign(worker: str) -> str:

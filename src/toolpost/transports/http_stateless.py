@@ -4,6 +4,8 @@ Each is served in the task of its own HTTP request, and a client that leaves can
 server only by the `Host` promise.
 """
 
+from collections.abc import Sequence
+
 from toolpost.errors import HeaderMismatch, InvalidRequest, RemoteProtocolError, RPCError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
@@ -14,6 +16,7 @@ from toolpost.protocol.revisions import Revision
 from toolpost.protocol.route import ToStateless, status, verify
 from toolpost.transports.gate import Refusal
 from toolpost.transports.host import Caller, Host, Outcome
+from toolpost.transports.keeper import step_up
 
 __all__ = ["serve_alone", "serve_stateless"]
 
@@ -42,8 +45,15 @@ async def serve_stateless(
     if exchange.streaming:
         await exchange.event(outcome.data)
         await exchange.end()
+    elif outcome.lacks:
+        await _ask_for_more(caller, outcome.lacks, outcome.data)
     else:
         await exchange.json(status(outcome.code), outcome.data)
+
+
+async def _ask_for_more(caller: Caller, scopes: Sequence[str], data: bytes) -> None:
+    """Answer that the token does not allow it, and what would."""
+    await caller.exchange.json(403, data, step_up(caller.keeper, scopes, caller.principal))
 
 
 async def _outcome(host: Host, connection: Connection, incoming: Incoming, caller: Caller) -> Outcome:
@@ -77,18 +87,21 @@ async def serve_alone(
         Refusal: it is a batch that cannot be read.
     """
     exchange = caller.exchange
+    lacks: Sequence[str] = ()
     if message is not None:
-        answers = await _alone(host, message, revision, caller)
+        answers, lacks = await _alone(host, message, revision, caller)
     else:
         answers: list[bytes] = []
         for item in _items(data):
-            answers += await _alone(host, item, revision, caller)
+            answers += (await _alone(host, item, revision, caller))[0]
     if exchange.streaming:
         for answer in answers:
             await exchange.event(answer)
         await exchange.end()
     elif not answers:
         await exchange.empty(202)
+    elif lacks:
+        await _ask_for_more(caller, lacks, answers[0])
     else:
         await exchange.json(200, answers[0] if message is not None else jsonrpc.encode_batch(answers))
 
@@ -102,17 +115,18 @@ def _items(data: bytes) -> list[Message | RemoteProtocolError]:
 
 async def _alone(
     host: Host, message: Message | RemoteProtocolError, revision: Revision, caller: Caller
-) -> list[bytes]:
-    """The answer to one message, if it wants any."""
+) -> tuple[list[bytes], Sequence[str]]:
+    """The answer to one message, if it wants any, and the scopes that it lacks."""
     if isinstance(message, RemoteProtocolError):
         answer = message.answer or InvalidRequest(message.message)
-        return [jsonrpc.encode_failure(message.id, answer)]
+        return [jsonrpc.encode_failure(message.id, answer)], ()
     opening = isinstance(message, Request) and message.method == "initialize"
     connection = host.connection(None if opening else Peer(revision))
     if isinstance(message, Notice):
         await _heard(host, connection, message, caller)
-        return []
+        return [], ()
     event = connection.take(message)
     if isinstance(event, Incoming):
-        return [(await _outcome(host, connection, event, caller)).data]
-    return [event.data] if isinstance(event, Refused) and event.data else []
+        outcome = await _outcome(host, connection, event, caller)
+        return [outcome.data], outcome.lacks
+    return [event.data] if isinstance(event, Refused) and event.data else [], ()

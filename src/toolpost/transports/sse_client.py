@@ -9,7 +9,14 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-from toolpost.errors import ChannelClosed, ConnectFailed, RemoteProtocolError, RequestFailed, TransportError
+from toolpost.errors import (
+    AuthError,
+    ChannelClosed,
+    ConnectFailed,
+    RemoteProtocolError,
+    RequestFailed,
+    TransportError,
+)
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import Request
 from toolpost.protocol.sse import Decoder, Event
@@ -49,23 +56,40 @@ class SseChannel:
         loop = asyncio.get_running_loop()
         self._endpoint: asyncio.Future[str] = loop.create_future()
         self._closing: asyncio.Future[None] | None = None
-        self._tell: Callable[[RequestId, TransportError], object] | None = None
+        self._tell: Callable[[RequestId, TransportError | AuthError], object] | None = None
+        self._detained: Callable[[bool], object] = bool
+        self._opening: asyncio.Timeout | None = None
+        self._courier.on_detained(self._detain)
         self._asking: set[asyncio.Task[None]] = set()
         self._reader = loop.create_task(self._read())
 
-    def on_lost(self, tell: Callable[[RequestId, TransportError], object]) -> None:
+    def on_lost(self, tell: Callable[[RequestId, TransportError | AuthError], object]) -> None:
         """Tell somebody of each request that was not accepted; by default `send` waits and raises."""
         self._tell = tell
+
+    def on_detained(self, tell: Callable[[bool], object]) -> None:
+        """Tell somebody when requests begin to wait for a login, and when none does any more."""
+        self._detained = tell
+
+    def _detain(self, waiting: bool) -> None:
+        self._detained(waiting)
+        if self._opening is not None:
+            self._opening.reschedule(None if waiting else asyncio.get_running_loop().time() + ENDPOINT_WAIT)
 
     async def opened(self) -> None:
         """Wait until the server has said where to post (SSE-2).
 
         Raises:
             ConnectFailed: it does not, or it names a place at another server.
+            AuthError: it wants other credentials than we have or get.
         """
         try:
-            async with asyncio.timeout(ENDPOINT_WAIT):
-                await asyncio.shield(self._endpoint)
+            async with asyncio.timeout(ENDPOINT_WAIT) as scope:
+                self._opening = scope
+                try:
+                    await asyncio.shield(self._endpoint)
+                finally:
+                    self._opening = None
         except TimeoutError:
             raise ConnectFailed(
                 "the server does not say where to post",
@@ -113,7 +137,7 @@ class SseChannel:
         assert self._tell is not None
         try:
             await self._post(data)
-        except TransportError as error:
+        except (TransportError, AuthError) as error:
             self._tell(request_id, error)
         except Exception as error:
             logger.exception("%s: a request failed", self._http.label)
@@ -149,6 +173,9 @@ class SseChannel:
                     for event in decoder.feed(chunk):
                         await self._take(event)
                 decoder.feed(b"")  # the last chunk may have been too much for it
+        except AuthError as error:
+            self._give_up(error)
+            return  # whoever sends something hears of it; an end would say less
         except (TransportError, RemoteProtocolError) as error:
             reason = error.message
             if isinstance(error, TransportError):
@@ -171,7 +198,7 @@ class SseChannel:
             except ConnectFailed as error:
                 raise ConnectFailed(f"the server names a place to post to, but {error.message}") from None
 
-    def _give_up(self, error: TransportError) -> None:
+    def _give_up(self, error: TransportError | AuthError) -> None:
         """Let whoever waits for the place to post to know that there will be none."""
         if not self._endpoint.done():
             self._endpoint.set_exception(error)

@@ -1,0 +1,108 @@
+"""Logging in: a client of theirs at a server of ours that wants tokens, and our client at one of theirs.
+
+Tokens come from the authorization server for tests, which knows neither.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator
+from typing import Any, Final
+
+import aiohttp
+
+from cases import Outcome
+from environments import HERE, ROOT, python_of
+from hosts import Host, NotStarted, listening
+from toolpost import Client, OAuth
+from toolpost.auth.storage import MemoryTokens
+from toolpost.protocol.methods import DATES
+from toolpost.testing import AuthorizationServer
+
+__all__ = ["PEER", "log_in", "logged_in"]
+
+PEER: Final = "mcp-2.3.0"
+PATIENCE: Final = 60.0
+
+WANTED: Final = {
+    "first": ("logs in, and speaks for its user", "alice: read"),
+    "cooked": ("gets a token that allows more when it needs one", "egg is ready"),
+    "second": ("keeps what it was allowed before", "alice: read write"),
+    "pages": ("shows two pages to the user, and no more", 2),
+}
+
+
+async def logged_in(mode: str, revision: str) -> AsyncIterator[Outcome]:
+    """Their client, with its own OAuth, at our server."""
+    ours = Host()
+    told: dict[str, Any] = {}
+    try:
+        async with listening([sys.executable, str(HERE / "guarded_kitchen.py")], ours):
+            process = await asyncio.create_subprocess_exec(
+                python_of(PEER),
+                HERE / "peers" / "login_mcp2.py",
+                mode,
+                f"http://127.0.0.1:{ours.port}/mcp",
+                cwd=ROOT,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+            )
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    said, complaint = await process.communicate()
+            except TimeoutError:
+                process.kill()
+                said, complaint = b"", b"it took too long"
+            why = complaint.decode(errors="replace")[-400:].replace("\n", " ")
+            told = json.loads(said) if said else {}
+    except NotStarted as error:
+        yield Outcome(PEER, "our server", "http", mode, "our server starts", str(error))
+        return
+    yield Outcome(PEER, "our server", "http", mode, "speaks", _differs(told.get("revision", why), revision))
+    for name, (what, wanted) in WANTED.items():
+        yield Outcome(PEER, "our server", "http", mode, what, _differs(told.get(name, "nothing"), wanted))
+    yield Outcome(PEER, "our server", "http", mode, "our server ends in order", ours.complaint)
+
+
+def _differs(told: object, wanted: object) -> str:
+    return "" if told == wanted else f"{told!r} instead of {wanted!r}"
+
+
+async def log_in(revision: str | None) -> AsyncIterator[Outcome]:
+    """Our client, with OAuth, at their server."""
+    shown = revision or "unpinned"
+    # With a path: they publish an issuer without one with a slash behind it, which is another issuer.
+    async with AuthorizationServer.listening("/login", clients={"peer": "s3cret"}) as login:
+        theirs = Host()
+        command = [
+            str(python_of(PEER)),
+            "-W",
+            "ignore",
+            str(HERE / "peers" / "guarded_mcp2.py"),
+            login.issuer,
+        ]
+        try:
+            async with listening(command, theirs):
+                why = await _used(f"http://127.0.0.1:{theirs.port}/mcp", revision)
+        except NotStarted as error:
+            why = str(error)
+        if not why:
+            why = _differs(login.asked["authorize"], 1)
+    yield Outcome(PEER, "our client", "http", shown, "logs in, and speaks for its user", why)
+
+
+async def _used(url: str, revision: str | None) -> str:
+    """What went wrong when our client used their server."""
+    auth = OAuth(open_url=_visit, storage=MemoryTokens(), redirect_uri="http://127.0.0.1:3998/callback")
+    try:
+        async with asyncio.timeout(PATIENCE), Client(url, auth=auth, revision=revision) as mcp:
+            told = (await mcp.call_tool("whoami")).text
+            return _differs((told, mcp.revision), ("alice: read", revision or DATES[-1]))
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is how the case went
+        return f"{type(error).__name__}: {error}"
+
+
+async def _visit(url: str) -> str:
+    """What a browser would do: where it is sent back to."""
+    async with aiohttp.ClientSession() as browser, browser.get(url, allow_redirects=False) as answer:
+        return answer.headers["location"]

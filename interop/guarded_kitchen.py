@@ -1,0 +1,41 @@
+"""A server of ours that wants tokens, and the authorization server for tests beside it: peers log in.
+
+Says on stderr where it serves, and does so until it is told to stop.
+"""
+
+import asyncio
+import socket
+
+from toolpost import Auth, Context, Server
+from toolpost.testing import AuthorizationServer
+
+
+def kitchen(issuer: str, url: str) -> Server:
+    """A kitchen that asks who comes in."""
+    server = Server("guarded", version="1", auth=Auth(issuer, resource=url, scopes=["read"]))
+
+    @server.tool
+    async def whoami(ctx: Context) -> str:
+        """Who speaks, and what they may."""
+        who = ctx.principal
+        assert who is not None
+        return f"{who.subject}: {' '.join(sorted(who.scopes))}"
+
+    @server.tool(scopes=["write"])
+    def cook(dish: str) -> str:
+        """Cook, if that is allowed."""
+        return f"{dish} is ready"
+
+    return server
+
+
+async def main() -> None:
+    """Serve until a signal ends it."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    async with AuthorizationServer.listening(scopes=["read", "write"]) as login:
+        await kitchen(login.issuer, f"http://{address}/mcp").serve_http(address)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

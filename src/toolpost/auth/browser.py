@@ -1,0 +1,61 @@
+"""Opens a page for the user to log in, in their browser and never through a shell (SEC-14, SEC-15).
+
+Owns how that is done if nobody says otherwise. Which page it is, and what comes of it, is not known here.
+"""
+
+import asyncio
+import inspect
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
+
+from toolpost.auth.guard import parts_of
+from toolpost.errors import AuthError, AuthorizationRequired
+from toolpost.threads import Threads
+
+__all__ = ["OpenUrl", "open_in_browser", "shown_to_user"]
+
+OpenUrl: TypeAlias = Callable[[str], "str | Awaitable[str | None] | None"]
+"""Shows a page to the user. Returns where they were sent back to, or the code they were shown; None if they
+will be sent to where the client listens. Sync or async; a sync one runs in a thread."""
+
+
+def open_in_browser(url: str) -> None:
+    """Open a page in the user's browser; where there is none, say on stderr what to open.
+
+    Raises:
+        AuthError: it is no http or https URL.
+    """
+    import webbrowser  # noqa: PLC0415 - looks for browsers; few need it
+
+    parts_of(url, "the page to log in")
+    # It starts programs with a list of arguments, and a URL of these characters is one argument everywhere.
+    if not webbrowser.open(url, new=1):
+        print(f"Open this page to log in:\n{url}", file=sys.stderr)  # noqa: T201 - there is no other way
+
+
+async def shown_to_user(open_url: OpenUrl, url: str) -> str | None:
+    """What comes of showing a page to the user: where they were sent back to, if that is told.
+
+    Raises:
+        AuthorizationRequired: the page could not be shown.
+    """
+    threads = Threads(1)
+    try:
+        if inspect.iscoroutinefunction(open_url):
+            said: Any = await open_url(url)
+        else:
+            said = await threads.in_thread(lambda: open_url(url))
+            if inspect.isawaitable(said):
+                said = await said
+    except (AuthError, asyncio.CancelledError):
+        raise
+    except Exception as error:
+        raise AuthorizationRequired(
+            f"the page to log in could not be opened: {type(error).__name__}", hint="see open_url="
+        ) from error
+    finally:
+        threads.close()
+    if said is not None and not isinstance(said, str):
+        raise TypeError(f"open_url returns a text or None, not a {type(said).__name__}")
+    return said

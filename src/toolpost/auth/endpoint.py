@@ -1,0 +1,186 @@
+"""The token endpoint of an authorization server: who asks, how that is proven, and what comes back.
+
+Owns client authentication (none, basic, post, private-key JWT) and the words for a refusal. Which grant is
+asked for is not known here. A form is sent to one address, once; only a nonce makes it be sent again.
+"""
+
+import base64
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote_plus
+
+from toolpost.auth.dpop import Proofs
+from toolpost.auth.fetch import Answer, Fetch
+from toolpost.auth.guard import shown
+from toolpost.auth.metadata import AuthorizationServer
+from toolpost.auth.signing import PrivateKey
+from toolpost.auth.tokens import Registration
+from toolpost.errors import AuthError
+
+__all__ = ["Denied", "Identity", "ask", "denied", "method_for"]
+
+ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+MAX_QUOTE: Final = 300
+"""Characters of what a server says about a refusal that an error repeats."""
+
+_WHAT: Final = "the token endpoint"
+_FORGOTTEN: Final = frozenset({"invalid_client", "unauthorized_client"})
+_CODE_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+
+
+class Denied(AuthError):
+    """An authorization server says no.
+
+    Attributes:
+        code: its word for why, such as "invalid_grant".
+    """
+
+    def __init__(self, message: str, code: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+    @property
+    def forgets(self) -> bool:
+        """Whether the authorization server does not know the client any more."""
+        return self.code in _FORGOTTEN
+
+
+class Identity:
+    """Who asks, and how that is proven.
+
+    Args:
+        registration: who we are there.
+        key: signs a statement of who we are, instead of a secret.
+    """
+
+    def __init__(self, registration: Registration, key: PrivateKey | None = None) -> None:
+        self.registration = registration
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"Identity({self.registration.client_id!r})"
+
+    def credentials(self, issuer: AuthorizationServer) -> tuple[dict[str, str], dict[str, str]]:
+        """What a request to the token endpoint needs: fields of the form, and headers.
+
+        Raises:
+            AuthError: the credentials are of another authorization server (AUTH-19, AUTH-30).
+        """
+        who = self.registration
+        if who.issuer != issuer.issuer:
+            raise AuthError(
+                f"the credentials are those of {shown(who.issuer)}, and not of {shown(issuer.issuer)}"
+            )
+        method = who.method or method_for(
+            issuer.token_endpoint_auth_methods_supported, secret=who.client_secret is not None, key=self._key
+        )
+        if method == "private_key_jwt":
+            if self._key is None:
+                raise AuthError("the authorization server wants a signed statement, and we have no key")
+            assertion = self._key.assertion(who.client_id, issuer.issuer)
+            return {"client_assertion_type": ASSERTION_TYPE, "client_assertion": assertion}, {}
+        if method == "none" or who.client_secret is None:
+            return {"client_id": who.client_id}, {}
+        if method == "client_secret_post":
+            return {"client_id": who.client_id, "client_secret": who.client_secret}, {}
+        if method == "client_secret_basic":
+            return {}, {"authorization": _basic(who.client_id, who.client_secret)}
+        raise AuthError(
+            f"the authorization server wants a way to authenticate that we do not know: {method[:60]!r}"
+        )
+
+
+def _basic(name: str, secret: str) -> str:
+    """Basic authentication as RFC 6749 (2.3.1) wants it: each part is form-encoded before they are joined."""
+    pair = f"{quote_plus(name, safe='')}:{quote_plus(secret, safe='')}"
+    return f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+def method_for(supported: Iterable[str] | None, *, secret: bool, key: object = None) -> str:
+    """The way to authenticate that both sides know.
+
+    Args:
+        supported: what the authorization server lists; None if it lists nothing, which means basic.
+        secret: whether we have a secret.
+        key: a private key, if we have one.
+
+    Raises:
+        AuthError: there is none.
+    """
+    offered = ("client_secret_basic", "none") if supported is None else tuple(supported)
+    ours = (
+        (["private_key_jwt"] if key is not None else [])
+        + (["client_secret_basic", "client_secret_post"] if secret else [])
+        + (["none"] if key is None else [])
+    )
+    for method in ours:
+        if method in offered or (supported is None and method == "private_key_jwt"):
+            return method
+    if not secret and key is None:
+        return "none"  # many servers do not list it, and take public clients all the same
+    raise AuthError(
+        "the authorization server accepts none of the ways in which this client can authenticate",
+        hint=f"it lists {', '.join(word[:40] for word in offered)}",
+    )
+
+
+async def ask(
+    fetch: Fetch,
+    issuer: AuthorizationServer,
+    fields: Mapping[str, str],
+    identity: Identity | None,
+    proofs: Proofs | None = None,
+) -> dict[str, Any] | None:
+    """What the token endpoint answers to a grant.
+
+    Args:
+        fetch: carries the request.
+        issuer: whose token endpoint it is.
+        fields: the grant.
+        identity: who asks; None for a grant that tells by itself.
+        proofs: proves that the token will be used by us.
+
+    Raises:
+        Denied: the authorization server says no.
+        AuthError: it cannot be asked.
+    """
+    url = issuer.token_endpoint
+    if url is None:
+        raise AuthError(f"the authorization server {shown(issuer.issuer)} has no token endpoint")
+    extra, headers = ({}, {}) if identity is None else identity.credentials(issuer)
+    form = {**fields, **extra}
+    nonces = 1
+    while True:
+        proof = {} if proofs is None else proofs.header("POST", url)
+        answer = await fetch.post_form(url, _WHAT, form, {**headers, **proof})
+        fresh = proofs is not None and proofs.note(url, answer.headers)
+        if answer.ok:
+            return answer.document
+        error = denied(answer, _WHAT, form.values())
+        if not nonces or not fresh or error.code != "use_dpop_nonce":
+            raise error
+        nonces -= 1
+
+
+def denied(answer: Answer, what: str, secrets: Iterable[str] = ()) -> Denied:
+    """The error for a refusal of an authorization server.
+
+    Args:
+        answer: the refusal.
+        what: who refused.
+        secrets: what was sent; none of it is repeated.
+    """
+    document = answer.document or {}
+    code, text = document.get("error"), document.get("error_description")
+    code = code if isinstance(code, str) and len(code) <= 60 and _CODE_CHARACTERS.issuperset(code) else ""
+    said = _line(text, [secret for secret in secrets if len(secret) > 3]) if isinstance(text, str) else ""
+    why = code or f"HTTP {answer.status}"
+    return Denied(f"{what} says no: {why}{f': {said}' if said else ''}", code)
+
+
+def _line(text: str, secrets: list[str]) -> str:
+    if any(secret in text for secret in secrets):
+        return ""  # a server that repeats what it was sent would put it into our logs
+    line = " ".join(text[: 4 * MAX_QUOTE].split())
+    line = "".join(character for character in line if character.isprintable())
+    return line if len(line) <= MAX_QUOTE else f"{line[: MAX_QUOTE - 1]}…"

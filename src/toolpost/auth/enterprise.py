@@ -1,0 +1,144 @@
+"""`EnterpriseManaged`: an employee, and a company that decides what they may use.
+
+Owns the two steps: the company's identity provider exchanges an ID token for an assertion, and the
+authorization server of the MCP server takes that for a token. The login at the company is the caller's.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+import msgspec
+
+from toolpost.auth.discovery import look_up
+from toolpost.auth.endpoint import Identity, ask
+from toolpost.auth.fetch import Fetch, opened
+from toolpost.auth.grant import Dpop, Grant, Settings, Visit, words
+from toolpost.auth.guard import Guard, parts_of
+from toolpost.auth.machine import JWT_BEARER, Secret, revealed
+from toolpost.auth.metadata import AuthorizationServer
+from toolpost.auth.storage import Storage
+from toolpost.auth.tokens import Registration, Tokens, issued
+from toolpost.errors import AuthError
+
+__all__ = ["EnterpriseManaged"]
+
+EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
+ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - a kind of token
+ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
+
+
+class _Exchanged(msgspec.Struct):
+    access_token: str
+    issued_token_type: str
+
+
+class EnterpriseManaged(Grant):
+    """An employee, let in by their company without a question.
+
+    Args:
+        id_token: the ID token of the employee, or a function that gives it. Only the company sees it.
+        idp_client_id: what the identity provider of the company calls this client.
+        idp_client_secret: its secret there, if it has one.
+        idp_issuer: the identity provider; its token endpoint is looked up there.
+        idp_token_endpoint: that endpoint itself, if it is known.
+        client_id: what the authorization server of the MCP server calls this client.
+        client_secret: its secret there.
+        issuer: that authorization server; without it that is the first one that a server names.
+        scopes: what to ask for, besides what the server wants.
+        storage: where tokens are kept; by default in memory.
+        dpop: whether tokens are bound to a key: "auto" where the server asks for it, True, or False.
+        http: what carries requests to authorization servers; as for a client.
+        allow_private: let a server name addresses in networks that it is not in itself.
+        allow_http: let tokens be sent without encryption to other machines.
+
+    Raises:
+        ValueError: the identity provider is not named.
+    """
+
+    def __init__(
+        self,
+        id_token: Secret,
+        *,
+        idp_client_id: str,
+        client_id: str,
+        client_secret: str | None = None,
+        idp_client_secret: str | None = None,
+        idp_issuer: str | None = None,
+        idp_token_endpoint: str | None = None,
+        issuer: str | None = None,
+        scopes: "str | Iterable[str] | None" = None,
+        storage: Storage | None = None,
+        dpop: Dpop = "auto",
+        http: object = None,
+        allow_private: bool = False,
+        allow_http: bool = False,
+    ) -> None:
+        provider = idp_token_endpoint or idp_issuer
+        if provider is None:
+            raise ValueError("give idp_issuer= or idp_token_endpoint=")
+        try:
+            parts_of(provider, "the identity provider")
+        except AuthError as error:
+            raise ValueError(error.message) from None
+        self._id_token = id_token
+        self._provider = provider
+        self._idp = idp_issuer, idp_token_endpoint
+        self._idp_client = idp_client_id, idp_client_secret
+        self._client = client_id, client_secret
+        super().__init__(
+            Settings(words("scopes", scopes), dpop, http, allow_private, allow_http),
+            storage=storage,
+            who=f"{client_id} of {idp_client_id}",
+            issuer=issuer,
+            pinned=True,
+        )
+
+    async def obtain(self, visit: Visit) -> Tokens:
+        """Have the company vouch for the employee, and show that to the authorization server."""
+        form = {
+            "grant_type": JWT_BEARER,
+            "assertion": await self._vouched(visit),
+            **visit.scope,
+            **visit.resource,
+        }
+        document = await ask(visit.fetch, visit.found.issuer, form, await self.identity(visit), visit.proofs)
+        return issued(document, visit.scopes, None)
+
+    async def identity(self, visit: Visit) -> Identity:
+        """Who the client is at the authorization server of the MCP server."""
+        return Identity(Registration(visit.found.issuer.issuer, *self._client))
+
+    async def _vouched(self, visit: Visit) -> str:
+        """What the company says about the employee, for one authorization server and one resource."""
+        settings = self.settings
+        # The user has named the company, so it may be anywhere; in the clear only on this machine.
+        guard = Guard(self._provider, allow_private=True, allow_http=settings.allow_http)
+        async with opened(settings.http) as backend:
+            fetch = Fetch(backend, guard)
+            company = await self._company(fetch)
+            form = {
+                "grant_type": EXCHANGE,
+                "requested_token_type": ID_JAG,
+                "audience": visit.found.issuer.issuer,
+                **visit.resource,
+                "subject_token": await revealed(self._id_token, "the ID token"),
+                "subject_token_type": ID_TOKEN,
+                **visit.scope,
+            }
+            name, secret = self._idp_client
+            who = Identity(Registration(company.issuer, name, secret))
+            document = await ask(fetch, company, form, who)
+        try:
+            said = msgspec.convert(document, _Exchanged)
+        except msgspec.ValidationError:
+            raise AuthError("the identity provider answered with something that vouches for nobody") from None
+        if said.issued_token_type != ID_JAG:
+            raise AuthError("the identity provider answered with another kind of token than was asked for")
+        return said.access_token
+
+    async def _company(self, fetch: Fetch) -> AuthorizationServer:
+        issuer, endpoint = self._idp
+        if endpoint is not None:
+            return AuthorizationServer(issuer or endpoint, token_endpoint=endpoint)
+        assert issuer is not None
+        return await look_up(fetch, issuer)

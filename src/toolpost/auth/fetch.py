@@ -1,0 +1,159 @@
+"""Small JSON documents over HTTP: metadata, registrations and tokens, bounded in size, time and redirects.
+
+Owns the requests of a client to authorization servers. Sends no credentials by itself, follows redirects of
+metadata only, and only within an origin. What a document means is not known here.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlencode, urljoin
+
+import msgspec
+
+from toolpost.auth.guard import Guard, origin_of, shown
+from toolpost.errors import AuthError, ConnectFailed, RequestFailed
+from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.transports.http_backend import Backend, Response, open_backend
+from toolpost.version import __version__
+
+__all__ = ["Answer", "Fetch", "opened"]
+
+MAX_DOCUMENT: Final = 256 * 1024
+"""Bytes of a document: metadata of large providers has a few tens of KiB."""
+
+PATIENCE: Final = 30.0
+"""Seconds for one document."""
+
+MAX_REDIRECTS: Final = 3
+"""How often metadata may lead elsewhere within its origin."""
+
+JSON: Final = "application/json"
+FORM: Final = "application/x-www-form-urlencoded"
+
+_MOVED: Final = frozenset({301, 302, 303, 307, 308})
+_OBJECT: Final = Reader(dict[str, Any])
+
+
+class Answer(NamedTuple):
+    """What came back.
+
+    Args:
+        status: the HTTP status.
+        headers: by their names in lower case.
+        body: the body, at most `MAX_DOCUMENT` bytes.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    def __repr__(self) -> str:
+        return f"Answer({self.status})"  # the body may be a token
+
+    @property
+    def ok(self) -> bool:
+        """Whether all is well."""
+        return 200 <= self.status < 300
+
+    @property
+    def document(self) -> dict[str, Any] | None:
+        """The body if it is a JSON object."""
+        try:
+            return _OBJECT(self.body)
+        except Unfit:
+            return None
+
+
+class Fetch:
+    """Sends requests to where the guard lets them go.
+
+    Args:
+        backend: carries them.
+        guard: says where they may go.
+    """
+
+    def __init__(self, backend: Backend, guard: Guard) -> None:
+        self._backend = backend
+        self.guard = guard
+
+    async def get(self, url: str, what: str) -> Answer:
+        """A document of metadata.
+
+        Args:
+            url: where it is.
+            what: what to call it in an error.
+
+        Raises:
+            AuthError: it may not be asked for, or cannot be had.
+        """
+        here = url
+        for _ in range(MAX_REDIRECTS + 1):
+            answer = await self._send("GET", here, what, {"accept": JSON})
+            if answer.status not in _MOVED:
+                return answer
+            there = _joined(here, answer.headers.get("location", ""), what)
+            if origin_of(there) != origin_of(url):
+                raise AuthError(f"{what} is redirected to another origin: {shown(there)}")
+            here = there
+        raise AuthError(f"{what} is redirected more than {MAX_REDIRECTS} times")
+
+    async def post_json(self, url: str, what: str, document: Mapping[str, Any]) -> Answer:
+        """The answer to a JSON document. Redirects are not followed."""
+        return await self._send(
+            "POST", url, what, {"accept": JSON, "content-type": JSON}, msgspec.json.encode(document)
+        )
+
+    async def post_form(
+        self, url: str, what: str, fields: Mapping[str, str], headers: Mapping[str, str]
+    ) -> Answer:
+        """The answer to a form. Redirects are not followed: what is in it is for one address only."""
+        sent = {"accept": JSON, "content-type": FORM, **headers}
+        return await self._send("POST", url, what, sent, urlencode(fields).encode())
+
+    async def _send(
+        self, method: str, url: str, what: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> Answer:
+        site = await self.guard.check(url, what)
+        fields = {"user-agent": f"toolpost/{__version__}", **headers}
+        try:
+            async with (
+                asyncio.timeout(PATIENCE),
+                self._backend.send(method, site.url, fields, body) as response,
+            ):
+                read = await _bounded(response, what)
+                return Answer(response.status, response.headers, read)
+        except TimeoutError:
+            raise AuthError(f"{what} did not come within {PATIENCE:g} s: {shown(url)}") from None
+        except (ConnectFailed, RequestFailed) as error:
+            raise AuthError(
+                f"{what} cannot be had: {error.message} ({shown(url)})", hint=error.hint, retry_safe=True
+            ) from error
+
+
+async def _bounded(response: Response, what: str) -> bytes:
+    read = bytearray()
+    async for chunk in response.chunks():
+        read += chunk
+        if len(read) > MAX_DOCUMENT:
+            raise AuthError(f"{what} has more than {MAX_DOCUMENT} bytes, which is the limit")
+    return bytes(read)
+
+
+def _joined(base: str, reference: str, what: str) -> str:
+    try:
+        return urljoin(base, reference)
+    except ValueError:
+        raise AuthError(f"{what} is redirected to what is no URL") from None
+
+
+@asynccontextmanager
+async def opened(engine: object) -> AsyncGenerator[Backend]:
+    """A backend for a few requests; one that a user gave is not closed."""
+    backend = open_backend(engine)
+    try:
+        yield backend
+    finally:
+        if backend is not engine:
+            await backend.close()

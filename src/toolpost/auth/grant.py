@@ -1,0 +1,220 @@
+"""A way to get tokens: what all of them have in common, and what each has to do for itself.
+
+Owns what a user may say about any of them, and one account for each server that the grant is used with. Keeps
+the promise of an authorizer; what happens at one server is told in `account`.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
+
+from toolpost.auth.challenge import scopes_of
+from toolpost.auth.discovery import Found
+from toolpost.auth.dpop import Proofs
+from toolpost.auth.endpoint import Identity
+from toolpost.auth.fetch import Fetch
+from toolpost.auth.guard import Guard, shown
+from toolpost.auth.storage import MemoryTokens, Storage, Vault
+from toolpost.auth.tokens import Tokens
+from toolpost.errors import AuthError
+
+__all__ = ["Account", "Dpop", "Errand", "Grant", "Refused", "Settings", "Visit", "words"]
+
+Dpop: TypeAlias = "bool | Literal['auto']"
+"""Whether tokens are bound to a key: always, never, or where both servers speak of it."""
+
+
+class Errand(Protocol):
+    """A request, as `transports.authorizer` describes it."""
+
+    @property
+    def server(self) -> str: ...  # noqa: D102 - described there
+    @property
+    def method(self) -> str: ...  # noqa: D102 - described there
+    @property
+    def url(self) -> str: ...  # noqa: D102 - described there
+
+
+class Refused(Protocol):
+    """A refusal, as `transports.authorizer` describes it."""
+
+    @property
+    def status(self) -> int: ...  # noqa: D102 - described there
+    @property
+    def headers(self) -> Mapping[str, str]: ...  # noqa: D102 - described there
+    @property
+    def sent(self) -> Mapping[str, str]: ...  # noqa: D102 - described there
+    @property
+    def challenge(self) -> str: ...  # noqa: D102 - described there
+
+
+class Account(Protocol):
+    """What a grant holds at one server."""
+
+    async def headers(self, errand: Errand, /) -> Mapping[str, str]: ...  # noqa: D102 - an authorizer's
+    async def refused(self, errand: Errand, refused: Refused, /) -> bool: ...  # noqa: D102 - an authorizer's
+    def heard(  # noqa: D102 - an authorizer's
+        self, errand: Errand, headers: Mapping[str, str], sent: Mapping[str, str], /
+    ) -> None: ...
+
+
+class Settings(NamedTuple):
+    """What may be said about every grant.
+
+    Args:
+        scopes: what to ask for, besides what a server wants.
+        dpop: whether tokens are bound to a key.
+        http: what carries requests to authorization servers.
+        allow_private: whether these may lie further in than the MCP server.
+        allow_http: whether plain http is good enough elsewhere than on loopback.
+    """
+
+    scopes: tuple[str, ...] = ()
+    dpop: Dpop = "auto"
+    http: object = None
+    allow_private: bool = False
+    allow_http: bool = False
+
+    def guard(self, server: str) -> Guard:
+        """Who says where requests may go."""
+        return Guard(server, allow_private=self.allow_private, allow_http=self.allow_http)
+
+
+class Visit(NamedTuple):
+    """One attempt to get tokens.
+
+    Args:
+        fetch: carries requests.
+        vault: keeps things.
+        found: what is known of the server, and who issues its tokens.
+        scopes: what to ask for.
+        proofs: proves that the tokens are used by us; None if they are not bound.
+    """
+
+    fetch: Fetch
+    vault: Vault
+    found: Found
+    scopes: tuple[str, ...]
+    proofs: Proofs | None = None
+
+    @property
+    def scope(self) -> dict[str, str]:
+        """The scopes as a field of a form; nothing if there are none."""
+        return {"scope": " ".join(self.scopes)} if self.scopes else {}
+
+    @property
+    def resource(self) -> dict[str, str]:
+        """The resource as a field of a form, exactly as published (AUTH-40)."""
+        return {"resource": self.found.resource.resource}
+
+
+class Grant:
+    """A way to get tokens, for any number of servers.
+
+    Args:
+        settings: what the user says.
+        storage: where tokens are kept.
+        who: tells the clients apart that share a storage.
+        issuer: the one authorization server where the credentials may be shown; None pins the first.
+        pinned: whether there are credentials that belong to one authorization server.
+    """
+
+    asks_user: ClassVar[bool] = False
+    """Whether getting tokens bothers a person."""
+    steps_up: ClassVar[bool] = True
+    """Whether it helps to ask for more scopes."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        storage: Storage | None = None,
+        who: str = "",
+        issuer: str | None = None,
+        pinned: bool = False,
+    ) -> None:
+        self.settings = settings
+        self.vault = Vault(MemoryTokens() if storage is None else storage)
+        self.who = who
+        self.issuer = issuer
+        self._pinned = pinned
+        self._accounts: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Account]] = WeakKeyDictionary()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+    # ----------------------------------------------------------------- what an authorizer promises
+
+    async def headers(self, errand: Errand, /) -> Mapping[str, str]:
+        """The token for a request, if there is one."""
+        return await self._account(errand.server).headers(errand)
+
+    async def refused(self, errand: Errand, refused: Refused, /) -> bool:
+        """Get another token, if that may help."""
+        return await self._account(errand.server).refused(errand, refused)
+
+    def heard(self, errand: Errand, headers: Mapping[str, str], sent: Mapping[str, str], /) -> None:
+        """A request was not refused."""
+        self._account(errand.server).heard(errand, headers, sent)
+
+    def _account(self, server: str) -> Account:
+        accounts = self._accounts.setdefault(asyncio.get_running_loop(), {})
+        account = accounts.get(server)
+        if account is None:
+            from toolpost.auth.account import ServerAccount  # noqa: PLC0415 - each knows the other
+
+            self.settings.guard(server).plain(server, "the URL of the server")
+            account = accounts[server] = ServerAccount(server, self)
+        return account
+
+    def pin(self, issuer: str) -> None:
+        """Note where the credentials are from, or see that they are from there (AUTH-29, AUTH-32).
+
+        Raises:
+            AuthError: they are from elsewhere.
+        """
+        if not self._pinned:
+            return
+        if self.issuer is None:
+            self.issuer = issuer
+        elif self.issuer != issuer:
+            raise AuthError(
+                f"the credentials are for {shown(self.issuer)}, but the server names {shown(issuer)}",
+                hint="if the server has moved to another authorization server, register the client there",
+            )
+
+    # ----------------------------------------------------------------- what each grant does
+
+    async def obtain(self, visit: Visit) -> Tokens:
+        """New tokens.
+
+        Raises:
+            AuthError: there are none.
+        """
+        raise NotImplementedError
+
+    async def identity(self, visit: Visit) -> Identity | None:
+        """Who asks when a token is refreshed; None if nobody can."""
+        raise NotImplementedError
+
+    async def forgotten(self, visit: Visit) -> None:
+        """The authorization server does not know the client any more."""
+
+
+def words(what: str, scopes: "str | Iterable[str] | None") -> tuple[str, ...]:
+    """Scopes as a user gives them: a list, or a text with spaces.
+
+    Raises:
+        TypeError: one of them is no text.
+        ValueError: one of them cannot be a scope.
+    """
+    if scopes is None:
+        return ()
+    given: list[Any] = scopes.split() if isinstance(scopes, str) else [*scopes]
+    for scope in given:
+        if not isinstance(scope, str):
+            raise TypeError(f"{what}: a list of texts, not {scope!r}")
+        if scopes_of(scope) != (scope,):
+            raise ValueError(f"{what}: {scope!r} cannot be a scope")
+    return tuple(dict.fromkeys(given))

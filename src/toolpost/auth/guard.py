@@ -1,0 +1,190 @@
+"""Where others may send a client: to https or this machine, and no further in than the server itself is.
+
+Owns the rules about URLs that come from metadata (SEC-3, SEC-4, SEC-14). A server in the internet could
+otherwise make a client talk to machines that only the client can reach. Sends nothing.
+"""
+
+import asyncio
+import ipaddress
+import socket
+from enum import IntEnum
+from typing import Final, NamedTuple
+from urllib.parse import SplitResult, urlsplit
+
+from toolpost.errors import AuthError
+
+__all__ = ["Guard", "Reach", "Site", "is_loopback_host", "origin_of", "parts_of", "shown"]
+
+_FORBIDDEN: Final = frozenset('\\"<>^`{|} \x7f')
+_PORTS: Final = {"http": 80, "https": 443}
+MAX_URL: Final = 8192
+"""The longest URL that is used: common servers take no longer ones."""
+
+_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
+
+_Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+class Reach(IntEnum):
+    """How far in an address lies: whoever is at one may name those that are as far out or further."""
+
+    PUBLIC = 0
+    PRIVATE = 1
+    LOOPBACK = 2
+    FORBIDDEN = 3
+    """Link-local, multicast and the like: no server that we log in at is there, but cloud secrets are."""
+
+
+class Site(NamedTuple):
+    """A URL that was looked at."""
+
+    url: str
+    parts: SplitResult
+
+    @property
+    def origin(self) -> str:
+        """Scheme, host and port, as they are written."""
+        return origin_of(self.url)
+
+
+def shown(url: str) -> str:
+    """A URL as an error may show it: bounded, without user, query and fragment."""
+    text = url.partition("#")[0].partition("?")[0][:200]
+    scheme, mark, rest = text.partition("://")
+    host, slash, path = rest.partition("/")
+    plain = f"{scheme}{mark}{host.rpartition('@')[2]}{slash}{path}"
+    return "".join(character if character.isprintable() else "?" for character in plain)
+
+
+def parts_of(url: str, what: str) -> SplitResult:
+    """The parts of an http or https URL.
+
+    Args:
+        url: the URL.
+        what: what to call it in an error.
+
+    Raises:
+        AuthError: it is none.
+    """
+    if len(url) > MAX_URL or not url.isascii() or not url.isprintable() or not _FORBIDDEN.isdisjoint(url):
+        raise AuthError(f"{what} is no URL: it holds what no URL has, or is too long")
+    try:
+        parts = urlsplit(url)
+        valid = bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        raise AuthError(f"{what} is no URL") from None
+    if parts.scheme not in _PORTS or not valid:
+        raise AuthError(f"{what} is no http or https URL: {shown(url)}")
+    if "@" in parts.netloc:
+        raise AuthError(f"{what} holds a user or a password: {shown(url)}")
+    return parts
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port of a URL, in lower case and with the port only where it is not the usual one."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    host = f"[{host}]" if ":" in host else host
+    port = "" if parts.port in {None, _PORTS.get(parts.scheme)} else f":{parts.port}"
+    return f"{parts.scheme}://{host}{port}"
+
+
+def is_loopback_host(host: str | None) -> bool:
+    """Whether a host is this machine by its name alone."""
+    if host is None:
+        return False
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return _reach(ipaddress.ip_address(host)) is Reach.LOOPBACK
+    except ValueError:
+        return False
+
+
+class Guard:
+    """Says which URLs may be asked.
+
+    Args:
+        server: the MCP server whose metadata names them.
+        allow_private: whether addresses may lie further in than the server.
+        allow_http: whether plain http is good enough elsewhere than on loopback.
+    """
+
+    def __init__(self, server: str, *, allow_private: bool = False, allow_http: bool = False) -> None:
+        self._server = server
+        self._allow_private = allow_private
+        self._allow_http = allow_http
+        self._outermost: Reach | None = None
+
+    def plain(self, url: str, what: str) -> Site:
+        """A URL that is well-formed and safe from listeners. Nothing is looked up.
+
+        Raises:
+            AuthError: it is not.
+        """
+        parts = parts_of(url, what)
+        if parts.scheme == "http" and not self._allow_http and not is_loopback_host(parts.hostname):
+            raise AuthError(
+                f"{what} is not https: {shown(url)}",
+                hint="only servers on this machine may be asked in the clear; allow_http=True permits others",
+            )
+        return Site(url, parts)
+
+    async def check(self, url: str, what: str) -> Site:
+        """A URL that may be asked.
+
+        Args:
+            url: the URL.
+            what: what to call it in an error.
+
+        Raises:
+            AuthError: it may not.
+        """
+        site = self.plain(url, what)
+        if self._allow_private:
+            return site
+        if self._outermost is None:
+            own = parts_of(self._server, "the URL of the server")
+            found = await _reaches(own)
+            self._outermost = min(found, default=Reach.PUBLIC)
+        if origin_of(url) == origin_of(self._server):
+            return site
+        # All addresses count: which one is used is decided later.
+        inmost = max(await _reaches(site.parts), default=Reach.PUBLIC)
+        if inmost is Reach.FORBIDDEN or inmost > self._outermost:
+            raise AuthError(
+                f"{what} leads into a network that the server is not in: {shown(url)}",
+                hint="a server must not send us there; allow_private=True permits it if you trust the server",
+            )
+        return site
+
+
+async def _reaches(parts: SplitResult) -> set[Reach]:
+    """How far in the addresses of a host lie; nothing if they cannot be found, as behind a proxy."""
+    host = parts.hostname or ""
+    port = parts.port or _PORTS[parts.scheme]
+    try:
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return {Reach.LOOPBACK} if is_loopback_host(host) else set()
+    return {_reach(ipaddress.ip_address(str(entry[4][0]).partition("%")[0])) for entry in found}
+
+
+def _reach(address: _Address) -> Reach:
+    inner = _embedded(address)
+    if inner is not None:
+        return _reach(inner)
+    if address.is_loopback:
+        return Reach.LOOPBACK
+    if address.is_link_local or address.is_multicast or address.is_unspecified or address.is_reserved:
+        return Reach.FORBIDDEN
+    return Reach.PUBLIC if address.is_global else Reach.PRIVATE
+
+
+def _embedded(address: _Address) -> ipaddress.IPv4Address | None:
+    """The IPv4 address that an IPv6 address stands for."""
+    if isinstance(address, ipaddress.IPv4Address):
+        return None
+    if address in _NAT64:
+        return ipaddress.IPv4Address(int(address) & 0xFFFFFFFF)
+    return address.ipv4_mapped or address.sixtofour

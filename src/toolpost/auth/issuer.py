@@ -1,0 +1,110 @@
+"""What a server asks its authorization server: documents, fetched within bounds.
+
+The issuer is the operator's own choice, so it may be anywhere; but what it says is held to account: https
+outside of loopback, no redirects, a bounded size and time, JSON, and metadata that name the issuer itself.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+import msgspec
+
+from toolpost.errors import MCPError, RequestFailed
+from toolpost.transports.http_backend import open_backend
+
+__all__ = ["MAX_DOCUMENT", "PATIENCE", "check_url", "fetch", "metadata"]
+
+MAX_DOCUMENT: Final = 256 * 1024
+"""Bytes of a document: key sets have a few KiB, and metadata of the largest providers about ten."""
+
+PATIENCE: Final = 10.0
+"""Seconds for one document: a client waits for its answer meanwhile."""
+
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def check_url(url: Any, what: str) -> str:
+    """The URL, if it may be asked: https, or http on this machine, and no credentials in it.
+
+    Raises:
+        ValueError: it may not; the text says what was wrong, and does not repeat credentials.
+    """
+    try:
+        parts = urlsplit(url if isinstance(url, str) else "")
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError(f"{what} is no URL") from None
+    if not host or not url.isascii() or any(letter <= " " or letter in '"<>\\^`{|}' for letter in url):
+        raise ValueError(f"{what} is no URL such as https://login.example.com")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(f"{what} has a user name or a password in it")
+    if parts.fragment or "#" in url:
+        raise ValueError(f"{what} has a fragment in it, which such a URL cannot have")
+    if parts.scheme != "https" and not (parts.scheme == "http" and host in _LOOPBACK):
+        raise ValueError(f"{what} has to be an https URL; http is for this machine alone")
+    return url
+
+
+async def fetch(
+    engine: object,
+    method: str,
+    url: str,
+    headers: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+) -> tuple[int, dict[str, Any]]:
+    """The status of an answer, and the JSON object in it, empty where it is none.
+
+    Args:
+        engine: what carries HTTP, as `Http(http=…)` takes it.
+        method: of HTTP.
+        url: where to.
+        headers: what goes along.
+        body: what is sent.
+
+    Raises:
+        MCPError: nobody answers, or with too much, or in too long a time. It names neither URL nor headers.
+    """
+    backend = open_backend(engine)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            sent = {"accept": "application/json", **(headers or {})}
+            async with backend.send(method, url, sent, body) as response:
+                return response.status, _object(await response.read(MAX_DOCUMENT))
+    except TimeoutError:
+        raise RequestFailed(f"the authorization server did not answer within {PATIENCE:g} s") from None
+    finally:
+        await backend.close()
+
+
+def _object(data: bytes) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+async def metadata(engine: object, issuer: str) -> dict[str, Any]:
+    """The metadata of an authorization server, from the first of the well-known places that has them.
+
+    Raises:
+        MCPError: there are none, or they are those of another issuer.
+    """
+    for url in _places(issuer):
+        status, found = await fetch(engine, "GET", url)
+        if status == 200 and found:
+            if found.get("issuer") != issuer:  # by simple string comparison (RFC 8414 §3.3)
+                raise MCPError("the metadata of the authorization server name another issuer")
+            return found
+    raise MCPError("the authorization server publishes no metadata where RFC 8414 or OpenID Connect say")
+
+
+def _places(issuer: str) -> Iterator[str]:
+    parts = urlsplit(issuer)
+    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    yield f"{origin}/.well-known/oauth-authorization-server{path}"
+    yield f"{origin}/.well-known/openid-configuration{path}"
+    if path:
+        yield f"{origin}{path}/.well-known/openid-configuration"

@@ -1,0 +1,174 @@
+"""Access tokens that are signed texts (RFC 9068, RFC 7519): whose they are, if they are good here.
+
+Owns the checks, in one ladder: the algorithm, the signature, who issued it, for whom, when. A token that
+fails is refused with a reason for the log. Keys and their rotation are in `keys`.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, cast
+
+from toolpost.auth.compact import Compact, Malformed, object_in, split
+from toolpost.auth.issuer import check_url, fetch, metadata
+from toolpost.auth.keys import ALGORITHMS, ASYMMETRIC, Key, KeySource, jose, read_keys, verified
+from toolpost.auth.places import same_place
+from toolpost.errors import MCPError, TokenRejected
+from toolpost.principal import Principal
+
+__all__ = ["Jwt", "principal_of"]
+
+LEEWAY: Final = 30.0
+"""Seconds by which two clocks may differ."""
+
+KEEP: Final = 300.0
+"""Seconds for which a good token is not looked at again: so long may one be good whose key was withdrawn."""
+
+_TYPES: Final = frozenset({"", "jwt", "at+jwt"})
+"""What an access token may say it is. Identity tokens look alike; they are not issued for this resource."""
+
+
+class Jwt:
+    """Checks access tokens by their signature.
+
+    Args:
+        issuer: who has to have issued them, exactly as the tokens say it.
+        jwks_uri: where its keys are; without it, and without `keys`, its metadata tell.
+        keys: its keys, where they are known: a JWK set, a JWK, PEM texts, keys of joserfc.
+        algorithms: what they may be signed with; all that have a public key, unless you say so.
+        leeway: seconds by which clocks may differ.
+        audience: what tokens say they are for, if that is not the URL of the resource.
+        http: what carries HTTP, as in `Http(http=…)`.
+
+    Raises:
+        MCPError: joserfc is not installed.
+        ValueError: an argument cannot work; the text names it.
+    """
+
+    keep = KEEP
+
+    def __init__(
+        self,
+        issuer: str,
+        *,
+        jwks_uri: str | None = None,
+        keys: Any = None,
+        algorithms: Iterable[str] = ASYMMETRIC,
+        leeway: float = LEEWAY,
+        audience: str | None = None,
+        http: object = None,
+    ) -> None:
+        jose()  # whoever lacks it learns it now
+        self.issuer = check_url(issuer, "issuer")
+        self._algorithms = frozenset([algorithms] if isinstance(algorithms, str) else algorithms)
+        unknown = sorted(self._algorithms - ALGORITHMS.keys())
+        if unknown or not self._algorithms:
+            raise ValueError(f"algorithms has {unknown or 'nothing'} in it; known: {', '.join(ALGORITHMS)}")
+        if keys is not None and jwks_uri is not None:
+            raise ValueError("give jwks_uri= or keys=, not both")
+        if keys is None and not self._algorithms <= set(ASYMMETRIC):
+            raise ValueError("algorithms with a secret need keys=; no key set has secrets in it")
+        if not 0 <= leeway <= 600:
+            raise ValueError(f"leeway is {leeway!r}; give seconds, 0 to 600")
+        self._uri = None if jwks_uri is None else check_url(jwks_uri, "jwks_uri")
+        self._known = None if keys is None else read_keys(keys)
+        self._leeway = leeway
+        self._audience = audience
+        self._http = http
+        self._source = KeySource(self._load)
+
+    def __repr__(self) -> str:
+        return f"Jwt({self.issuer!r})"
+
+    async def verify(self, token: str, resource: str) -> Principal:
+        """Whose the token is.
+
+        Raises:
+            TokenRejected: it is not good here.
+            TransportError: the keys of its issuer cannot be fetched.
+        """
+        try:
+            read = split(token)
+            await self._check_signature(read)
+            claims = object_in(read.payload)
+        except Malformed as error:
+            raise TokenRejected(f"it is no JWT: {error}") from None
+        self._check_claims(claims, self._audience or resource)
+        return principal_of(claims)
+
+    async def _check_signature(self, token: Compact) -> None:
+        algorithm = token.algorithm
+        if algorithm not in self._algorithms:
+            raise TokenRejected("it is signed with an algorithm that is not allowed")
+        if token.typ not in _TYPES:
+            raise TokenRejected("it is no access token, by its type")
+        for key in await self._keys(algorithm, token.kid):
+            if verified(token, key):
+                return
+        raise TokenRejected("no key of its issuer has signed it")
+
+    async def _keys(self, algorithm: str, kid: str | None) -> list[Key]:
+        if self._known is not None:
+            return [key for key in self._known if key.fits(algorithm, kid)]
+        return await self._source.fitting(algorithm, kid)
+
+    async def _load(self) -> list[Key]:
+        uri = self._uri
+        if uri is None:
+            uri = check_url((await metadata(self._http, self.issuer)).get("jwks_uri"), "jwks_uri")
+        status, found = await fetch(self._http, "GET", uri)
+        if status != 200:
+            raise MCPError(f"the key set of the authorization server answers with {status}")
+        return [key for key in read_keys(found) if key.kind != "oct"]
+
+    def _check_claims(self, claims: Mapping[str, Any], audience: str) -> None:
+        now, leeway = time.time(), self._leeway
+        if claims.get("iss") != self.issuer:
+            raise TokenRejected("another issuer has issued it")
+        meant = claims.get("aud")
+        named = cast("list[Any]", meant) if isinstance(meant, list) else [meant]
+        if not any(same_place(each, audience) for each in named):
+            raise TokenRejected("it was issued for another resource")
+        ends, begins, issued = (_time(claims, name) for name in ("exp", "nbf", "iat"))
+        if ends is None:
+            raise TokenRejected("it has no end")
+        if ends + leeway <= now:
+            raise TokenRejected("it has expired")
+        if begins is not None and begins - leeway > now:
+            raise TokenRejected("it is not good yet")
+        if issued is not None and issued - leeway > now:
+            raise TokenRejected("it was issued in the future")
+
+
+def _time(claims: Mapping[str, Any], name: str) -> float | None:
+    value = claims.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+        raise TokenRejected(f"its {name} is no time")
+    return float(value)
+
+
+def principal_of(claims: dict[str, Any]) -> Principal:
+    """Whose a token is, by its claims.
+
+    Raises:
+        TokenRejected: they name nobody.
+    """
+    subject, client = _text(claims, "sub"), _text(claims, "client_id") or _text(claims, "azp")
+    if not subject and not client:
+        raise TokenRejected("it names nobody")
+    return Principal(subject, _text(claims, "iss"), client, _scopes(claims), claims)
+
+
+def _scopes(claims: Mapping[str, Any]) -> frozenset[str]:
+    """What was granted: a text with spaces (RFC 9068), or a list, as some providers write it."""
+    granted = claims.get("scope", claims.get("scp"))
+    if isinstance(granted, str):
+        return frozenset(granted.split())
+    listed = cast("list[Any]", granted) if isinstance(granted, list) else []
+    return frozenset(each for each in listed if isinstance(each, str))
+
+
+def _text(claims: Mapping[str, Any], name: str) -> str:
+    value = claims.get(name)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,151 @@
+"""A small HTTP server on this machine, to which the browser is sent back after the login (RFC 8252).
+
+Owns the socket, for one login only. Takes one kind of request, from this machine, bounded in size and time;
+whatever else comes in is answered and forgotten. What the parameters mean is not known here.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Final
+from urllib.parse import parse_qsl, urlsplit
+
+from toolpost.auth.guard import is_loopback_host
+
+__all__ = ["DEFAULT_REDIRECT", "Listener", "listening"]
+
+DEFAULT_REDIRECT: Final = "http://127.0.0.1/callback"
+"""Where the browser is sent back to; the port is a free one."""
+
+MAX_HEAD: Final = 32 * 1024
+"""Bytes of a request: a code is short, and a browser adds a few headers."""
+
+MAX_PARAMETERS: Final = 32
+"""How many parameters are read."""
+
+HEAD_WAIT: Final = 10.0
+"""Seconds for a request to arrive."""
+
+MAX_GUESTS: Final = 32
+"""Connections at a time: a browser opens a few."""
+
+_HEADERS: Final = (
+    "Content-Type: text/html; charset=utf-8\r\nCache-Control: no-store\r\nReferrer-Policy: no-referrer\r\n"
+    "Content-Security-Policy: default-src 'none'\r\nX-Content-Type-Options: nosniff\r\nConnection: close\r\n"
+)
+_DONE: Final = "You can close this window and go back to the program."
+_OTHER: Final = "There is nothing here."
+_WRONG: Final = "This is not the login that was begun here. Go back to the program."
+
+Parameters = list[tuple[str, str]]
+
+
+class Listener:
+    """Waits for the browser. Made by `listening`.
+
+    Args:
+        host: the host in the address that the browser is sent to.
+        path: the path in it.
+        accept: says whether parameters are those of the login that was begun. Others are no reason to stop.
+    """
+
+    def __init__(self, host: str, path: str, accept: "Callable[[Parameters], bool] | None" = None) -> None:
+        self._host = host
+        self._path = path or "/"
+        self.accept: Callable[[Parameters], bool] = accept or (lambda _: True)
+        self.redirect_uri = ""
+        self.came: asyncio.Future[Parameters] = asyncio.get_running_loop().create_future()
+        """The parameters with which the browser came back."""
+        self._port = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @asynccontextmanager
+    async def open(self, port: int) -> AsyncGenerator[None]:
+        """Listen on a port of this machine; 0 takes a free one.
+
+        Raises:
+            OSError: the port is taken.
+        """
+        address = "::1" if self._host == "::1" else "127.0.0.1"
+        server = await asyncio.start_server(self._serve, address, port, limit=MAX_HEAD)
+        self._port = server.sockets[0].getsockname()[1]
+        servers = [server]
+        if self._host == "localhost":  # a browser may try either
+            with contextlib.suppress(OSError):
+                servers.append(await asyncio.start_server(self._serve, "::1", self._port, limit=MAX_HEAD))
+        host = f"[{self._host}]" if ":" in self._host else self._host
+        self.redirect_uri = f"http://{host}:{self._port}{self._path}"
+        try:
+            yield
+        finally:
+            for one in servers:
+                one.close()
+            self.came.cancel()
+            for task in self._tasks:
+                task.cancel()
+            if self._tasks:
+                await asyncio.wait([*self._tasks])
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            if len(self._tasks) <= MAX_GUESTS:
+                async with asyncio.timeout(HEAD_WAIT):
+                    head = await reader.readuntil(b"\r\n\r\n")
+                    status, text = self._answer(head)
+                    body = f"<!doctype html><title>toolpost</title><p>{text}</p>".encode()
+                    line = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{_HEADERS}\r\n"
+                    writer.write(line.encode() + body)
+                    await writer.drain()
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            pass  # whoever it was, it was not the browser that we wait for
+        finally:
+            self._tasks.discard(task)
+            writer.close()
+
+    def _answer(self, head: bytes) -> tuple[str, str]:
+        """Status and text for a request."""
+        lines = head.decode("latin-1").split("\r\n")
+        words = lines[0].split(" ")
+        if len(words) != 3 or words[0] != "GET" or not words[1].startswith("/"):
+            return "405 Method Not Allowed", _OTHER
+        hosts = [
+            line.partition(":")[2].strip().lower() for line in lines[1:] if line.lower().startswith("host:")
+        ]
+        if len(hosts) != 1 or not _is_here(hosts[0], self._port):
+            return "421 Misdirected Request", _OTHER  # a name that leads here is not ours
+        path, _, query = words[1].partition("?")
+        if path != self._path or self.came.done():
+            return "404 Not Found", _OTHER
+        try:
+            parameters = parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
+        except ValueError:
+            return "400 Bad Request", _WRONG
+        if not self.accept(parameters):
+            return "400 Bad Request", _WRONG
+        self.came.set_result(parameters)
+        return "200 OK", _DONE
+
+
+def _is_here(host: str, port: int) -> bool:
+    name, _, number = host.rpartition(":")
+    return number == str(port) and is_loopback_host(name.strip("[]"))
+
+
+@asynccontextmanager
+async def listening(wanted: str) -> AsyncGenerator[Listener]:
+    """Somebody who waits for the browser at an address of this machine.
+
+    Args:
+        wanted: the address; without a port a free one is taken.
+
+    Raises:
+        OSError: the port is taken.
+    """
+    parts = urlsplit(wanted)
+    listener = Listener(parts.hostname or "127.0.0.1", parts.path)
+    async with listener.open(parts.port or 0):
+        yield listener

@@ -1,0 +1,171 @@
+"""Grants without a person: a program that has credentials of its own, or an identity from where it runs.
+
+Owns `ClientCredentials` (secret or private key) and `WorkloadIdentity` (a JWT of the platform). Both are
+registered beforehand; neither opens a browser. What happens to the tokens is told in `account`.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, ClassVar, Final, TypeAlias
+
+from toolpost.auth.endpoint import Identity, ask
+from toolpost.auth.grant import Dpop, Grant, Settings, Visit, words
+from toolpost.auth.signing import PrivateKey, load
+from toolpost.auth.storage import Storage
+from toolpost.auth.tokens import Registration, Tokens, issued
+from toolpost.errors import AuthError
+from toolpost.threads import Threads
+
+__all__ = ["JWT_BEARER", "ClientCredentials", "Secret", "WorkloadIdentity", "revealed"]
+
+JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+
+Secret: TypeAlias = "str | Callable[[], str | Awaitable[str]]"  # noqa: S105 - a type
+"""A text, or a function that gives it, sync or async; for what lives shorter than the program."""
+
+
+async def revealed(secret: Secret, what: str) -> str:
+    """The text that a secret is at this moment.
+
+    Raises:
+        AuthError: it is no text.
+    """
+    if isinstance(secret, str):
+        return secret
+    if inspect.iscoroutinefunction(secret):
+        text: Any = await secret()
+    else:
+        threads = Threads(1)
+        try:
+            text = await threads.in_thread(secret)
+        finally:
+            threads.close()
+        if inspect.isawaitable(text):
+            text = await text
+    if not isinstance(text, str) or not text:
+        raise AuthError(f"the function that gives {what} gave none")
+    return text
+
+
+class ClientCredentials(Grant):
+    """A program that acts for itself, with credentials that the authorization server gave it beforehand.
+
+    Args:
+        client_id: what the authorization server calls it.
+        client_secret: its secret; or
+        private_key: its private key, as PEM or as a JWK. Better than a secret: it is never sent.
+        algorithm: what the key signs with.
+        key_id: the `kid` of the key, if the authorization server has several.
+        issuer: the authorization server. Only that one gets to see the credentials; without it that is the
+            first one that a server names.
+        scopes: what to ask for, besides what the server wants.
+        storage: where tokens are kept; by default in memory.
+        dpop: whether tokens are bound to a key: "auto" where the server asks for it, True, or False.
+        http: what carries requests to authorization servers; as for a client.
+        allow_private: let a server name addresses in networks that it is not in itself.
+        allow_http: let tokens be sent without encryption to other machines.
+
+    Raises:
+        ValueError: there is neither a secret nor a key, or both.
+        AuthError: this is no private key for the algorithm, or `toolpost[auth]` is not installed.
+    """
+
+    def __init__(
+        self,
+        client_id: str,
+        client_secret: str | None = None,
+        *,
+        private_key: "str | bytes | Mapping[str, Any] | None" = None,
+        algorithm: str = "ES256",
+        key_id: str | None = None,
+        issuer: str | None = None,
+        scopes: "str | Iterable[str] | None" = None,
+        storage: Storage | None = None,
+        dpop: Dpop = "auto",
+        http: object = None,
+        allow_private: bool = False,
+        allow_http: bool = False,
+    ) -> None:
+        if (client_secret is None) == (private_key is None):
+            raise ValueError("give client_secret= or private_key=, one of them")
+        self._client_id = client_id
+        self._client_secret = client_secret
+        self._key: PrivateKey | None = None if private_key is None else load(private_key, algorithm, key_id)
+        super().__init__(
+            Settings(words("scopes", scopes), dpop, http, allow_private, allow_http),
+            storage=storage,
+            who=client_id,
+            issuer=issuer,
+            pinned=True,
+        )
+
+    async def obtain(self, visit: Visit) -> Tokens:
+        """Ask for a token with the credentials."""
+        form = {"grant_type": "client_credentials", **visit.scope, **visit.resource}
+        document = await ask(visit.fetch, visit.found.issuer, form, await self.identity(visit), visit.proofs)
+        return issued(document, visit.scopes, None)
+
+    async def identity(self, visit: Visit) -> Identity:
+        """The credentials, for the one authorization server that they are for."""
+        who = Registration(visit.found.issuer.issuer, self._client_id, self._client_secret)
+        return Identity(who, self._key)
+
+
+class WorkloadIdentity(Grant):
+    """A program that shows who it is by a JWT that the platform gave it: a cluster, a cloud, a CI.
+
+    Args:
+        assertion: the JWT, or a function that gives it. It is shown once to the authorization server that the
+            MCP server names, so let it be short-lived and for that one.
+        client_id: what the authorization server calls the program, if it wants to know.
+        issuer: the authorization server, the only one that gets to see the JWT; without it that is the first
+            one that a server names.
+        scopes: what to ask for, besides what the server wants.
+        storage: where tokens are kept; by default in memory.
+        dpop: whether tokens are bound to a key: "auto" where the server asks for it, True, or False.
+        http: what carries requests to authorization servers; as for a client.
+        allow_private: let a server name addresses in networks that it is not in itself.
+        allow_http: let tokens be sent without encryption to other machines.
+    """
+
+    steps_up: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        assertion: Secret,
+        *,
+        client_id: str | None = None,
+        issuer: str | None = None,
+        scopes: "str | Iterable[str] | None" = None,
+        storage: Storage | None = None,
+        dpop: Dpop = "auto",
+        http: object = None,
+        allow_private: bool = False,
+        allow_http: bool = False,
+    ) -> None:
+        self._assertion = assertion
+        self._client_id = client_id
+        super().__init__(
+            Settings(words("scopes", scopes), dpop, http, allow_private, allow_http),
+            storage=storage,
+            who=client_id or "workload",
+            issuer=issuer,
+            pinned=True,
+        )
+
+    async def obtain(self, visit: Visit) -> Tokens:
+        """Exchange the JWT for a token. A refusal is final: the same JWT is not shown again."""
+        form = {
+            "grant_type": JWT_BEARER,
+            "assertion": await revealed(self._assertion, "the assertion"),
+            **visit.scope,
+            **visit.resource,
+        }
+        document = await ask(visit.fetch, visit.found.issuer, form, await self.identity(visit), visit.proofs)
+        return issued(document, visit.scopes, None)
+
+    async def identity(self, visit: Visit) -> Identity | None:
+        """Who asks, if that is told besides the JWT."""
+        if self._client_id is None:
+            return None
+        return Identity(Registration(visit.found.issuer.issuer, self._client_id, method="none"))

@@ -1,0 +1,246 @@
+"""Where tokens are kept between runs: in files that only their owner may read, in memory, or with the user.
+
+Owns the promise and the locks that let several processes share one token. A value is text that is not looked
+at here; it is a secret, and never logged.
+"""
+
+import asyncio
+import hashlib
+import inspect
+import logging
+import os
+import secrets
+import sys
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
+
+from toolpost.errors import AuthError
+
+__all__ = ["FileTokens", "MemoryTokens", "Storage", "Vault", "default_folder"]
+
+FIRST_LOOK: Final = 0.01
+"""Seconds before a lock is tried again; they grow."""
+
+LAST_LOOK: Final = 0.25
+"""Seconds to which that grows: a person who logs in takes longer, a refresh is over by then."""
+
+MAX_FILE: Final = 1024 * 1024
+"""Bytes of a file that is read: what is larger is not ours."""
+
+T = TypeVar("T")
+
+logger: Final = logging.getLogger("toolpost.auth")
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """Keeps texts by keys. Methods may be sync or async; a sync one must not block for long.
+
+    One that also has `lock(key)`, an async context manager, can be shared by several processes.
+    """
+
+    def get(self, key: str, /) -> "str | Awaitable[str | None] | None":
+        """The text that was kept; None if there is none."""
+        ...
+
+    def put(self, key: str, value: str, /) -> "Awaitable[None] | None":
+        """Keep a text. It is a secret."""
+        ...
+
+    def delete(self, key: str, /) -> "Awaitable[None] | None":
+        """Forget a text; nothing happens if there is none."""
+        ...
+
+
+class MemoryTokens:
+    """Keeps tokens as long as the process lives."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, str] = {}
+        self._locks: dict[str, threading.Lock] = {}
+
+    def __repr__(self) -> str:
+        return "MemoryTokens()"
+
+    def get(self, key: str, /) -> str | None:
+        """The text that was kept."""
+        return self._kept.get(key)
+
+    def put(self, key: str, value: str, /) -> None:
+        """Keep a text."""
+        self._kept[key] = value
+
+    def delete(self, key: str, /) -> None:
+        """Forget a text."""
+        self._kept.pop(key, None)
+
+    @asynccontextmanager
+    async def lock(self, key: str, /) -> AsyncGenerator[None]:
+        """Keep others out, in whichever thread and loop they are."""
+        lock = self._locks.setdefault(key, threading.Lock())
+        await _until(lambda: lock.acquire(blocking=False))
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+class FileTokens:
+    """Keeps each text in a file of its own, which only its owner may read.
+
+    Args:
+        folder: where; by default in the user's folder for state.
+    """
+
+    def __init__(self, folder: "str | os.PathLike[str] | None" = None) -> None:
+        self.folder = Path(folder) if folder is not None else default_folder()
+
+    def __repr__(self) -> str:
+        return f"FileTokens({str(self.folder)!r})"
+
+    async def get(self, key: str, /) -> str | None:
+        """The text that was kept."""
+        return await asyncio.to_thread(self._read, key)
+
+    async def put(self, key: str, value: str, /) -> None:
+        """Keep a text: whole or not at all, whatever happens meanwhile."""
+        await asyncio.to_thread(self._write, key, value)
+
+    async def delete(self, key: str, /) -> None:
+        """Forget a text."""
+        await asyncio.to_thread(self._path(key).unlink, missing_ok=True)
+
+    @asynccontextmanager
+    async def lock(self, key: str, /) -> AsyncGenerator[None]:
+        """Keep other processes out, and other threads of this one."""
+        descriptor = await asyncio.to_thread(self._open_lock, key)
+        try:
+            await _until(lambda: _lock(descriptor))
+            yield
+        finally:
+            os.close(descriptor)  # which unlocks it; the file stays, or two could hold locks of one name
+
+    def _path(self, key: str, ending: str = "json") -> Path:
+        return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:40]}.{ending}"
+
+    def _made(self) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+    def _read(self, key: str) -> str | None:
+        path = self._path(key)
+        try:
+            with path.open("rb") as file:
+                if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
+                    logger.warning("%s can be read by others and is not used; it is written anew", path)
+                    return None
+                return file.read(MAX_FILE).decode()
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            logger.warning("the tokens in %s cannot be read: %s", path, type(error).__name__)
+            return None
+
+    def _write(self, key: str, value: str) -> None:
+        path = self._path(key)
+        new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+        try:
+            self._made()
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(value.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        except OSError as error:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+            raise AuthError(
+                f"the tokens cannot be kept in {self.folder}: {error.strerror or type(error).__name__}",
+                hint="give another place: storage=FileTokens(…), or storage=MemoryTokens()",
+            ) from error
+
+    def _open_lock(self, key: str) -> int:
+        try:
+            self._made()
+            return os.open(self._path(key, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        except OSError as error:
+            raise AuthError(
+                f"{self.folder} cannot be used for tokens: {error.strerror or type(error).__name__}",
+                hint="give another place: storage=FileTokens(…), or storage=MemoryTokens()",
+            ) from error
+
+
+def default_folder() -> Path:
+    """Where programs of this user keep what they have to remember."""
+    if sys.platform == "win32":  # pragma: no cover - no such machine here
+        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":  # pragma: no cover - no such machine here
+        base = str(Path.home() / "Library" / "Application Support")
+    else:
+        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "toolpost" / "tokens"
+
+
+if sys.platform == "win32":  # pragma: no cover - no such machine here
+    import msvcrt
+
+    def _lock(descriptor: int) -> bool:
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+else:
+    import fcntl
+
+    def _lock(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+async def _until(done: Callable[[], bool]) -> None:
+    """Try until it succeeds. A thread that waited for a lock could not be told to stop."""
+    pause = FIRST_LOOK
+    while not done():
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LAST_LOOK)
+
+
+class Vault:
+    """A storage of anybody's, asked in one way.
+
+    Args:
+        storage: the storage.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._spare = MemoryTokens()  # its locks, where the storage has none
+
+    async def get(self, key: str) -> str | None:
+        """The text that was kept."""
+        found = await _value(self._storage.get(key))
+        return found if isinstance(found, str) else None
+
+    async def put(self, key: str, value: str) -> None:
+        """Keep a text."""
+        await _value(self._storage.put(key, value))
+
+    async def delete(self, key: str) -> None:
+        """Forget a text."""
+        await _value(self._storage.delete(key))
+
+    def lock(self, key: str) -> AbstractAsyncContextManager[None]:
+        """Keep others out."""
+        lock = getattr(self._storage, "lock", self._spare.lock)
+        return cast("AbstractAsyncContextManager[None]", lock(key))
+
+
+async def _value(given: Any) -> Any:
+    return await given if inspect.isawaitable(given) else given

@@ -1,0 +1,167 @@
+"""What a client is given by an authorization server and keeps: tokens, and a registration.
+
+Owns the records and how they are written down. None of them shows a secret when it is printed.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from toolpost.auth.challenge import scopes_of
+from toolpost.errors import AuthError
+from toolpost.protocol.jsonrpc import Reader, Unfit
+
+__all__ = ["EARLY", "Known", "Registration", "Tokens", "issued", "read", "written"]
+
+EARLY: Final = 30.0
+"""Seconds before its end from which on a token is refreshed: clocks differ, and a request takes time. For a
+token that does not last long it is a quarter of its life."""
+
+MAX_TOKEN: Final = 64 * 1024
+"""Characters of a token: no header carries more."""
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class _Secret(msgspec.Struct, frozen=True):
+    """A record that holds secrets: printed, it shows its kind only."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+    def __rich_repr__(self) -> list[Any]:
+        return []
+
+
+class Tokens(_Secret, frozen=True):
+    """The tokens for one resource.
+
+    Attributes:
+        access: the access token.
+        kind: "bearer" or "dpop".
+        expires_at: when it ends, in seconds since 1970; None if nobody knows.
+        early: how many seconds before that it is refreshed.
+        refresh: what gets the next one; None if there is nothing.
+        scopes: what it is good for, as far as known.
+        asked: the scopes that were asked for, all steps together (AUTH-56).
+        key: the private key that the token is bound to, as a JWK; None if it is bound to none.
+    """
+
+    access: str
+    kind: str = "bearer"
+    expires_at: float | None = None
+    early: float = EARLY
+    refresh: str | None = None
+    scopes: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+    key: dict[str, str] | None = None
+
+    def stale(self, now: float | None = None) -> bool:
+        """Whether it has ended, or is about to."""
+        if self.expires_at is None:
+            return False
+        return (time.time() if now is None else now) >= self.expires_at - self.early
+
+
+class Registration(_Secret, frozen=True):
+    """Who we are at one authorization server (AUTH-29).
+
+    Attributes:
+        issuer: the authorization server.
+        client_id: what it calls us.
+        client_secret: what only we know; None for a public client.
+        method: how we prove who we are at its token endpoint; None if that was not agreed.
+        redirect_uri: where it sends users back to; None if that was not agreed.
+        expires_at: when the secret ends, in seconds since 1970; None if never.
+        dynamic: whether it was made by us, and can be made anew.
+    """
+
+    issuer: str
+    client_id: str
+    client_secret: str | None = None
+    method: str | None = None
+    redirect_uri: str | None = None
+    expires_at: float | None = None
+    dynamic: bool = False
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What is known about a server from the last time: the name of its tokens, and who issues them."""
+
+    resource: str
+    issuer: str
+    published: bool = True
+
+
+_READERS: Final[dict[type[Any], Reader[Any]]] = {kind: Reader(kind) for kind in (Tokens, Registration, Known)}
+
+
+def written(record: msgspec.Struct) -> str:
+    """A record as text."""
+    return msgspec.json.encode(record).decode()
+
+
+def read(text: str, kind: type[S]) -> S | None:
+    """The record that a text is; None if it is none."""
+    try:
+        return _READERS[kind](text.encode())
+    except Unfit:
+        return None
+
+
+class _Issued(msgspec.Struct):
+    access_token: str
+    token_type: str
+    expires_in: float | str | None = None
+    refresh_token: str | None = None
+    scope: str | None = None
+
+
+def issued(document: Mapping[str, Any] | None, asked: tuple[str, ...], before: Tokens | None) -> Tokens:
+    """The tokens in an answer of a token endpoint.
+
+    Args:
+        document: the answer.
+        asked: the scopes that were asked for.
+        before: the tokens that were refreshed; what is not said anew stays as it was.
+
+    Raises:
+        AuthError: it is no such answer. The text repeats nothing of it.
+    """
+    try:
+        said = msgspec.convert(document, _Issued)
+    except msgspec.ValidationError:
+        raise AuthError("the authorization server answered with something that is no token") from None
+    kind = said.token_type.lower()
+    if kind not in {"bearer", "dpop"}:
+        raise AuthError("the authorization server issued a token of a kind that we cannot use")
+    for token in (said.access_token, said.refresh_token):
+        if token is not None and not (
+            0 < len(token) <= MAX_TOKEN and token.isascii() and token.isprintable()
+        ):
+            raise AuthError("the authorization server issued a token that no header can carry")
+    granted = None if said.scope is None else scopes_of(said.scope)
+    if granted is None:
+        granted = asked if before is None else before.scopes
+    seconds = _seconds(said.expires_in)
+    return Tokens(
+        access=said.access_token,
+        kind=kind,
+        expires_at=None if seconds is None else time.time() + seconds,
+        early=EARLY if seconds is None else min(EARLY, seconds / 4),
+        refresh=said.refresh_token or (None if before is None else before.refresh),
+        scopes=granted,
+        asked=asked,
+        key=None if before is None else before.key,
+    )
+
+
+def _seconds(expires_in: float | str | None) -> float | None:
+    """How long a token lasts; some servers write that as text, and some write nonsense."""
+    try:
+        seconds = None if expires_in is None else float(expires_in)
+    except ValueError:
+        return None
+    return seconds if seconds is not None and 0 <= seconds < 1e10 else None

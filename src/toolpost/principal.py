@@ -1,0 +1,87 @@
+"""On whose behalf a request speaks, as far as somebody has checked it.
+
+Owns the record that servers, transports and authorization share, and what two requests of the same principal
+have in common. It never holds a token; how it was found out is not known here.
+"""
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final, cast
+
+from msgspec import Struct, json
+
+__all__ = ["Principal", "scopes_of"]
+
+_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749 §3.3
+
+
+class Principal(Struct, frozen=True):
+    """Somebody who was recognised.
+
+    Args:
+        subject: the user, or whoever else the credentials stand for; empty if they stand for a client alone.
+        issuer: who says so: the URL of the authorization server. A subject is unique within its issuer.
+        client: the software that speaks for the subject, by its client id.
+        scopes: what it may do, those included that others imply.
+        claims: what else is known, such as the claims of the token.
+    """
+
+    subject: str
+    issuer: str = ""
+    client: str = ""
+    scopes: frozenset[str] = frozenset()
+    claims: dict[str, Any] = {}
+
+    @property
+    def key(self) -> str:
+        """What all requests of the same principal share, and no others: the issuer and the subject.
+
+        A client that speaks for itself is a principal of its own, whatever its name is.
+        """
+        who = [self.issuer, self.subject] if self.subject else [self.issuer, None, self.client]
+        return json.encode(who).decode()
+
+    def __str__(self) -> str:
+        return self.subject or self.client
+
+    def __repr__(self) -> str:
+        # Claims are left out: they may be personal, and a representation ends up in logs.
+        scopes = " ".join(sorted(self.scopes))
+        return (
+            f"Principal({self.subject!r}, issuer={self.issuer!r}, client={self.client!r}, scopes={scopes!r})"
+        )
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @classmethod
+    def of(cls, who: "Principal | str | None") -> "Principal | None":
+        """The principal that somebody named; a text is the subject.
+
+        Raises:
+            TypeError: it is neither.
+        """
+        if who is None or isinstance(who, Principal):
+            return who
+        if not isinstance(who, str):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
+            raise TypeError(f"a principal is a text or a Principal, not a {type(who).__name__}")
+        return cls(who)
+
+
+def scopes_of(given: Any) -> frozenset[str]:
+    """The scopes that were given; a lone text is one, or several with spaces between them.
+
+    Raises:
+        TypeError: they are no texts.
+        ValueError: one has letters that it cannot have.
+    """
+    named = given.split() if isinstance(given, str) else given
+    if not isinstance(named, Iterable):
+        raise TypeError(f"scopes have to be a list of texts, not {given!r}")
+    found = frozenset(cast("Iterable[Any]", named))
+    for each in found:
+        if not isinstance(each, str):
+            raise TypeError(f"scopes have {each!r} among them, which is no text")
+        if _SCOPE.fullmatch(each) is None:
+            raise ValueError(f'{each!r} cannot be a scope: it takes visible ASCII letters but for " and \\')
+    return cast("frozenset[str]", found)

@@ -1,0 +1,461 @@
+"""An authorization server for tests and demos: small, in memory, and **not for production**.
+
+Anybody can log in as anybody, and everything is forgotten when it ends. It speaks what MCP clients need:
+metadata, registration, codes with PKCE, refresh tokens that rotate, client credentials, introspection.
+"""
+
+import asyncio
+import secrets
+import socket
+import time
+from base64 import b64decode, urlsafe_b64encode
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
+
+import msgspec
+
+from toolpost.auth.proof import ALGORITHMS, Proofs
+from toolpost.errors import MCPError, TokenRejected
+from toolpost.testing.consent import HEADERS, error_page, page
+from toolpost.testing.minting import Mint
+from toolpost.types.base import Struct
+
+__all__ = ["AuthorizationServer"]
+
+MAX_BODY: Final = 64 * 1024
+"""Bytes of a request: forms and registrations are small."""
+
+CODE_LIFE: Final = 60.0
+"""Seconds for which a code can be redeemed."""
+
+_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_JSON: Final = (
+    (b"content-type", b"application/json"),
+    (b"cache-control", b"no-store"),
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-allow-headers", b"*"),
+)
+
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Reply: TypeAlias = tuple[int, Iterable[tuple[bytes, bytes]], bytes]
+
+
+class Client(Struct):
+    """A client that is known."""
+
+    id: str
+    secret: str | None = None
+    redirects: tuple[str, ...] = ()
+    name: str = ""
+    method: str = "none"
+
+
+class Grant(Struct):
+    """What a user has allowed."""
+
+    client: str
+    subject: str
+    scope: str
+    resource: str
+    redirect: str = ""
+    challenge: str = ""
+    ends: float = 0.0
+    used: bool = False
+    family: str = ""
+
+
+class Wrong(Exception):
+    """A request is answered with an error of OAuth."""
+
+    def __init__(self, error: str, text: str, status: int = 400) -> None:
+        super().__init__(text)
+        self.error = error
+        self.text = text
+        self.status = status
+
+
+class AuthorizationServer(Mint):
+    """An ASGI application that issues tokens, for tests and demos. Not for production.
+
+    Args:
+        issuer: its URL; below its path, if it has one, are its endpoints.
+        user: who logs in, unless the consent page says otherwise.
+        consent: whether a page asks the user; otherwise everything is allowed at once.
+        clients: those that are known: id → secret, or None for public ones. Any redirect is good for them.
+        registration: whether others may register.
+        scopes: what it says it supports.
+        refresh: whether codes give refresh tokens.
+        algorithm: what tokens are signed with.
+        lifetime: seconds for which tokens are good.
+
+    Attributes:
+        asked: how often each endpoint was asked, by its name.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        *,
+        user: str = "alice",
+        consent: bool = False,
+        clients: Mapping[str, str | None] | None = None,
+        registration: bool = True,
+        scopes: Iterable[str] = (),
+        refresh: bool = True,
+        algorithm: str = "ES256",
+        lifetime: float = 300.0,
+    ) -> None:
+        super().__init__(issuer, algorithm=algorithm, lifetime=lifetime)
+        self.user = user
+        self.consent = consent
+        self.registration = registration
+        self.scopes = list(scopes)
+        self.refresh = refresh
+        self.clients = {
+            name: Client(name, secret, (), name, "none" if secret is None else "client_secret_basic")
+            for name, secret in (clients or {}).items()
+        }
+        self.asked: Counter[str] = Counter()
+        self.revoked: set[str] = set()
+        self._tickets: dict[str, dict[str, str]] = {}
+        self._codes: dict[str, Grant] = {}
+        self._refreshers: dict[str, Grant] = {}
+        self._proofs = Proofs()
+        base = urlsplit(issuer).path.rstrip("/")
+        self._base = base
+        self._routes: dict[str, Callable[[str, Mapping[str, str], dict[str, str]], Reply]] = {
+            f"/.well-known/oauth-authorization-server{base}": self._metadata,
+            f"/.well-known/openid-configuration{base}": self._metadata,
+            f"{base}/.well-known/openid-configuration": self._metadata,
+            f"{base}/jwks": self._jwks,
+            f"{base}/register": self._register,
+            f"{base}/authorize": self._authorize,
+            f"{base}/token": self._token,
+            f"{base}/introspect": self._introspect,
+        }
+
+    @classmethod
+    @asynccontextmanager
+    async def listening(cls, path: str = "", **options: Any) -> AsyncGenerator["AuthorizationServer"]:
+        """One that listens on a free port of this machine.
+
+        Args:
+            path: of its issuer.
+            options: those of the class.
+
+        Raises:
+            MCPError: uvicorn is not installed.
+        """
+        try:
+            import uvicorn  # noqa: PLC0415 - only who wants a port needs it
+        except ImportError as error:
+            raise MCPError("a port needs uvicorn", hint="pip install 'toolpost[http]'") from error
+        with socket.create_server(("127.0.0.1", 0)) as bound:
+            issuer = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
+            app = cls(issuer, **options)
+            config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", access_log=False)  # pyright: ignore[reportArgumentType] - its messages are dicts, which uvicorn types one by one
+            config.load()
+            server = uvicorn.Server(config)
+            server.lifespan = config.lifespan_class(config)
+            await server.startup(sockets=[bound])
+            try:
+                yield app
+            finally:
+                for each in server.servers:
+                    each.close()
+                for connection in list(server.server_state.connections):
+                    connection.shutdown()
+                state = server.server_state
+                while state.connections or state.tasks:  # noqa: ASYNC110 - uvicorn tells nobody
+                    await asyncio.sleep(0.001)
+
+    # ----------------------------------------------------------------- HTTP
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "lifespan":
+            while (await receive())["type"] != "lifespan.shutdown":
+                await send({"type": "lifespan.startup.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        body = b""
+        while True:
+            event = await receive()
+            body += event.get("body", b"")
+            if event["type"] != "http.request" or not event.get("more_body") or len(body) > MAX_BODY:
+                break
+        status, headers, data = self._reply(scope, body[:MAX_BODY])
+        await send({"type": "http.response.start", "status": status, "headers": [*headers]})
+        await send({"type": "http.response.body", "body": data})
+
+    def _reply(self, scope: MutableMapping[str, Any], body: bytes) -> Reply:
+        path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+        route = self._routes.get(path)
+        if scope["method"] == "OPTIONS":
+            return 204, _JSON, b""
+        if route is None:
+            return 404, _JSON, b"{}"
+        self.asked[path.rpartition("/")[2] if route != self._metadata else "metadata"] += 1
+        sent = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        sent[":method"] = scope["method"]
+        text = (
+            body.decode("utf-8", "replace") if scope["method"] == "POST" else scope["query_string"].decode()
+        )
+        given = {} if route == self._register else dict(parse_qsl(text, keep_blank_values=True))
+        try:
+            return route(text, sent, given)
+        except Wrong as wrong:
+            return wrong.status, _JSON, _json(error=wrong.error, error_description=wrong.text)
+
+    # ----------------------------------------------------------------- what it publishes
+
+    def _metadata(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
+        del text, sent, given
+        issuer = self.issuer.rstrip("/")
+        told: dict[str, Any] = {
+            "issuer": self.issuer,
+            "authorization_endpoint": f"{issuer}/authorize",
+            "token_endpoint": f"{issuer}/token",
+            "jwks_uri": f"{issuer}/jwks",
+            "introspection_endpoint": f"{issuer}/introspect",
+            "response_types_supported": ["code"],
+            "response_modes_supported": ["query"],
+            "grant_types_supported": ["authorization_code", "refresh_token", "client_credentials"],
+            "code_challenge_methods_supported": ["S256"],
+            "token_endpoint_auth_methods_supported": ["none", "client_secret_basic", "client_secret_post"],
+            "authorization_response_iss_parameter_supported": True,
+            "dpop_signing_alg_values_supported": ALGORITHMS,
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": [self.algorithm],
+        }
+        if self.registration:
+            told["registration_endpoint"] = f"{issuer}/register"
+        if self.scopes:
+            told["scopes_supported"] = self.scopes
+        if any(name.startswith("https://") for name in self.clients):
+            told["client_id_metadata_document_supported"] = True
+        return 200, _JSON, msgspec.json.encode(told)
+
+    def _jwks(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
+        del text, sent, given
+        return 200, _JSON, msgspec.json.encode(self.jwks)
+
+    def _register(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
+        """Dynamic registration (RFC 7591)."""
+        del sent, given
+        try:
+            wanted = msgspec.json.decode(text, type=dict[str, Any])
+            redirects = tuple(str(each) for each in wanted["redirect_uris"])
+        except (msgspec.MsgspecError, KeyError, TypeError):
+            raise Wrong("invalid_client_metadata", "redirect_uris are needed, in JSON") from None
+        if not self.registration:
+            raise Wrong("access_denied", "registration is closed", 403)
+        if not redirects or not all(map(_is_safe, redirects)):
+            raise Wrong("invalid_redirect_uri", "a redirect goes to https, or to this machine")
+        method = str(wanted.get("token_endpoint_auth_method", "client_secret_basic"))
+        secret = None if method == "none" else secrets.token_urlsafe(24)
+        client = Client(
+            secrets.token_urlsafe(9), secret, redirects, str(wanted.get("client_name", "")), method
+        )
+        self.clients[client.id] = client
+        about = {**wanted, "client_id": client.id, "client_id_issued_at": int(time.time())}
+        about["token_endpoint_auth_method"] = method
+        if secret is not None:
+            about |= {"client_secret": secret, "client_secret_expires_at": 0}
+        return 201, _JSON, msgspec.json.encode(about)
+
+    # ----------------------------------------------------------------- the user's part
+
+    def _authorize(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
+        """Ask the user, or answer for them."""
+        del text
+        if sent[":method"] == "POST":
+            asked = self._tickets.pop(given.get("ticket", ""), None)
+            if asked is None:
+                return 400, HEADERS, error_page("This page was answered before, or is too old.")
+            allowed = given.get("answer") == "allow"
+            return self._answered(asked, given.get("user") or self.user if allowed else None)
+        client, redirect = self.clients.get(given.get("client_id", "")), given.get("redirect_uri", "")
+        if client is None or not _is_registered(client, redirect):
+            # Whoever is unknown gets nobody sent anywhere (RFC 6749 §4.1.2.1).
+            return (
+                400,
+                HEADERS,
+                error_page("The client, or where it wants you to be sent, is not registered."),
+            )
+        wrong = _misfit(given)
+        if wrong is not None:
+            return self._back(given, error=wrong)
+        if not self.consent:
+            return self._answered(given, self.user)
+        ticket = secrets.token_urlsafe(16)
+        self._tickets[ticket] = given
+        scopes = given.get("scope", "").split()
+        action = f"{self._base}/authorize"
+        shown = client.name or client.id
+        asking = page(ticket, action, client=shown, redirect=redirect, scopes=scopes, user=self.user)
+        return 200, HEADERS, asking
+
+    def _answered(self, asked: dict[str, str], subject: str | None) -> Reply:
+        if subject is None:
+            return self._back(asked, error="access_denied")
+        code = secrets.token_urlsafe(24)
+        self._codes[code] = Grant(
+            asked["client_id"],
+            subject,
+            asked.get("scope", ""),
+            asked.get("resource", ""),
+            asked["redirect_uri"],
+            asked["code_challenge"],
+            time.time() + CODE_LIFE,
+            family=secrets.token_hex(8),
+        )
+        return self._back(asked, code=code)
+
+    def _back(self, asked: dict[str, str], **told: str) -> Reply:
+        """Send the user back to the client."""
+        told["iss"] = self.issuer
+        if "state" in asked:
+            told["state"] = asked["state"]
+        target = asked["redirect_uri"]
+        mark = "&" if urlsplit(target).query else "?"
+        return (
+            302,
+            [(b"location", f"{target}{mark}{urlencode(told)}".encode()), (b"cache-control", b"no-store")],
+            b"",
+        )
+
+    # ----------------------------------------------------------------- tokens
+
+    def _token(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
+        del text
+        client = self._client(sent, given)
+        bound = self._bound(sent)
+        match given.get("grant_type"):
+            case "authorization_code":
+                grant = self._redeemed(client, given)
+            case "refresh_token":
+                grant = self._refreshed(client, given)
+            case "client_credentials" if client.secret is not None:
+                grant = Grant(client.id, client.id, given.get("scope", ""), given.get("resource", ""))
+            case _:
+                raise Wrong("unsupported_grant_type", "this grant is not for this client")
+        if given.get("resource", grant.resource) != grant.resource:
+            raise Wrong("invalid_target", "the user has allowed another resource")
+        about: dict[str, Any] = {} if bound is None else {"cnf": {"jkt": bound}}
+        resource = grant.resource or self.issuer
+        scopes = grant.scope.split()
+        about["sid"] = grant.family or None
+        access = self.token(resource, subject=grant.subject, client=client.id, scopes=scopes, **about)
+        told = {
+            "access_token": access,
+            "token_type": "Bearer" if bound is None else "DPoP",
+            "expires_in": int(self.lifetime),
+            "scope": grant.scope,
+        }
+        if grant.family and self.refresh:
+            told["refresh_token"] = again = secrets.token_urlsafe(24)
+            self._refreshers[again] = msgspec.structs.replace(grant, used=False)
+        return 200, _JSON, msgspec.json.encode(told)
+
+    def _redeemed(self, client: Client, given: Mapping[str, str]) -> Grant:
+        grant = self._codes.get(given.get("code", ""))
+        if grant is None or grant.client != client.id or grant.ends < time.time():
+            raise Wrong("invalid_grant", "the code is not good")
+        if grant.used:
+            self._end(grant.family)  # somebody has stolen it, or what it gave (RFC 6749 §4.1.2)
+            raise Wrong("invalid_grant", "the code was redeemed before")
+        grant.used = True
+        proven = urlsafe_b64encode(sha256(given.get("code_verifier", "").encode()).digest()).rstrip(b"=")
+        if not secrets.compare_digest(proven, grant.challenge.encode()):
+            raise Wrong("invalid_grant", "the code is somebody else's")
+        if given.get("redirect_uri", grant.redirect) != grant.redirect:
+            raise Wrong("invalid_grant", "the code was sent elsewhere")
+        return grant
+
+    def _refreshed(self, client: Client, given: Mapping[str, str]) -> Grant:
+        """The grant behind a refresh token, which is good once (AS-13)."""
+        grant = self._refreshers.get(given.get("refresh_token", ""))
+        if grant is None or grant.client != client.id or grant.family in self.revoked:
+            raise Wrong("invalid_grant", "the refresh token is not good")
+        if grant.used:
+            self._end(grant.family)
+            raise Wrong("invalid_grant", "the refresh token was used before")
+        grant.used = True
+        fewer = given.get("scope", grant.scope)
+        if not set(fewer.split()) <= set(grant.scope.split()):
+            raise Wrong("invalid_scope", "the user has not allowed that")
+        return msgspec.structs.replace(grant, scope=fewer)
+
+    def _end(self, family: str) -> None:
+        self.revoked.add(family)
+
+    def _client(self, sent: Mapping[str, str], given: Mapping[str, str]) -> Client:
+        """The client that a request comes from, and that has proven it."""
+        scheme, _, pair = sent.get("authorization", "").partition(" ")
+        name, secret = given.get("client_id", ""), given.get("client_secret")
+        if scheme.lower() == "basic":
+            try:
+                name, _, secret = b64decode(pair, validate=True).decode().partition(":")
+            except ValueError:
+                raise Wrong("invalid_client", "the credentials cannot be read", 401) from None
+            name, secret = unquote_plus(name), unquote_plus(secret)
+        client = self.clients.get(name)
+        if client is None or not secrets.compare_digest(
+            (client.secret or "").encode(), (secret or "").encode()
+        ):
+            raise Wrong("invalid_client", "the client is not known, or has not proven it", 401)
+        return client
+
+    def _bound(self, sent: Mapping[str, str]) -> str | None:
+        """The key to which a token is to be bound, if its client proves that it has one (RFC 9449 §5)."""
+        if "dpop" not in sent:
+            return None
+        try:
+            return self._proofs.key_of(sent["dpop"], "POST", f"{self.issuer.rstrip('/')}/token")
+        except TokenRejected:
+            raise Wrong("invalid_dpop_proof", "the proof is not good") from None
+
+    def _introspect(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
+        """Whose a token is (RFC 7662)."""
+        del text
+        self._client(sent, given)
+        said = self.claims_of(given.get("token", ""))
+        if said is None or said.get("sid") in self.revoked or said.get("jti") in self.revoked:
+            return 200, _JSON, _json(active=False)
+        return 200, _JSON, _json(active=True, **said)
+
+
+def _json(**told: Any) -> bytes:
+    return msgspec.json.encode(told)
+
+
+def _misfit(given: Mapping[str, str]) -> str | None:
+    """What is wrong with a request for a code, as OAuth names it."""
+    if given.get("response_type") != "code":
+        return "unsupported_response_type"
+    if given.get("code_challenge_method") != "S256" or len(given.get("code_challenge", "")) != 43:
+        return "invalid_request"
+    return None
+
+
+def _is_safe(redirect: str) -> bool:
+    parts = urlsplit(redirect)
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+
+
+def _is_registered(client: Client, redirect: str) -> bool:
+    """Whether a client may be answered there; on this machine, at any port (RFC 8252 §7.3)."""
+    if not client.redirects:
+        return _is_safe(redirect)
+    if redirect in client.redirects:
+        return True
+    here = urlsplit(redirect)
+    return here.hostname in _LOOPBACK and any(
+        here._replace(netloc="") == each._replace(netloc="") and here.hostname == each.hostname
+        for each in map(urlsplit, client.redirects)
+    )

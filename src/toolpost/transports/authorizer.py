@@ -1,0 +1,210 @@
+"""The one promise about authorization: headers for a request, and what to do when it was refused.
+
+Owns the promise and the two plain ways to keep it, a token and a function that gives one. Knows no OAuth, and
+never shows a token.
+"""
+
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+
+from toolpost.errors import ConnectFailed
+from toolpost.flight import Flight
+from toolpost.threads import Threads
+
+__all__ = ["Auth", "Authorizer", "Errand", "Refused", "TokenSource", "authorizer_of", "bearer"]
+
+TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+"""What a token may consist of. RFC 6750 allows less, and some services give more."""
+
+THREADS: Final = 4
+"""Functions at a time that give tokens and may block: all requests wait for the same token."""
+
+Sent: TypeAlias = Mapping[str, str]
+
+
+class Errand(NamedTuple):
+    """A request, as far as it matters for authorization.
+
+    Args:
+        server: the address of the MCP server, whatever the request itself is sent to.
+        method: the verb.
+        url: where the request goes; always of the server's origin.
+    """
+
+    server: str
+    method: str
+    url: str
+
+
+class Refused(NamedTuple):
+    """A response that wants other credentials.
+
+    Args:
+        status: 401 or 403.
+        headers: of the response, by their names in lower case.
+        sent: what the authorizer had given for the request.
+    """
+
+    status: int
+    headers: Mapping[str, str]
+    sent: Sent
+
+    def __repr__(self) -> str:
+        return f"Refused({self.status})"  # what was sent is a secret
+
+    @property
+    def challenge(self) -> str:
+        """What `WWW-Authenticate` says; where it stands there twice, both."""
+        every = getattr(self.headers, "getall", None)  # aiohttp gives the first, the others give all
+        values: list[str] = [] if every is None else every("www-authenticate", [])
+        return ", ".join(values) if values else self.headers.get("www-authenticate", "")
+
+
+@runtime_checkable
+class Authorizer(Protocol):
+    """Says who we are. Any number of requests may be under way at once."""
+
+    async def headers(self, errand: Errand, /) -> Mapping[str, str]:
+        """The headers that a request needs; none if nothing is known yet.
+
+        Raises:
+            AuthError: there can be none.
+        """
+        ...
+
+    async def refused(self, errand: Errand, refused: Refused, /) -> bool:
+        """Whether to send a request again that was refused with 401 or 403; `headers` is asked anew then.
+
+        It may take as long as a person needs: the time-outs of requests stand still meanwhile.
+
+        Raises:
+            AuthError: it would be in vain; whoever waits for the request gets this error.
+        """
+        ...
+
+    def heard(self, errand: Errand, headers: Mapping[str, str], sent: Sent, /) -> None:
+        """A request was not refused for lack of credentials. Must not wait."""
+        ...
+
+
+TokenSource: TypeAlias = Callable[[], "str | Awaitable[str]"]
+"""Gives a token, sync or async. Asked once, and again when the server refuses the token."""
+
+Auth: TypeAlias = "str | TokenSource | Authorizer"
+"""How a client authorizes itself: a token, a function that gives one, or an authorizer such as `OAuth`."""
+
+
+def authorizer_of(auth: object) -> Authorizer | None:
+    """What keeps the promise for what a user gave.
+
+    Raises:
+        TypeError: it is nothing that could authorize anybody.
+        ConnectFailed: it is a token that no header can carry.
+    """
+    if auth is None:
+        return None
+    if isinstance(auth, str):
+        return Token(auth)
+    if isinstance(auth, type):
+        raise TypeError(f"auth={auth.__name__}: this is a class; make one of it, as in {auth.__name__}(…)")
+    if isinstance(auth, Authorizer):
+        return auth
+    if callable(auth):
+        return Asked(cast("TokenSource", auth))
+    kind = type(auth).__name__
+    raise TypeError(f"auth= takes a token, a function that gives one, or OAuth(…) and the like, not a {kind}")
+
+
+def bearer(token: object) -> dict[str, str]:
+    """The header that carries a token (AUTH-43).
+
+    Raises:
+        ConnectFailed: no header can carry it. The text does not repeat it.
+    """
+    if not isinstance(token, str) or not TOKEN.fullmatch(token):
+        what = "is no text" if not isinstance(token, str) else "holds what none has" if token else "is empty"
+        raise ConnectFailed(
+            f"the token {what}",
+            hint="it is a single word, without `Bearer` before it and without a line break at its end",
+        )
+    return {"authorization": f"Bearer {token}"}
+
+
+class Token:
+    """A token that was given.
+
+    Args:
+        token: the token.
+    """
+
+    def __init__(self, token: str) -> None:
+        self._headers = bearer(token)
+
+    def __repr__(self) -> str:
+        return "Token(…)"
+
+    async def headers(self, _errand: Errand, /) -> Mapping[str, str]:
+        """The token."""
+        return self._headers
+
+    async def refused(self, _errand: Errand, _refused: Refused, /) -> bool:
+        """There is no other token."""
+        return False
+
+    def heard(self, _errand: Errand, _headers: Mapping[str, str], _sent: Sent, /) -> None:
+        """Nothing is learnt from that."""
+
+
+class Asked:
+    """A token that a function gives: asked for once, and again when the server refuses it.
+
+    Args:
+        source: gives the token. One that is not async runs in a thread.
+    """
+
+    def __init__(self, source: TokenSource) -> None:
+        self._source = source
+        self._threads = Threads(THREADS)
+        self._flight: Flight[dict[str, str]] = Flight()
+        self._held: dict[str, str] | None = None
+        self._unproven = False
+
+    def __repr__(self) -> str:
+        return f"Asked({getattr(self._source, '__name__', type(self._source).__name__)})"
+
+    async def headers(self, _errand: Errand, /) -> Mapping[str, str]:
+        """The token, asked for if there is none yet."""
+        if self._held is None:
+            self._held = await self._flight.join(self._ask)
+        return self._held
+
+    async def refused(self, _errand: Errand, refused: Refused, /) -> bool:
+        """Whether there is another token than the one that was refused."""
+        if self._held is not None and self._held != refused.sent:
+            return True  # somebody else has asked in the meantime
+        if refused.status != 401 or self._unproven:
+            return False
+        fresh = await self._flight.join(self._ask)
+        if fresh == refused.sent:
+            return False
+        self._unproven = self._unproven or self._held != fresh
+        self._held = fresh
+        return True
+
+    def heard(self, _errand: Errand, _headers: Mapping[str, str], sent: Sent, /) -> None:
+        """The token is good."""
+        if self._unproven and sent is self._held:
+            self._unproven = False
+
+    async def _ask(self) -> dict[str, str]:
+        source = self._source
+        call = getattr(source, "__call__", source)  # noqa: B004 - the method of an object, looked at
+        if inspect.iscoroutinefunction(source) or inspect.iscoroutinefunction(call):
+            token = await cast("Awaitable[str]", source())
+        else:
+            token = await self._threads.in_thread(source)
+            if inspect.isawaitable(token):
+                token = await token
+        return bearer(token)

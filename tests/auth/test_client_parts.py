@@ -1,0 +1,243 @@
+"""The parts that are pure: challenges, places of metadata, ways to authenticate, records, the browser."""
+
+import asyncio
+import sys
+import webbrowser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from toolpost.auth import browser, challenge, metadata, storage
+from toolpost.auth.endpoint import Identity, method_for
+from toolpost.auth.guard import is_loopback_host, origin_of, shown
+from toolpost.auth.metadata import AuthorizationServer
+from toolpost.auth.tokens import Known, Registration, Tokens, issued, read, written
+from toolpost.errors import AuthError
+
+
+@pytest.mark.requirement("AUTH-7")
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", []),
+        ("Bearer", [("bearer", {})]),
+        ('Bearer realm="a, b", scope="x y"', [("bearer", {"realm": "a, b", "scope": "x y"})]),
+        ('bearer  Error=invalid_token ,scope = "x"', [("bearer", {"error": "invalid_token", "scope": "x"})]),
+        (
+            'DPoP algs="ES256", Bearer resource_metadata="https://x.example/?a=b"',
+            [("dpop", {"algs": "ES256"}), ("bearer", {"resource_metadata": "https://x.example/?a=b"})],
+        ),
+        (r'Bearer realm="say \"hi\""', [("bearer", {"realm": 'say "hi"'})]),
+        (
+            "Bearer resource_metadata=https://x.example/y",
+            [("bearer", {"resource_metadata": "https://x.example/y"})],
+        ),
+        ('Bearer scope="a", scope="b"', [("bearer", {"scope": "a"})]),
+        ('Basic, Bearer scope="a"', [("basic", {}), ("bearer", {"scope": "a"})]),
+        ('Bearer scope="never ends', [("bearer", {})]),
+        ('="x" Bearer', []),
+        ('a="x", Bearer', [("bearer", {})]),
+    ],
+)
+def test_challenges(text, expected):
+    assert [tuple(found) for found in challenge.parse(text)] == expected
+
+
+@given(st.text(max_size=200))
+def test_whatever_stands_there_is_read(text):
+    for found in challenge.parse(text):
+        assert found.scheme
+        assert found.scopes == tuple(dict.fromkeys(found.scopes))
+
+
+def test_a_long_header_costs_little():
+    challenge.parse('Bearer scope="' + "\\" * 1_000_000)
+    challenge.parse("a" * 1_000_000)
+    challenge.parse("a=b," * 1_000_000)
+
+
+@pytest.mark.requirement("AUTH-6")
+@pytest.mark.parametrize(
+    ("server", "places"),
+    [
+        ("https://x.example/a/mcp", ["/a/mcp", ""]),
+        ("https://x.example/mcp/", ["/mcp", ""]),
+        ("https://x.example", [""]),
+        ("https://x.example/", [""]),
+        ("https://x.example/mcp?tenant=1", ["/mcp?tenant=1", ""]),
+    ],
+)
+def test_where_a_server_describes_itself(server, places):
+    base = "https://x.example/.well-known/oauth-protected-resource"
+    assert metadata.resource_places(server) == [base + place for place in places]
+
+
+@pytest.mark.parametrize(
+    ("identifier", "server", "good"),
+    [
+        ("https://x.example/mcp", "https://x.example/mcp", True),
+        ("https://x.example:443/mcp", "https://x.example/mcp", True),
+        ("https://X.EXAMPLE/mcp", "https://x.example/mcp", True),
+        ("https://x.example/MCP", "https://x.example/mcp", False),
+        ("https://x.example/a", "https://x.example/a/mcp", True),
+        ("https://x.example/mc", "https://x.example/mcp", False),
+        ("https://x.example/mcp?a=1", "https://x.example/mcp?a=1", True),
+        ("https://x.example/mcp?a=1", "https://x.example/mcp?a=2", False),
+        ("http://x.example/mcp", "https://x.example/mcp", False),
+        ("https://[", "https://x.example/mcp", False),
+        ("urn:x", "https://x.example/mcp", False),
+    ],
+)
+def test_which_identifiers_stand_for_a_server(identifier, server, good):
+    assert metadata.covers(identifier, server) is good
+
+
+# --------------------------------------------------------------------- authentication
+
+
+@pytest.mark.parametrize(
+    ("supported", "secret", "key", "method"),
+    [
+        (None, True, None, "client_secret_basic"),
+        (None, False, None, "none"),
+        (None, False, "key", "private_key_jwt"),
+        (["client_secret_post"], True, None, "client_secret_post"),
+        (["none"], True, None, "none"),
+        (["private_key_jwt", "client_secret_basic"], True, None, "client_secret_basic"),
+        (["client_secret_basic"], False, None, "none"),
+    ],
+)
+def test_the_way_to_authenticate(supported, secret, key, method):
+    assert method_for(supported, secret=secret, key=key) == method
+
+
+def test_there_may_be_no_way_to_authenticate():
+    with pytest.raises(AuthError, match="it lists tls_client_auth"):
+        method_for(["tls_client_auth"], secret=True)
+    issuer = AuthorizationServer("https://a.example")
+    for registration, match in (
+        (Registration("https://a.example", "me", "s", method="tls"), "unknown way|do not know"),
+        (Registration("https://a.example", "me", method="private_key_jwt"), "no key"),
+        (Registration("https://b.example", "me"), "not of"),
+    ):
+        with pytest.raises(AuthError, match=match):
+            Identity(registration).credentials(issuer)
+
+
+def test_a_secret_may_be_in_the_body():
+    who = Identity(Registration("https://a.example", "me", "s", method="client_secret_post"))
+    assert who.credentials(AuthorizationServer("https://a.example")) == (
+        {"client_id": "me", "client_secret": "s"},
+        {},
+    )
+    assert "me" in repr(who)
+
+
+# --------------------------------------------------------------------- records
+
+
+def test_records_survive_and_show_nothing():
+    tokens = Tokens("s3cret", refresh="s3cret", key={"d": "s3cret"}, expires_at=5.0)
+    assert read(written(tokens), Tokens) == tokens
+    assert read("[]", Tokens) is None
+    registration = Registration("https://a.example", "me", "s3cret")
+    for record in (tokens, registration):
+        assert "s3cret" not in repr(record) + str(record) + f"{record!r}"
+        assert record.__rich_repr__() == []
+    known = Known("https://x.example/mcp", "https://a.example")
+    assert read(written(known), Known) == known
+
+
+@pytest.mark.parametrize(
+    ("expires_in", "ends"),
+    [(3600, True), ("60", True), ("soon", False), (None, False), (-1, False), (1e300, False), ("nan", False)],
+)
+def test_when_a_token_ends(expires_in, ends):
+    said = {"access_token": "t", "token_type": "bearer", "expires_in": expires_in}
+    tokens = issued(said, (), None)
+    assert (tokens.expires_at is not None) is ends
+    assert not tokens.stale()
+    assert tokens.stale(1e12) is ends
+
+
+def test_a_short_life_is_not_all_spent_on_refreshing():
+    tokens = issued({"access_token": "t", "token_type": "bearer", "expires_in": 20}, (), None)
+    assert not tokens.stale()
+
+
+def test_the_scopes_of_a_token():
+    said = {"access_token": "t", "token_type": "bearer"}
+    first = issued(said | {"scope": "a  b a"}, ("a",), None)
+    assert (first.scopes, first.asked) == (("a", "b"), ("a",))
+    assert issued(said, ("a",), first).scopes == ("a", "b")
+    assert issued(said, ("a",), None).scopes == ("a",)
+
+
+# --------------------------------------------------------------------- the browser
+
+
+@pytest.mark.requirement("SEC-14", "SEC-15")
+def test_the_browser_is_given_pages_only(monkeypatch, capsys):
+    opened: list[str] = []
+    monkeypatch.setattr(webbrowser, "open", lambda url, new: opened.append(url) or len(opened) < 2)
+    browser.open_in_browser("https://as.example/x?y=1")
+    assert capsys.readouterr() == ("", "")
+    browser.open_in_browser("https://as.example/x?y=2")
+    assert "https://as.example/x?y=2" in capsys.readouterr().err
+    for bad in ("file:///etc/passwd", "javascript:alert(1)", "https://a.example/ -x", "--help"):
+        with pytest.raises(AuthError):
+            browser.open_in_browser(bad)
+    assert len(opened) == 2
+
+
+def test_what_is_shown_of_an_address():
+    assert shown("https://me:pw@x.example/a?token=1#f") == "https://x.example/a"
+    assert shown("https://x.example/\x1b[31m") == "https://x.example/?[31m"
+    assert len(shown("https://x.example/" + "a" * 1000)) <= 200
+    assert origin_of("HTTPS://X.example:443/a") == "https://x.example"
+    assert origin_of("http://[::1]:80/a") == "http://[::1]"
+    assert is_loopback_host("127.1.2.3")
+    assert not is_loopback_host(None)
+
+
+# --------------------------------------------------------------------- storage
+
+
+def test_locks_keep_others_out(tmp_path):
+    async def use(kept: storage.FileTokens | storage.MemoryTokens) -> None:
+        inside = most = 0
+
+        async def enter() -> None:
+            nonlocal inside, most
+            async with kept.lock("x"):
+                inside += 1
+                most = max(most, inside)
+                await asyncio.sleep(0)
+                inside -= 1
+
+        await asyncio.gather(*(enter() for _ in range(5)))
+        assert most == 1
+
+    asyncio.run(use(storage.MemoryTokens()))
+    asyncio.run(use(storage.FileTokens(tmp_path)))
+    assert "tmp" in repr(storage.FileTokens(tmp_path)) or sys.platform == "win32"
+    assert repr(storage.MemoryTokens()) == "MemoryTokens()"
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path):
+    async def use() -> None:
+        kept = storage.FileTokens(tmp_path)
+        await kept.put("key/../with strange\ncharacters", "1")
+        await kept.put("key/../with strange\ncharacters", "2")
+        assert await kept.get("key/../with strange\ncharacters") == "2"
+        await kept.delete("key/../with strange\ncharacters")
+        await kept.delete("key/../with strange\ncharacters")
+        assert await kept.get("key/../with strange\ncharacters") is None
+        assert list(tmp_path.iterdir()) == []
+        (tmp_path / "file").write_text("")
+        with pytest.raises(AuthError, match="cannot be kept"):
+            await storage.FileTokens(tmp_path / "file").put("k", "v")
+        assert await storage.FileTokens(tmp_path / "file").get("k") is None
+
+    asyncio.run(use())

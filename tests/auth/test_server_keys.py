@@ -1,0 +1,399 @@
+"""The keys of an issuer: found by its metadata, fetched once for all who wait, and again when they rotate."""
+
+import asyncio
+import json
+import logging
+import sys
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from guarded import RESOURCE, kitchen, listing
+from hosted import run, serving
+from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
+from joserfc.jws import JWSRegistry
+
+from toolpost import Auth, Introspection, Jwt
+from toolpost.auth import issuer as issuing
+from toolpost.auth import keys as keeping
+from toolpost.auth.compact import Malformed, split
+from toolpost.auth.keys import KeySource, read_keys
+from toolpost.errors import MCPError, RequestFailed, TokenRejected
+from toolpost.testing import AuthorizationServer, Mint
+
+
+@asynccontextmanager
+async def both(path: str = "", **jwt: Any):
+    """A server and its issuer, each on a port of its own."""
+    async with AuthorizationServer.listening(path) as issuer:
+        auth = Auth(issuer.issuer, resource=RESOURCE, verifier=Jwt(issuer.issuer, **jwt) if jwt else None)
+        async with serving(kitchen(auth).asgi()) as site:
+            yield site, issuer
+
+
+@pytest.mark.requirement("AUTH-45")
+@pytest.mark.parametrize("path", ["", "/tenant"])
+def test_an_issuer_is_all_that_has_to_be_said(path):
+    async def main() -> None:
+        async with both(path) as (site, issuer):
+            for _ in range(3):
+                assert (await site.post(*listing(issuer.token(RESOURCE)))).status == 200
+            assert issuer.asked == {"metadata": 1, "jwks": 1}
+
+    run(main)
+
+
+def test_parallel_requests_fetch_the_keys_once():
+    async def main() -> None:
+        async with both() as (site, issuer):
+            answers = await asyncio.gather(*(site.post(*listing(issuer.token(RESOURCE))) for _ in range(8)))
+            assert {answer.status for answer in answers} == {200}
+            assert issuer.asked == {"metadata": 1, "jwks": 1}
+
+    run(main)
+
+
+def test_keys_that_rotate(monkeypatch):
+    async def main() -> None:
+        async with both() as (site, issuer):
+            old = issuer.token(RESOURCE)
+            assert (await site.post(*listing(old))).status == 200
+            issuer.rotate()
+            # A key that nobody knows is asked for, but not by everybody who invents one.
+            assert (await site.post(*listing(issuer.token(RESOURCE)))).status == 401
+            assert issuer.asked["jwks"] == 1
+            monkeypatch.setattr(keeping, "COOL", 0.0)
+            clock = keeping.monotonic
+            monkeypatch.setattr(keeping, "monotonic", lambda: clock() + 31)
+            assert (await site.post(*listing(issuer.token(RESOURCE)))).status == 200
+            assert issuer.asked["jwks"] == 2
+            before = issuer.token(RESOURCE)
+            issuer.rotate(forget=True)
+            # One that was withdrawn is good no longer once the set is fetched again, but for tokens that
+            # were seen before: those for a while.
+            assert (await site.post(*listing(issuer.token(RESOURCE)))).status == 200
+            assert (await site.post(*listing(before))).status == 401
+            assert (await site.post(*listing(old))).status == 200
+
+    run(main)
+
+
+def test_an_issuer_that_cannot_be_reached_makes_no_token_bad(caplog):
+    async def main() -> None:
+        auth = Auth("http://127.0.0.1:9", resource=RESOURCE)  # nobody is there
+        async with serving(kitchen(auth).asgi()) as site:
+            token = Mint("http://127.0.0.1:9").token(RESOURCE)
+            for _ in range(2):
+                answer = await site.post(*listing(token))
+                assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+                assert "www-authenticate" not in answer.headers
+            assert token not in caplog.text
+        # The second one did not try again at once.
+        assert caplog.text.count("cannot be fetched: ") == 1
+
+    run(main)
+
+
+def scripted(answers: dict[str, tuple[int, bytes]]) -> Any:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "http"
+        await receive()
+        status, body = answers.get(scope["path"], (404, b""))
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    return app
+
+
+ISSUER = "https://login.example.com"
+META = "/.well-known/oauth-authorization-server"
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ({}, "publishes no metadata"),
+        ({META: (200, b'{"issuer": "https://evil.example.com", "jwks_uri": "https://a"}')}, "another issuer"),
+        ({META: (200, b'{"issuer": "https://login.example.com"}')}, "jwks_uri is no URL"),
+        (
+            {META: (200, b'{"issuer": "https://login.example.com", "jwks_uri": "http://a.example/k"}')},
+            "has to be an https URL",
+        ),
+        (
+            {META: (200, b'{"issuer": "https://login.example.com", "jwks_uri": "file:///etc/passwd"}')},
+            "jwks_uri is no URL",
+        ),
+        (
+            {
+                META: (
+                    200,
+                    b'{"issuer": "https://login.example.com", "jwks_uri": "https://login.example.com/k"}',
+                )
+            },
+            "answers with 404",
+        ),
+        (
+            {
+                META: (
+                    200,
+                    b'{"issuer": "https://login.example.com", "jwks_uri": "https://login.example.com/k"}',
+                ),
+                "/k": (200, b'{"keys": [{"kty": "oct", "k": "AAAA"}]}'),
+            },
+            "cannot be fetched",
+        ),
+        ({META: (200, b"x" * (256 * 1024 + 1))}, "more than 262144 bytes"),
+        ({META: (302, b"")}, "publishes no metadata"),
+    ],
+)
+def test_what_an_issuer_publishes_is_held_to_account(answers, says, caplog):
+    async def main() -> None:
+        verifier = Jwt(ISSUER, http=scripted(answers))
+        with pytest.raises(RequestFailed, match="cannot be fetched"):
+            await verifier.verify(Mint(ISSUER).token(RESOURCE), RESOURCE)
+        assert says in caplog.text
+
+    run(main)
+
+
+def test_an_issuer_that_takes_its_time(monkeypatch):
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        await asyncio.Event().wait()
+
+    async def main() -> None:
+        monkeypatch.setattr(issuing, "PATIENCE", 0.01)
+        with pytest.raises(RequestFailed, match="did not answer within"):
+            await issuing.fetch(slow, "GET", ISSUER)
+
+    run(main)
+
+
+def test_who_waits_may_leave_and_the_next_one_fetches():
+    begun, go, loads = asyncio.Event(), asyncio.Event(), []
+
+    async def load() -> Any:
+        loads.append(1)
+        begun.set()
+        await go.wait()
+        return read_keys(Mint(ISSUER).jwks)
+
+    async def main() -> None:
+        source = KeySource(load)
+        first = asyncio.create_task(source.fitting("ES256", None))
+        await begun.wait()
+        second = asyncio.create_task(source.fitting("ES256", None))
+        await asyncio.sleep(0)
+        first.cancel()
+        go.set()
+        assert len(await second) == 1
+        assert len(loads) == 2
+        with pytest.raises(asyncio.CancelledError):
+            await first
+
+    run(main)
+
+
+def test_keys_stay_good_while_their_issuer_is_away_but_not_for_ever(monkeypatch):
+    failing = False
+
+    async def load() -> Any:
+        if failing:
+            raise MCPError("away")
+        return read_keys(Mint(ISSUER).jwks)
+
+    async def main() -> None:
+        nonlocal failing
+        source = KeySource(load)
+        assert await source.fitting("ES256", None)
+        failing, clock = True, keeping.monotonic
+        monkeypatch.setattr(keeping, "monotonic", lambda: clock() + 2 * 3600)
+        assert await source.fitting("ES256", None)
+        monkeypatch.setattr(keeping, "monotonic", lambda: clock() + 26 * 3600)
+        with pytest.raises(RequestFailed):
+            await source.fitting("ES256", None)
+
+    run(main)
+
+
+# --------------------------------------------------------------------- which keys
+
+
+def test_every_algorithm_with_its_own_kind_of_key_and_no_other():
+    material = {
+        "RSA": RSAKey.generate_key(2048),
+        "EC": ECKey.generate_key("P-256"),
+        "OKP": OKPKey.generate_key("Ed25519"),
+        "oct": OctKey.generate_key(256),
+    }
+    keys = {kind: read_keys(key)[0] for kind, key in material.items()}
+    for algorithm, (kind, curves) in keeping.ALGORITHMS.items():
+        fitting = {name for name, key in keys.items() if key.fits(algorithm, None)}
+        assert fitting == ({kind} if not curves or keys[kind].curve in curves else set())
+    assert "none" not in keeping.ALGORITHMS
+    assert set(keeping.ALGORITHMS) <= set(JWSRegistry.algorithms)
+
+
+@pytest.mark.parametrize("algorithm", ["ES256", "ES384", "RS256", "PS256"])
+@pytest.mark.parametrize("form", ["set", "one", "list", "pem", "pem bytes", "objects"])
+def test_keys_in_all_their_forms(algorithm, form):
+    mint = Mint(ISSUER, algorithm=algorithm)
+    [key] = mint._keys
+    pem = key.as_pem(private=False)
+    forms: dict[str, Any] = {
+        "set": mint.jwks,
+        "one": mint.jwks["keys"][0],
+        "list": mint.jwks["keys"],
+        "pem": pem.decode(),
+        "pem bytes": [pem],
+        "objects": [key],
+    }
+
+    async def main() -> None:
+        verifier = Jwt(ISSUER, keys=forms[form])
+        principal = await verifier.verify(mint.token(RESOURCE, subject="ann"), RESOURCE)
+        assert (principal.subject, principal.issuer) == ("ann", ISSUER)
+        with pytest.raises(TokenRejected):
+            await verifier.verify(Mint(ISSUER, algorithm=algorithm).token(RESOURCE), RESOURCE)
+
+    run(main)
+
+
+def test_secrets_are_good_only_if_they_are_asked_for():
+    secret = OctKey.generate_key(256)
+    mint = Mint(ISSUER)
+    mint.algorithm, mint._keys = "HS256", [secret]
+    token = mint.token(RESOURCE, headers={"kid": None})
+
+    async def main() -> None:
+        with pytest.raises(TokenRejected, match="not allowed"):
+            await Jwt(ISSUER, keys=secret).verify(token, RESOURCE)
+        found = await Jwt(ISSUER, keys=secret, algorithms="HS256").verify(token, RESOURCE)
+        assert found.subject == "alice"
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        {"kty": "RSA", "n": "AQAB", "e": "AQAB"},
+        {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"},
+        {**Mint(ISSUER).jwks["keys"][0], "use": "enc"},
+        {**Mint(ISSUER).jwks["keys"][0], "key_ops": ["sign"]},
+        {"kty": "?"},
+        {},
+        5,
+        "no key",
+    ],
+)
+def test_keys_that_are_of_no_use(key, caplog):
+    caplog.set_level(logging.DEBUG)
+    good = Mint(ISSUER).jwks["keys"][0]
+    assert [each.kid for each in read_keys([key, good])] == [good["kid"]]
+    with pytest.raises(ValueError, match="no key in it"):
+        read_keys([key])
+    with pytest.raises(ValueError, match="no key in it"):
+        read_keys({"keys": key})
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"keys": {}, "jwks_uri": "https://a.example"}, "not both"),
+        ({"algorithms": ["none"]}, "none"),
+        ({"algorithms": []}, "nothing"),
+        ({"algorithms": ["HS256"]}, "need keys="),
+        ({"leeway": -1}, "leeway"),
+        ({"jwks_uri": "http://a.example/k"}, "https"),
+        ({"keys": "no key"}, "no key in it"),
+    ],
+)
+def test_what_cannot_check_tokens_is_told_at_once(wrong, says):
+    with pytest.raises(ValueError, match=says):
+        Jwt(ISSUER, **wrong)
+
+
+def test_who_lacks_joserfc_is_told_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "joserfc.jwk", None)
+    with pytest.raises(MCPError, match=r"toolpost\[auth\]"):
+        Auth(ISSUER)
+    Auth(ISSUER, verifier=lambda _: "ann")  # who checks tokens in a way of their own does not need it
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "a.b", "a.b.c.d", "e30.e30.é", "e30.e30.a", "bm8.e30.", "W10.e30."]
+)
+def test_what_is_no_compact_text(text):
+    with pytest.raises(Malformed):
+        split(text)
+
+
+# --------------------------------------------------------------------- asking
+
+
+@asynccontextmanager
+async def asking(issuer: AuthorizationServer, **more: Any):
+    verifier = Introspection(f"{issuer.issuer}/introspect", "mcp", "s3cret:&", **more)
+    assert "s3cret" not in repr(verifier)
+    auth = Auth(issuer.issuer, resource=RESOURCE, verifier=verifier)
+    async with serving(kitchen(auth).asgi()) as site:
+        yield site
+
+
+@pytest.mark.requirement("AUTH-45", "AUTH-70")
+def test_an_issuer_is_asked_whose_a_token_is():
+    async def main() -> None:
+        async with (
+            AuthorizationServer.listening(clients={"mcp": "s3cret:&"}) as issuer,
+            asking(issuer) as site,
+        ):
+            token = issuer.token(RESOURCE, jti="one")
+            for _ in range(3):
+                assert (await site.post(*listing(token))).status == 200
+            assert issuer.asked["introspect"] == 1
+            bad = [issuer.token("https://other"), issuer.token(RESOURCE, lifetime=-1), "opaque"]
+            bad += [issuer.token(RESOURCE, aud=None), issuer.token(RESOURCE, nbf=10**11)]
+            for each in bad:
+                assert (await site.post(*listing(each))).status == 401
+
+    run(main)
+
+
+def test_a_token_that_is_revoked_is_soon_refused():
+    async def main() -> None:
+        async with (
+            AuthorizationServer.listening(clients={"mcp": "s3cret:&"}) as issuer,
+            asking(issuer, keep=0) as site,
+        ):
+            token = issuer.token(RESOURCE, jti="one")
+            assert (await site.post(*listing(token))).status == 200
+            issuer.revoked.add("one")
+            assert (await site.post(*listing(token))).status == 401
+
+    run(main)
+
+
+def test_an_issuer_that_does_not_answer_the_question():
+    async def main() -> None:
+        async with AuthorizationServer.listening() as issuer, asking(issuer) as site:  # it does not know us
+            assert (await site.post(*listing(issuer.token(RESOURCE)))).status == 503
+
+    run(main)
+
+
+def test_the_answers_of_an_issuer_are_looked_at():
+    async def main() -> None:
+        for told, says in [
+            ({"active": True, "aud": RESOURCE, "sub": "a", "iss": "https://evil"}, "another issuer"),
+            ({"active": True, "aud": RESOURCE, "sub": "a", "exp": "x"}, "exp"),
+            ({"active": "yes", "aud": RESOURCE, "sub": "a"}, "not active"),
+            ({"active": True, "aud": RESOURCE}, "names nobody"),
+        ]:
+            http = scripted({"/i": (200, json.dumps(told).encode())})
+            verifier = Introspection(f"{ISSUER}/i", "a", "b", issuer=ISSUER, http=http)
+            with pytest.raises(TokenRejected, match=says):
+                await verifier.verify("t", RESOURCE)
+
+    run(main)
+    with pytest.raises(ValueError, match="keep"):
+        Introspection(ISSUER, "a", "b", keep=-1)

@@ -1,0 +1,394 @@
+"""Tokens that are good, and all kinds that are not: the status, the challenge, and what is logged."""
+
+import base64
+import hmac
+import json
+import logging
+import time
+from typing import Any
+
+import pytest
+from guarded import RESOURCE, bearer, guarded, listing
+from hosted import call, legacy, message, modern, opening, run
+from joserfc.jwk import ECKey, RSAKey
+from joserfc.jws import serialize_compact
+
+from toolpost import Jwt, Principal
+from toolpost.testing import Mint
+
+ASKED = 'Bearer scope="read", resource_metadata="http://127.0.0.1/.well-known/oauth-protected-resource/mcp"'
+UNFIT = ASKED.replace("Bearer ", 'Bearer error="invalid_token", ')
+
+
+def good(mint: Mint, **changes: Any) -> str:
+    made: dict[str, Any] = {"scopes": ["read"], **changes}
+    return mint.token(RESOURCE, **made)
+
+
+def b64(data: Any) -> str:
+    raw = data if isinstance(data, bytes) else json.dumps(data).encode()
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+
+
+def claims(mint: Mint, **changes: Any) -> dict[str, Any]:
+    now = int(time.time())
+    return {
+        "iss": mint.issuer, "sub": "alice", "aud": RESOURCE, "client_id": "c", "scope": "read",
+        "iat": now, "exp": now + 300, **changes,
+    }  # fmt: skip
+
+
+def unsigned(mint: Mint) -> str:
+    return f"{b64({'alg': 'none', 'typ': 'at+jwt'})}.{b64(claims(mint))}."
+
+
+def unsigned_in_disguise(mint: Mint) -> str:
+    return f"{b64({'alg': 'nOnE', 'typ': 'at+jwt'})}.{b64(claims(mint))}."
+
+
+def public_key_as_secret(mint: Mint) -> str:
+    """HS256, with the public key in PEM as the secret."""
+    public = mint._keys[0].as_pem(private=False)
+    header = {"alg": "HS256", "typ": "at+jwt", "kid": mint._keys[0].kid}
+    text = f"{b64(header)}.{b64(claims(mint))}"
+    return f"{text}.{b64(hmac.digest(public, text.encode(), 'sha256'))}"
+
+
+def key_of_its_own(mint: Mint) -> str:
+    """Signed well, by a key that the token brings along."""
+    key = ECKey.generate_key("P-256")
+    header = {"alg": "ES256", "typ": "at+jwt", "jwk": key.as_dict(private=False)}
+    return serialize_compact(header, json.dumps(claims(mint)), key, ["ES256"])
+
+
+def known_kid_other_key(mint: Mint) -> str:
+    key = ECKey.generate_key("P-256")
+    header = {"alg": "ES256", "typ": "at+jwt", "kid": mint._keys[0].kid}
+    return serialize_compact(header, json.dumps(claims(mint)), key, ["ES256"])
+
+
+def other_kind_of_key(mint: Mint) -> str:
+    key = RSAKey.generate_key(2048)
+    header = {"alg": "RS256", "typ": "at+jwt", "kid": mint._keys[0].kid}
+    return serialize_compact(header, json.dumps(claims(mint)), key, ["RS256"])
+
+
+def tampered(mint: Mint) -> str:
+    head, payload, signature = good(mint).split(".")
+    said = json.loads(base64.urlsafe_b64decode(payload + "=="))
+    return f"{head}.{b64({**said, 'sub': 'mallory'})}.{signature}"
+
+
+def cut(mint: Mint) -> str:
+    return good(mint)[:-8]
+
+
+BAD = {
+    "expired": lambda mint: good(mint, lifetime=-60),
+    "no end": lambda mint: good(mint, exp=None),
+    "an end that is no time": lambda mint: good(mint, exp="tomorrow"),
+    "an end that is true": lambda mint: good(mint, exp=True),
+    "an end beyond all times": lambda mint: good(mint, exp=10**15),
+    "not yet": lambda mint: good(mint, nbf=int(time.time()) + 600),
+    "nbf that is no time": lambda mint: good(mint, nbf=[]),
+    "issued in the future": lambda mint: good(mint, iat=int(time.time()) + 600),
+    "another issuer": lambda mint: good(mint, iss="https://evil.example.com"),
+    "issuer with a slash": lambda mint: good(mint, iss=f"{mint.issuer}/"),
+    "no issuer": lambda mint: good(mint, iss=None),
+    "another audience": lambda mint: mint.token("https://other.example.com/mcp", scopes=["read"]),
+    "audience with a slash": lambda mint: mint.token(f"{RESOURCE}/", scopes=["read"]),
+    "audience of the origin": lambda mint: mint.token("http://127.0.0.1", scopes=["read"]),
+    "path in another case": lambda mint: mint.token("http://127.0.0.1/MCP", scopes=["read"]),
+    "no audience": lambda mint: good(mint, aud=None),
+    "audience that is no text": lambda mint: good(mint, aud=[{"a": RESOURCE}, 5]),
+    "audience is the issuer": lambda mint: mint.token(mint.issuer, scopes=["read"]),
+    "alg none": unsigned,
+    "alg nOnE": unsigned_in_disguise,
+    "public key as secret": public_key_as_secret,
+    "a key of its own": key_of_its_own,
+    "another key under a known name": known_kid_other_key,
+    "another kind of key": other_kind_of_key,
+    "tampered": tampered,
+    "cut": cut,
+    "another type": lambda mint: good(mint, headers={"typ": "dpop+jwt"}),
+    "a type that is no text": lambda mint: f"{b64({'alg': 'ES256', 'typ': 5})}.{b64(claims(mint))}.AA",
+    "of an identity provider's own": lambda mint: good(mint, headers={"typ": "oauth-id-jag+jwt"}),
+    "critical extensions": lambda mint: f"{b64({'alg': 'ES256', 'crit': ['x']})}.{b64(claims(mint))}.AA",
+    "nobody": lambda mint: good(mint, sub=None, client_id=None),
+    "opaque": lambda mint: "abcdef",
+    "two parts": lambda mint: "abc.def",
+    "no JSON": lambda mint: f"{b64(b'no')}.{b64(b'no')}.AA",
+    "a list": lambda mint: f"{b64([])}.{b64([])}.AA",
+    "deep": lambda mint: f"{b64(b'[' * 4000)}.e30.AA",
+    "claims that are a list": lambda mint: serialize_compact(
+        {"alg": "ES256", "kid": mint._keys[0].kid}, b"[]", mint._keys[0], ["ES256"]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.requirement(
+    "AUTH-45", "AUTH-46", "AUTH-48", "AUTH-49", "AUTH-50", "AUTH-70", "SEC-2", "SEC-5", "AUTH-8"
+)
+@pytest.mark.requirement("ELIC-41")
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_token_is_refused_alike_and_nothing_of_it_is_logged(kind, caplog):
+    caplog.set_level(logging.DEBUG)
+
+    async def main() -> None:
+        async with guarded() as (site, mint, _):
+            token = BAD[kind](mint)
+            answer = await site.post(*listing(token))
+            assert (answer.status, answer.headers["www-authenticate"]) == (401, UNFIT)
+            assert answer.text == "The token is not good for this server."
+            # The log says why, and has nothing that could be used.
+            assert "is refused: " in caplog.text
+            for part in (token, *(part for part in token.split(".") if len(part) > 7)):
+                assert part not in caplog.text
+                assert part.encode() not in answer.body
+
+    run(main)
+
+
+@pytest.mark.requirement("AUTH-42", "AUTH-45")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"headers": {"typ": "JWT"}},
+        {"headers": {"typ": "application/at+jwt"}},
+        {"aud": ["https://other.example.com", RESOURCE]},
+        {"aud": "HTTP://127.0.0.1/mcp"},
+        {"lifetime": -10},  # clocks differ
+        {"nbf": lambda: int(time.time()) + 10},
+        {"scope": None, "scp": ["read"]},
+        {"scope": ["read"]},
+        {"scope": "other read"},
+    ],
+)
+def test_a_good_token_is_let_in(changes):
+    async def main() -> None:
+        async with guarded() as (site, mint, _):
+            now = {name: made() if callable(made) else made for name, made in changes.items()}
+            answer = await site.post(*listing(good(mint, **now)))
+            assert answer.status == 200, answer
+
+    run(main)
+
+
+@pytest.mark.requirement("AUTH-50", "AUTH-5", "AUTH-8", "AUTH-11")
+@pytest.mark.parametrize(
+    ("sent", "status", "error"),
+    [
+        ({}, 401, None),
+        ({"Authorization": ""}, 401, None),
+        ({"Authorization": "Basic YTpi"}, 401, None),
+        ({"Authorization": "Bearer"}, 400, "invalid_request"),
+        ({"Authorization": "Bearer "}, 400, "invalid_request"),
+        ({"Authorization": "Bearer a b"}, 400, "invalid_request"),
+        ({"Authorization": 'Bearer "abc"'}, 400, "invalid_request"),
+        ({"Authorization": "Bearer \xe9"}, 400, "invalid_request"),
+        ({"Authorization": f"Bearer {'a' * 20_000}"}, 400, "invalid_request"),
+        ([("Authorization", "Bearer abc"), ("Authorization", "Bearer def")], 400, "invalid_request"),
+        ({"Authorization": "bearer abc"}, 401, "invalid_token"),
+    ],
+)
+def test_what_is_missing_and_what_is_malformed(sent, status, error):
+    async def main() -> None:
+        async with guarded() as (site, _, _):
+            headers, body = modern("tools/list")
+            pairs = [*headers.items(), *(sent.items() if isinstance(sent, dict) else sent)]
+            answer = await site.ask("POST", "/mcp", pairs, body)
+            told = answer.headers["www-authenticate"]
+            assert answer.status == status
+            assert told == (ASKED if error is None else ASKED.replace("Bearer ", f'Bearer error="{error}", '))
+
+    run(main)
+
+
+@pytest.mark.requirement("SEC-5")
+@pytest.mark.parametrize("query", ["access_token={token}", "token={token}"])
+def test_a_token_in_the_query_is_none(query):
+    async def main() -> None:
+        async with guarded() as (site, mint, _):
+            headers, body = modern("tools/list")
+            answer = await site.ask("POST", "/mcp?" + query.format(token=good(mint)), headers, body)
+            assert answer.status == 401
+
+    run(main)
+
+
+# --------------------------------------------------------------------- every way in
+
+
+@pytest.mark.requirement("SEC-5", "SEC-6", "AUTH-1", "HTTP-4", "SSE-7")
+@pytest.mark.parametrize(
+    ("method", "target"),
+    [
+        ("POST", "/mcp"),
+        ("GET", "/mcp"),
+        ("DELETE", "/mcp"),
+        ("PUT", "/mcp"),
+        ("POST", "/mcp/"),
+        ("GET", "/sse"),
+        ("POST", "/messages?session_id=x"),
+        ("POST", "/.well-known/oauth-protected-resource"),
+    ],
+)
+def test_every_verb_on_every_path_wants_a_token_before_anything_is_read(method, target):
+    async def main() -> None:
+        async with guarded() as (site, _, _):
+            wire = await site.wire()
+            # The body never comes: whoever waited for it would not answer.
+            head = {**legacy("some-session"), "Content-Length": "100", "Accept": "text/event-stream"}
+            await wire.ask(method, target, head)
+            answer = await wire.answer()
+            assert (answer.status, answer.headers["www-authenticate"]) == (401, ASKED)
+
+    run(main)
+
+
+def test_health_and_what_is_not_there_need_no_token():
+    async def main() -> None:
+        async with guarded(web={"health": "/health"}) as (site, _, _):
+            assert (await site.ask("GET", "/health")).status == 200
+            assert (await site.ask("GET", "/nowhere")).status == 404
+
+    run(main)
+
+
+def test_a_browser_asks_what_it_may_send_without_a_token_and_may_read_the_challenge():
+    async def main() -> None:
+        async with guarded(web={"cors": ["https://app.example.com"]}) as (site, _, _):
+            page = {"Origin": "https://app.example.com"}
+            wants = {
+                "Access-Control-Request-Method": "POST",
+                "Access-Control-Request-Headers": "authorization",
+            }
+            asked = await site.ask("OPTIONS", "/mcp", {**page, **wants})
+            assert (asked.status, asked.headers["access-control-allow-headers"]) == (204, "authorization")
+            headers, body = listing()
+            answer = await site.post({**headers, **page}, body)
+            assert answer.status == 401
+            assert answer.headers["access-control-allow-origin"] == page["Origin"]
+            assert "WWW-Authenticate" in answer.headers["access-control-expose-headers"]
+
+    run(main)
+
+
+@pytest.mark.requirement("AUTH-45")
+def test_a_function_learns_on_whose_behalf_it_is_called():
+    async def main() -> None:
+        async with guarded() as (site, mint, _):
+            headers, body = modern("tools/call", call("whoami"))
+            answer = await site.post({**headers, **bearer(good(mint, subject="bob", client="app"))}, body)
+            told = answer.json["result"]["structuredContent"]
+            assert told == {"subject": "bob", "client": "app", "scopes": ["read"]}
+
+    run(main)
+
+
+@pytest.mark.requirement("AUTH-71", "AUTH-49")
+def test_the_token_itself_reaches_no_function():
+    """What a function does not have it cannot pass on; nor does it lie in the store."""
+
+    async def main() -> None:
+        async with guarded() as (site, mint, _):
+            token = bearer(good(mint))
+            headers, body = modern("tools/call", call("headers"))
+            answer = await site.post({**headers, **token, "DPoP": "x"}, body)
+            told = answer.json["result"]["structuredContent"]
+            assert "mcp-method" in told
+            assert not {"authorization", "dpop"} & set(told)
+            session = await site.open(headers=token)
+            answer = await site.post({**legacy(session), **token}, message("tools/call", call("headers"), 1))
+            told = answer.json["result"]["structuredContent"]["result"]
+            assert "mcp-session-id" in told
+            assert "authorization" not in told
+
+    run(main)
+
+
+def test_nothing_is_asked_of_those_who_open_a_session_that_is_not_asked_of_all():
+    async def main() -> None:
+        async with guarded() as (site, mint, _):
+            assert (await site.post(legacy(revision=None), opening())).status == 401
+            session = await site.open(headers=bearer(good(mint)))
+            # A session is no proof of anything (SEC-6).
+            assert (await site.post(legacy(session), message("ping", id=1))).status == 401
+            answer = await site.post({**legacy(session), **bearer(good(mint))}, message("ping", id=1))
+            assert answer.status == 200
+
+    run(main)
+
+
+# --------------------------------------------------------------------- a verifier of one's own
+
+
+class Own:
+    """Knows tokens by heart."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    async def __call__(self, token: str) -> Principal | str | None:
+        self.asked.append(token)
+        if token == "broken":
+            raise KeyError(f"no such token: {token}")
+        return {"ann": Principal("ann", scopes=frozenset({"read"})), "bob": "bob"}.get(token)
+
+
+def test_a_verifier_of_ones_own_is_asked_each_time():
+    own = Own()
+
+    async def main() -> None:
+        async with guarded(verifier=own, scopes=()) as (site, _, _):
+            for token, status in [("ann", 200), ("ann", 200), ("bob", 200), ("eve", 401), ("ann", 200)]:
+                assert (await site.post(*listing(token))).status == status
+        assert own.asked == ["ann", "ann", "bob", "eve", "ann"]
+
+    run(main)
+
+
+def test_what_a_verifier_raises_is_not_logged_since_it_may_hold_the_token(caplog):
+    async def main() -> None:
+        async with guarded(verifier=Own()) as (site, _, _):
+            answer = await site.post(*listing("broken"))
+            assert (answer.status, answer.text) == (500, "The token cannot be checked.")
+
+    run(main)
+    assert "the verifier raised KeyError" in caplog.text
+    assert "no such token" not in caplog.text
+
+
+@pytest.mark.parametrize("verifier", [lambda token: "sam" if token == "s" else None])
+def test_a_plain_function_is_a_verifier(verifier):
+    async def main() -> None:
+        async with guarded(verifier=verifier, scopes=()) as (site, mint, _):
+            headers, body = modern("tools/call", call("whoami"))
+            answer = await site.post({**headers, **bearer("s")}, body)
+            assert answer.json["result"]["structuredContent"]["subject"] == "sam"
+            assert mint.issuer
+
+    run(main)
+
+
+def test_a_token_that_was_found_good_is_not_looked_at_again_until_it_ends(monkeypatch):
+    """One look-up: the keys are gone, and it is still good."""
+
+    async def main() -> None:
+        async with guarded() as (site, mint, server):
+            token = good(mint)
+            assert (await site.post(*listing(token))).status == 200
+            assert server.auth is not None
+            verifier = server.auth.verifier
+            assert isinstance(verifier, Jwt)
+            verifier._known = []
+            assert (await site.post(*listing(token))).status == 200
+            assert (await site.post(*listing(good(mint)))).status == 401
+            from toolpost.auth import verifier as module  # noqa: PLC0415 - to set its clock
+
+            clock = time.time
+            monkeypatch.setattr(module.time, "time", lambda: clock() + 301)
+            assert (await site.post(*listing(token))).status == 401
+
+    run(main)
