@@ -15,6 +15,7 @@ run: $(READY)            ## start the example server, list its tools, call one
 	$(BIN)/python examples/call.py
 
 test: $(READY)           ## all tests in parallel, coverage gate, table of proven rules
+	@$(BIN)/python dev/chromium.py
 	@$(BIN)/coverage erase
 	$(BIN)/pytest -n $(shell nproc 2>/dev/null || echo 2) --cov --cov-report= $(ARGS)
 ifneq ($(strip $(ARGS)),)
@@ -40,8 +41,8 @@ bench: $(READY)          ## the measurements, each beside a peer in the same run
 	@status=0; for part in core over_http start; do $(BIN)/python bench/$$part.py || status=$$?; echo; done; exit $$status
 
 conformance: $(READY)    ## the official suite, judged strictly; LEG=name for one leg, or how its name begins
-	PYTHONPATH=interop $(BIN)/python conformance/judge.py $(LEG)
-	$(if $(LEG),,PYTHONPATH=interop $(BIN)/python conformance/differential.py)
+	@status=0; PYTHONPATH=interop $(BIN)/python conformance/judge.py $(LEG) || status=$$?; \
+	$(if $(LEG),,PYTHONPATH=interop $(BIN)/python conformance/differential.py || status=$$?;) exit $$status
 
 interop: $(READY)        ## real peers, both directions; PEER=name for one of them
 	$(BIN)/python interop/run.py $(PEER)

@@ -56,7 +56,7 @@ def judged(leg: Leg, ran: dict[Run, Ran], trouble: str, owed: Owed) -> list[Row]
     rows += [
         Row(str(run), ["nobody knows this scenario: owed.json is older than the suite"]) for run in strange
     ]
-    if trouble and not any(row.faults for row in rows):
+    if trouble:
         rows.append(Row(leg.name, [trouble]))
     return rows
 
@@ -113,8 +113,9 @@ async def judge(names: list[str], waiting: Waiting, owed: Owed) -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, us.cancel)
     legs = plan(owed, waiting.runs)
     chosen = [leg for leg in legs if not names or leg.name.startswith(tuple(names))]
-    if not chosen:
-        print(f"there is no leg {names[0]!r}; there are {', '.join(leg.name for leg in legs)}")
+    unknown = [name for name in names if not any(leg.name.startswith(name) for leg in legs)]
+    if unknown:
+        print(f"there is no leg {unknown[0]!r}; there are {', '.join(leg.name for leg in legs)}")
         return 2
     told = {"waiting.txt": [Row(why, ["mend the list"]) for why in waiting.faults(owed)]}
     turn = asyncio.Semaphore(PARALLEL)

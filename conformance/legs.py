@@ -75,7 +75,8 @@ class Waiting:
         """What is wrong with the list itself."""
         found = [f"{run} is listed twice" for run in sorted(set(self.runs)) if self.runs.count(run) > 1]
         for run in self.runs:
-            if run.side not in SIDES or run.scenario not in owed.scenarios(run.side, run.wire):
+            known = run.side in SIDES and run.wire in (*WIRES, EXTENSION)
+            if not known or run.scenario not in owed.scenarios(run.side, run.wire):
                 found.append(f"there is no {run}")
             elif not run.scenario.startswith(AUTH) and run.wire != EXTENSION:
                 found.append(f"{run} may not wait: it is neither about authorization nor an extension")

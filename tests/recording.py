@@ -483,7 +483,11 @@ def _judge() -> Iterator[Judge | None]:
     with pytest.MonkeyPatch.context() as patch:
         for owner, name, listener in PLACES:
             patch.setattr(owner, name, _listening(getattr(owner, name), listener))
-        yield Judge({path.stem: json.loads(path.read_bytes()) for path in files})
+        judge = Judge({path.stem: json.loads(path.read_bytes()) for path in files})
+        yield judge
+    late = list(_verdicts(judge))  # said by a fixture that outlived the last test
+    if late:
+        pytest.fail("messages that the official schema does not allow:\n" + "\n".join(late), pytrace=False)
 
 
 def _verdicts(judge: Judge) -> Iterator[str]:

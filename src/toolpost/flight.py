@@ -48,6 +48,8 @@ class Flight(Generic[T]):
         finally:
             work.waiting -= 1
             if not work.waiting and not work.task.done():
+                if self._works.get(loop) is work:
+                    del self._works[loop]  # who comes now wants it done, and not what is being given up
                 work.task.cancel()  # nobody wants it any more
                 await asyncio.wait([work.task])
             if work.task.done() and not work.task.cancelled():

@@ -37,6 +37,9 @@ SECTIONS = [
     "ROOT",
     "JSCH",
     "ICON",
+    "AUTH",
+    "AS",
+    "SEC",
 ]
 
 

@@ -297,7 +297,7 @@ def test_who_says_more_than_it_hears_is_cut_off(monkeypatch):
             status, number = 202, 0
             while status == 202:
                 number += 1
-                assert number < 500
+                assert number < 10_000  # some are refused because others are being served
                 await wire.ask(
                     "POST", client.endpoint, JSON, message("tools/call", call("big", size=500_000), number)
                 )

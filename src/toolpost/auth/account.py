@@ -8,6 +8,7 @@ Owns the tokens, the order of these steps, and their limits. Parallel requests s
 """
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final, Literal, NamedTuple
@@ -35,6 +36,12 @@ questions to a user at most, who may have overlooked a tick the first time."""
 MAX_QUESTIONS: Final = 3
 """How often a grant is asked for in a row without a request that goes through: a server could otherwise think
 of ever new scopes, and have the user asked for each."""
+
+MAX_WINDOWS: Final = 6
+"""How often a user is asked within `WINDOW_SPAN`, whatever goes through in between."""
+
+WINDOW_SPAN: Final = 600.0
+"""Seconds for which a question to the user is remembered."""
 
 OFFLINE: Final = "offline_access"
 
@@ -72,6 +79,7 @@ class ServerAccount:
         self._unproven: Literal["refreshed", "granted"] | None = None
         self._steps: dict[frozenset[str], int] = {}
         self._questions = 0
+        self._windows: list[float] = []
         self._renewal: Flight[None] = Flight()
         self._refreshing: Flight[None] = Flight()
         self._spoiled: tuple[Mapping[str, str], AuthError] | None = None
@@ -202,6 +210,21 @@ class ServerAccount:
                 how: Literal["refreshed", "granted"] = "granted" if tokens is None else "refreshed"
                 await self._keep(known, tokens or await self._obtained(visit), how)
 
+    def _check_windows(self) -> None:
+        """Return if the user may be bothered once more.
+
+        Raises:
+            TokenRejected: a server that takes a token now, and refuses it then, has them asked all the time.
+        """
+        now = time.monotonic()
+        self._windows = [then for then in self._windows if now - then < WINDOW_SPAN]
+        if len(self._windows) >= MAX_WINDOWS:
+            raise TokenRejected(
+                f"the user was asked {MAX_WINDOWS} times within {WINDOW_SPAN / 60:g} minutes, and the server "
+                "still wants another token"
+            )
+        self._windows.append(now)
+
     async def _refresh_early(self) -> None:
         """Get a new token before the old one ends, or just after."""
         grant, known, tokens = self._grant, self._known, self._tokens
@@ -254,6 +277,8 @@ class ServerAccount:
 
     async def _obtained(self, visit: Visit) -> Tokens:
         self._questions += 1
+        if self._grant.asks_user:
+            self._check_windows()
         tokens = await self._grant.obtain(visit)
         if tokens.kind == "dpop" and visit.proofs is None:
             raise AuthError("the authorization server bound the token to a key, though none was shown to it")

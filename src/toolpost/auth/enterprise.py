@@ -14,7 +14,7 @@ from toolpost.auth.endpoint import Identity, ask
 from toolpost.auth.fetch import Fetch, opened
 from toolpost.auth.grant import Dpop, Grant, Settings, Visit, words
 from toolpost.auth.guard import Guard, parts_of
-from toolpost.auth.machine import JWT_BEARER, Secret, revealed
+from toolpost.auth.machine import JWT_BEARER, Secret, mark_of, revealed
 from toolpost.auth.metadata import AuthorizationServer
 from toolpost.auth.storage import Storage
 from toolpost.auth.tokens import Registration, Tokens, issued
@@ -88,7 +88,7 @@ class EnterpriseManaged(Grant):
         super().__init__(
             Settings(words("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=storage,
-            who=f"{client_id} of {idp_client_id}",
+            who=f"{client_id} of {idp_client_id} {mark_of(id_token, storage)}",
             issuer=issuer,
             pinned=True,
         )

@@ -136,7 +136,7 @@ class Grant:
     ) -> None:
         self.settings = settings
         self.vault = Vault(MemoryTokens() if storage is None else storage)
-        self.who = who
+        self.who = f"{type(self).__name__} {who}"  # what one kind of grant got is not for another
         self.issuer = issuer
         self._pinned = pinned
         self._accounts: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Account]] = WeakKeyDictionary()

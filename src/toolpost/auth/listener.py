@@ -53,7 +53,7 @@ class Listener:
     def __init__(self, host: str, path: str, accept: "Callable[[Parameters], bool] | None" = None) -> None:
         self._host = host
         self._path = path or "/"
-        self.accept: Callable[[Parameters], bool] = accept or (lambda _: True)
+        self.accept: Callable[[Parameters], bool] = accept or (lambda _: False)
         self.redirect_uri = ""
         self.came: asyncio.Future[Parameters] = asyncio.get_running_loop().create_future()
         """The parameters with which the browser came back."""

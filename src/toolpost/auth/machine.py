@@ -6,6 +6,7 @@ registered beforehand; neither opens a browser. What happens to the tokens is to
 
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from hashlib import sha256
 from typing import Any, ClassVar, Final, TypeAlias
 
 from toolpost.auth.endpoint import Identity, ask
@@ -16,12 +17,27 @@ from toolpost.auth.tokens import Registration, Tokens, issued
 from toolpost.errors import AuthError
 from toolpost.threads import Threads
 
-__all__ = ["JWT_BEARER", "ClientCredentials", "Secret", "WorkloadIdentity", "revealed"]
+__all__ = ["JWT_BEARER", "ClientCredentials", "Secret", "WorkloadIdentity", "mark_of", "revealed"]
 
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
 Secret: TypeAlias = "str | Callable[[], str | Awaitable[str]]"  # noqa: S105 - a type
 """A text, or a function that gives it, sync or async; for what lives shorter than the program."""
+
+
+def mark_of(secret: Secret, storage: Storage | None) -> str:
+    """What tells the owner of a secret from others who share a storage; nothing of the secret is in it.
+
+    Raises:
+        ValueError: nobody could tell: a function may give the secret of one person now, and another later.
+    """
+    if isinstance(secret, str):
+        return sha256(secret.encode()).hexdigest()[:16]
+    if storage is not None:
+        raise ValueError(
+            "storage: a function may speak for somebody else the next time; give the text, or no storage"
+        )
+    return ""
 
 
 async def revealed(secret: Secret, what: str) -> str:
@@ -148,7 +164,7 @@ class WorkloadIdentity(Grant):
         super().__init__(
             Settings(words("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=storage,
-            who=client_id or "workload",
+            who=f"{client_id or 'workload'} {mark_of(assertion, storage)}",
             issuer=issuer,
             pinned=True,
         )

@@ -116,6 +116,7 @@ class OAuth(Grant):
             who = await self._registered(visit, redirect_uri)
             attempt = Attempt.begin(issuer, redirect_uri)
             resource = visit.found.resource.resource
+            await visit.fetch.guard.check(endpoint, "the page to log in")
             page = attempt.page(visit.fetch.guard, endpoint, who.client_id, resource, visit.scopes)
             code = attempt.code(await self._answer(page, attempt, listener))
         form = {

@@ -52,8 +52,8 @@ class _Own:
         del resource  # the function knows what it accepts
         found = self._check(token)
         whose = Principal.of(await found if isawaitable(found) else found)
-        if whose is None:
-            raise TokenRejected("the verifier does not know the token")
+        if whose is None or not (whose.subject or whose.client):
+            raise TokenRejected("the verifier does not know the token, or names nobody")
         return whose
 
 

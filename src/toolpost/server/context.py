@@ -50,6 +50,7 @@ class Context(Asking):
     __slots__ = (
         "_handed",
         "_peer",
+        "_principal",
         "_recall",
         "_request",
         "_speaker",
@@ -74,6 +75,7 @@ class Context(Asking):
         self.method = method
         self.incoming = incoming
         self._speaker = speaker
+        self._principal = speaker.principal_of(incoming)  # of now: a request that has ended has none
         self._peer = _peer_of(speaker) if incoming is None else incoming.peer
         self._request: Request | None = None
         self._state: dict[str, Any] | None = None
@@ -243,7 +245,7 @@ class Context(Asking):
     @property
     def principal(self) -> Principal | None:
         """On whose behalf the request speaks, where that is known."""
-        return self._speaker.principal_of(self.incoming)
+        return self._principal
 
     def require(self, *scopes: str) -> None:
         """Return if the request may do what needs these scopes.

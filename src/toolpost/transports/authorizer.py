@@ -7,13 +7,26 @@ never shows a token.
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from ipaddress import ip_address
 from typing import Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from urllib.parse import urlsplit
 
 from toolpost.errors import ConnectFailed
 from toolpost.flight import Flight
 from toolpost.threads import Threads
 
-__all__ = ["Auth", "Authorizer", "Errand", "Refused", "TokenSource", "authorizer_of", "bearer"]
+__all__ = [
+    "Asked",
+    "Auth",
+    "Authorizer",
+    "Errand",
+    "Refused",
+    "Token",
+    "TokenSource",
+    "authorizer_of",
+    "bearer",
+    "check_encrypted",
+]
 
 TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 """What a token may consist of. RFC 6750 allows less, and some services give more."""
@@ -130,6 +143,25 @@ def bearer(token: object) -> dict[str, str]:
             hint="it is a single word, without `Bearer` before it and without a line break at its end",
         )
     return {"authorization": f"Bearer {token}"}
+
+
+def check_encrypted(url: str) -> None:
+    """Return if a token may be sent to an address: over https, or to this machine.
+
+    Raises:
+        ConnectFailed: everybody on the way could read it.
+    """
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    try:
+        here = ip_address(host).is_loopback
+    except ValueError:
+        here = host == "localhost" or host.endswith(".localhost")
+    if parts.scheme != "https" and not here:
+        raise ConnectFailed(
+            f"the token would be sent to {host} without encryption",
+            hint="use https, or a tunnel that ends on this machine",
+        )
 
 
 class Token:

@@ -39,6 +39,8 @@ class AsgiBackend:
     """
 
     def __init__(self, app: Callable[..., Any]) -> None:
+        self.local = True
+        """What is sent leaves this process nowhere."""
         self._app = cast("App", app)
         self._lifespan: Lifespan | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -16,7 +16,15 @@ from toolpost.errors import AuthError, ConnectFailed, InsufficientScope, Request
 from toolpost.protocol import headers as rules
 from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.transports.address import Http, resolve
-from toolpost.transports.authorizer import Authorizer, Errand, Refused, authorizer_of
+from toolpost.transports.authorizer import (
+    Asked,
+    Authorizer,
+    Errand,
+    Refused,
+    Token,
+    authorizer_of,
+    check_encrypted,
+)
 from toolpost.transports.http_backend import Backend, Response, open_backend
 from toolpost.types.base import Struct
 from toolpost.version import __version__
@@ -97,6 +105,9 @@ class Courier:
         )
         self._headers = ours | dict(http.headers or {})
         self._authorizer: Authorizer | None = authorizer_of(http.auth)
+        self._bare = isinstance(self._authorizer, Token | Asked) and not getattr(
+            self._backend, "local", False
+        )
         self._detained = 0
         self._tell: Callable[[bool], object] = bool
 
@@ -146,6 +157,8 @@ class Courier:
         """Send a request with credentials, and again with others if it is refused for them."""
         redirects, again = MAX_REDIRECTS, MAX_REFUSALS
         try:
+            if self._bare:
+                check_encrypted(here)
             while True:
                 errand = Errand(self._http.url, method, here)
                 sent = await authorizer.headers(errand)

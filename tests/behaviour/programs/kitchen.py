@@ -2,6 +2,7 @@
 
 import asyncio
 import enum
+import gc
 import logging
 import time
 from dataclasses import dataclass
@@ -231,8 +232,15 @@ def refuses_params() -> str:
 
 
 @server.tool
-def recursion(n: int = 0) -> int:
-    return recursion.fn(n + 1)
+def recursion() -> int:
+    def deeper(n: int) -> int:
+        return deeper(n + 1)
+
+    gc.disable()  # what is collected at the bottom would fail there as well, and be taken for a leak
+    try:
+        return deeper(0)
+    finally:
+        gc.enable()
 
 
 @server.tool

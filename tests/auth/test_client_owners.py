@@ -1,0 +1,96 @@
+"""Whose tokens are whose, and how often a user is bothered: what must not be mixed up, and what must end."""
+
+import asyncio
+
+import pytest
+
+from toolpost import Client, ClientCredentials, EnterpriseManaged, OAuth, WorkloadIdentity
+from toolpost.auth import account
+from toolpost.auth.account import ServerAccount
+from toolpost.auth.listener import Listener
+from toolpost.auth.storage import MemoryTokens
+from toolpost.errors import ConnectFailed, TokenRejected
+from toolpost.flight import Flight
+
+
+def test_grants_that_share_a_storage_share_no_tokens():
+    storage = MemoryTokens()
+    people = [
+        EnterpriseManaged(
+            id_token, idp_issuer="https://idp.example", idp_client_id="a", client_id="b", storage=storage
+        )
+        for id_token in ("ann", "bob")
+    ]
+    machines = [WorkloadIdentity(assertion, storage=storage) for assertion in ("one", "two")]
+    same_name = [OAuth(client_id="app", storage=storage), ClientCredentials("app", client_secret="s")]
+    owners = [grant.who for grant in (*people, *machines, *same_name)]
+    assert len(set(owners)) == len(owners)
+    assert not any("ann" in who or "one" in who.split() for who in owners)
+
+
+@pytest.mark.parametrize("storage", [None, MemoryTokens()])
+def test_a_function_that_speaks_for_anybody_keeps_nothing_for_the_next(storage):
+    if storage is None:
+        assert WorkloadIdentity(lambda: "x", storage=storage).who
+        return
+    with pytest.raises(ValueError, match="somebody else the next time"):
+        WorkloadIdentity(lambda: "x", storage=storage)
+
+
+@pytest.mark.requirement("AUTH-68")
+@pytest.mark.parametrize("auth", ["token", lambda: "token"])
+@pytest.mark.parametrize("url", ["http://mcp.example.com/mcp", "http://10.0.0.5/mcp"])
+def test_a_token_is_not_sent_in_the_clear(auth, url):
+    async def main() -> None:
+        await Client(url, auth=auth).connect()
+
+    with pytest.raises(ConnectFailed, match="without encryption"):
+        asyncio.run(main())
+
+
+def test_who_joins_while_work_is_given_up_has_it_done_anew():
+    async def main() -> tuple[list[str], str]:
+        flight: Flight[str] = Flight()
+        began: list[str] = []
+        first, ending, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def slow() -> str:
+            began.append("slow")
+            first.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ending.set()
+                await go_on.wait()
+            return "never"
+
+        async def quick() -> str:
+            began.append("quick")
+            return "done"
+
+        one = asyncio.ensure_future(flight.join(slow))
+        await first.wait()
+        one.cancel()
+        await ending.wait()
+        two = await flight.join(quick)
+        go_on.set()
+        await asyncio.wait([one])
+        return began, two
+
+    assert asyncio.run(main()) == (["slow", "quick"], "done")
+
+
+def test_a_user_is_not_asked_for_ever():
+    grant = OAuth(storage=MemoryTokens())
+    books = ServerAccount("http://127.0.0.1:1/mcp", grant)
+    for _ in range(account.MAX_WINDOWS):
+        books._check_windows()
+    with pytest.raises(TokenRejected, match="was asked 6 times within 10 minutes"):
+        books._check_windows()
+
+
+def test_before_a_login_has_begun_nobody_ends_it():
+    async def main() -> bool:
+        return Listener("127.0.0.1", "/callback").accept([])
+
+    assert asyncio.run(main()) is False

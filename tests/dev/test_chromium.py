@@ -1,0 +1,73 @@
+"""Whether a browser is installed where it may be, with an `apt-get` that only notes how it was called."""
+
+from pathlib import Path
+
+import pytest
+
+import chromium
+
+APT = """#!/bin/sh
+echo "$DEBIAN_FRONTEND $@" >> {heard}
+case "$*" in *install*) {install} ;; esac
+"""
+GOOD = "for tool in chromium chromedriver; do echo > {bin}/$tool; /bin/chmod +x {bin}/$tool; done"
+
+
+class Machine:
+    """One with nothing but an apt-get, at most."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tried = folder / "cache" / "tried"
+
+    def give(self, install: str) -> None:
+        """Have an apt-get that installs by this line of shell."""
+        apt = self.folder / "apt-get"
+        told = install.format(bin=self.folder)
+        apt.write_text(APT.format(heard=self.folder / "heard", install=told))
+        apt.chmod(0o755)
+
+    @property
+    def heard(self) -> list[str]:
+        """The last word of each call."""
+        heard = self.folder / "heard"
+        return [line.split()[-1] for line in heard.read_text().splitlines()] if heard.exists() else []
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch) -> Machine:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return Machine(tmp_path)
+
+
+def test_it_is_installed_once(machine, capfd):
+    machine.give(GOOD)
+    assert chromium.absence() == f"there is no chromium and no chromedriver; get it with: {chromium.HOW}"
+    for _ in range(2):
+        chromium.bring(machine.tried, root=True)
+    assert machine.heard == ["-qq", "chromium-driver"]
+    assert chromium.absence() is None
+    assert not machine.tried.exists()
+    assert capfd.readouterr().out.count("\n") == 1
+
+
+def test_what_cannot_be_had_is_not_asked_for_again_except_in_ci(machine, monkeypatch):
+    machine.give("exit 100")
+    for _ in range(2):
+        chromium.bring(machine.tried, root=True)
+    assert len(machine.heard) == 2
+    assert not chromium.demanded()
+    monkeypatch.setenv("CI", "true")
+    assert chromium.demanded()
+    chromium.bring(machine.tried, root=True)
+    assert len(machine.heard) == 4
+
+
+def test_who_is_not_root_or_has_no_apt_is_left_alone(machine, capfd):
+    chromium.bring(machine.tried, root=True)
+    machine.give(GOOD)
+    chromium.bring(machine.tried, root=False)
+    assert machine.heard == []
+    assert capfd.readouterr().out == ""
+    assert not machine.tried.exists()
