@@ -7,9 +7,10 @@ import pytest
 from toolpost import Client, ClientCredentials, EnterpriseManaged, OAuth, WorkloadIdentity
 from toolpost.auth import account
 from toolpost.auth.account import ServerAccount
+from toolpost.auth.guard import Guard
 from toolpost.auth.listener import Listener
 from toolpost.auth.storage import MemoryTokens
-from toolpost.errors import ConnectFailed, TokenRejected
+from toolpost.errors import AuthError, ConnectFailed, TokenRejected
 from toolpost.flight import Flight
 
 
@@ -94,3 +95,55 @@ def test_before_a_login_has_begun_nobody_ends_it():
         return Listener("127.0.0.1", "/callback").accept([])
 
     assert asyncio.run(main()) is False
+
+
+def test_a_refresh_that_nobody_waits_for_is_finished_and_kept():
+    """The authorization server has seen the refresh token: what it answers is the only one there is."""
+
+    async def main() -> list[str]:
+        kept: list[str] = []
+        sent, answered = asyncio.Event(), asyncio.Event()
+
+        async def refresh() -> bool:
+            sent.set()
+            await answered.wait()
+            kept.append("new")
+            return True
+
+        waits = asyncio.ensure_future(account._finished(refresh()))
+        await sent.wait()
+        waits.cancel()
+        await asyncio.sleep(0)
+        answered.set()
+        await asyncio.wait([waits])
+        assert waits.cancelled()
+        return kept
+
+    assert asyncio.run(main()) == ["new"]
+
+
+def test_proofs_differ_and_the_token_they_are_for_is_the_same():
+    token = {"authorization": "DPoP x"}
+    first, second = (account._Proven({**token, "dpop": proof}, token) for proof in "ab")
+    assert first != second
+    assert account._Proven.without_proof(first) is account._Proven.without_proof(second) is token
+    assert account._Proven.without_proof(token) is token
+
+
+@pytest.mark.requirement("SEC-3", "SEC-4")
+def test_a_name_that_says_it_is_this_machine_may_not_send_us_into_it(monkeypatch):
+    """Whoever owns the name of a server could otherwise let it be 127.0.0.1 for a moment."""
+
+    async def main() -> None:
+        async def resolved(host: str, port: int, **_: object) -> list[object]:
+            address = "127.0.0.1" if host == "mcp.evil.example" else host
+            return [(2, 1, 6, "", (address, port))]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
+        guard = Guard("https://mcp.evil.example/mcp")
+        for url in ("http://127.0.0.1:2375/", "http://127.0.0.1:9200/x"):
+            with pytest.raises(AuthError, match="a network that the server is not in"):
+                await guard.check(url, "the metadata")
+        await Guard("http://127.0.0.1:1/mcp").check("http://127.0.0.1:2/x", "the metadata")
+
+    asyncio.run(main())

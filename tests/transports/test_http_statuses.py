@@ -37,7 +37,7 @@ JSON = {"Content-Type": "application/json"}
 LISTENS = {"Accept": "text/event-stream"}
 SESSIONS_ONLY = [date for date in DATES if not REVISIONS[date].stateless]
 PAGE = "https://app.example.com"
-EXPOSED = "Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, Retry-After"
+EXPOSED = "Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, DPoP-Nonce, Retry-After"
 
 
 class Case(NamedTuple):

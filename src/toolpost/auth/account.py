@@ -7,11 +7,12 @@
 Owns the tokens, the order of these steps, and their limits. Parallel requests share one attempt.
 """
 
+import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from msgspec.structs import replace
 
@@ -43,6 +44,9 @@ MAX_WINDOWS: Final = 6
 WINDOW_SPAN: Final = 600.0
 """Seconds for which a question to the user is remembered."""
 
+LAST_WORD: Final = 10.0
+"""Seconds that a refresh gets to end if nobody waits for it any more."""
+
 OFFLINE: Final = "offline_access"
 
 logger: Final = logging.getLogger("toolpost.auth")
@@ -57,6 +61,35 @@ class _Demand(NamedTuple):
     @property
     def scopes(self) -> tuple[str, ...]:
         return self.challenge.scopes
+
+
+async def _finished(work: Coroutine[Any, Any, bool]) -> bool:
+    """What comes of work that is finished, for a while, also if nobody waits for it any more.
+
+    A refresh token that was shown is not good any more: who does not keep what came for it has none.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=LAST_WORD)
+        task.cancel()
+        if task.done() and not task.cancelled():
+            task.exception()  # nobody is left to hear of it
+        raise
+
+
+class _Proven(dict[str, str]):
+    """Headers with a proof in them, which is another one for each request."""
+
+    def __init__(self, headers: Mapping[str, str], token: Mapping[str, str]) -> None:
+        super().__init__(headers)
+        self.token = token
+
+    @staticmethod
+    def without_proof(sent: Mapping[str, str]) -> Mapping[str, str]:
+        """The headers that requests with the same token share."""
+        return sent.token if isinstance(sent, _Proven) else sent
 
 
 class ServerAccount:
@@ -95,7 +128,8 @@ class ServerAccount:
             await self._refreshing.join(self._refresh_early)
             tokens = self._tokens
         if tokens is not None and self._proofs is not None:
-            return {**self._header, **self._proofs.header(errand.method, errand.url, tokens.access)}
+            proof = self._proofs.header(errand.method, errand.url, tokens.access)
+            return _Proven({**self._header, **proof}, self._header)
         return self._header
 
     def _refreshable(self, tokens: Tokens) -> bool:
@@ -122,7 +156,7 @@ class ServerAccount:
             return True
         if refused.sent.get("authorization") != self._header.get("authorization"):
             return True  # it was sent with a token that is no longer ours
-        if self._spoiled is not None and refused.sent is self._spoiled[0]:
+        if self._spoiled is not None and _Proven.without_proof(refused.sent) is self._spoiled[0]:
             raise self._spoiled[1]  # it was on its way when somebody else tried in vain
         if refused.status != 401:
             return await self._step_up(demand)
@@ -204,11 +238,10 @@ class ServerAccount:
                 same_place = self._known is not None and self._known == known
                 last = kept or (refused if same_place else None)
                 visit = self._visit(fetch, found, demand, last)
-                tokens = None
-                if refresh and last is not None and last.refresh is not None:
-                    tokens = await self._refreshed(visit, last)
-                how: Literal["refreshed", "granted"] = "granted" if tokens is None else "refreshed"
-                await self._keep(known, tokens or await self._obtained(visit), how)
+                may = refresh and last is not None and last.refresh is not None
+                if may and last is not None and await _finished(self._refresh(known, visit, last)):
+                    return
+                await self._keep(known, await self._obtained(visit), "granted")
 
     def _check_windows(self) -> None:
         """Return if the user may be bothered once more.
@@ -244,19 +277,27 @@ class ServerAccount:
                 last = kept or tokens
                 visit = Visit(fetch, grant.vault, found, last.asked, _proofs_of(last))
                 if last.refresh is not None:
-                    fresh = await self._refreshed(visit, last)
+                    done = await _finished(self._refresh(known, visit, last))
+                elif not grant.asks_user:
+                    await self._keep(known, await self._obtained(visit), "refreshed")
+                    done = True
                 else:
-                    fresh = None if grant.asks_user else await self._obtained(visit)
-                if fresh is None:
+                    done = False
+                if not done:
                     await grant.vault.delete(self._tokens_key(known))
                     self._adopt(None)
-                else:
-                    await self._keep(known, fresh, "refreshed")
         except Denied:
             raise  # only a program gets here: what it has shown in vain is not shown again
         except AuthError as error:
             # The token may be good for some seconds; if not, the server says so, and more can be done.
             logger.debug("a token could not be refreshed: %s", error)
+
+    async def _refresh(self, known: Known, visit: Visit, last: Tokens) -> bool:
+        """Whether a refresh token was good, and what it gave is kept."""
+        tokens = await self._refreshed(visit, last)
+        if tokens is not None:
+            await self._keep(known, tokens, "refreshed")
+        return tokens is not None
 
     async def _refreshed(self, visit: Visit, last: Tokens) -> Tokens | None:
         """What a refresh token gives; None if it is not good any more."""

@@ -146,7 +146,9 @@ class Guard:
         if self._outermost is None:
             own = parts_of(self._server, "the URL of the server")
             found = await _reaches(own)
-            self._outermost = min(found, default=Reach.PUBLIC)
+            # A name says what its owner likes: that it is this machine is believed of `localhost` alone.
+            most = Reach.LOOPBACK if is_loopback_host(own.hostname) else Reach.PRIVATE
+            self._outermost = min(*found, most) if found else Reach.PUBLIC
         if origin_of(url) == origin_of(self._server):
             return site
         # All addresses count: which one is used is decided later.

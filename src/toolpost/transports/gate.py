@@ -32,7 +32,7 @@ MAX_NAMES: Final = 600
 MAX_TOLD: Final = 100
 """How many different refusals are logged: who asks under many names must not fill the log."""
 
-_EXPOSED: Final = b"Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, Retry-After"
+_EXPOSED: Final = b"Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, DPoP-Nonce, Retry-After"
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"
 _PREFLIGHT_AGE: Final = b"7200"  # the longest that browsers keep
 
