@@ -278,7 +278,7 @@ def test_a_retry_brings_the_answer_and_what_nobody_asked_for_is_ignored():
     assert result.content[0].text == "Accepted(data=5)"
 
 
-@pytest.mark.requirement("MRTR-13", "MRTR-14", "MRTR-16")
+@pytest.mark.requirement("MRTR-16")
 @pytest.mark.parametrize("answers", [{}, None, "odd"])
 def test_a_missing_or_odd_answer_is_asked_for_again(answers):
     def change(retry):

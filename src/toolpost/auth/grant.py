@@ -5,6 +5,7 @@ the promise of an authorizer; what happens at one server is told in `account`.
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
@@ -109,7 +110,7 @@ class Visit(NamedTuple):
         return {"resource": self.found.resource.resource}
 
 
-class Grant:
+class Grant(ABC):
     """A way to get tokens, for any number of servers.
 
     Args:
@@ -186,19 +187,19 @@ class Grant:
 
     # ----------------------------------------------------------------- what each grant does
 
+    @abstractmethod
     async def obtain(self, visit: Visit) -> Tokens:
         """New tokens.
 
         Raises:
             AuthError: there are none.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def identity(self, visit: Visit) -> Identity | None:
         """Who asks when a token is refreshed; None if nobody can."""
-        raise NotImplementedError
 
-    async def forgotten(self, visit: Visit) -> None:
+    async def forgotten(self, visit: Visit) -> None:  # noqa: B027 - a hook; most have nothing to forget
         """The authorization server does not know the client any more."""
 
 

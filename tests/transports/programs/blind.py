@@ -7,7 +7,7 @@ class BlindLoop(asyncio.SelectorEventLoop):
     """Watches its own sockets, and refuses everybody else's descriptors."""
 
     def add_reader(self, fd, callback, *args):
-        raise NotImplementedError
+        raise NotImplementedError  # as the loop of Windows does
 
     def add_writer(self, fd, callback, *args):
-        raise NotImplementedError
+        raise NotImplementedError  # as the loop of Windows does
