@@ -5,7 +5,7 @@ BIN := .venv/bin
 READY := .venv/.ready-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run test check fmt bench conformance interop docs clean
+.PHONY: help run test check fmt bench conformance interop fuzz soak docs clean
 .DEFAULT_GOAL := help
 
 help:                    ## list the words
@@ -46,6 +46,12 @@ conformance: $(READY)    ## the official suite, judged strictly; LEG=name for on
 
 interop: $(READY)        ## real peers, both directions; PEER=name for one of them
 	$(BIN)/python interop/run.py $(PEER)
+
+fuzz: $(READY)           ## coverage-guided fuzzing, FUZZ_SECONDS for each target; TARGET=name for one of them
+	$(BIN)/python -m fuzz --seconds $(or $(FUZZ_SECONDS),60) $(TARGET)
+
+soak: $(READY)           ## all transports and revisions while things break, for SOAK_SECONDS (600)
+	$(BIN)/python dev/soak.py
 
 docs:                    ## where the documentation is (there is no site yet)
 	@echo "There is no documentation site yet. The pages are Markdown, to be read as they are: docs/README.md"

@@ -60,6 +60,7 @@ TREE = {
     "RequestTimeout": "TransportError",
     "AuthError": "MCPError",
     "AuthorizationRequired": "AuthError",
+    "AuthorizationDenied": "AuthError",
     "TokenRejected": "AuthError",
     "InsufficientScope": "AuthError",
     "SealBroken": "MCPError",

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from toolpost.client.answer import Answer as Answer
     from toolpost.client.changes import Change as Change
     from toolpost.client.client import Client as Client
+    from toolpost.client.group import ClientGroup as ClientGroup
+    from toolpost.client.life import Transition as Transition
     from toolpost.client.paused import Paused as Paused
     from toolpost.client.paused import Question as Question
     from toolpost.client.results import ToolResult as ToolResult
@@ -119,6 +121,8 @@ _HOMES: Final = {
     "client.client": ("Client",),
     "client.paused": ("Paused", "Question"),
     "client.results": ("ToolResult",),
+    "client.group": ("ClientGroup",),
+    "client.life": ("Transition",),
     "client.sync": ("SyncClient",),
     "principal": ("Principal",),
     "protocol.icons": ("safe_icons",),
@@ -178,6 +182,7 @@ __all__ = [
     "ChannelClosed",
     "Client",
     "ClientCredentials",
+    "ClientGroup",
     "Completion",
     "ConnectFailed",
     "Content",
@@ -231,6 +236,7 @@ __all__ = [
     "ToolAnnotations",
     "ToolError",
     "ToolResult",
+    "Transition",
     "TransportError",
     "UrlElicitationRequired",
     "UserRejected",

@@ -4,14 +4,39 @@ Whoever implements these three methods has written a transport. A channel knows 
 revisions, of servers or of clients; it never looks into the bytes it carries.
 """
 
-from typing import Protocol, runtime_checkable
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, Protocol, runtime_checkable
 
-__all__ = ["Channel"]
+__all__ = ["Channel", "is_unattended", "unattended"]
+
+_UNATTENDED: Final[ContextVar[bool]] = ContextVar("toolpost_unattended", default=False)
+
+
+@contextmanager
+def unattended(is_so: bool = True) -> Generator[None]:
+    """What is sent meanwhile is waited for by nobody: a channel must not bother a person for it."""
+    token = _UNATTENDED.set(is_so)
+    try:
+        yield
+    finally:
+        _UNATTENDED.reset(token)
+
+
+def is_unattended() -> bool:
+    """Whether nobody waits for what is sent now."""
+    return _UNATTENDED.get()
 
 
 @runtime_checkable
 class Channel(Protocol):
-    """A two-way road for messages, each one the bytes of one JSON text in UTF-8."""
+    """A two-way road for messages, each one the bytes of one JSON text in UTF-8.
+
+    One with `local = True` leads to nobody but whoever started this process, or into it. At the other end of
+    all others could be anybody: a server lets them do what needs scopes only with a `principal` that has
+    them.
+    """
 
     async def receive(self) -> bytes:
         """The next message of the peer, waiting for it if need be.

@@ -12,12 +12,13 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
+import msgspec
 from msgspec.structs import replace
 
 from toolpost.channel import Channel
 from toolpost.client.door import named
 from toolpost.client.negotiate import Way
-from toolpost.errors import ChannelClosed, ConnectFailed
+from toolpost.errors import AuthError, ChannelClosed, ConnectFailed
 from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.types.base import JSON
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from toolpost.transports.authorizer import Auth
     from toolpost.transports.command import Stdio
 
-__all__ = ["Credentials", "Serves", "Target", "way_to"]
+__all__ = ["Credentials", "Serves", "Target", "read_servers", "servers_in", "way_to"]
 
 SERVER_PATIENCE: Final = 5.0
 """Seconds that a server in this process has to end when its client has left, before it is cancelled."""
@@ -38,6 +39,8 @@ _EXAMPLE: Final = 'it looks like {"mcpServers": {"name": {"command": "…", "arg
 
 _OAUTH: Final = "oauth"
 """What a configuration says for `OAuth()`. No token is that short."""
+
+_AUTH: Final = 'it is "oauth", in small letters, for a login with the browser, or a token'
 
 _OBJECT: Final = Reader(dict[str, JSON])
 
@@ -83,6 +86,33 @@ class Options(NamedTuple):
     headers: Mapping[str, str] | None = None
     http: object = None
     auth: object = None
+
+
+def read_servers(path: PathLike[str] | str) -> dict[str, Target]:
+    """All targets of an `mcp.json`, by name.
+
+    Raises:
+        ConnectFailed: the file cannot be read, or describes no server.
+    """
+    try:
+        config = _OBJECT(Path(path).read_bytes())
+    except OSError as error:
+        raise ConnectFailed(f"{path} cannot be read: {error.strerror or error}") from error
+    except Unfit as error:
+        raise ConnectFailed(f"{path} is not the JSON of an mcp.json: {error}") from error
+    with _about(str(path)):
+        return _listed(config)
+
+
+def servers_in(config: Mapping[str, object]) -> dict[str, Target]:
+    """All targets of what is in an `mcp.json`, or of a mapping of names to targets.
+
+    Raises:
+        ConnectFailed: it describes no server.
+    """
+    if any(key in config for key in _CONFIG_KEYS):
+        return _listed(cast("Mapping[str, JSON]", config))
+    return dict(cast("Mapping[str, Target]", config))
 
 
 def way_to(
@@ -275,6 +305,7 @@ def _entry(target: object, options: Options) -> Way | None:
         name, entry = _chosen(config, options.server)
         with _about(f"server {name!r}"):
             return _way(entry, options._replace(server=None))
+    _check_auth(config)
     if "url" in config:
         from toolpost.transports.address import Http  # noqa: PLC0415 - see the module's docstring
 
@@ -282,6 +313,25 @@ def _entry(target: object, options: Options) -> Way | None:
     from toolpost.transports.command import Stdio  # noqa: PLC0415 - see the module's docstring
 
     return _way(Stdio.of(config), options)
+
+
+def _check_auth(entry: Mapping[str, JSON]) -> None:
+    """Return if what an entry says about authorization can be meant.
+
+    Raises:
+        ConnectFailed: it cannot. Its text is not repeated: it may be a token.
+    """
+    auth = entry.get("auth")
+    if auth is None:
+        return
+    if isinstance(auth, Mapping):  # some programs keep an object of their own there
+        logger.warning('"auth": an object is not read; for a login write "auth": "oauth"')
+    elif "url" not in entry:
+        raise ConnectFailed('"auth" is for a server with a "url"', hint='a command gets secrets by "env"')
+    elif not isinstance(auth, str):
+        raise ConnectFailed(f'"auth" is a text, not {msgspec.json.encode(auth).decode()[:40]}', hint=_AUTH)
+    elif auth != _OAUTH and auth.lower().startswith(_OAUTH):
+        raise ConnectFailed('"auth" is neither "oauth" nor a token', hint=_AUTH)
 
 
 def _file(target: object, options: Options) -> Way | None:
@@ -315,16 +365,16 @@ def _about(what: str) -> Generator[None]:
     """Names what an error is about, also inside of something that is named already."""
     try:
         yield
-    except ConnectFailed as error:
+    except (AuthError, ConnectFailed) as error:
         error.peer = what if error.peer is None else f"{what}, {error.peer}"
         raise
 
 
-def _chosen(config: Mapping[str, JSON], server: str | None) -> tuple[str, Mapping[str, JSON]]:
-    """The name and the entry of a server.
+def _listed(config: Mapping[str, JSON]) -> dict[str, Any]:
+    """The entries of all servers, by name.
 
     Raises:
-        ConnectFailed: there is no such server, or none was named and there are several.
+        ConnectFailed: there is none.
     """
     found: dict[str, Any] = {}
     for key in _CONFIG_KEYS:
@@ -334,6 +384,16 @@ def _chosen(config: Mapping[str, JSON], server: str | None) -> tuple[str, Mappin
         found.update(cast("Mapping[str, Any]", listed))
     if not found:
         raise ConnectFailed("no server is described there", hint=_EXAMPLE)
+    return found
+
+
+def _chosen(config: Mapping[str, JSON], server: str | None) -> tuple[str, Mapping[str, JSON]]:
+    """The name and the entry of a server.
+
+    Raises:
+        ConnectFailed: there is no such server, or none was named and there are several.
+    """
+    found = _listed(config)
     if server is None and len(found) == 1:
         (server,) = found
     if server not in found:

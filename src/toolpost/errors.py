@@ -7,7 +7,8 @@ Owns what can go wrong and how it is told to a person; knows nothing of bytes, e
     │  ├─ ParseError · InvalidRequest · MethodNotFound · InvalidParams · InternalError
     │  ├─ ResourceNotFound          its code depends on the era
     │  ├─ HeaderMismatch · MissingCapability · UnsupportedRevision
-    │  └─ UrlElicitationRequired · UserRejected · RateLimited · MissingScopes
+    │  ├─ UrlElicitationRequired · UserRejected · RateLimited
+    │  └─ MissingScopes             also an InsufficientScope
     ├─ ToolError                    a tool says no: becomes an `isError` result, not a protocol error
     ├─ ProtocolError
     │  ├─ LocalProtocolError        we attempted what this state or revision forbids
@@ -20,7 +21,7 @@ Owns what can go wrong and how it is told to a person; knows nothing of bytes, e
     │  └─ ChannelClosed             there will be no more
     │     └─ SessionLost            … because the server has forgotten the session
     ├─ AuthError
-    │  └─ AuthorizationRequired · TokenRejected · InsufficientScope
+    │  └─ AuthorizationRequired · AuthorizationDenied · TokenRejected · InsufficientScope
     └─ SealBroken                   a sealed string is not ours, not whole, too old or meant for another use
 """
 
@@ -29,6 +30,7 @@ from typing import Any, Final, cast
 
 __all__ = [
     "AuthError",
+    "AuthorizationDenied",
     "AuthorizationRequired",
     "ChannelClosed",
     "ConnectFailed",
@@ -99,6 +101,51 @@ class MCPError(Exception):
         if self.hint:
             text = f"{text} ({self.hint})"
         return text
+
+
+# --------------------------------------------------------------------- who we are
+
+
+class AuthError(MCPError):
+    """The peer wants to know who we are, or does not like the answer."""
+
+
+class AuthorizationDenied(AuthError):
+    """The authorization server says no.
+
+    Attributes:
+        code: its word for why, such as "invalid_client"; empty if it gives none.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        code: str = "",
+        *,
+        hint: str | None = None,
+        peer: str | None = None,
+        retry_safe: bool | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint, peer=peer, retry_safe=retry_safe)
+        self.code = code
+
+
+class AuthorizationRequired(AuthError):
+    """No credentials were given, and the peer wants some."""
+
+    retry_safe = True
+
+
+class TokenRejected(AuthError):
+    """The peer does not accept the credentials."""
+
+    retry_safe = True
+
+
+class InsufficientScope(AuthError):
+    """The credentials are good, but not for this."""
+
+    retry_safe = True
 
 
 # --------------------------------------------------------------------- error answers
@@ -237,7 +284,7 @@ class UserRejected(RPCError):
     kind = "user rejected"
 
 
-class MissingScopes(RPCError):
+class MissingScopes(RPCError, InsufficientScope):
     """The token of a request does not allow what it asks for; over HTTP, its client is told what would.
 
     The code is ours, outside the reserved (ERR-8). `ctx.require` raises it.
@@ -245,6 +292,7 @@ class MissingScopes(RPCError):
 
     code = 403
     kind = "missing scopes"
+    retry_safe = False  # the function may have begun
 
     @classmethod
     def of(cls, scopes: Iterable[str]) -> "MissingScopes":
@@ -429,7 +477,10 @@ class RequestFailed(TransportError):
 
     Attributes:
         status: the HTTP status that the peer answered with; None where there was no answer at all.
+        retry_after: the seconds after which the peer wants to be asked again, if it says so.
     """
+
+    retry_after: float | None = None
 
     def __init__(
         self,
@@ -447,28 +498,6 @@ class RequestFailed(TransportError):
 
 class RequestTimeout(TransportError, TimeoutError):
     """No answer came in time."""
-
-
-class AuthError(MCPError):
-    """The peer wants to know who we are, or does not like the answer."""
-
-
-class AuthorizationRequired(AuthError):
-    """No credentials were given, and the peer wants some."""
-
-    retry_safe = True
-
-
-class TokenRejected(AuthError):
-    """The peer does not accept the credentials."""
-
-    retry_safe = True
-
-
-class InsufficientScope(AuthError):
-    """The credentials are good, but not for this."""
-
-    retry_safe = True
 
 
 class SealBroken(MCPError):

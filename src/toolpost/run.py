@@ -15,6 +15,7 @@ from typing import Final
 from toolpost.channel import Channel
 from toolpost.protocol.framing import MAX_LINE, Oversize
 from toolpost.server.handler import Handler
+from toolpost.server.lookout import Lookout
 from toolpost.server.serve import Conversation
 from toolpost.transports.stdio import own_stdio
 from toolpost.transports.watchdog import GRACE, Watchdog
@@ -55,7 +56,7 @@ async def serve_stdio(
             await conversation.run()
 
     # The channel comes first and goes last: what a lifespan prints must not get into the stream.
-    async with own_stdio(max_line) as channel:
+    async with own_stdio(max_line) as channel, Lookout():
         serving = asyncio.create_task(serve())
         ending = [asyncio.create_task(stop.wait()), asyncio.create_task(channel.ended())]
         try:
@@ -85,6 +86,7 @@ class _Lent:
     def __init__(self, channel: Channel) -> None:
         self.receive = channel.receive
         self.send = channel.send
+        self.local = True  # whoever started us is at the other end
 
     async def close(self) -> None:
         """Leave it open."""

@@ -11,22 +11,22 @@ import signal
 import socket
 import sys
 import threading
-from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from math import inf
+from math import ceil, inf
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 from urllib.parse import urlsplit
 
 from toolpost.auth.denial import Denial
-from toolpost.errors import InternalError, MCPError, MissingScopes
+from toolpost.errors import MCPError, MissingScopes, RateLimited
 from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming, NoticeReceived
 from toolpost.server.handler import Handler
+from toolpost.server.lookout import Lookout
 from toolpost.server.once import Once, answered
 from toolpost.server.passage import heard, is_heard
 from toolpost.server.web import Served, Web
@@ -62,7 +62,15 @@ GRACE: Final = 5.0
 
 _HERE: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _GATE: Final = frozenset({"public_url", "allowed_hosts", "allowed_origins", "cors"})
-_LEAST: Final = {"max_body": 1, "handshake": 0.001, "idle": 0.001, "max_sessions": 1, "drain": 0}
+_LEAST: Final = {
+    "max_body": 1,
+    "max_calls": 1,
+    "max_streams": 1,
+    "max_sessions": 1,
+    "handshake": 0.001,
+    "idle": 0.001,
+    "drain": 0,
+}
 _LIMITS: Final = {"handshake": "handshake", "idle": "idle", "max_sessions": "most"}
 
 
@@ -82,26 +90,35 @@ def endpoint(handler: Handler, path: str = "/mcp", **web: Unpack[Web]) -> Endpoi
         value = given.get(name, 1)
         if not least <= value < inf:
             raise ValueError(f"{name} is {value!r}; give a number, {least:g} or more, that is finite")
-    keeper = _keeper(handler, path, given)
     gate = {name: given.pop(name) for name in _GATE & given.keys()}
     limits = {_LIMITS[name]: given.pop(name) for name in _LIMITS.keys() & given.keys()}
     settings = Settings(path=path, limits=Limits(**limits), **given)
+    keeper = _keeper(handler, settings, gate.get("public_url"))
     return Endpoint(_Host(handler), settings, Gate(**gate), keeper)
 
 
-def _keeper(handler: Handler, path: str, given: Mapping[str, Any]) -> "_Keeper | None":
+def _keeper(handler: Handler, settings: Settings, public_url: str | None) -> "_Keeper | None":
     """Who asks for tokens, if the server wants any."""
     auth = handler.auth
     if auth is None:
         return None
-    if given.get("principal") is not None:
+    if settings.principal is not None:
         raise ValueError("principal= and auth= both say on whose behalf a request speaks; give one")
     from toolpost.auth.resource import Keeper, resource_of  # noqa: PLC0415 - only who wants tokens needs it
 
-    path = path.rstrip("/") or "/"
-    resource = resource_of(auth, given.get("public_url"), path)
-    bare = auth.resource is None and urlsplit(given.get("public_url") or "").path in {"", "/"}
-    return _Keeper(Keeper(auth, resource, path, lambda: handler.store.records), resource, bare=bare)
+    path, sse = settings.path.rstrip("/") or "/", (settings.sse or "").rstrip("/")
+    apart = sse not in {"", path} and handler.party.sessions and not settings.stateless
+    resource = resource_of(auth, public_url, path)
+    bare = auth.resource is None and urlsplit(public_url or "").path in {"", "/"}
+    keeper = Keeper(
+        auth,
+        resource,
+        path,
+        lambda: handler.store.records,
+        keys=lambda: handler.states.ring(),  # noqa: PLW0108 - workers are prepared later, which makes the keys
+        sse=(sse, settings.messages.rstrip("/")) if apart else (),
+    )
+    return _Keeper(keeper, resource, bare=bare)
 
 
 class _Keeper:
@@ -117,17 +134,16 @@ class _Keeper:
         self._keeper = keeper
         self._resource = resource
         self._bare = bare
-        self.metadata = keeper.metadata
-        self.paths = keeper.paths
+        self._told = False
+        self.published = keeper.published
         self.step_up = keeper.step_up
 
     async def admit(self, exchange: Exchange) -> Principal:
         """On whose behalf a request speaks. What proves it goes no further (AUTH-71)."""
-        if self._bare and exchange.root:
-            raise ValueError(
-                f"the server is mounted at {exchange.root}, but its tokens are for {self._resource}: "
-                "give public_url= with the whole path, or Auth(resource=…)"
-            )
+        if exchange.root:
+            self._tell_once(exchange.root)
+        if exchange.root and self._bare:
+            raise Refusal(500, "The server does not know its own URL; its log tells what to do.")
         try:
             principal = await self._keeper.admit(exchange.method, exchange.path, exchange.headers)
         except Denial as denial:
@@ -138,6 +154,25 @@ class _Keeper:
         exchange.headers.pop("dpop", None)
         return principal
 
+    def _tell_once(self, root: str) -> None:
+        """Tell what a server needs that is mounted, which nobody knows before the first request."""
+        if self._told:
+            return
+        self._told = True
+        if self._bare:
+            auth_logger.error(
+                "the server is mounted at %s, but its tokens are for %s: nobody is let in; "
+                "give public_url= with the whole path, or Auth(resource=…)",
+                root,
+                self._resource,
+            )
+        else:
+            auth_logger.info(
+                "the server is mounted at %s: clients look for %s, where app.metadata has to be mounted",
+                root,
+                next(iter(self.published)),
+            )
+
 
 class _Host:
     """A server, as an endpoint needs it."""
@@ -145,8 +180,8 @@ class _Host:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._lifespan: Any = None
-        self._in_flight: Counter[str] = Counter()
         self.annotated = handler.annotated
+        self.chooses = handler.forwards
         self.needs = handler.needs
         self.end_listens = handler.end_listens
 
@@ -170,32 +205,19 @@ class _Host:
         """Serve one request that has no session."""
         exchange, listens = caller.exchange, incoming.row.name == "subscriptions/listen"
         say = _nothing if caller.json_only and not listens else exchange.event
-        once = Once(connection, say, caller.principal, exchange.headers)
-        if listens:  # it waits for news, and costs next to nothing
-            return await self._outcome(once, incoming)
-        who, most = _name(caller), self._handler.limit
-        if self._in_flight[who] >= most:
-            error = InternalError(f"Too many requests in flight, at most {most} are allowed")
-            return Outcome(connection.fail(incoming.id, error) or b"", error.code)
-        self._in_flight[who] += 1
-        try:
-            return await self._outcome(once, incoming)
-        finally:
-            self._in_flight[who] -= 1
-            if not self._in_flight[who]:
-                del self._in_flight[who]
-
-    async def _outcome(self, once: Once, incoming: Incoming) -> Outcome:
+        once = Once(connection, say, caller.principal, exchange.headers, exchange.address)
         data, error = await answered(self._handler, once, incoming, self._lifespan)
         if error is None:
             return Outcome(data)
         lacks = error.scopes if isinstance(error, MissingScopes) else ()
-        return Outcome(data, incoming.peer.revision.code(error.code), lacks)
+        later = _later(error) if isinstance(error, RateLimited) else 0
+        return Outcome(data, incoming.peer.revision.code(error.code), lacks, later)
 
     async def hear(self, connection: Connection, notice: NoticeReceived, caller: Caller) -> None:
         """Hear a notice that has no session."""
         if is_heard(self._handler, notice):
-            once = Once(connection, _nothing, caller.principal, caller.exchange.headers)
+            exchange = caller.exchange
+            once = Once(connection, _nothing, caller.principal, exchange.headers, exchange.address)
             try:
                 await heard(self._handler, once, self._lifespan, notice)
             except asyncio.CancelledError:
@@ -208,9 +230,11 @@ class _Host:
         await self._handler.serve(session, principal=principal)
 
 
-def _name(caller: Caller) -> str:
-    """By what the requests of one client are counted."""
-    return caller.exchange.address if caller.principal is None else caller.principal.key
+def _later(error: RateLimited) -> int:
+    """Seconds after which a client that has asked too much may come back."""
+    told: Any = error.data
+    seconds: Any = cast("Any", told).get("retryAfter") if isinstance(told, dict) else None
+    return max(1, ceil(seconds)) if isinstance(seconds, int | float) and 0 < seconds < inf else 1
 
 
 async def _nothing(_data: bytes) -> None:
@@ -390,7 +414,8 @@ async def _serve(app: Endpoint, server: "uvicorn.Server", listening: socket.sock
     with server.capture_signals():
         try:
             await app.start()
-            await server.serve(sockets=[listening])
+            async with Lookout():
+                await server.serve(sockets=[listening])
         except asyncio.CancelledError:
             if server.started:  # uvicorn leaves everything as it is
                 await server.shutdown([listening])

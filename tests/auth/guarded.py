@@ -1,14 +1,15 @@
 """A server that wants tokens, on a real uvicorn, an issuer beside it, and all that was logged meanwhile."""
 
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
 from hosted import Site, modern, serving
 
 from toolpost import Auth, Context, Jwt, Server
-from toolpost.testing import Mint
+from toolpost.testing import AuthorizationServer, Mint
 
-__all__ = ["RESOURCE", "Guarded", "bearer", "guarded", "kitchen", "listing"]
+__all__ = ["RESOURCE", "Guarded", "bearer", "guarded", "kitchen", "listing", "place"]
 
 RESOURCE = "http://127.0.0.1/mcp"
 
@@ -97,3 +98,27 @@ def listing(token: str | None = None) -> tuple[dict[str, str], bytes]:
     """A request that every good token may send."""
     headers, body = modern("tools/list")
     return {**headers, **({} if token is None else bearer(token))}, body
+
+
+class _Later:
+    """An application that is known only when its port is."""
+
+    app: Any = None
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+    async def stop(self) -> None:
+        await self.app.stop()
+
+
+@asynccontextmanager
+async def place(login: AuthorizationServer, *, sse: bool = False, **auth: Any) -> AsyncGenerator[str]:
+    """Serve the kitchen for those who log in at a test authorization server; where it is."""
+    later = _Later()
+    async with serving(later, lifespan="off") as site:
+        url = f"http://127.0.0.1:{site.port}"
+        named = {"resource": url} if sse else {}  # one name for both addresses
+        server = kitchen(Auth(login.issuer, scopes=["read"], **named, **auth))
+        later.app = server.asgi(public_url=url)
+        yield f"{url}/sse" if sse else f"{url}/mcp"

@@ -5,7 +5,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from test_client_whole import place
+from guarded import place
 from webdriver import Browser, browsing
 
 import chromium

@@ -1,6 +1,8 @@
 """The parts that are pure: challenges, places of metadata, ways to authenticate, records, the browser."""
 
 import asyncio
+import io
+import os
 import sys
 import webbrowser
 
@@ -12,8 +14,9 @@ from toolpost.auth import browser, challenge, metadata, storage
 from toolpost.auth.endpoint import Identity, method_for
 from toolpost.auth.guard import is_loopback_host, origin_of, shown
 from toolpost.auth.metadata import AuthorizationServer
+from toolpost.auth.signing import make
 from toolpost.auth.tokens import Known, Registration, Tokens, issued, read, written
-from toolpost.errors import AuthError
+from toolpost.errors import AuthError, AuthorizationRequired
 
 
 @pytest.mark.requirement("AUTH-7")
@@ -139,7 +142,8 @@ def test_a_secret_may_be_in_the_body():
 
 def test_records_survive_and_show_nothing():
     tokens = Tokens("s3cret", refresh="s3cret", key={"d": "s3cret"}, expires_at=5.0)
-    assert read(written(tokens), Tokens) == tokens
+    bound = Tokens("s3cret", "dpop", refresh="s3cret", key=make().jwk, expires_at=5.0)
+    assert read(written(bound), Tokens) == bound
     assert read("[]", Tokens) is None
     registration = Registration("https://a.example", "me", "s3cret")
     for record in (tokens, registration):
@@ -182,13 +186,20 @@ def test_the_browser_is_given_pages_only(monkeypatch, capsys):
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda url, new: opened.append(url) or len(opened) < 2)
     browser.open_in_browser("https://as.example/x?y=1")
+    ours, terminal = os.openpty()
+    with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(terminal, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        browser.open_in_browser("https://as.example/x?y=2")
+        assert b"https://as.example/x?y=2" in screen.read(2000)
+    for nobody in (io.StringIO(), None):
+        monkeypatch.setattr(sys, "stderr", nobody)
+        with pytest.raises(AuthorizationRequired, match=r"no browser.*open_url="):
+            browser.open_in_browser("https://as.example/x?y=3")
     assert capsys.readouterr() == ("", "")
-    browser.open_in_browser("https://as.example/x?y=2")
-    assert "https://as.example/x?y=2" in capsys.readouterr().err
     for bad in ("file:///etc/passwd", "javascript:alert(1)", "https://a.example/ -x", "--help"):
         with pytest.raises(AuthError):
             browser.open_in_browser(bad)
-    assert len(opened) == 2
+    assert len(opened) == 4
 
 
 def test_what_is_shown_of_an_address():

@@ -11,7 +11,7 @@ from town import Town, run
 
 from toolpost import AuthError, Client, ConnectFailed, Http, OAuth, RequestFailed, Server, SyncClient
 from toolpost.connect import way_to
-from toolpost.errors import InsufficientScope, TokenRejected
+from toolpost.errors import AuthorizationRequired, InsufficientScope, TokenRejected
 from toolpost.protocol.methods import DATES
 from toolpost.transports.authorizer import Asked, Errand, Refused, Token, authorizer_of
 
@@ -155,7 +155,9 @@ def test_an_object_of_ones_own_keeps_the_promise():
 
 @pytest.mark.parametrize("token", ["", "two words", "line\n", "ü", 5])
 def test_what_is_no_token_is_refused_without_being_shown(token):
-    with pytest.raises(ConnectFailed, match="the token") as caught:
+    with pytest.raises(
+        AuthError, match=r"<lambda>, which gives the token .* returned none: the token"
+    ) as caught:
         raise AssertionError(asyncio.run(Asked(lambda: token).headers(Errand("", "", ""))))
     assert repr(token) not in str(caught.value) or not token
 
@@ -267,7 +269,7 @@ def test_http_and_sse_carry_the_token(good):
 
 def test_without_auth_the_error_says_what_to_give():
     async def visit(town: Town) -> None:
-        with pytest.raises(ConnectFailed, match=r"auth=OAuth\(\)"):
+        with pytest.raises(AuthorizationRequired, match=r"auth=OAuth\(\)"):
             await Client(town.server).connect()
 
     run(visit)

@@ -1,42 +1,16 @@
 """Both halves together: our client logs in at the test authorization server, and calls our server."""
 
 import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from guarded import kitchen
-from hosted import serving
+from guarded import place
 from msgspec.structs import replace
 from town import browse, follow
 
-from toolpost import Auth, AuthError, Client, ClientCredentials, Http, MemoryTokens, OAuth
+from toolpost import AuthError, Client, ClientCredentials, Http, MemoryTokens, OAuth
 from toolpost.protocol.methods import DATES
 from toolpost.testing import AuthorizationServer
-
-
-class Later:
-    """An application that is known only when its port is."""
-
-    app: Any = None
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        await self.app(scope, receive, send)
-
-    async def stop(self) -> None:
-        await self.app.stop()
-
-
-@asynccontextmanager
-async def place(login: AuthorizationServer, *, sse: bool = False, **auth: Any) -> AsyncGenerator[str]:
-    later = Later()
-    async with serving(later, lifespan="off") as site:
-        url = f"http://127.0.0.1:{site.port}"
-        named = {"resource": url} if sse else {}  # one name for both addresses
-        server = kitchen(Auth(login.issuer, scopes=["read"], **named, **auth))
-        later.app = server.asgi(public_url=url)
-        yield f"{url}/sse" if sse else f"{url}/mcp"
 
 
 def oauth(**options: Any) -> OAuth:
@@ -112,7 +86,7 @@ def test_a_token_that_has_ended_is_refreshed():
             async with Client(url, auth=oauth()) as mcp:
                 [account] = mcp_accounts(mcp)
                 await mcp.call_tool("whoami")
-                account._tokens = replaced(account._tokens)
+                account._purse.tokens = replaced(account._purse.tokens)
                 await mcp.call_tool("whoami")
             assert login.asked["authorize"] == 1
             assert login.asked["token"] == 2

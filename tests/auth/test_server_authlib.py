@@ -17,13 +17,13 @@ from hosted import Site, call, modern, run, serving
 from joserfc.jwt import encode
 
 from toolpost import Auth
-from toolpost.auth import keys as keeping
 
 RESOURCE = "https://mcp.example.com/mcp"
 BASIC = "Basic " + base64.b64encode(b"app:s3cret").decode()
 UNFIT = (
     'Bearer error="invalid_token", scope="read", '
-    'resource_metadata="https://mcp.example.com/.well-known/oauth-protected-resource/mcp"'
+    'resource_metadata="https://mcp.example.com/.well-known/oauth-protected-resource/mcp", '
+    'error_description="It may have expired, or be for another server. The log of the server tells more."'
 )
 
 
@@ -87,9 +87,7 @@ def test_a_code_with_pkce_becomes_a_token_that_is_good():
 
 
 @pytest.mark.requirement("AUTH-45", "AUTH-48")
-def test_its_keys_rotate_and_what_it_withdraws_is_good_no_longer(monkeypatch):
-    monkeypatch.setattr(keeping, "COOL", 0.0)
-
+def test_its_keys_rotate_and_what_it_withdraws_is_good_no_longer():
     async def main() -> None:
         async with both() as (theirs, authlib, ours):
             before = await token_of(theirs)

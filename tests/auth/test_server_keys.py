@@ -53,27 +53,94 @@ def test_parallel_requests_fetch_the_keys_once():
     run(main)
 
 
-def test_keys_that_rotate(monkeypatch):
+def test_keys_that_rotate():
     async def main() -> None:
         async with both() as (site, issuer):
             old = issuer.token(RESOURCE)
             assert (await site.post(*listing(old))).status == 200
             issuer.rotate()
-            # A key that nobody knows is asked for, but not by everybody who invents one.
-            assert (await site.post(*listing(issuer.token(RESOURCE)))).status == 401
-            assert issuer.asked["jwks"] == 1
-            monkeypatch.setattr(keeping, "COOL", 0.0)
-            clock = keeping.monotonic
-            monkeypatch.setattr(keeping, "monotonic", lambda: clock() + 31)
+            before = issuer.token(RESOURCE)
             assert (await site.post(*listing(issuer.token(RESOURCE)))).status == 200
             assert issuer.asked["jwks"] == 2
-            before = issuer.token(RESOURCE)
             issuer.rotate(forget=True)
             # One that was withdrawn is good no longer once the set is fetched again, but for tokens that
             # were seen before: those for a while.
             assert (await site.post(*listing(issuer.token(RESOURCE)))).status == 200
             assert (await site.post(*listing(before))).status == 401
             assert (await site.post(*listing(old))).status == 200
+
+    run(main)
+
+
+def test_who_invents_keys_makes_no_storm_and_nobody_is_refused_for_it(monkeypatch):
+    async def main() -> None:
+        async with both() as (site, issuer):
+            good = issuer.token(RESOURCE)
+
+            async def invented(kid: str) -> int:
+                token = Mint(issuer.issuer).token(RESOURCE, headers={"kid": kid})
+                answer = await site.post(*listing(token))
+                assert (answer.status == 503) == (answer.headers.get("retry-after") == "5")
+                return answer.status
+
+            # Bad tokens are refused as long as that can be found out; then nobody knows whether they are.
+            assert [await invented(f"k{n}") for n in range(8)] == [401] * 5 + [503] * 3
+            assert issuer.asked["jwks"] == 1 + keeping.EARLY
+            assert (await site.post(*listing(good))).status == 200
+            issuer.rotate()
+            new = issuer.token(RESOURCE)
+            assert (await site.post(*listing(new))).status == 503
+            # What cannot be good in any case needs no key to be refused.
+            assert (await site.post(*listing(issuer.token(RESOURCE, lifetime=-60)))).status == 401
+            assert (await site.post(*listing(issuer.token("https://other")))).status == 401
+            clock = keeping.monotonic
+            monkeypatch.setattr(keeping, "monotonic", lambda: clock() + keeping.COOL)
+            assert (await site.post(*listing(new))).status == 200
+            assert issuer.asked["jwks"] == 2 + keeping.EARLY
+
+    run(main)
+
+
+def hanging(issuer: Any) -> tuple[Any, asyncio.Event, asyncio.Event]:
+    """An issuer that answers only while an event is set, and an event that tells that it was asked."""
+    works, asked = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        asked.set()
+        await works.wait()
+        await issuer(scope, receive, send)
+
+    return app, works, asked
+
+
+def test_an_issuer_that_hangs_holds_up_only_those_whose_keys_are_not_there(monkeypatch):
+    monkeypatch.setattr(keeping, "SOON", 0.01)
+
+    async def main() -> None:
+        issuer = AuthorizationServer(ISSUER)
+        app, works, asked = hanging(issuer)
+        verifier = Jwt(ISSUER, http=app)
+        works.set()
+        assert await verifier.verify(issuer.token(RESOURCE), RESOURCE)
+        works.clear()
+        asked.clear()
+        clock = keeping.monotonic
+        monkeypatch.setattr(keeping, "monotonic", lambda: clock() + keeping.FRESH)
+        for _ in range(3):  # the keys are old, and good enough while new ones are asked for
+            assert await verifier.verify(issuer.token(RESOURCE), RESOURCE)
+        assert asked.is_set()
+        issuer.rotate()
+        monkeypatch.setattr(keeping, "PATIENCE", 0.01)
+        with pytest.raises(RequestFailed):
+            await verifier.verify(issuer.token(RESOURCE), RESOURCE)
+        # The question is still open, and has been all the time: it was asked once, and nobody gave it up.
+        fetch = verifier._source._fetch
+        assert fetch is not None
+        assert not fetch.done()
+        works.set()
+        assert await fetch
+        assert issuer.asked == {"metadata": 2, "jwks": 2}
+        assert await verifier.verify(issuer.token(RESOURCE), RESOURCE)
 
     run(main)
 
@@ -168,7 +235,7 @@ def test_an_issuer_that_takes_its_time(monkeypatch):
     run(main)
 
 
-def test_who_waits_may_leave_and_the_next_one_fetches():
+def test_who_waits_may_leave_and_others_get_the_keys():
     begun, go, loads = asyncio.Event(), asyncio.Event(), []
 
     async def load() -> Any:
@@ -184,11 +251,24 @@ def test_who_waits_may_leave_and_the_next_one_fetches():
         second = asyncio.create_task(source.fitting("ES256", None))
         await asyncio.sleep(0)
         first.cancel()
-        go.set()
-        assert len(await second) == 1
-        assert len(loads) == 2
         with pytest.raises(asyncio.CancelledError):
             await first
+        go.set()
+        assert len(await second) == 1
+        assert len(loads) == 1
+
+    run(main)
+
+
+def test_a_fault_of_ours_while_keys_are_fetched_is_logged_and_goes_on(caplog):
+    async def load() -> Any:
+        raise KeyError("with the token in it")
+
+    async def main() -> None:
+        with pytest.raises(RequestFailed):
+            await KeySource(load).fitting("ES256", None)
+        assert "cannot be fetched: KeyError" in caplog.text
+        assert "with the token" not in caplog.text
 
     run(main)
 
@@ -263,10 +343,13 @@ def test_secrets_are_good_only_if_they_are_asked_for():
     mint = Mint(ISSUER)
     mint.algorithm, mint._keys = "HS256", [secret]
     token = mint.token(RESOURCE, headers={"kid": None})
+    with pytest.raises(ValueError, match="none of keys="):
+        Jwt(ISSUER, keys=secret)
 
     async def main() -> None:
+        known = [secret, ECKey.generate_key("P-256")]
         with pytest.raises(TokenRejected, match="not allowed"):
-            await Jwt(ISSUER, keys=secret).verify(token, RESOURCE)
+            await Jwt(ISSUER, keys=known).verify(token, RESOURCE)
         found = await Jwt(ISSUER, keys=secret, algorithms="HS256").verify(token, RESOURCE)
         assert found.subject == "alice"
 
@@ -306,6 +389,7 @@ def test_keys_that_are_of_no_use(key, caplog):
         ({"leeway": -1}, "leeway"),
         ({"jwks_uri": "http://a.example/k"}, "https"),
         ({"keys": "no key"}, "no key in it"),
+        ({"keys": Mint(ISSUER).jwks, "algorithms": ["RS256"]}, "none of keys="),
     ],
 )
 def test_what_cannot_check_tokens_is_told_at_once(wrong, says):

@@ -228,7 +228,9 @@ def test_served_at_an_address_of_this_machine_it_knows_its_url(capsys):
     ]:
         app = endpoint(server, **_placed(server, address, {}))
         assert app._keeper is not None
-        assert json.loads(app._keeper.metadata)["resource"] == resource
+        published = app._keeper.published
+        assert json.loads(published[f"{WELL_KNOWN}/mcp"])["resource"] == resource
+        assert json.loads(published[f"{WELL_KNOWN}/sse"])["resource"] == resource.replace("/mcp", "/sse")
     for address in ("0.0.0.0:8000", "127.0.0.1:0", "10.0.0.1:80"):
         assert _placed(server, address, {}) == {}
     assert _placed(kitchen(None), "127.0.0.1:8000", {}) == {}

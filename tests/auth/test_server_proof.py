@@ -12,7 +12,7 @@ import pytest
 from guarded import RESOURCE, guarded, kitchen, listing
 from hosted import legacy, modern, opening, run, serving
 from joserfc.jwk import ECKey, OctKey, OKPKey, RSAKey
-from joserfc.jws import serialize_compact
+from joserfc.jws import JWSRegistry, serialize_compact
 
 from toolpost import Auth, Jwt
 from toolpost.auth import proof as proving
@@ -118,6 +118,20 @@ def another_key(holder: Holder) -> str:
     return holder.proof(header={"jwk": key.as_dict(private=False)}, key=key)
 
 
+def forged(holder: Holder, **jwk: Any) -> str:
+    """A proof that is signed well and shows its key in an odd way, which no library would make."""
+    proof = holder.proof()
+    head = {"typ": "dpop+jwt", "alg": "ES256", "jwk": jwk}
+    signed = f"{b64(json.dumps(head).encode())}.{proof.split('.')[1]}"
+    signature = JWSRegistry.algorithms["ES256"].sign(signed.encode(), holder.key)
+    return f"{signed}.{b64(signature)}"
+
+
+def rewritten(proof: str) -> str:
+    """The same bytes, by another last letter: its last bits carry nothing."""
+    return proof[:-1] + "BRhx"["AQgw".index(proof[-1])]
+
+
 BAD = {
     "another method": lambda h: h.proof("GET"),
     "method in another case": lambda h: h.proof("post"),
@@ -134,6 +148,12 @@ BAD = {
     "by another key": another_key,
     "with a secret": with_a_secret,
     "with the private key in it": lambda h: h.proof(header={"jwk": h.key.as_dict(private=True)}),
+    "with the private key in a set": lambda h: forged(h, keys=[h.key.as_dict(private=True)]),
+    "with a set of keys": lambda h: forged(h, keys=[h.key.as_dict(private=False)]),
+    "a key for a list of algorithms": lambda h: forged(h, **h.key.as_dict(private=False), alg=["ES256"]),
+    "a key for an object": lambda h: forged(h, **h.key.as_dict(private=False), alg={}),
+    "a key whose name is a list": lambda h: forged(h, **{**h.key.as_dict(private=False), "kid": ["a"]}),
+    "written in another way": lambda h: rewritten(h.proof()),
     "signed by another than it shows": lambda h: h.proof(key=ECKey.generate_key("P-256")),
     "of another type": lambda h: h.proof(header={"typ": "JWT"}),
     "without a key": lambda h: h.proof(header={"jwk": {}}),
@@ -258,9 +278,10 @@ def test_a_server_may_want_a_nonce(monkeypatch):
             assert (await site.post({**headers, **proven}, body)).status == 200
             invented = holder.sent(holder.proof(nonce="abc"))
             assert (await site.post({**headers, **invented}, body)).status == 401
-            monkeypatch.setattr(proving, "NONCE", proving.NONCE / 4)
-            old = holder.sent(holder.proof(nonce=nonce))
-            assert (await site.post({**headers, **old}, body)).status == 401
+            monkeypatch.setattr(proving, "NONCE", 0.0)
+            old = (await site.post({**headers, **invented}, body)).headers["dpop-nonce"]
+            late = holder.sent(holder.proof(nonce=old))
+            assert (await site.post({**headers, **late}, body)).status == 401
 
     run(main)
 

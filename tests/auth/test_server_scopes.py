@@ -277,7 +277,7 @@ def test_a_factory_chooses_by_principal_and_its_servers_keep_their_scopes():
             little = token(mint, "read")
             session = await site.open(headers=little)
             assert (await site.post({**legacy(session), **little}, message(*COOK, id=1))).status == 403
-            enough = {**legacy(session), **token(mint, "write")}
+            enough = {**legacy(session), **token(mint, "read", "write")}
             assert (await site.post(enough, message(*COOK, id=2))).status == 200
 
     run(main)

@@ -17,7 +17,10 @@ from toolpost import Jwt, Principal
 from toolpost.testing import Mint
 
 ASKED = 'Bearer scope="read", resource_metadata="http://127.0.0.1/.well-known/oauth-protected-resource/mcp"'
-UNFIT = ASKED.replace("Bearer ", 'Bearer error="invalid_token", ')
+UNFIT = (
+    ASKED.replace("Bearer ", 'Bearer error="invalid_token", ')
+    + ', error_description="It may have expired, or be for another server. The log of the server tells more."'
+)
 
 
 def good(mint: Mint, **changes: Any) -> str:
@@ -200,7 +203,8 @@ def test_what_is_missing_and_what_is_malformed(sent, status, error):
             answer = await site.ask("POST", "/mcp", pairs, body)
             told = answer.headers["www-authenticate"]
             assert answer.status == status
-            assert told == (ASKED if error is None else ASKED.replace("Bearer ", f'Bearer error="{error}", '))
+            bad = ASKED.replace("Bearer ", f'Bearer error="{error}", ')
+            assert told == {None: ASKED, "invalid_token": UNFIT}.get(error, bad)
 
     run(main)
 
@@ -242,7 +246,9 @@ def test_every_verb_on_every_path_wants_a_token_before_anything_is_read(method, 
             head = {**legacy("some-session"), "Content-Length": "100", "Accept": "text/event-stream"}
             await wire.ask(method, target, head)
             answer = await wire.answer()
-            assert (answer.status, answer.headers["www-authenticate"]) == (401, ASKED)
+            # A client of HTTP+SSE is told about the URL that it uses.
+            asked = ASKED.replace("/mcp", "/sse") if target.startswith(("/sse", "/messages")) else ASKED
+            assert (answer.status, answer.headers["www-authenticate"]) == (401, asked)
 
     run(main)
 

@@ -11,7 +11,6 @@ from guarded import kitchen, listing
 from hosted import NEW, OLD, run, serving
 
 from toolpost import Auth, Client, Jwt, OAuth
-from toolpost.auth import keys as keeping
 from toolpost.auth.machine import ClientCredentials
 from toolpost.auth.storage import MemoryTokens
 from toolpost.testing import AuthorizationServer
@@ -77,9 +76,21 @@ def test_a_person_logs_in_and_is_asked_for_more_only_when_more_is_needed(revisio
     run(main)
 
 
+@pytest.mark.requirement("AUTH-3", "AUTH-5", "AUTH-45")
+def test_a_person_logs_in_at_the_url_of_http_sse_and_is_asked_for_more():
+    async def main() -> None:
+        async with town() as (url, login):
+            address = {"url": url.replace("/mcp", "/sse"), "type": "sse"}
+            async with Client(address, auth=person()) as mcp:
+                assert (await mcp.call_tool("whoami")).data["scopes"] == ["read"]
+                assert (await mcp.call_tool("cook", {"dish": "egg"})).text == "egg is ready"
+            assert login.asked["authorize"] == 2
+
+    run(main)
+
+
 @pytest.mark.parametrize("revision", [OLD, NEW])
 def test_a_token_that_is_refused_is_renewed_once_for_all_without_the_person(revision, monkeypatch):
-    monkeypatch.setattr(keeping, "COOL", 0.0)
     monkeypatch.setattr(Jwt, "keep", 0.0)
 
     async def main() -> None:

@@ -144,7 +144,8 @@ def client_of(endpoint: Endpoint, fallback: Endpoint | None = None, **options: A
     """A client of an endpoint; `key` and `again` are those of its way."""
     fields = {name: options.pop(name) for name in ("key", "again") if name in options}
     client = Client("http://host/mcp", **options)
-    client._talk._way = way_of(endpoint, fallback, **fields)
+    way = client._talk._way = way_of(endpoint, fallback, **fields)
+    client._talk._supervisor._again = way.again
     return client
 
 

@@ -364,7 +364,7 @@ def test_a_change_that_is_sure_outweighs_one_that_was_maybe_missed():
             server.change(UPDATED, uri="x://a")
             await settled(lambda: client.stats.notices == 2)
             server.cut()
-            await asyncio.sleep(FIRST)
+            await asyncio.sleep(2 * FIRST)
             assert client.stats.gaps == 1
             server.change(TOOLS)
             await settled(lambda: client.stats.notices == 4)
@@ -461,9 +461,9 @@ def test_tries_get_rarer_but_do_not_end():
             server.cut()
             await asyncio.sleep(600)
             pauses = [late - early for early, late in pairwise(times)]
-            assert all(FIRST / 2 <= pause <= LONGEST for pause in pauses)
+            assert all(FIRST <= pause <= LONGEST * 1.5 for pause in pauses)
             assert len(times) < 60
-            assert min(pauses[7:]) >= LONGEST / 2
+            assert min(pauses[7:]) >= LONGEST
             server.table["subscriptions/listen"] = server.listen
             assert await collect(changes, 1) == [Change("tools", missed=True)]
 
@@ -492,11 +492,11 @@ def test_pauses_grow_up_to_a_bound_and_start_anew_after_a_success():
     backoff = Backoff()
     pauses = [backoff.pause(0.0) for _ in range(20)]
     bounds = [min(FIRST * 2**number, LONGEST) for number in range(20)]
-    assert all(bound / 2 <= pause <= bound for pause, bound in zip(pauses, bounds, strict=True))
+    assert all(bound <= pause <= bound * 1.5 for pause, bound in zip(pauses, bounds, strict=True))
     backoff.stands(0.0)
     assert backoff.pause(LONGEST / 2) >= LONGEST / 2  # it did not stand for long
     backoff.stands(0.0)
-    assert backoff.pause(LONGEST) <= FIRST
+    assert backoff.pause(LONGEST) <= FIRST * 1.5
 
 
 # --------------------------------------------------------------------- without await

@@ -245,7 +245,7 @@ def test_a_long_answer_fails_its_caller_and_costs_nobody_else(date, last):
 
 def test_an_answer_as_long_as_a_large_picture_is_read_as_it_is():
     async def main() -> None:
-        async with long_server(DATES[-1]) as client:
+        async with long_server(DATES[-1], max_line=64 * 1024 * 1024) as client:
             result = await client.call_tool("say", {"size": 28_000_000})  # 20 MB in base64
             assert len(result.text) == 28_000_000
             assert client.stats.discarded == {}

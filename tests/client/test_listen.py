@@ -338,7 +338,7 @@ def test_a_listen_that_was_lost_is_opened_again_with_all_wishes(caplog):
             server.ends[1].set()
             await server.until(lambda: len(server.listens) == 3)
             assert server.filters[2] == watching("x://a")
-            assert 0 < asyncio.get_running_loop().time() <= FIRST
+            assert FIRST <= asyncio.get_running_loop().time() <= 2 * FIRST
             await server.listens[2].say(TOOLS_CHANGED)
             assert await heard.queue.get() == (TOOLS_CHANGED, None)
             assert client.stats.gaps == 1
@@ -407,7 +407,7 @@ def test_a_wish_in_the_meantime_is_as_good_as_trying_again():
     run(main(), Clock)
 
 
-def test_a_connection_that_ends_while_a_listen_is_tried_ends_that():
+def test_a_connection_that_ends_while_a_listen_is_tried_takes_the_wish_along_to_the_next():
     async def main() -> None:
         server = Listened()
         async with Client(server) as client:
@@ -416,7 +416,7 @@ def test_a_connection_that_ends_while_a_listen_is_tried_ends_that():
             await client.ping()
             await server.channel.close()
             await asyncio.sleep(1000)
-            assert len(server.listens) == 1
+            assert server.filters == [watching("x://a", lists=False)] * 2
 
     run(main(), Clock)
 

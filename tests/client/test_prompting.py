@@ -368,7 +368,7 @@ print(json.dumps([asyncio.run(main()), who_asks()]))
 def test_the_user_sees_which_server_asks(revision):
     told = played("7\ny\n", revision, program=CLIENT)
     assert told.result == ["7", None]
-    assert "\x1b[1mServer (it calls itself 'library\\x1b[2J')\x1b[0m asks:\n  | How many days?" in told.screen
+    assert "\x1b[1mServer (it calls itself 'library[2J')\x1b[0m asks:\n  | How many days?" in told.screen
 
 
 @pytest.mark.requirement("ELIC-37")

@@ -5,8 +5,9 @@ import asyncio
 import pytest
 
 import remains
-from raw_server import Asked, RawServer, run
+from raw_server import Asked, Clock, RawServer, run
 from toolpost.channel import Channel
+from toolpost.client.backoff import FIRST
 from toolpost.client.client import Client
 from toolpost.errors import ChannelClosed, ConnectFailed, LocalProtocolError
 from toolpost.types import Result
@@ -180,22 +181,25 @@ def test_closing_while_requests_are_in_flight_ends_them():
     run(main())
 
 
-def test_a_server_that_has_gone_is_an_error_until_the_client_connects_again():
+def test_a_server_that_has_gone_is_waited_for_and_connecting_does_not_wait():
     async def main() -> None:
         server = RawServer()
         async with Client(server) as client:
+            loop = asyncio.get_running_loop()
             await server.channel.close()
-            for _ in range(2):
-                with pytest.raises(ChannelClosed):
-                    await client.ping()
-            async with asyncio.timeout(10):
-                while client.connected:  # noqa: ASYNC110 - until the reader has heard of it as well
-                    await asyncio.sleep(0)
-            await client.connect()
             await client.ping()
             assert server.served == 2
+            assert FIRST <= loop.time() <= 2 * FIRST
+            await server.channel.close()
+            while client.connected:  # noqa: ASYNC110 - until the reader has heard of it as well
+                await asyncio.sleep(0)
+            before = loop.time()
+            await client.connect()
+            assert loop.time() == before
+            await client.ping()
+            assert server.served == 3
 
-    run(main())
+    run(main(), Clock)
 
 
 def test_connecting_while_another_task_closes_gives_a_new_connection():
@@ -230,24 +234,6 @@ def test_a_closed_client_forgets_what_belonged_to_its_connection():
         async with client:
             await client.ping()
         assert levels == [None, "info", None, None]
-
-    run(main())
-
-
-def test_a_client_whose_server_has_gone_says_how_to_open_it_again():
-    async def main() -> None:
-        server = RawServer()
-        client = Client(server)
-        await client.connect()
-        await server.channel.close()
-        async with asyncio.timeout(10):
-            while client.connected:  # noqa: ASYNC110 - until the reader has heard of it
-                await asyncio.sleep(0)
-        with pytest.raises(ChannelClosed, match=r"\(`connect\(\)` opens it again\)$"):
-            await client.ping()
-        await client.connect()
-        await client.ping()
-        await client.close()
 
     run(main())
 

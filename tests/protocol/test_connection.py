@@ -55,6 +55,7 @@ from toolpost.protocol.events import (
     Refused,
     ReplyReceived,
 )
+from toolpost.protocol.inbox import MAX_WITHDRAWN
 from toolpost.protocol.methods import CLIENT, DATES, R_2024_11_05, R_2025_03_26, SERVER, Role, Row, Span
 from toolpost.protocol.outbox import LEVELS
 from toolpost.protocol.party import Party
@@ -1127,6 +1128,21 @@ def test_ids_of_both_types_can_be_cancelled(revision, identity):
     assert dropped(server, data) == "cancellation of no request in flight"
     data = message(method="notifications/cancelled", params={"requestId": identity, "reason": "r"})
     assert one(server.receive(data), CancelReceived).request is incoming
+
+
+@pytest.mark.requirement("CANC-6")
+def test_a_cancellation_that_overtakes_its_request_is_remembered_where_messages_may_overtake_each_other():
+    for unordered in (False, True):
+        server = talk(REVISIONS[DATES[3]]).server
+        server.unordered = unordered
+        for number in range(100, 100 + MAX_WITHDRAWN + 1):
+            cancel = message(method="notifications/cancelled", params={"requestId": number})
+            assert dropped(server, cancel) == "cancellation of no request in flight"
+        pings = [message(method="ping", id=number) for number in range(100, 101 + MAX_WITHDRAWN)]
+        kinds = [type(server.receive(ping)[0]) for ping in pings]
+        expected = [Refused] * MAX_WITHDRAWN if unordered else [Incoming] * MAX_WITHDRAWN
+        assert kinds == [Incoming, *expected]  # the oldest was forgotten
+        assert not server.withdrawn
 
 
 def test_a_cancellation_whose_reason_cannot_be_said_can_be_tried_again():

@@ -18,8 +18,9 @@ from scripted import END, answer, chunk, scripted, stream
 from toolpost.errors import ConnectFailed, RequestFailed
 from toolpost.transports.address import Http
 from toolpost.transports.backend_asgi import AsgiBackend
-from toolpost.transports.courier import MAX_QUOTE, MAX_REDIRECTS, Courier, accepted, refusal
+from toolpost.transports.courier import MAX_REDIRECTS, Courier
 from toolpost.transports.http_backend import Backend, open_backend, reason
+from toolpost.transports.refusal import MAX_QUOTE, accepted, refusal
 
 LIBRARIES = ["aiohttp", "httpx2"]
 MIB = 1024 * 1024
@@ -813,7 +814,7 @@ def test_a_refusal_is_told_with_its_status_and_the_start_of_its_text(response, w
 
 
 def test_a_refusal_whose_text_does_not_come_is_told_without(monkeypatch):
-    monkeypatch.setattr("toolpost.transports.courier.QUOTE_WAIT", 0.01)
+    monkeypatch.setattr("toolpost.transports.refusal.QUOTE_WAIT", 0.01)
 
     async def script(heard):
         await heard.write(b"HTTP/1.1 500 X\r\nContent-Type: text/plain\r\nContent-Length: 9\r\n\r\nslow")

@@ -14,7 +14,7 @@ from toolpost.client.verdicts import VERDICTS
 from toolpost.errors import ConnectFailed, RequestFailed, SessionLost, UnsupportedRevision
 from toolpost.protocol import headers
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
-from toolpost.transports import courier, http_client
+from toolpost.transports import http_client
 from toolpost.transports import trail as trails
 from toolpost.transports.address import Http
 from toolpost.transports.http_backend import open_backend
@@ -184,7 +184,7 @@ def test_what_comes_behind_an_acceptance_does_not_matter(library, ends, monkeypa
             return True
 
         if not ends:
-            monkeypatch.setattr(courier, "QUOTE_WAIT", 0.01)
+            monkeypatch.setattr("toolpost.transports.refusal.QUOTE_WAIT", 0.01)
         async with talking(legacy(script), session=True, http=library) as (channel, _, __):
             await channel.send(NOTICE)
 
@@ -289,9 +289,7 @@ def test_a_server_that_wants_no_pause_and_says_nothing_is_not_asked_all_the_time
                 await trail.pause()
             await trail.follow(body(event(b"{}")))
             await trail.pause()
-        assert waits[0] == waits[-1] == trails.LEAST
-        assert waits[:9] == sorted(waits[:9])
-        assert waits[8] == trails.QUIET
+        assert set(waits) == {trails.LEAST}
 
     run(main)
 

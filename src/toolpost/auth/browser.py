@@ -7,7 +7,7 @@ import asyncio
 import inspect
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from toolpost.auth.guard import parts_of
 from toolpost.errors import AuthError, AuthorizationRequired
@@ -19,19 +19,30 @@ OpenUrl: TypeAlias = Callable[[str], "str | Awaitable[str | None] | None"]
 """Shows a page to the user. Returns where they were sent back to, or the code they were shown; None if they
 will be sent to where the client listens. Sync or async; a sync one runs in a thread."""
 
+ELSEWHERE: Final = (
+    "give OAuth an open_url= that shows the page elsewhere, and returns the address that the user is sent "
+    "back to; a program that acts for itself takes ClientCredentials"
+)
+"""What to do where there is no browser."""
+
 
 def open_in_browser(url: str) -> None:
-    """Open a page in the user's browser; where there is none, say on stderr what to open.
+    """Open a page in the user's browser; where there is none, say on the terminal what to open.
 
     Raises:
+        AuthorizationRequired: there is neither.
         AuthError: it is no http or https URL.
     """
     import webbrowser  # noqa: PLC0415 - looks for browsers; few need it
 
     parts_of(url, "the page to log in")
     # It starts programs with a list of arguments, and a URL of these characters is one argument everywhere.
-    if not webbrowser.open(url, new=1):
-        print(f"Open this page to log in:\n{url}", file=sys.stderr)  # noqa: T201 - there is no other way
+    if webbrowser.open(url, new=1):
+        return
+    if not (sys.stderr and sys.stderr.isatty()):  # nobody would read it, but all would wait
+        raise AuthorizationRequired("there is no browser to log in with, and no terminal", hint=ELSEWHERE)
+    page = f"Open this page in a browser on this machine to log in:\n{url}\nWithout one: {ELSEWHERE}"
+    print(page, file=sys.stderr, flush=True)  # noqa: T201 - there is no other way
 
 
 async def shown_to_user(open_url: OpenUrl, url: str) -> str | None:
@@ -57,5 +68,8 @@ async def shown_to_user(open_url: OpenUrl, url: str) -> str | None:
     finally:
         threads.close()
     if said is not None and not isinstance(said, str):
-        raise TypeError(f"open_url returns a text or None, not a {type(said).__name__}")
+        raise AuthorizationRequired(
+            f"open_url returned a {type(said).__name__}",
+            hint="return the address that the user was sent back to, or None if their browser comes here",
+        )
     return said

@@ -6,7 +6,7 @@ here.
 
 import binascii
 import re
-from base64 import urlsafe_b64decode
+from base64 import urlsafe_b64decode, urlsafe_b64encode
 from typing import Any, Final, NamedTuple, cast
 
 import msgspec
@@ -67,7 +67,7 @@ def split(text: str) -> Compact:
 
 
 def decoded(part: str) -> bytes:
-    """The bytes in base64url without padding.
+    """The bytes in base64url without padding, written in the one way that there is.
 
     Raises:
         Malformed: it is something else.
@@ -75,9 +75,13 @@ def decoded(part: str) -> bytes:
     if _PART.fullmatch(part) is None:
         raise Malformed("a part is not in base64url")
     try:
-        return urlsafe_b64decode(part + "=" * (-len(part) % 4))
+        data = urlsafe_b64decode(part + "=" * (-len(part) % 4))
     except (binascii.Error, ValueError):
         raise Malformed("a part is not in base64url") from None
+    # Some bits of the last letter carry nothing. They have to be zero, or many texts would be one token.
+    if urlsafe_b64encode(data).rstrip(b"=") != part.encode():
+        raise Malformed("a part is not in base64url")
+    return data
 
 
 def object_in(data: bytes) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from toolpost.auth.guard import shown
 from toolpost.auth.metadata import AuthorizationServer
 from toolpost.auth.signing import PrivateKey
 from toolpost.auth.tokens import Registration
-from toolpost.errors import AuthError
+from toolpost.errors import AuthError, AuthorizationDenied
 
 __all__ = ["Denied", "Identity", "ask", "denied", "method_for"]
 
@@ -23,21 +23,31 @@ ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 MAX_QUOTE: Final = 300
 """Characters of what a server says about a refusal that an error repeats."""
 
+TELLING: Final = 8
+"""Characters of a secret that are not repeated either: fewer of them tell nothing, and stand in any text."""
+
 _WHAT: Final = "the token endpoint"
+_PUBLIC: Final = frozenset(
+    {
+        "audience",
+        "client_assertion_type",
+        "client_id",
+        "grant_type",
+        "redirect_uri",
+        "requested_token_type",
+        "resource",
+        "scope",
+        "subject_token_type",
+    }
+)
+"""Fields of a form that a refusal may repeat. All others are secrets."""
+
 _FORGOTTEN: Final = frozenset({"invalid_client", "unauthorized_client"})
 _CODE_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
-class Denied(AuthError):
-    """An authorization server says no.
-
-    Attributes:
-        code: its word for why, such as "invalid_grant".
-    """
-
-    def __init__(self, message: str, code: str, *, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.code = code
+class Denied(AuthorizationDenied):
+    """An authorization server says no to a form of ours."""
 
     @property
     def forgets(self) -> bool:
@@ -59,6 +69,12 @@ class Identity:
 
     def __repr__(self) -> str:
         return f"Identity({self.registration.client_id!r})"
+
+    @property
+    def secrets(self) -> list[str]:
+        """What only we know, in each form in which it may be sent; never to be shown."""
+        secret = self.registration.client_secret
+        return [] if secret is None else [secret, quote_plus(secret, safe="")]
 
     def credentials(self, issuer: AuthorizationServer) -> tuple[dict[str, str], dict[str, str]]:
         """What a request to the token endpoint needs: fields of the form, and headers.
@@ -120,7 +136,7 @@ def method_for(supported: Iterable[str] | None, *, secret: bool, key: object = N
         return "none"  # many servers do not list it, and take public clients all the same
     raise AuthError(
         "the authorization server accepts none of the ways in which this client can authenticate",
-        hint=f"it lists {', '.join(word[:40] for word in offered)}",
+        hint=f"it lists {', '.join(word[:40] for word in offered[:10])}",
     )
 
 
@@ -156,7 +172,11 @@ async def ask(
         fresh = proofs is not None and proofs.note(url, answer.headers)
         if answer.ok:
             return answer.document
-        error = denied(answer, _WHAT, form.values())
+        secrets = [value for name, value in form.items() if name not in _PUBLIC]
+        secrets += [value.rpartition(" ")[2] for value in (*headers.values(), *proof.values())]
+        if identity is not None:
+            secrets += identity.secrets
+        error = denied(answer, _WHAT, secrets)
         if not nonces or not fresh or error.code != "use_dpop_nonce":
             raise error
         nonces -= 1
@@ -172,15 +192,23 @@ def denied(answer: Answer, what: str, secrets: Iterable[str] = ()) -> Denied:
     """
     document = answer.document or {}
     code, text = document.get("error"), document.get("error_description")
+    hidden = [secret for secret in secrets if len(secret) > 3]
     code = code if isinstance(code, str) and len(code) <= 60 and _CODE_CHARACTERS.issuperset(code) else ""
-    said = _line(text, [secret for secret in secrets if len(secret) > 3]) if isinstance(text, str) else ""
+    code = "" if _repeats(code, hidden) else code
+    said = _line(text, hidden) if isinstance(text, str) else ""
     why = code or f"HTTP {answer.status}"
     return Denied(f"{what} says no: {why}{f': {said}' if said else ''}", code)
 
 
+def _repeats(text: str, secrets: list[str]) -> bool:
+    """Whether a text holds a secret, or a telling part of one."""
+    parts = {text[at : at + TELLING] for at in range(len(text) - TELLING + 1)}
+    return any(secret in text or any(part in secret for part in parts) for secret in secrets)
+
+
 def _line(text: str, secrets: list[str]) -> str:
-    if any(secret in text for secret in secrets):
-        return ""  # a server that repeats what it was sent would put it into our logs
     line = " ".join(text[: 4 * MAX_QUOTE].split())
     line = "".join(character for character in line if character.isprintable())
+    if _repeats(line, secrets):
+        return ""  # a server that repeats what it was sent would put it into our logs
     return line if len(line) <= MAX_QUOTE else f"{line[: MAX_QUOTE - 1]}…"

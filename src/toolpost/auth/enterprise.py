@@ -9,12 +9,13 @@ from typing import Final
 
 import msgspec
 
+from toolpost.auth import given
 from toolpost.auth.discovery import look_up
 from toolpost.auth.endpoint import Identity, ask
 from toolpost.auth.fetch import Fetch, opened
-from toolpost.auth.grant import Dpop, Grant, Settings, Visit, words
+from toolpost.auth.grant import Dpop, Grant, Settings, Visit
 from toolpost.auth.guard import Guard, parts_of
-from toolpost.auth.machine import JWT_BEARER, Secret, mark_of, revealed
+from toolpost.auth.machine import JWT_BEARER, Secret, check_secret, mark_of, revealed
 from toolpost.auth.metadata import AuthorizationServer
 from toolpost.auth.storage import Storage
 from toolpost.auth.tokens import Registration, Tokens, issued
@@ -73,6 +74,15 @@ class EnterpriseManaged(Grant):
         allow_private: bool = False,
         allow_http: bool = False,
     ) -> None:
+        check_secret("id_token", id_token)
+        texts = {
+            "idp_client_id": idp_client_id,
+            "client_id": client_id,
+            "client_secret": client_secret,
+            "idp_client_secret": idp_client_secret,
+        }
+        for name, value in texts.items():
+            given.text(name, value)
         provider = idp_token_endpoint or idp_issuer
         if provider is None:
             raise ValueError("give idp_issuer= or idp_token_endpoint=")
@@ -86,7 +96,7 @@ class EnterpriseManaged(Grant):
         self._idp_client = idp_client_id, idp_client_secret
         self._client = client_id, client_secret
         super().__init__(
-            Settings(words("scopes", scopes), dpop, http, allow_private, allow_http),
+            Settings(given.words("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=storage,
             who=f"{client_id} of {idp_client_id} {mark_of(id_token, storage)}",
             issuer=issuer,

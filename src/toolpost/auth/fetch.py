@@ -143,9 +143,11 @@ async def _bounded(response: Response, what: str) -> bytes:
 
 def _joined(base: str, reference: str, what: str) -> str:
     try:
-        return urljoin(base, reference)
+        there = urljoin(base, reference)
+        origin_of(there)  # whose port may be none
     except ValueError:
         raise AuthError(f"{what} is redirected to what is no URL") from None
+    return there
 
 
 @asynccontextmanager

@@ -164,6 +164,12 @@ def parameters_of(answer: str, attempt: Attempt) -> list[tuple[str, str]]:
     if not text or len(text) > MAX_ANSWER or not text.isprintable():
         raise AuthError("what came back from the login is neither an address nor a code")
     if "://" not in text:
+        if attempt.iss_expected:
+            raise AuthError(
+                "open_url returned a code alone, but this authorization server says beside it who it is, and "
+                "that has to be compared",
+                hint="return the whole address that the user was sent back to",
+            )
         # Whoever types a code has seen the page; that it is for us is shown by the verifier.
         return [("code", text), ("state", attempt.state)]
     try:

@@ -6,21 +6,22 @@ the promise of an authorizer; what happens at one server is told in `account`.
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeAlias
+from collections.abc import Mapping
+from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
-from toolpost.auth.challenge import scopes_of
+from toolpost.auth import given
 from toolpost.auth.discovery import Found
 from toolpost.auth.dpop import Proofs
 from toolpost.auth.endpoint import Identity
 from toolpost.auth.fetch import Fetch
 from toolpost.auth.guard import Guard, shown
-from toolpost.auth.storage import MemoryTokens, Storage, Vault
+from toolpost.auth.storage import MemoryTokens, Storage
 from toolpost.auth.tokens import Tokens
+from toolpost.auth.vault import Vault
 from toolpost.errors import AuthError
 
-__all__ = ["Account", "Dpop", "Errand", "Grant", "Refused", "Settings", "Visit", "words"]
+__all__ = ["Account", "Dpop", "Errand", "Grant", "Refused", "Settings", "Visit"]
 
 Dpop: TypeAlias = "bool | Literal['auto']"
 """Whether tokens are bound to a key: always, never, or where both servers speak of it."""
@@ -35,6 +36,8 @@ class Errand(Protocol):
     def method(self) -> str: ...  # noqa: D102 - described there
     @property
     def url(self) -> str: ...  # noqa: D102 - described there
+    @property
+    def unattended(self) -> bool: ...  # noqa: D102 - described there
 
 
 class Refused(Protocol):
@@ -119,6 +122,10 @@ class Grant(ABC):
         who: tells the clients apart that share a storage.
         issuer: the one authorization server where the credentials may be shown; None pins the first.
         pinned: whether there are credentials that belong to one authorization server.
+
+    Raises:
+        TypeError: something is of the wrong type.
+        ValueError: something cannot be meant.
     """
 
     asks_user: ClassVar[bool] = False
@@ -135,6 +142,11 @@ class Grant(ABC):
         issuer: str | None = None,
         pinned: bool = False,
     ) -> None:
+        given.switch("dpop", settings.dpop, "auto")
+        given.switch("allow_private", settings.allow_private)
+        given.switch("allow_http", settings.allow_http)
+        given.storage_of(storage)
+        given.issuer_named("issuer", issuer)
         self.settings = settings
         self.vault = Vault(MemoryTokens() if storage is None else storage)
         self.who = f"{type(self).__name__} {who}"  # what one kind of grant got is not for another
@@ -201,21 +213,3 @@ class Grant(ABC):
 
     async def forgotten(self, visit: Visit) -> None:  # noqa: B027 - a hook; most have nothing to forget
         """The authorization server does not know the client any more."""
-
-
-def words(what: str, scopes: "str | Iterable[str] | None") -> tuple[str, ...]:
-    """Scopes as a user gives them: a list, or a text with spaces.
-
-    Raises:
-        TypeError: one of them is no text.
-        ValueError: one of them cannot be a scope.
-    """
-    if scopes is None:
-        return ()
-    given: list[Any] = scopes.split() if isinstance(scopes, str) else [*scopes]
-    for scope in given:
-        if not isinstance(scope, str):
-            raise TypeError(f"{what}: a list of texts, not {scope!r}")
-        if scopes_of(scope) != (scope,):
-            raise ValueError(f"{what}: {scope!r} cannot be a scope")
-    return tuple(dict.fromkeys(given))

@@ -6,14 +6,15 @@ that was revoked is soon refused; how, is told in `verifier`.
 
 import asyncio
 import base64
-import time
-from typing import Any, Final, cast
+from functools import partial
+from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
 
-from toolpost.auth.issuer import check_url, fetch
-from toolpost.auth.jwt import principal_of
-from toolpost.auth.places import same_place
+from toolpost.auth.issuer import PATIENCE, check_url, fetch
+from toolpost.auth.jwt import LEEWAY, audience_of, check_audience, check_times, principal_of
+from toolpost.auth.verifier import Memory
 from toolpost.errors import RequestFailed, TokenRejected
+from toolpost.flight import Flight
 from toolpost.principal import Principal
 
 __all__ = ["Introspection"]
@@ -21,8 +22,19 @@ __all__ = ["Introspection"]
 KEEP: Final = 30.0
 """Seconds for which an answer is remembered, unless you say so: so long may a revoked token be good."""
 
+REFUSED: Final = 10.0
+"""Seconds for which it is remembered, at most, that a token is not good: it will hardly become so."""
+
 MOST: Final = 32
 """Questions under way at once: whoever sends invented tokens must not flood the authorization server."""
+
+WAITING: Final = 128
+"""Questions that wait for that: more would be given up by who asks before they are answered."""
+
+_ACCESS: Final = frozenset(
+    {"bearer", "dpop", "access", "access_token", "urn:ietf:params:oauth:token-type:access_token"}
+)
+"""What answers call an access token, in lower case; other tokens of the same issuer are not good here."""
 
 
 class Introspection:
@@ -60,26 +72,55 @@ class Introspection:
         # Both are form-encoded before they are joined (RFC 6749 §2.3.1).
         pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}"
         self._credentials = f"Basic {base64.b64encode(pair.encode()).decode()}"
-        self._issuer = issuer
-        self._audience = audience
+        self.issuer = issuer
+        self._audience = audience_of(audience)
         self._http = http
+        self._flights: dict[str, Flight[Principal]] = {}
+        self._refused = Memory()
         self._places: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
 
     def __repr__(self) -> str:
         return f"Introspection({self._endpoint!r})"
 
-    async def verify(self, token: str, resource: str) -> Principal:
+    async def verify(self, token: str, *resources: str) -> Principal:
         """Whose the token is.
 
         Raises:
             TokenRejected: it is not good here.
             TransportError: the authorization server cannot be asked.
         """
+        wanted = self._audience or resources
+        about = " ".join((token, *wanted))  # what is refused for one server may be good for another
+        why = self._refused.recall(about)
+        if isinstance(why, str):
+            raise TokenRejected(why)
+        flight = self._flights.get(about)
+        if flight is None:
+            if len(self._flights) >= MOST + WAITING:
+                raise RequestFailed("too many tokens wait for the authorization server to be asked")
+            flight = self._flights[about] = Flight()
+        try:
+            return await flight.join(partial(self._found_out, token, wanted))
+        except TokenRejected as error:
+            self._refused.note(about, error.message, min(self.keep, REFUSED))
+            raise
+        finally:
+            if not flight.busy and self._flights.get(about) is flight:
+                del self._flights[about]
+
+    async def _found_out(self, token: str, wanted: tuple[str, ...]) -> Principal:
         told = await self._ask(token)
         if told.get("active") is not True:
             raise TokenRejected("its issuer says that it is not active")
-        self._check(told, self._audience or resource)
-        return principal_of({"iss": self._issuer, **told} if self._issuer else told)
+        for name in ("token_type", "token_use", "typ"):  # RFC 7662, and what providers add to it
+            kind = told.get(name, "bearer")
+            if not isinstance(kind, str) or kind.lower() not in _ACCESS:
+                raise TokenRejected(f"it is no access token, by its {name}")
+        if self.issuer and told.get("iss", self.issuer) != self.issuer:
+            raise TokenRejected("another issuer has issued it")
+        check_audience(told, wanted)
+        check_times(told, LEEWAY)
+        return principal_of({"iss": self.issuer, **told} if self.issuer else told)
 
     async def _ask(self, token: str) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
@@ -90,21 +131,11 @@ class Introspection:
             "content-type": "application/x-www-form-urlencoded",
         }
         body = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
-        async with self._places[1]:
-            status, told = await fetch(self._http, "POST", self._endpoint, headers, body)
+        try:
+            async with asyncio.timeout(PATIENCE), self._places[1]:
+                status, told = await fetch(self._http, "POST", self._endpoint, headers, body)
+        except TimeoutError:
+            raise RequestFailed(f"the authorization server did not answer within {PATIENCE:g} s") from None
         if status != 200 or "active" not in told:
             raise RequestFailed(f"the authorization server answers to introspection with {status}")
         return told
-
-    def _check(self, told: dict[str, Any], audience: str) -> None:
-        now = time.time()
-        if self._issuer and told.get("iss", self._issuer) != self._issuer:
-            raise TokenRejected("another issuer has issued it")
-        meant = told.get("aud")
-        named = cast("list[Any]", meant) if isinstance(meant, list) else [meant]
-        if not any(same_place(each, audience) for each in named):
-            raise TokenRejected("it was issued for another resource")
-        for name, sign in (("exp", 1), ("nbf", -1)):
-            value = told.get(name)
-            if value is not None and not (isinstance(value, int | float) and (value - now) * sign > 0):
-                raise TokenRejected(f"by its {name}, it is not good now")

@@ -5,22 +5,26 @@ outside of loopback, no redirects, a bounded size and time, JSON, and metadata t
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
 import msgspec
 
+from toolpost.auth.metadata import authorization_server_places
 from toolpost.errors import MCPError, RequestFailed
 from toolpost.transports.http_backend import open_backend
 
-__all__ = ["MAX_DOCUMENT", "PATIENCE", "check_url", "fetch", "metadata"]
+__all__ = ["MAX_DOCUMENT", "MAX_NAMED", "PATIENCE", "check_url", "fetch", "metadata"]
 
 MAX_DOCUMENT: Final = 256 * 1024
 """Bytes of a document: key sets have a few KiB, and metadata of the largest providers about ten."""
 
 PATIENCE: Final = 10.0
 """Seconds for one document: a client waits for its answer meanwhile."""
+
+MAX_NAMED: Final = 200
+"""Letters of what a document says that go into an error."""
 
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -92,19 +96,14 @@ async def metadata(engine: object, issuer: str) -> dict[str, Any]:
     Raises:
         MCPError: there are none, or they are those of another issuer.
     """
-    for url in _places(issuer):
+    for url in authorization_server_places(issuer):
         status, found = await fetch(engine, "GET", url)
         if status == 200 and found:
             if found.get("issuer") != issuer:  # by simple string comparison (RFC 8414 §3.3)
-                raise MCPError("the metadata of the authorization server name another issuer")
+                named = repr(found.get("issuer"))[:MAX_NAMED]
+                raise MCPError(
+                    f"the metadata at {url} name another issuer: {named}, where issuer= is {issuer!r}",
+                    hint="write issuer= letter by letter as they do, a slash at the end included",
+                )
             return found
-    raise MCPError("the authorization server publishes no metadata where RFC 8414 or OpenID Connect say")
-
-
-def _places(issuer: str) -> Iterator[str]:
-    parts = urlsplit(issuer)
-    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
-    yield f"{origin}/.well-known/oauth-authorization-server{path}"
-    yield f"{origin}/.well-known/openid-configuration{path}"
-    if path:
-        yield f"{origin}{path}/.well-known/openid-configuration"
+    raise MCPError(f"{issuer} publishes no metadata where RFC 8414 or OpenID Connect say")

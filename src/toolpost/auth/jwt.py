@@ -1,11 +1,11 @@
 """Access tokens that are signed texts (RFC 9068, RFC 7519): whose they are, if they are good here.
 
-Owns the checks, in one ladder: the algorithm, the signature, who issued it, for whom, when. A token that
+Owns the checks, in one ladder: who issued it, for whom, when, the algorithm, the signature. A token that
 fails is refused with a reason for the log. Keys and their rotation are in `keys`.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from toolpost.auth.compact import Compact, Malformed, object_in, split
@@ -15,7 +15,7 @@ from toolpost.auth.places import same_place
 from toolpost.errors import MCPError, TokenRejected
 from toolpost.principal import Principal
 
-__all__ = ["Jwt", "principal_of"]
+__all__ = ["LEEWAY", "Jwt", "audience_of", "check_audience", "check_times", "principal_of"]
 
 LEEWAY: Final = 30.0
 """Seconds by which two clocks may differ."""
@@ -71,15 +71,19 @@ class Jwt:
             raise ValueError(f"leeway is {leeway!r}; give seconds, 0 to 600")
         self._uri = None if jwks_uri is None else check_url(jwks_uri, "jwks_uri")
         self._known = None if keys is None else read_keys(keys)
+        if self._known is not None and not any(
+            key.fits(name, None) for key in self._known for name in self._algorithms
+        ):
+            raise ValueError("none of keys= is for one of algorithms=")
         self._leeway = leeway
-        self._audience = audience
+        self._audience = audience_of(audience)
         self._http = http
         self._source = KeySource(self._load)
 
     def __repr__(self) -> str:
         return f"Jwt({self.issuer!r})"
 
-    async def verify(self, token: str, resource: str) -> Principal:
+    async def verify(self, token: str, *resources: str) -> Principal:
         """Whose the token is.
 
         Raises:
@@ -88,11 +92,17 @@ class Jwt:
         """
         try:
             read = split(token)
-            await self._check_signature(read)
             claims = object_in(read.payload)
         except Malformed as error:
             raise TokenRejected(f"it is no JWT: {error}") from None
-        self._check_claims(claims, self._audience or resource)
+        # First, so that no key is asked for because of a token that cannot be good.
+        if claims.get("iss") != self.issuer:
+            raise TokenRejected("another issuer has issued it")
+        check_audience(claims, self._audience or resources)
+        if claims.get("exp") is None:
+            raise TokenRejected("it has no end")
+        check_times(claims, self._leeway)
+        await self._check_signature(read)
         return principal_of(claims)
 
     async def _check_signature(self, token: Compact) -> None:
@@ -120,23 +130,44 @@ class Jwt:
             raise MCPError(f"the key set of the authorization server answers with {status}")
         return [key for key in read_keys(found) if key.kind != "oct"]
 
-    def _check_claims(self, claims: Mapping[str, Any], audience: str) -> None:
-        now, leeway = time.time(), self._leeway
-        if claims.get("iss") != self.issuer:
-            raise TokenRejected("another issuer has issued it")
-        meant = claims.get("aud")
-        named = cast("list[Any]", meant) if isinstance(meant, list) else [meant]
-        if not any(same_place(each, audience) for each in named):
-            raise TokenRejected("it was issued for another resource")
-        ends, begins, issued = (_time(claims, name) for name in ("exp", "nbf", "iat"))
-        if ends is None:
-            raise TokenRejected("it has no end")
-        if ends + leeway <= now:
-            raise TokenRejected("it has expired")
-        if begins is not None and begins - leeway > now:
-            raise TokenRejected("it is not good yet")
-        if issued is not None and issued - leeway > now:
-            raise TokenRejected("it was issued in the future")
+
+def audience_of(given: Any) -> tuple[str, ...]:
+    """What tokens say they are for, where it was said; nothing otherwise.
+
+    Raises:
+        TypeError: it is no text.
+    """
+    if given is not None and (not isinstance(given, str) or not given):
+        raise TypeError(f"audience has to be a text, which the tokens have in aud, not {given!r}")
+    return () if given is None else (given,)
+
+
+def check_audience(claims: Mapping[str, Any], resources: Sequence[str]) -> None:
+    """Return if a token was issued for one of these.
+
+    Raises:
+        TokenRejected: it was not.
+    """
+    meant = claims.get("aud")
+    named = cast("list[Any]", meant) if isinstance(meant, list) else [meant]
+    if not any(same_place(each, here) for each in named for here in resources):
+        raise TokenRejected("it was issued for another resource")
+
+
+def check_times(claims: Mapping[str, Any], leeway: float) -> None:
+    """Return if a token is good now, as far as it says when.
+
+    Raises:
+        TokenRejected: it is not, or what it says is no time.
+    """
+    ends, begins, issued = (_time(claims, name) for name in ("exp", "nbf", "iat"))
+    now = time.time()
+    if ends is not None and ends + leeway <= now:
+        raise TokenRejected(f"it has expired {now - ends:.0f} s ago, by its exp")
+    if begins is not None and begins - leeway > now:
+        raise TokenRejected(f"it is not good yet: by its nbf in {begins - now:.0f} s; do the clocks differ?")
+    if issued is not None and issued - leeway > now:
+        raise TokenRejected(f"its iat is {issued - now:.0f} s in the future; do the clocks differ?")
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float | None:

@@ -47,14 +47,23 @@ MIN_RSA: Final = 2048
 FRESH: Final = 3600.0
 """Seconds after which a key set is fetched again: so long may a key be good that was withdrawn."""
 
+EARLY: Final = 4
+"""Fetches at once because of keys that nobody knows: keys may rotate soon after they were fetched."""
+
 COOL: Final = 30.0
-"""Seconds between two fetches because of a key that nobody knows: anybody can invent such names."""
+"""Seconds after which there may be one more of these: anybody can invent names of keys."""
 
 STALE: Final = 24 * 3600.0
 """Seconds for which keys are good beyond that while the authorization server cannot be reached."""
 
 AGAIN: Final = 3.0
 """Seconds after a fetch that has failed: the server may have been started before its issuer."""
+
+SOON: Final = 0.5
+"""Seconds in which a fetch usually succeeds: so long do requests wait for it whose keys are only old."""
+
+PATIENCE: Final = 10.0
+"""Seconds that requests wait for a fetch whose keys are not there."""
 
 
 class Jose(NamedTuple):
@@ -124,6 +133,8 @@ def _key(given: Any) -> Key | None:
     try:
         if isinstance(given, Mapping):
             told: dict[str, Any] = dict(cast("Mapping[str, Any]", given))
+            if not all(isinstance(told.get(name), str | None) for name in ("alg", "kid")):
+                return None
             if told.get("use", "sig") != "sig" or "verify" not in told.get("key_ops", ["verify"]):
                 return None
             # What it may be used for was looked at; joserfc would look for more.
@@ -169,6 +180,8 @@ def verified(token: Compact, key: Key) -> bool:
 class KeySource:
     """The keys of an issuer, fetched when they are first needed and again when they rotate.
 
+    One fetch is under way at a time, for all who wait. It goes on when they leave.
+
     Args:
         load: fetches the keys.
     """
@@ -176,42 +189,64 @@ class KeySource:
     def __init__(self, load: Callable[[], Awaitable[list[Key]]]) -> None:
         self._load = load
         self._keys: list[Key] = []
-        self._old = self._next = float("-inf")
-        self._loading: tuple[asyncio.AbstractEventLoop, asyncio.Lock] | None = None
+        self._since = self._next = float("-inf")
+        self._early, self._counted = float(EARLY), monotonic()
+        self._fetch: asyncio.Task[bool] | None = None
+        self._began = 0.0
 
     async def fitting(self, algorithm: str, kid: str | None) -> list[Key]:
-        """The keys that may have made a signature.
+        """The keys that may have made a signature; none only if the issuer has none.
 
         Raises:
-            MCPError: there are none yet, and they cannot be fetched.
+            MCPError: nobody can say so now, since the keys cannot be fetched.
         """
-        if monotonic() >= self._old:
-            await self._refresh()
+        age = monotonic() - self._since
+        if age >= FRESH + STALE:
+            self._keys = []
+        fetched = age >= FRESH and await self._fetched(SOON if self._keys else PATIENCE)
         found = self._among(algorithm, kid)
-        if not found and monotonic() >= self._next:
-            await self._refresh()
+        if not found and not fetched and await self._fetched(PATIENCE, early=age < FRESH):
             found = self._among(algorithm, kid)
+        elif not found and not fetched:
+            raise RequestFailed("the keys of the authorization server cannot be fetched")
         return found
 
     def _among(self, algorithm: str, kid: str | None) -> list[Key]:
         return [key for key in self._keys if key.fits(algorithm, kid)]
 
-    async def _refresh(self) -> None:
-        """Fetch the keys, once for all who wait; those that we have stay good for a while if that fails."""
-        loop = asyncio.get_running_loop()
-        if self._loading is None or self._loading[0] is not loop:
-            self._loading = loop, asyncio.Lock()
-        async with self._loading[1]:
-            if monotonic() >= self._next:  # else somebody has just tried
-                try:
-                    self._keys = await self._load()
-                except (MCPError, ValueError) as error:
-                    logger.warning("the keys of the authorization server cannot be fetched: %s", error)
-                    self._next = monotonic() + AGAIN
-                    if monotonic() >= self._old + STALE:
-                        self._keys = []
-                else:
-                    self._next = monotonic() + COOL
-                    self._old = monotonic() + FRESH
-        if not self._keys:
-            raise RequestFailed("the keys of the authorization server cannot be fetched")
+    async def _fetched(self, patience: float, *, early: bool = False) -> bool:
+        """Whether the keys were fetched, at the latest so many seconds after that has begun."""
+        loop, fetch = asyncio.get_running_loop(), self._fetch
+        if fetch is None or fetch.done() or fetch.get_loop() is not loop:
+            if monotonic() < self._next:
+                return False  # somebody has just tried
+            if early:
+                self._spend()
+            fetch = self._fetch = loop.create_task(self._load_again(), name="toolpost keys")
+            self._began = monotonic()
+        await asyncio.wait([fetch], timeout=max(self._began + patience - monotonic(), 0))
+        return fetch.done() and not fetch.cancelled() and fetch.result()
+
+    def _spend(self) -> None:
+        """Count a fetch because of a key that nobody knows.
+
+        Raises:
+            RequestFailed: there were too many.
+        """
+        now = monotonic()
+        self._early = min(self._early + (now - self._counted) / COOL, EARLY)
+        self._counted = now
+        if self._early < 1:
+            raise RequestFailed("a token names a key that is not known, and it is too early to ask for it")
+        self._early -= 1
+
+    async def _load_again(self) -> bool:
+        try:
+            self._keys = await self._load()
+        except Exception as error:  # noqa: BLE001 - there may be nobody who waits for it
+            told = error if isinstance(error, MCPError | ValueError) else type(error).__name__
+            logger.warning("the keys of the authorization server cannot be fetched: %s", told)
+            self._next = monotonic() + AGAIN
+            return False
+        self._since = monotonic()
+        return True

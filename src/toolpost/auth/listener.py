@@ -28,7 +28,7 @@ HEAD_WAIT: Final = 10.0
 """Seconds for a request to arrive."""
 
 MAX_GUESTS: Final = 32
-"""Connections at a time: a browser opens a few."""
+"""Connections at a time: a browser opens a few. The oldest, which has said nothing yet, makes room."""
 
 _HEADERS: Final = (
     "Content-Type: text/html; charset=utf-8\r\nCache-Control: no-store\r\nReferrer-Policy: no-referrer\r\n"
@@ -58,6 +58,7 @@ class Listener:
         self.came: asyncio.Future[Parameters] = asyncio.get_running_loop().create_future()
         """The parameters with which the browser came back."""
         self._port = 0
+        self._guests: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
@@ -68,12 +69,12 @@ class Listener:
             OSError: the port is taken.
         """
         address = "::1" if self._host == "::1" else "127.0.0.1"
-        server = await asyncio.start_server(self._serve, address, port, limit=MAX_HEAD)
+        server = await asyncio.start_server(self._welcome, address, port, limit=MAX_HEAD)
         self._port = server.sockets[0].getsockname()[1]
         servers = [server]
         if self._host == "localhost":  # a browser may try either
             with contextlib.suppress(OSError):
-                servers.append(await asyncio.start_server(self._serve, "::1", self._port, limit=MAX_HEAD))
+                servers.append(await asyncio.start_server(self._welcome, "::1", self._port, limit=MAX_HEAD))
         host = f"[{self._host}]" if ":" in self._host else self._host
         self.redirect_uri = f"http://{host}:{self._port}{self._path}"
         try:
@@ -82,28 +83,33 @@ class Listener:
             for one in servers:
                 one.close()
             self.came.cancel()
-            for task in self._tasks:
-                task.cancel()
+            for guest in self._guests:
+                guest.transport.abort()
             if self._tasks:
                 await asyncio.wait([*self._tasks])
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
+    def _welcome(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._guests) >= MAX_GUESTS:
+            self._guests.pop(0).transport.abort()
+        self._guests.append(writer)
+        task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            if len(self._tasks) <= MAX_GUESTS:
-                async with asyncio.timeout(HEAD_WAIT):
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    status, text = self._answer(head)
-                    body = f"<!doctype html><title>toolpost</title><p>{text}</p>".encode()
-                    line = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{_HEADERS}\r\n"
-                    writer.write(line.encode() + body)
-                    await writer.drain()
+            async with asyncio.timeout(HEAD_WAIT):
+                head = await reader.readuntil(b"\r\n\r\n")
+                status, text = self._answer(head)
+                body = f"<!doctype html><title>toolpost</title><p>{text}</p>".encode()
+                line = f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n{_HEADERS}\r\n"
+                writer.write(line.encode() + body)
+                await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # whoever it was, it was not the browser that we wait for
         finally:
-            self._tasks.discard(task)
+            if writer in self._guests:
+                self._guests.remove(writer)
             writer.close()
 
     def _answer(self, head: bytes) -> tuple[str, str]:

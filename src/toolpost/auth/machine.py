@@ -9,15 +9,24 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from hashlib import sha256
 from typing import Any, ClassVar, Final, TypeAlias
 
+from toolpost.auth import given
 from toolpost.auth.endpoint import Identity, ask
-from toolpost.auth.grant import Dpop, Grant, Settings, Visit, words
+from toolpost.auth.grant import Dpop, Grant, Settings, Visit
 from toolpost.auth.signing import PrivateKey, load
 from toolpost.auth.storage import Storage
 from toolpost.auth.tokens import Registration, Tokens, issued
 from toolpost.errors import AuthError
 from toolpost.threads import Threads
 
-__all__ = ["JWT_BEARER", "ClientCredentials", "Secret", "WorkloadIdentity", "mark_of", "revealed"]
+__all__ = [
+    "JWT_BEARER",
+    "ClientCredentials",
+    "Secret",
+    "WorkloadIdentity",
+    "check_secret",
+    "mark_of",
+    "revealed",
+]
 
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
@@ -38,6 +47,17 @@ def mark_of(secret: Secret, storage: Storage | None) -> str:
             "storage: a function may speak for somebody else the next time; give the text, or no storage"
         )
     return ""
+
+
+def check_secret(what: str, secret: object) -> None:
+    """Return if something is a text, or a function that may give one.
+
+    Raises:
+        TypeError: it is neither.
+        ValueError: it is empty.
+    """
+    if not callable(secret):
+        given.text(what, secret, needed=True)
 
 
 async def revealed(secret: Secret, what: str) -> str:
@@ -104,11 +124,13 @@ class ClientCredentials(Grant):
     ) -> None:
         if (client_secret is None) == (private_key is None):
             raise ValueError("give client_secret= or private_key=, one of them")
+        given.text("client_id", client_id, needed=True)
+        given.text("client_secret", client_secret)
         self._client_id = client_id
         self._client_secret = client_secret
         self._key: PrivateKey | None = None if private_key is None else load(private_key, algorithm, key_id)
         super().__init__(
-            Settings(words("scopes", scopes), dpop, http, allow_private, allow_http),
+            Settings(given.words("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=storage,
             who=client_id,
             issuer=issuer,
@@ -159,10 +181,12 @@ class WorkloadIdentity(Grant):
         allow_private: bool = False,
         allow_http: bool = False,
     ) -> None:
+        given.text("client_id", client_id)
+        check_secret("assertion", assertion)
         self._assertion = assertion
         self._client_id = client_id
         super().__init__(
-            Settings(words("scopes", scopes), dpop, http, allow_private, allow_http),
+            Settings(given.words("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=storage,
             who=f"{client_id or 'workload'} {mark_of(assertion, storage)}",
             issuer=issuer,

@@ -10,7 +10,7 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import msgspec
 
-from toolpost.auth.guard import origin_of, shown
+from toolpost.auth.guard import origin_of, parts_of, shown
 from toolpost.errors import AuthError
 
 __all__ = [
@@ -80,6 +80,7 @@ def resource(document: Mapping[str, Any], place: str, server: str) -> Resource:
         read = msgspec.convert(document, Resource)
     except msgspec.ValidationError as error:
         raise AuthError(f"the resource metadata at {shown(place)} cannot be read: {error}") from None
+    parts_of(read.resource, f"the resource in the metadata at {shown(place)}")
     if not covers(read.resource, server):
         raise AuthError(
             f"the resource metadata at {shown(place)} is about {shown(read.resource)}, "
@@ -153,10 +154,10 @@ def covers(identifier: str, server: str) -> bool:
     Upper case in scheme and host does not matter (AUTH-42), nor does a slash at the end.
     """
     try:
-        own, other = urlsplit(identifier), urlsplit(server)
-        if own.scheme not in {"http", "https"} or origin_of(identifier) != origin_of(server) or own.fragment:
-            return False
-    except ValueError:
+        own, other = parts_of(identifier, "the resource"), parts_of(server, "the URL of the server")
+    except AuthError:
+        return False
+    if "#" in identifier or origin_of(identifier) != origin_of(server):
         return False
     if own.query and own.query != other.query:
         return False

@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager
 from typing import ClassVar, Final
 from urllib.parse import urlsplit
 
+from toolpost.auth import given
 from toolpost.auth import registration as registering
 from toolpost.auth.browser import OpenUrl, open_in_browser, shown_to_user
 from toolpost.auth.endpoint import Denied, Identity, ask
 from toolpost.auth.flow import Attempt, check, parameters_of
-from toolpost.auth.grant import Dpop, Grant, Settings, Visit, words
+from toolpost.auth.grant import Dpop, Grant, Settings, Visit
 from toolpost.auth.guard import is_loopback_host, parts_of
 from toolpost.auth.listener import DEFAULT_REDIRECT, Listener, listening
 from toolpost.auth.registration import Client
@@ -81,13 +82,24 @@ class OAuth(Grant):
         allow_http: bool = False,
         timeout: float = LOGIN_WAIT,
     ) -> None:
+        texts = {
+            "client_id": client_id,
+            "client_secret": client_secret,
+            "client_metadata_url": client_metadata_url,
+            "client_name": client_name,
+            "redirect_uri": redirect_uri,
+        }
+        for name, value in texts.items():
+            given.text(name, value)
+        given.function("open_url", open_url)
+        given.seconds("timeout", timeout)
         self._client = Client(client_name, client_id, client_secret, issuer, client_metadata_url)
         self._client.check()
         self._redirect = _checked(redirect_uri, open_url)
         self._open_url: OpenUrl = open_url or open_in_browser
         self._timeout = timeout
         super().__init__(
-            Settings(words("scopes", scopes), dpop, http, allow_private, allow_http),
+            Settings(given.words("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=FileTokens() if storage is None else storage,
             who=client_id or client_metadata_url or f"dynamic {client_name}",
             issuer=issuer,

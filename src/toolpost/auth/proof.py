@@ -1,23 +1,24 @@
 """Proofs of possession (DPoP, RFC 9449): a token that was stolen is of no use without the key behind it.
 
 Owns the checks of §4.3 on one proof, the nonces that make them fresh, and that no proof is taken twice, which
-the store remembers. How proofs are made is the client's business.
+the store remembers, up to a bound. How proofs are made is the client's business.
 """
 
 import hmac
-import secrets
 import time
 from base64 import urlsafe_b64encode
+from collections import Counter, deque
 from collections.abc import Mapping
 from hashlib import sha256
+from time import monotonic
 from typing import Any, Final, Protocol, cast
 from urllib.parse import urlsplit
 
 from toolpost.auth.compact import Malformed, object_in, split
 from toolpost.auth.keys import ASYMMETRIC, jose, read_keys, verified
-from toolpost.errors import TokenRejected
+from toolpost.errors import RequestFailed, SealBroken, TokenRejected
 
-__all__ = ["ALGORITHMS", "Proofs", "Stale", "thumbprint_of"]
+__all__ = ["ALGORITHMS", "Proofs", "Stale", "nonce_of", "thumbprint_of"]
 
 ALGORITHMS: Final = tuple(name for name in ASYMMETRIC if name not in {"RS384", "RS512", "PS384", "PS512"})
 """What proofs may be signed with."""
@@ -28,8 +29,8 @@ WINDOW: Final = 300.0
 AHEAD: Final = 30.0
 """Seconds by which the clock of a client may be ahead of ours."""
 
-NONCE: Final = 120.0
-"""Seconds after which a new nonce is given out; the one before it stays good as long."""
+NONCE: Final = 240.0
+"""Seconds for which a nonce is good; then the client is given another one."""
 
 MAX_PROOF: Final = 8 * 1024
 """Characters: an RSA key of 4096 bits and its signature have about 1500."""
@@ -37,7 +38,13 @@ MAX_PROOF: Final = 8 * 1024
 MAX_JTI: Final = 256
 """Characters of the name of a proof."""
 
-_KEY: Final = "keys/nonces"
+MAX_PROOFS: Final = 65536
+"""Proofs that are remembered at once: about 200 in each second, at about 500 bytes each."""
+
+MAX_OF_ONE: Final = MAX_PROOFS // 4
+"""Proofs by one key among them, so that nobody uses up the memory for all."""
+
+_NONCE: Final = "DPoP nonce"
 _SECRETS: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 _PORTS: Final = {"http": 80, "https": 443}
 
@@ -49,25 +56,36 @@ class Stale(TokenRejected):
 class Records(Protocol):
     """What is needed of a store."""
 
-    async def get(self, key: str) -> bytes | None: ...
-
     async def swap(self, key: str, old: bytes | None, new: bytes | None, ttl: float | None) -> bool: ...
 
 
+class Keys(Protocol):
+    """What is needed of a key ring."""
+
+    def seal(self, payload: bytes, *, audience: str, expires: int | None) -> str: ...
+
+    def open(self, sealed: str, *, audience: str, now: int) -> bytes: ...
+
+
 class Proofs:
-    """The proofs that an endpoint is shown.
+    """The proofs that an endpoint is shown."""
 
-    Args:
-        nonces: whether each has to carry a nonce of ours.
-    """
-
-    def __init__(self, *, nonces: bool = False) -> None:
+    def __init__(self) -> None:
         jose()  # whoever lacks it learns it now
-        self._nonces = nonces
-        self._secret = b""
+        self._kept: deque[tuple[float, str]] = deque()
+        """When each that is remembered will be forgotten, and the key behind it."""
+        self._kept_of: Counter[str] = Counter()
 
     async def check(
-        self, proof: str, *, method: str, url: str, token: str, bound: Mapping[str, Any], records: Records
+        self,
+        proof: str,
+        *,
+        method: str,
+        url: str,
+        token: str,
+        bound: Mapping[str, Any],
+        records: Records,
+        keys: Keys | None = None,
     ) -> None:
         """Return if a proof is good for this request and this token.
 
@@ -78,10 +96,12 @@ class Proofs:
             token: the access token.
             bound: the claims of the token, which name its key.
             records: where proofs are remembered.
+            keys: what nonces are sealed with; None if no nonce is needed.
 
         Raises:
             TokenRejected: it is not; the text is for the log.
             Stale: it needs a (newer) nonce.
+            RequestFailed: there are too many to remember.
         """
         claims, thumbprint = self._fitting(proof, method, url)
         wanted = thumbprint_of(bound)
@@ -90,14 +110,33 @@ class Proofs:
         said = claims.get("ath")
         if not isinstance(said, str) or not hmac.compare_digest(said.encode(), _digest(token).encode()):
             raise TokenRejected("the proof is for another token")
-        await self._check_nonce(claims.get("nonce"), records)
+        if keys is not None:
+            _check_nonce(claims.get("nonce"), keys)
         name = claims.get("jti")
         if not isinstance(name, str) or not 0 < len(name) <= MAX_JTI:
             raise TokenRejected("the proof has no name")
         # Last, so that only what the holder of a good token has signed is remembered.
         seen = sha256(f"{thumbprint} {name}".encode()).hexdigest()
+        self._make_room(thumbprint)
         if not await records.swap(f"proof/{seen}", None, b"1", WINDOW + AHEAD):
             raise TokenRejected("the proof was shown before")
+        self._kept.append((monotonic() + WINDOW + AHEAD, thumbprint))
+        self._kept_of[thumbprint] += 1
+
+    def _make_room(self, thumbprint: str) -> None:
+        """Return if one more can be remembered.
+
+        Raises:
+            RequestFailed: there are too many. None is forgotten for another: it would be good again.
+        """
+        now, kept, kept_of = monotonic(), self._kept, self._kept_of
+        while kept and kept[0][0] <= now:
+            whose = kept.popleft()[1]
+            kept_of[whose] -= 1
+            if not kept_of[whose]:
+                del kept_of[whose]
+        if len(kept) >= MAX_PROOFS or kept_of[thumbprint] >= MAX_OF_ONE:
+            raise RequestFailed("there are more proofs than can be remembered")
 
     def key_of(self, proof: str, method: str, url: str) -> str:
         """The thumbprint of the key that a proof shows, for whoever issues tokens.
@@ -136,34 +175,24 @@ class Proofs:
         if not isinstance(jwk, dict) or _SECRETS & jwk.keys():
             raise TokenRejected("the proof does not come with a public key")
         try:
-            [key] = read_keys(cast("dict[str, Any]", jwk))
+            [key] = read_keys([cast("dict[str, Any]", jwk)])  # one, and no set
         except ValueError:
             raise TokenRejected("the key of the proof cannot be read") from None
         if not key.fits(read.algorithm, None) or not verified(read, key):
             raise TokenRejected("the proof is not signed by its key")
         return claims, key.material.thumbprint()
 
-    # ----------------------------------------------------------------- nonces
 
-    async def nonce(self, records: Records) -> str | None:
-        """The nonce that a client is to use; None if none is needed. Any worker takes that of another."""
-        return await self._made(int(time.time() // NONCE), records) if self._nonces else None
+def nonce_of(keys: Keys) -> str:
+    """A nonce for a client to use. Whoever has the keys knows it, and nobody has to remember it."""
+    return keys.seal(b"", audience=_NONCE, expires=int(time.time() + NONCE))
 
-    async def _check_nonce(self, said: Any, records: Records) -> None:
-        if not self._nonces:
-            return
-        turn = int(time.time() // NONCE)
-        for made in (turn, turn - 1):
-            good = await self._made(made, records)
-            if isinstance(said, str) and hmac.compare_digest(said.encode(), good.encode()):
-                return
-        raise Stale("the proof has no nonce of ours that is good now")
 
-    async def _made(self, turn: int, records: Records) -> str:
-        if not self._secret:
-            await records.swap(_KEY, None, secrets.token_bytes(32), None)
-            self._secret = await records.get(_KEY) or secrets.token_bytes(32)
-        return _text(hmac.digest(self._secret, turn.to_bytes(8, "big"), "sha256"))
+def _check_nonce(said: Any, keys: Keys) -> None:
+    try:
+        keys.open(said if isinstance(said, str) else "", audience=_NONCE, now=int(time.time()))
+    except SealBroken:
+        raise Stale("the proof has no nonce of ours that is good now") from None
 
 
 def thumbprint_of(claims: Mapping[str, Any]) -> str | None:

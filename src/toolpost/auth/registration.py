@@ -13,7 +13,7 @@ from toolpost.auth.endpoint import Denied, denied, method_for
 from toolpost.auth.fetch import Fetch
 from toolpost.auth.guard import is_loopback_host, parts_of, shown
 from toolpost.auth.metadata import AuthorizationServer
-from toolpost.auth.tokens import Registration
+from toolpost.auth.tokens import Registration, is_token
 from toolpost.errors import AuthError, AuthorizationRequired
 
 __all__ = ["Client", "register"]
@@ -132,13 +132,16 @@ async def register(
         raise _refused(denied(answer, _WHAT), redirect_uri)
     try:
         said = msgspec.convert(answer.document, _Registered)
-    except msgspec.ValidationError:
-        raise AuthError(f"{_WHAT} answered with something that is no registration") from None
+    except msgspec.ValidationError as error:  # which tells of types and places, not of values
+        raise AuthError(f"{_WHAT} answered with something that is no registration: {error}") from None
+    if not is_token(said.client_id) or (said.client_secret and not is_token(said.client_secret)):
+        raise AuthError(f"{_WHAT} gave the client a name or a secret that no request can carry")
+    secret = said.client_secret or None
     return Registration(
         issuer=issuer.issuer,
         client_id=said.client_id,
-        client_secret=said.client_secret,
-        method=said.token_endpoint_auth_method or (method if said.client_secret is not None else "none"),
+        client_secret=secret,
+        method=said.token_endpoint_auth_method or (method if secret is not None else "none"),
         redirect_uri=redirect_uri,
         expires_at=said.client_secret_expires_at or None,
         dynamic=True,

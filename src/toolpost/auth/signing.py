@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from toolpost.errors import AuthError
 
-__all__ = ["DPOP_ALGORITHM", "PrivateKey", "load", "make", "s256"]
+__all__ = ["DPOP_ALGORITHM", "PrivateKey", "is_key", "load", "make", "s256"]
 
 DPOP_ALGORITHM: Final = "ES256"
 """What proofs are signed with: small and fast, and every server that knows DPoP takes it."""
@@ -151,3 +151,17 @@ def load(key: "str | bytes | Mapping[str, Any]", algorithm: str, key_id: str | N
             hint="give PEM text or a JWK, and the algorithm it is for",
         ) from None
     return PrivateKey(found, algorithm, key_id)
+
+
+def is_key(jwk: Mapping[str, Any], algorithm: str) -> bool:
+    """Whether a JWK is a private key for an algorithm.
+
+    Raises:
+        AuthError: the library that can tell is not installed.
+    """
+    _joserfc()
+    try:
+        load(jwk, algorithm)
+    except AuthError:
+        return False
+    return True

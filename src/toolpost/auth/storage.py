@@ -6,20 +6,20 @@ at here; it is a secret, and never logged.
 
 import asyncio
 import hashlib
-import inspect
 import logging
 import os
 import secrets
+import stat
 import sys
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar, cast, runtime_checkable
+from typing import Final, Protocol, runtime_checkable
 
 from toolpost.errors import AuthError
 
-__all__ = ["FileTokens", "MemoryTokens", "Storage", "Vault", "default_folder"]
+__all__ = ["FileTokens", "MemoryTokens", "Storage", "default_folder"]
 
 FIRST_LOOK: Final = 0.01
 """Seconds before a lock is tried again; they grow."""
@@ -30,7 +30,8 @@ LAST_LOOK: Final = 0.25
 MAX_FILE: Final = 1024 * 1024
 """Bytes of a file that is read: what is larger is not ours."""
 
-T = TypeVar("T")
+_PLAIN: Final[int] = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"))
+"""How files are opened: as bytes, without following a link, and without waiting, as a FIFO would have it."""
 
 logger: Final = logging.getLogger("toolpost.auth")
 
@@ -116,7 +117,7 @@ class FileTokens:
     @asynccontextmanager
     async def lock(self, key: str, /) -> AsyncGenerator[None]:
         """Keep other processes out, and other threads of this one."""
-        descriptor = await asyncio.to_thread(self._open_lock, key)
+        descriptor = self._open_lock(key)  # in no thread: one that opens it for nobody would leave it open
         try:
             await _until(lambda: _lock(descriptor))
             yield
@@ -128,27 +129,52 @@ class FileTokens:
 
     def _made(self) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._check_folder()
+
+    def _check_folder(self) -> None:
+        """Return if nobody else can exchange what is in the folder.
+
+        Raises:
+            AuthError: somebody can.
+        """
+        found = self.folder.stat()
+        wrong = _wrong(found) if stat.S_ISDIR(found.st_mode) else None
+        if wrong is not None:
+            raise AuthError(
+                f"the folder {self.folder} {wrong}, so no tokens are kept there",
+                hint=f"chmod 700 {self.folder}, or give a folder that is only yours: storage=FileTokens(…)",
+            )
 
     def _read(self, key: str) -> str | None:
         path = self._path(key)
         try:
-            with path.open("rb") as file:
-                if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
-                    logger.warning("%s can be read by others and is not used; it is written anew", path)
-                    return None
-                return file.read(MAX_FILE).decode()
+            self._check_folder()
+            descriptor = os.open(path, os.O_RDONLY | _PLAIN)
         except FileNotFoundError:
             return None
-        except (OSError, UnicodeDecodeError) as error:
-            logger.warning("the tokens in %s cannot be read: %s", path, type(error).__name__)
+        except OSError as error:
+            logger.warning("the tokens in %s cannot be read: %s", path, _why(error))
             return None
+        try:
+            found = os.fstat(descriptor)
+            wrong = _wrong(found) if stat.S_ISREG(found.st_mode) else "is no file"
+            if wrong is not None:
+                logger.warning("%s %s and is not used; it is written anew", path, wrong)
+                return None
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read(MAX_FILE).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            logger.warning("the tokens in %s cannot be read: %s", path, _why(error))
+            return None
+        finally:
+            os.close(descriptor)
 
     def _write(self, key: str, value: str) -> None:
         path = self._path(key)
         new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
         try:
             self._made()
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(value.encode())
                 file.flush()
@@ -158,19 +184,34 @@ class FileTokens:
             with suppress(OSError):
                 new.unlink(missing_ok=True)
             raise AuthError(
-                f"the tokens cannot be kept in {self.folder}: {error.strerror or type(error).__name__}",
+                f"the tokens cannot be kept in {self.folder}: {_why(error)}",
                 hint="give another place: storage=FileTokens(…), or storage=MemoryTokens()",
             ) from error
 
     def _open_lock(self, key: str) -> int:
         try:
             self._made()
-            return os.open(self._path(key, "lock"), os.O_RDWR | os.O_CREAT, 0o600)
+            return os.open(self._path(key, "lock"), os.O_RDWR | os.O_CREAT | _PLAIN, 0o600)
         except OSError as error:
             raise AuthError(
-                f"{self.folder} cannot be used for tokens: {error.strerror or type(error).__name__}",
+                f"{self.folder} cannot be used for tokens: {_why(error)}",
                 hint="give another place: storage=FileTokens(…), or storage=MemoryTokens()",
             ) from error
+
+
+def _wrong(found: os.stat_result) -> str | None:
+    """What is wrong with whom a file or folder is for; None if it is for its owner only, who we are."""
+    if sys.platform == "win32":  # pragma: no cover - no such machine here
+        return None
+    if found.st_uid != os.geteuid():
+        return "belongs to somebody else"
+    if found.st_mode & 0o022:
+        return "can be written by others"
+    return "can be read by others" if found.st_mode & 0o077 else None
+
+
+def _why(error: Exception) -> str:
+    return getattr(error, "strerror", None) or type(error).__name__
 
 
 def default_folder() -> Path:
@@ -180,7 +221,9 @@ def default_folder() -> Path:
     elif sys.platform == "darwin":  # pragma: no cover - no such machine here
         base = str(Path.home() / "Library" / "Application Support")
     else:
-        base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+        base = os.environ.get("XDG_STATE_HOME", "")
+        if not Path(base).is_absolute():  # which the standard wants to be ignored
+            base = str(Path.home() / ".local" / "state")
     return Path(base) / "toolpost" / "tokens"
 
 
@@ -210,37 +253,3 @@ async def _until(done: Callable[[], bool]) -> None:
     while not done():
         await asyncio.sleep(pause)
         pause = min(2 * pause, LAST_LOOK)
-
-
-class Vault:
-    """A storage of anybody's, asked in one way.
-
-    Args:
-        storage: the storage.
-    """
-
-    def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._spare = MemoryTokens()  # its locks, where the storage has none
-
-    async def get(self, key: str) -> str | None:
-        """The text that was kept."""
-        found = await _value(self._storage.get(key))
-        return found if isinstance(found, str) else None
-
-    async def put(self, key: str, value: str) -> None:
-        """Keep a text."""
-        await _value(self._storage.put(key, value))
-
-    async def delete(self, key: str) -> None:
-        """Forget a text."""
-        await _value(self._storage.delete(key))
-
-    def lock(self, key: str) -> AbstractAsyncContextManager[None]:
-        """Keep others out."""
-        lock = getattr(self._storage, "lock", self._spare.lock)
-        return cast("AbstractAsyncContextManager[None]", lock(key))
-
-
-async def _value(given: Any) -> Any:
-    return await given if inspect.isawaitable(given) else given

@@ -10,10 +10,11 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from toolpost.auth.challenge import scopes_of
+from toolpost.auth.signing import DPOP_ALGORITHM, is_key
 from toolpost.errors import AuthError
 from toolpost.protocol.jsonrpc import Reader, Unfit
 
-__all__ = ["EARLY", "Known", "Registration", "Tokens", "issued", "read", "written"]
+__all__ = ["EARLY", "Known", "Registration", "Tokens", "is_token", "issued", "read", "written"]
 
 EARLY: Final = 30.0
 """Seconds before its end from which on a token is refreshed: clocks differ, and a request takes time. For a
@@ -21,6 +22,8 @@ token that does not last long it is a quarter of its life."""
 
 MAX_TOKEN: Final = 64 * 1024
 """Characters of a token: no header carries more."""
+
+_KINDS: Final = frozenset({"bearer", "dpop"})
 
 S = TypeVar("S", bound=msgspec.Struct)
 
@@ -104,11 +107,30 @@ def written(record: msgspec.Struct) -> str:
 
 
 def read(text: str, kind: type[S]) -> S | None:
-    """The record that a text is; None if it is none."""
+    """The record that a text is; None if it is none, or tokens that cannot be used.
+
+    Raises:
+        AuthError: tokens are bound to a key, and the library for it is not installed.
+    """
     try:
-        return _READERS[kind](text.encode())
+        record: S = _READERS[kind](text.encode())
     except Unfit:
         return None
+    return None if isinstance(record, Tokens) and not _usable(record) else record
+
+
+def _usable(tokens: Tokens) -> bool:
+    """Whether tokens that were kept are whole."""
+    if not is_token(tokens.access) or (tokens.refresh is not None and not is_token(tokens.refresh)):
+        return False
+    if tokens.key is None:
+        return tokens.kind == "bearer"
+    return tokens.kind in _KINDS and is_key(tokens.key, DPOP_ALGORITHM)
+
+
+def is_token(text: str) -> bool:
+    """Whether a header can carry a text as a token, and a form."""
+    return 0 < len(text) <= MAX_TOKEN and text.isascii() and text.isprintable() and " " not in text
 
 
 class _Issued(msgspec.Struct):
@@ -132,15 +154,15 @@ def issued(document: Mapping[str, Any] | None, asked: tuple[str, ...], before: T
     """
     try:
         said = msgspec.convert(document, _Issued)
-    except msgspec.ValidationError:
-        raise AuthError("the authorization server answered with something that is no token") from None
+    except msgspec.ValidationError as error:  # which tells of types and places, not of values
+        raise AuthError(
+            f"the authorization server answered with something that is no token: {error}"
+        ) from None
     kind = said.token_type.lower()
-    if kind not in {"bearer", "dpop"}:
+    if kind not in _KINDS:
         raise AuthError("the authorization server issued a token of a kind that we cannot use")
-    for token in (said.access_token, said.refresh_token):
-        if token is not None and not (
-            0 < len(token) <= MAX_TOKEN and token.isascii() and token.isprintable()
-        ):
+    for token in (said.access_token, said.refresh_token or None):
+        if token is not None and not is_token(token):
             raise AuthError("the authorization server issued a token that no header can carry")
     granted = None if said.scope is None else scopes_of(said.scope)
     if granted is None:

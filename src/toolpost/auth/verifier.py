@@ -8,16 +8,23 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from inspect import isawaitable
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 
-from toolpost.errors import TokenRejected
+from toolpost.errors import MCPError, RequestFailed, TokenRejected
 from toolpost.principal import Principal
+from toolpost.threads import Threads
 
 __all__ = ["MAX_KNOWN", "Check", "Memory", "Verifier", "verifier_of"]
 
 MAX_KNOWN: Final = 4096
 """Tokens that are remembered as good, for each endpoint: many users at once, at about 1 KiB each."""
+
+MAX_THREADS: Final = 16
+"""Functions that are not async and check a token at the same time."""
+
+MAX_WAITING: Final = 256
+"""Tokens that wait for one of these: it is not known yet whether anybody sends them who may."""
 
 Check: TypeAlias = Callable[[str], "Principal | str | Awaitable[Principal | str | None] | None"]
 """A function of your own: gets the token; returns whose it is, or None if it is not good *here*."""
@@ -30,8 +37,8 @@ class Verifier(Protocol):
     keep: float
     """Seconds for which an answer may be remembered; 0 to be asked each time."""
 
-    async def verify(self, token: str, resource: str) -> Principal:
-        """Whose the token is, if it is good and was issued for this resource.
+    async def verify(self, token: str, *resources: str) -> Principal:
+        """Whose the token is, if it is good and was issued for one of these, the URLs of the server.
 
         Raises:
             TokenRejected: it is not; the text is for the log and must not hold the token.
@@ -41,20 +48,42 @@ class Verifier(Protocol):
 
 
 class _Own:
-    """A function of somebody's own, as a verifier. It is asked each time: it may know of revocation."""
+    """A function of somebody's own, as a verifier. It is asked each time: it may know of revocation.
+
+    One that is not async runs in a thread, for it may block.
+    """
 
     keep = 0.0
 
     def __init__(self, check: Check) -> None:
         self._check = check
+        called = getattr(check, "__call__", check)  # noqa: B004 - of an object, what is called may be async
+        self._threads = (
+            None if iscoroutinefunction(check) or iscoroutinefunction(called) else Threads(MAX_THREADS)
+        )
+        self._waiting = 0
 
-    async def verify(self, token: str, resource: str) -> Principal:
-        del resource  # the function knows what it accepts
-        found = self._check(token)
-        whose = Principal.of(await found if isawaitable(found) else found)
+    async def verify(self, token: str, *resources: str) -> Principal:
+        del resources  # the function knows what it accepts
+        found = await self._in_thread(token) if self._threads is not None else self._check(token)
+        found = await found if isawaitable(found) else found
+        if not isinstance(found, Principal | str | None):
+            kind = type(found).__name__
+            raise MCPError(f"the verifier returned a {kind}, where a Principal, a subject or None is due")
+        whose = Principal.of(found)
         if whose is None or not (whose.subject or whose.client):
             raise TokenRejected("the verifier does not know the token, or names nobody")
         return whose
+
+    async def _in_thread(self, token: str) -> Any:
+        assert self._threads is not None, "it is asked only then"
+        if self._waiting >= MAX_THREADS + MAX_WAITING:
+            raise RequestFailed("too many tokens wait for the verifier")
+        self._waiting += 1
+        try:
+            return await self._threads.in_thread(lambda: self._check(token))
+        finally:
+            self._waiting -= 1
 
 
 def verifier_of(given: Any) -> Verifier:
@@ -75,32 +104,35 @@ def verifier_of(given: Any) -> Verifier:
 
 
 class Memory:
-    """Principals by the digests of their tokens, each until its token ends or its time is over."""
+    """What is known of tokens, by their digests, each until the token ends or its time is over.
+
+    It is whose a token is; or, of one that is not good, why.
+    """
 
     def __init__(self) -> None:
-        self._known: OrderedDict[bytes, tuple[Principal, float]] = OrderedDict()
+        self._known: OrderedDict[bytes, tuple[Principal | str, float]] = OrderedDict()
 
-    def recall(self, token: str) -> Principal | None:
-        """Whose a token is, if that was found out before."""
+    def recall(self, token: str) -> Principal | str | None:
+        """What was found out about a token before."""
         digest = _digest(token)
         known = self._known.get(digest)
         if known is None:
             return None
-        principal, until = known
+        found, until = known
         if until <= time.time():
             del self._known[digest]
             return None
-        return principal
+        return found
 
-    def note(self, token: str, principal: Principal, keep: float) -> None:
-        """Remember whose a token is, for so many seconds, but not beyond its own end."""
-        ends = principal.claims.get("exp")
+    def note(self, token: str, found: Principal | str, keep: float) -> None:
+        """Remember what was found out about a token, for so many seconds, but not beyond its own end."""
+        ends = found.claims.get("exp") if isinstance(found, Principal) else None
         until = time.time() + keep
         if isinstance(ends, int | float):
             until = min(until, ends)
         if until <= time.time():
             return
-        self._known[_digest(token)] = principal, until
+        self._known[_digest(token)] = found, until
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
 

@@ -65,6 +65,7 @@ class Arrivals:
         self._on_ask = on_ask
         self._on_notice = on_notice
         self._asks: dict[RequestId, asyncio.Task[None]] = {}
+        self._answering = 0
         self._visits = Visits()
         self._on: dict[type, Callable[[Any], None]] = {
             ReplyReceived: self._replied,
@@ -94,10 +95,12 @@ class Arrivals:
 
     def _replied(self, event: ReplyReceived) -> None:
         call = self._link.calls[event.request.id]
+        self._link.useful = True
         if not call.answer.done():  # its caller may be on the way out
             call.answer.set_result(event.result)
 
     def _failed(self, event: FailureReceived) -> None:
+        self._link.useful = True
         self._visits.needed(event.error)
         self._link.calls[event.request.id].fail(event.error)
 
@@ -158,12 +161,21 @@ class Arrivals:
             self._stats.discard("end of no elicitation under way")
 
     def _asked(self, incoming: Incoming) -> None:
+        if self._answering >= self._link.connection.limit:
+            # A server that asks and does not read the answers; those that may wait are counted as well.
+            busy = InternalError("Too many requests wait for their answers to be read")
+            data = self._link.connection.fail(incoming.id, busy)
+            if data is not None:
+                self._link.post(data)
+            return
         self._stats.asks += 1
         self._visits.asked(incoming.params)
+        self._answering += 1
         task = self._asks[incoming.id] = self._link.spawn(self._answer(incoming))
         task.add_done_callback(partial(self._answered, incoming.id))
 
     def _answered(self, request_id: RequestId, task: "asyncio.Task[None]") -> None:
+        self._answering -= 1
         if self._asks.get(request_id) is task:  # the id may be in use again
             del self._asks[request_id]
 

@@ -9,30 +9,43 @@ from typing import Final
 __all__ = ["FIRST", "LONGEST", "Backoff"]
 
 FIRST: Final = 0.5
-"""Seconds before the first new try: a server that restarts quickly is back by then."""
+"""Seconds before the first new try at least: a server that restarts quickly is back by then."""
 
 LONGEST: Final = 30.0
-"""Seconds between two tries at most; what has stood for so long was a success."""
+"""Seconds to which the pause grows; what has stood for so long was a success."""
+
+JITTER: Final = 0.5
+"""How much of a pause is added by chance. Many clients lose the same server at the same time, and must not
+come back as one."""
 
 
 class Backoff:
-    """The pauses between the tries of one thing."""
+    """The pauses between the tries of one thing.
 
-    __slots__ = ("_next", "_stood")
+    Attributes:
+        tries: how often it has failed in a row.
+    """
+
+    __slots__ = ("_next", "_stood", "tries")
 
     def __init__(self) -> None:
-        self._next = FIRST
         self._stood: float | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """A try was a success."""
+        self._next = FIRST
+        self.tries = 0
 
     def stands(self, now: float) -> None:
-        """A try has worked, at this time of the loop's clock."""
+        """A try has worked, at this time of the loop's clock. It is a success if it goes on so for long."""
         self._stood = now
 
     def pause(self, now: float) -> float:
-        """The seconds to wait from now on, between half of the pause and all of it."""
+        """The seconds to wait from now on: the pause, and up to half of it more."""
         if self._stood is not None and now - self._stood >= LONGEST:
-            self._next = FIRST
+            self.reset()
         self._stood = None
+        self.tries += 1
         pause, self._next = self._next, min(self._next * 2, LONGEST)
-        # Many clients lose the same server at the same time, and must not come back as one.
-        return pause * random.uniform(0.5, 1.0)  # noqa: S311 - it hides nothing
+        return pause * (1 + random.uniform(0, JITTER))  # noqa: S311 - it hides nothing

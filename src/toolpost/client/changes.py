@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, TypeAlias
 
+from toolpost.channel import unattended
 from toolpost.client.backoff import Backoff
 from toolpost.client.call import Limits
 from toolpost.client.listen import FINAL, Listener
@@ -261,7 +262,7 @@ class Changes:
             return
         self._loop = asyncio.get_running_loop()
         try:
-            link = await self._talk.hold()
+            link = await self._talk.hold(self._limits)
             self._wanted = self._wanted.offered(self._talk.listener)
             self._talk.listener.check_watched(await self._attend(link))
         except BaseException:  # also when the caller no longer waits: nobody listens
@@ -301,7 +302,8 @@ class Changes:
         while True:
             await asyncio.sleep(backoff.pause(self._time()))
             try:
-                refused = await self._attend(await self._talk.revive())
+                with unattended():
+                    refused = await self._attend(await self._talk.hold(self._limits))
             except FINAL:
                 raise
             except MCPError as error:

@@ -17,6 +17,7 @@ from toolpost.client.answer import (
     SamplingCallback,
 )
 from toolpost.client.conversation import Conversation
+from toolpost.client.life import Events, State, StateCallback
 from toolpost.client.methods import Methods
 from toolpost.client.patience import Callbacks, LogCallback, NoticeCallback, Patience, ProgressCallback
 from toolpost.client.stats import Stats
@@ -64,12 +65,17 @@ class Client(Methods):
             time-out.
         connect_timeout: seconds to reach the server and agree with it.
         probe_timeout: seconds to wait for the answer to the first question, which old servers may not give.
+        heartbeat: seconds between two questions whether the server still answers; if it does not within the
+            same time, the connection counts as lost. By default none are asked.
+        retries: how often a request is sent once more that was lost: one that was not sent, that only reads,
+            or of a tool that is idempotent; and what a server that is busy wants to have later.
         on_sampling: asks the model when the server wants it asked. Declares `sampling`.
         on_elicitation: asks the user when the server wants them asked. Declares `elicitation`, for forms. For
             scripts there is `toolpost.prompting.terminal`.
         on_roots: the places that the user has opened, or a function that tells them. Declares `roots`.
         on_log: hears the server's log: what it chooses to tell in a session, from "info" on in the stateless
             era. `set_log_level` changes that, until the client is closed.
+        on_state: hears when the connection is made, lost, tried again or closed; see `events`.
         on_progress: hears of the progress of requests that have no callback of their own.
         on_notification: hears all other notices: method and params. In the stateless era it is also what
             makes the client ask to hear of lists that change.
@@ -98,10 +104,13 @@ class Client(Methods):
         max_timeout: float | Unset | None = UNSET,
         connect_timeout: float | None = 30.0,
         probe_timeout: float = 5.0,
+        heartbeat: float | None = None,
+        retries: int = 2,
         on_sampling: SamplingCallback | None = None,
         on_elicitation: ElicitationCallback | None = None,
         on_roots: Iterable[Place] | RootsCallback | None = None,
         on_log: LogCallback | None = None,
+        on_state: StateCallback | None = None,
         on_progress: ProgressCallback | None = None,
         on_notification: NoticeCallback | None = None,
         request_handlers: Mapping[str, AskCallback] | None = None,
@@ -131,8 +140,9 @@ class Client(Methods):
             way_to(target, server, headers=headers, http=http, auth=auth),
             self._party,
             answers,
-            Callbacks(on_log, on_progress, on_notification),
-            Patience(timeout, max_timeout, connect_timeout, probe_timeout),
+            Callbacks(on_log, on_progress, on_notification, on_state),
+            Patience(timeout, max_timeout, connect_timeout, probe_timeout, heartbeat),
+            retries=retries,
             strict=strict,
             cache=cache,
         )
@@ -175,6 +185,18 @@ class Client(Methods):
     def connected(self) -> bool:
         """Whether there is a conversation."""
         return self._talk.ready
+
+    @property
+    def state(self) -> State:
+        """Where the connection stands: "connecting", "ready", "backoff" (lost, tried again) or "closed"."""
+        return self._talk.life.state
+
+    def events(self) -> Events:
+        """The transitions of the connection from now on, each with its cause: `async for event in …:`.
+
+        Watching costs nothing and changes nothing. It ends when the client is closed.
+        """
+        return self._talk.life.watch()
 
     @property
     def revision(self) -> str:

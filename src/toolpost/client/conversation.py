@@ -14,25 +14,34 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from toolpost.channel import Channel
 from toolpost.client.answer import Answers
-from toolpost.client.call import Limits
+from toolpost.client.call import NO_LIMITS, Limits
 from toolpost.client.changes import Changes
 from toolpost.client.door import named
 from toolpost.client.lane import Lane
+from toolpost.client.life import Life, Transition
 from toolpost.client.link import Link
 from toolpost.client.listen import Listener
 from toolpost.client.negotiate import Handshake, Opened, Way
 from toolpost.client.patience import Callbacks, Patience, ProgressCallback
 from toolpost.client.reading import Reading
+from toolpost.client.retry import READS, Breaker, Tries
 from toolpost.client.rounds import Rounds
 from toolpost.client.stats import Stats
 from toolpost.client.supervise import Supervisor
 from toolpost.client.verdicts import Verdict
 from toolpost.errors import (
+    AuthError,
+    ChannelClosed,
     ConnectFailed,
     LocalProtocolError,
     MCPError,
     NotDeclared,
+    RateLimited,
+    RequestFailed,
+    RequestTimeout,
+    RPCError,
     SessionLost,
+    TransportError,
 )
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming, NoticeReceived
@@ -48,6 +57,9 @@ __all__ = ["Conversation"]
 
 LOG_LEVEL_AT_FIRST: Final = "info"
 """What a client with an ear for the log asks a stateless server for, which else would tell nothing."""
+
+CLOSE_PATIENCE: Final = 5.0
+"""How long a callback may take to hear that the client was closed."""
 
 T = TypeVar("T")
 
@@ -72,6 +84,7 @@ class Conversation:
         answers: what we answer.
         callbacks: who hears what it says.
         patience: how long to wait.
+        retries: how often a request may be sent once more.
         strict: whether an item of a list that cannot be read is an error.
         cache: whether to keep answers as long as a stateless server allows.
     """
@@ -84,10 +97,15 @@ class Conversation:
         callbacks: Callbacks,
         patience: Patience,
         *,
+        retries: int,
         strict: bool,
         cache: bool,
     ) -> None:
         patience.check()
+        if not isinstance(retries, int) or retries < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - users err
+            raise ValueError(
+                f"retries: how often a request may be sent once more, 0 or more, not {retries!r}"
+            )
         self.stats = Stats()
         self.reading = Reading(self, self.stats, strict=strict, cache=cache)
         self.rounds = Rounds(self, answers)
@@ -104,7 +122,11 @@ class Conversation:
         self._patience = patience
         self._level: LogLevel | None = None
         self._lost: _Wishes | None = None
-        self._supervisor = Supervisor(self._dial)
+        self._retries = retries
+        self._breaker = Breaker()
+        tell = callbacks.state
+        self.life = Life(None if tell is None else partial(answers.crew.run, tell))
+        self._supervisor = Supervisor(self._dial, self.life, again=way.again)
         self._lane: Lane
         self._dialling: asyncio.Timeout | None = None
 
@@ -124,6 +146,7 @@ class Conversation:
             for changes in list(self.attending):
                 await changes.aclose(tell=False)
             await self._supervisor.close()
+            await self.life.told(CLOSE_PATIENCE)
         finally:
             self._answers.crew.close()
 
@@ -146,32 +169,42 @@ class Conversation:
         """
         return self._supervisor.link
 
-    async def hold(self) -> Link:
-        """The connection; a session that the server has forgotten is made anew first.
+    async def hold(self, limits: Limits = NO_LIMITS) -> Link:
+        """The connection; one that was lost is opened anew first.
+
+        Args:
+            limits: how long to wait for that.
 
         Raises:
-            ChannelClosed: there is none.
+            ChannelClosed: there is none, or none can be had.
+            RequestTimeout: the server did not come back in time.
         """
-        try:
-            return self._supervisor.link
-        except SessionLost:
-            return await self.revive()
-
-    async def revive(self) -> Link:
-        """The connection; one that was lost is opened anew first, if it can be.
-
-        Raises:
-            ConnectFailed: the server cannot be reached.
-            ChannelClosed: the client was closed.
-        """
-        if self._way.again:
-            await self._supervisor.reopen()
+        if not self._supervisor.ready:
+            try:
+                async with asyncio.timeout(limits.timeout):
+                    return await self._supervisor.hold()
+            except TimeoutError:
+                raise RequestTimeout(
+                    f"the connection was lost, and was not there again within {limits.timeout:g} s",
+                    sent=False,
+                    peer=self.name,
+                ) from None
         return self._supervisor.link
+
+    def _check_reachable(self) -> None:
+        left = self._breaker.wait(asyncio.get_running_loop().time())
+        if left > 0:
+            raise RequestFailed(
+                f"the server could not be reached {self._breaker.failures} times in a row",
+                sent=False,
+                hint=f"it is left alone for {left:.1f} s more",
+                peer=self.name,
+            )
 
     @property
     def revivable(self) -> bool:
         """Whether there is a connection, or another one may be had."""
-        return self.ready or (self._way.again and not self._supervisor.left)
+        return self._supervisor.revivable
 
     @property
     def opened(self) -> Opened:
@@ -211,7 +244,24 @@ class Conversation:
             await opened.link.close()
             raise
         self._lost = None
+        self.stats.connections += 1
+        if self._patience.heartbeat is not None:
+            opened.link.spawn(self._beat(opened.link, self._patience.heartbeat))
         return opened
+
+    async def _beat(self, link: Link, pause: float) -> None:
+        """Give a connection up over which the server does not answer any more (PING-2)."""
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await self._knock(link, Limits(timeout=pause))
+            except (RPCError, AuthError):
+                pass  # that is an answer
+            except MCPError as error:
+                dead = ChannelClosed(f"the server gives no sign of life: {error.message}", peer=self.name)
+                logger.warning("%s", dead)
+                link.end(dead)
+                return
 
     async def _resume(self, opened: Opened, wishes: "_Wishes") -> None:
         """Hear what is wanted, and what was wanted on a connection that was lost (SUB-9)."""
@@ -264,18 +314,56 @@ class Conversation:
         tell = progress or self._callbacks.progress
         return self._patience.limits(timeout, tell, self._answers.crew, extendable=extendable)
 
-    async def heal(self, work: Callable[[Link], Awaitable[T]]) -> T:
-        """What comes of some work over the connection; done again if the server had forgotten the session.
+    async def heal(
+        self, work: Callable[[Link, Limits], Awaitable[T]], limits: Limits, *, safe: bool = False
+    ) -> T:
+        """What comes of some work over the connection, which is done once more where that can do no harm.
+
+        Args:
+            work: what to do.
+            limits: how long it may take, all tries together.
+            safe: whether the work may be done twice, as far as the server is concerned.
 
         Raises:
-            ChannelClosed: there is no connection.
+            MCPError: what the last try came to.
         """
-        try:
-            return await work(await self.hold())
-        except SessionLost as lost:
-            if lost.sent or not self._way.again:
-                raise
-        return await work(await self.revive())
+        loop, tries, whole = asyncio.get_running_loop(), None, limits
+        first = loop.time()
+        while True:
+            began = loop.time()
+            try:
+                if self._breaker.failures:
+                    self._check_reachable()
+                result = await work(await self.hold(limits), limits)
+            except (TransportError, RateLimited) as error:
+                now = loop.time()
+                self._failed(error, began, now)
+                if tries is None:
+                    tries = Tries(self._retries, safe=safe)
+                pause = tries.pause(error, now)
+                if pause is None or self._supervisor.left:
+                    raise
+                spent = now - first + pause
+                if whole.timeout is not None:
+                    if spent >= whole.timeout:
+                        raise  # the server would be asked in vain
+                    limits = whole._replace(timeout=whole.timeout - spent)
+                logger.info("%s: sent once more in %.1f s: %s", self.name, pause, error)
+                self.stats.retries += 1
+                await asyncio.sleep(pause)
+            else:
+                if self._breaker.failures:
+                    self._breaker.worked()
+                    self.life.enter(Transition("ready"))
+                return result
+
+    def _failed(self, error: MCPError, began: float, now: float) -> None:
+        """Count a request that has not reached the server, over a connection that stands."""
+        if not isinstance(error, RequestFailed) or error.sent or not self._supervisor.ready:
+            return
+        pause = self._breaker.failed(began, now)
+        if pause is not None:
+            self.life.enter(Transition("backoff", error, pause, self._breaker.failures))
 
     async def request(
         self,
@@ -284,9 +372,25 @@ class Conversation:
         limits: Limits,
         meta: Mapping[str, JSON] | None = None,
         party: Party | None = None,
+        *,
+        safe: bool | None = None,
     ) -> Result:
-        """The answer to a request, be it a result or a wish for input; from `party`, if it is stateless."""
-        return await self.heal(partial(self.send, method, params, limits, named("meta", meta), party=party))
+        """The answer to a request, be it a result or a wish for input.
+
+        Args:
+            method: what to ask.
+            params: its parameters.
+            limits: how long it may take.
+            meta: what to put into `_meta`.
+            party: who asks, if it is stateless.
+            safe: whether it may be sent twice; by default if it only reads.
+        """
+        more = named("meta", meta)
+
+        async def once(link: Link, limits: Limits) -> Result:
+            return await self.send(method, params, limits, more, link, party=party)
+
+        return await self.heal(once, limits, safe=method in READS if safe is None else safe)
 
     async def send(
         self,
@@ -305,11 +409,11 @@ class Conversation:
 
     async def watch(self, uri: str, limits: Limits) -> None:
         """Ask to hear when a resource changes."""
-        await self.heal(lambda _: self.listener.watch(uri, limits))
+        await self.heal(lambda _, limits: self.listener.watch(uri, limits), limits, safe=True)
 
     async def unwatch(self, uri: str, limits: Limits) -> None:
         """Ask to hear no more of a resource."""
-        await self.heal(lambda _: self.listener.unwatch(uri, limits))
+        await self.heal(lambda _, limits: self.listener.unwatch(uri, limits), limits, safe=True)
 
     async def set_log_level(self, level: LogLevel, limits: Limits) -> None:
         """Ask for log messages of this level and graver ones.
@@ -318,7 +422,7 @@ class Conversation:
             NotDeclared: the server does not offer a log.
         """
 
-        async def tell(link: Link) -> None:
+        async def tell(link: Link, limits: Limits) -> None:
             if not link.connection.revision.stateless:
                 await self.send("logging/setLevel", SetLevelParams(level=level), limits, {}, link)
             elif not declares(self.opened.result.capabilities, "logging"):
@@ -326,26 +430,25 @@ class Conversation:
             else:
                 self.log_level = level  # every request carries it from here on
 
-        await self.heal(tell)
+        await self.heal(tell, limits, safe=True)
         self._level = level
 
     async def ping(self, limits: Limits) -> None:
         """Return if the server answers. In the stateless era it is asked what it is."""
+        await self.heal(self._knock, limits, safe=True)
 
-        async def knock(link: Link) -> None:
-            stateless = link.connection.revision.stateless
-            await self.send("server/discover" if stateless else "ping", None, limits, {}, link)
-
-        await self.heal(knock)
+    async def _knock(self, link: Link, limits: Limits) -> None:
+        stateless = link.connection.revision.stateless
+        await self.send("server/discover" if stateless else "ping", None, limits, {}, link)
 
     async def notify_session(self, method: str) -> None:
         """Say something that a server of the stateless era does not want to hear."""
 
-        async def tell(link: Link) -> None:
+        async def tell(link: Link, _limits: Limits) -> None:
             if not link.connection.revision.stateless:
                 await link.notify(method)
 
-        await self.heal(tell)
+        await self.heal(tell, NO_LIMITS)
 
     # ----------------------------------------------------------------- what the server says
 

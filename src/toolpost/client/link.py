@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from typing import Any, Final
 
-from toolpost.channel import Channel
+from toolpost.channel import Channel, unattended
 from toolpost.client.arrivals import Arrivals
 from toolpost.client.call import NO_LIMITS, Call, Limits
 from toolpost.client.lane import Lane
@@ -70,6 +70,10 @@ class Link:
         self.lane = Lane(self.spawn)
         """Where notices are told; what arrived before the end is told before the end."""
         self.calls: dict[RequestId, Call] = {}
+        self.on_end: Callable[[Link], object] = _unheard
+        """Called once when the conversation is over."""
+        self.useful = False
+        """Whether a request was answered; whoever opens the conversation starts it anew."""
         self._channel = channel
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -210,8 +214,7 @@ class Link:
     @property
     def peer_name(self) -> str | None:
         """What the server calls itself, for errors."""
-        peer = self.connection.peer
-        return peer.info.name if peer is not None and peer.info is not None else None
+        return self.connection.peer_name
 
     @property
     def unheard(self) -> str | None:
@@ -294,7 +297,8 @@ class Link:
     async def deliver(self, data: bytes, related: RequestId | None = None) -> None:
         """Send what nobody waits for, now."""
         try:
-            await self._send(data, related)
+            with unattended(not self.calls):  # it may be what a call in flight needs to go on
+                await self._send(data, related)
         except MCPError as error:
             logger.debug("a message could not be sent: %s", error)
 
@@ -307,6 +311,9 @@ class Link:
                     self._arrivals.take(event)
         except ChannelClosed as error:
             self.end(error)
+        except asyncio.CancelledError:
+            self.on_end = _unheard  # we end it ourselves, or the loop ends with all that is in it
+            raise
         except Exception as error:  # a channel of somebody else's may fail in any way
             logger.exception("the channel failed")
             failure = ChannelClosed(f"the channel failed: {error}")
@@ -351,6 +358,7 @@ class Link:
             self._loop.call_later(LOST_PATIENCE, self._fail_all)
         else:
             self._fail_all()
+        self.on_end(self)
 
     def _fail_all(self) -> None:
         for call in self.calls.values():
@@ -398,3 +406,7 @@ class Link:
         _, stuck = await asyncio.wait(tasks, timeout=CLOSE_PATIENCE)
         if stuck:
             logger.warning("%d callbacks go on although the client was closed", len(stuck))
+
+
+def _unheard(_link: Link) -> None:
+    """Nobody wants to know."""

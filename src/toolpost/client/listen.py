@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
+from toolpost.channel import unattended
 from toolpost.client.backoff import Backoff
 from toolpost.client.call import Limits
 from toolpost.client.link import Link
@@ -238,7 +239,8 @@ class Listener:
                 async with self._turn:
                     if self._current is not None:  # somebody has watched or dropped a resource meanwhile
                         break
-                    await self._listen(self._uris, limits)
+                    with unattended():
+                        await self._listen(self._uris, limits)
             except FINAL as error:
                 logger.warning("no more changes are heard of: %s", error)
                 return

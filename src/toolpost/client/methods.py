@@ -7,6 +7,7 @@ Owns the public methods of a client, except those about tools, and nothing behin
 from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Final, TypeVar, overload
 
+from toolpost.client.call import NO_LIMITS
 from toolpost.client.changes import Changes, Wanted
 from toolpost.client.door import named, reference
 from toolpost.client.pages import PROMPTS, RESOURCES, TEMPLATES, whole
@@ -244,6 +245,7 @@ class Methods(ToolMethods):
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
         meta: Mapping[str, JSON] | None = None,
+        retry: bool | None = None,
     ) -> T: ...
 
     @overload
@@ -256,6 +258,7 @@ class Methods(ToolMethods):
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
         meta: Mapping[str, JSON] | None = None,
+        retry: bool | None = None,
     ) -> Result: ...
 
     async def request(
@@ -267,6 +270,7 @@ class Methods(ToolMethods):
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
         meta: Mapping[str, JSON] | None = None,
+        retry: bool | None = None,
     ) -> Any:
         """The answer to any request, be it one of the protocol or not.
 
@@ -277,12 +281,15 @@ class Methods(ToolMethods):
             timeout: seconds to wait.
             progress: hears how far it has come.
             meta: what to put into `_meta`.
+            retry: whether it may be sent once more although the server may have got it; by default if it is a
+                method of the protocol that only reads.
 
         Raises:
             LocalProtocolError: the method is one of the protocol, and may not be sent in this revision.
         """
         row = method if method in _KNOWN else Row(method, AskParams, Result)
-        result = await self._talk.request(row, params, self._limits(timeout, progress), meta)
+        limits = self._limits(timeout, progress)
+        result = await self._talk.request(row, params, limits, meta, safe=retry)
         if result_type is None or type(result) is result_type:
             return result
         return typed_json(result.raw or b"{}", result_type, f"the result of {method}")
@@ -290,4 +297,4 @@ class Methods(ToolMethods):
     async def notify(self, method: str, params: NoticeParams | Mapping[str, JSON] | None = None) -> None:
         """Say anything to the server, be it a notice of the protocol or not."""
         row = method if method in _KNOWN else Row(method, NoticeParams)
-        await self._talk.heal(lambda link: link.notify(row, params))
+        await self._talk.heal(lambda link, _: link.notify(row, params), NO_LIMITS)

@@ -18,6 +18,7 @@ from toolpost.client.link import Link
 from toolpost.client.traits import Mortal, Process
 from toolpost.client.verdicts import VERDICTS, Verdict
 from toolpost.errors import (
+    AuthError,
     ChannelClosed,
     ConnectFailed,
     HeaderMismatch,
@@ -131,6 +132,9 @@ class Handshake:
         try:
             opened = (await self._settle())._replace(detour=self._detour)
         except (RPCError, ProtocolError, ChannelClosed, RequestFailed) as error:
+            if isinstance(error, AuthError):
+                await self._leave()
+                raise
             hint = error.hint or self._early_end()
             if hint is None and isinstance(error, RequestFailed) and error.status is None:
                 hint = "is the server running, and is the address right?"

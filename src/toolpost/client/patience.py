@@ -10,6 +10,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from toolpost.client.call import Limits
 from toolpost.client.door import check_seconds
+from toolpost.client.life import StateCallback
 from toolpost.client.threads import Crew
 from toolpost.types.base import UNSET, Unset
 from toolpost.types.notices import LogParams, ProgressParams
@@ -31,15 +32,17 @@ class Callbacks(NamedTuple):
     log: LogCallback | None = None
     progress: ProgressCallback | None = None
     notification: NoticeCallback | None = None
+    state: StateCallback | None = None
 
 
 class Patience(NamedTuple):
-    """How many seconds to wait: for an answer, for one with progress, for a connection, for a probe."""
+    """How many seconds to wait: for an answer, one with progress, a connection, a probe, a sign of life."""
 
     timeout: float | None
     max_timeout: float | Unset | None
     connect_timeout: float | None
     probe_timeout: float
+    heartbeat: float | None = None
 
     def check(self) -> None:
         """Return if all of them are numbers of seconds.

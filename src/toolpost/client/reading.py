@@ -52,6 +52,7 @@ class Reading:
         self._stats = stats
         self._strict = strict
         self._cache = ResponseCache() if cache else None
+        self._harmless: set[str] = set()
         self._learning: asyncio.Lock
 
     # ----------------------------------------------------------------- what is known
@@ -60,6 +61,7 @@ class Reading:
         """Know nothing: it is another connection, and maybe another server."""
         self.outputs.forget()
         self.mirrors.forget()
+        self._harmless.clear()
         self._learning = asyncio.Lock()
         self.gap()
 
@@ -74,6 +76,10 @@ class Reading:
             self._cache.hear(event)
         if event.method == "notifications/tools/list_changed":
             self.outputs.outdate()
+
+    def harmless(self, name: str) -> bool:
+        """Whether a tool may be called twice as well as once, as far as its server says and was asked."""
+        return name in self._harmless
 
     def _skip(self, error: RemoteProtocolError) -> None:
         if self._strict:
@@ -99,7 +105,7 @@ class Reading:
 
         async def turn(cursor: str | None) -> P:
             nonlocal begun
-            begun = await self._talk.hold() if begun is None else self._same(begun, listing.row)
+            begun = await self._talk.hold(limits) if begun is None else self._same(begun, listing.row)
             loose = None if fresh else self._find(listing.row, cursor)
             if loose is None:
                 stamp = self._stamp
@@ -115,7 +121,7 @@ class Reading:
 
     def _same(self, begun: "Link", row: Row) -> "Link":
         """The connection on which a list was begun, if it goes on."""
-        if begun.ended is not None and self._talk.ready:
+        if begun.ended is not None and self._talk.revivable:
             raise Outdated(
                 f"{row.name}: the connection on which the list was begun is over",
                 hint="read it from the start",
@@ -136,10 +142,10 @@ class Reading:
                     self._cache.drop(row.name)  # CACHE-16
                 raise
 
-        async def first(link: "Link") -> tuple[Result, "Link"]:
+        async def first(link: "Link", limits: Limits) -> tuple[Result, "Link"]:
             return await self._talk.send(row, params, limits, {}, link), link
 
-        return await self._talk.heal(first)
+        return await self._talk.heal(first, limits, safe=True)
 
     def _sifted(self, page: P, link: "Link", names: set[str]) -> P:
         """A page, and if it is one of tools, what it tells about them."""
@@ -147,6 +153,10 @@ class Reading:
             if link.mirrors and link.connection.revision.stateless:
                 page.tools = self.mirrors.learn(page.tools, self._skip)
             self.outputs.learn(page.tools)
+            for tool in page.tools:
+                hints = tool.annotations
+                safe = hints is not None and (hints.read_only_hint or hints.idempotent_hint)
+                (self._harmless.add if safe else self._harmless.discard)(tool.name)
             names.update(tool.name for tool in page.tools)
         return page
 
@@ -173,7 +183,7 @@ class Reading:
 
     async def resource(self, uri: str, limits: Limits) -> ReadResourceResult:
         """What a resource holds, from what was kept if that is fresh."""
-        await self._talk.hold()
+        await self._talk.hold(limits)
         row = self._talk.opened.revision.requests[CLIENT]["resources/read"]
         kept = self._find(row, uri)
         if kept is not None:

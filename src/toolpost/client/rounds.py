@@ -49,11 +49,12 @@ class Trip:
         limits: how long to wait for each answer, and for all of them together.
         meta: what to put into `_meta`.
         party: who asks, if that is not who the client is otherwise.
+        retry: whether it may be sent twice; by default if it does no harm.
         rounds: how often the server has asked so far.
         spent: how many seconds it has taken so far. What a person or a model takes is not counted.
     """
 
-    __slots__ = ("limits", "meta", "method", "params", "party", "rounds", "spent")
+    __slots__ = ("limits", "meta", "method", "params", "party", "retry", "rounds", "spent")
 
     def __init__(
         self,
@@ -63,6 +64,7 @@ class Trip:
         meta: Mapping[str, JSON] | None = None,
         *,
         party: Party | None = None,
+        retry: bool | None = None,
         rounds: int = 0,
         spent: float = 0.0,
     ) -> None:
@@ -71,6 +73,7 @@ class Trip:
         self.limits = limits
         self.meta = meta
         self.party = party
+        self.retry = retry
         self.rounds = rounds
         self.spent = spent
 
@@ -119,6 +122,7 @@ class Rounds:
         limits: Limits,
         meta: Mapping[str, JSON] | None = None,
         *,
+        retry: bool | None = None,
         plain: Callable[[R], object] | None = None,
     ) -> R:
         """The answer to a request, after all that the server wants to know first (MRTR-21 … MRTR-23).
@@ -129,9 +133,10 @@ class Rounds:
             params: its parameters.
             limits: how long to wait for each answer, and for all of them together.
             meta: what to put into `_meta`.
+            retry: whether it may be sent twice; by default if it does no harm.
             plain: is given the answer, if the server wanted to know nothing first.
         """
-        trip = Trip(method, params, limits, meta)
+        trip = Trip(method, params, limits, meta, retry=retry)
         while isinstance(result := await self.go(trip), InputRequiredResult):
             await self.answer(trip, result.request_state, questions_of(result.input_requests or {}), {})
         assert isinstance(result, kind), "the row says so"
@@ -214,9 +219,10 @@ class Rounds:
         if not isinstance(params, CallToolParams):
             return await request(trip.method, params, limits, trip.meta)
         known = self._talk.reading.mirrors.of(params.name)
+        safe = self._talk.reading.harmless(params.name) if trip.retry is None else trip.retry
         try:
-            return await request(trip.method, params, limits, trip.meta, trip.party)
+            return await request(trip.method, params, limits, trip.meta, trip.party, safe=safe)
         except HeaderMismatch:
             if not await self._talk.reading.relearn(params.name, known, limits):
                 raise
-        return await request(trip.method, params, limits, trip.meta, trip.party)
+        return await request(trip.method, params, limits, trip.meta, trip.party, safe=safe)

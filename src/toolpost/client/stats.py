@@ -15,6 +15,8 @@ class Stats:
     Attributes:
         requests: requests of ours that were handed to the channel.
         timeouts: those of them that got no answer in time.
+        retries: requests that were sent once more.
+        connections: how often the client has connected.
         asks: requests of the server's that were taken up.
         notices: notices of the server's.
         skipped: items of lists that could not be read and were left out.
@@ -28,6 +30,8 @@ class Stats:
 
     requests: int = 0
     timeouts: int = 0
+    retries: int = 0
+    connections: int = 0
     asks: int = 0
     notices: int = 0
     skipped: int = 0

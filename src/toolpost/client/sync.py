@@ -22,6 +22,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from toolpost.client.client import Client
 from toolpost.client.home import Home
+from toolpost.client.life import State
 from toolpost.client.stats import Stats
 from toolpost.errors import ChannelClosed, LocalProtocolError
 from toolpost.types.base import RequestId
@@ -176,6 +177,11 @@ class SyncClient:
         return self._client.connected
 
     @property
+    def state(self) -> State:
+        """Where the connection stands: "connecting", "ready", "backoff" or "closed"."""
+        return self._client.state
+
+    @property
     def revision(self) -> str:
         """The protocol revision that is spoken, or was spoken last."""
         return self._client.revision
@@ -237,6 +243,7 @@ class SyncClient:
     list_prompts_pages = _iterates(Client.list_prompts_pages)
     get_prompt = _waits(Client.get_prompt)
     complete = _waits(Client.complete)
+    events = _iterates(Client.events, ends=True)
     listen = _iterates(Client.listen, ends=True)
     set_log_level = _waits(Client.set_log_level)
     ping = _waits(Client.ping)

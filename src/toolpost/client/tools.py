@@ -65,6 +65,7 @@ class ToolMethods:
         validate: bool = True,
         on_input: InputCallback | None = None,
         capabilities: ClientCapabilities | None = None,
+        retry: bool | None = None,
     ) -> ToolResult[T]: ...
 
     @overload
@@ -81,6 +82,7 @@ class ToolMethods:
         validate: bool = True,
         on_input: InputCallback | None = None,
         capabilities: ClientCapabilities | None = None,
+        retry: bool | None = None,
     ) -> ToolResult[JSON]: ...
 
     async def call_tool(
@@ -96,6 +98,7 @@ class ToolMethods:
         validate: bool = True,
         on_input: InputCallback | None = None,
         capabilities: ClientCapabilities | None = None,
+        retry: bool | None = None,
     ) -> ToolResult[Any]:
         """What a tool says.
 
@@ -116,6 +119,8 @@ class ToolMethods:
                 a server asks otherwise, and only the client's callbacks answer.
             capabilities: what this call declares, with `on_input`: by default what the client declares, and
                 elicitation by form.
+            retry: whether it may be sent once more although the server may have got it; by default if the
+                list of tools, which must have been read, says that the tool only reads or is idempotent.
 
         Raises:
             TypeError: the arguments are no mapping.
@@ -128,13 +133,15 @@ class ToolMethods:
         """
         if on_input is None and capabilities is not None:
             raise ValueError("capabilities: goes with on_input; those of the callbacks are the client's")
-        finish = await self._finish(name, result_type, raise_on_error=raise_on_error, validate=validate)
         params = CallToolParams(name=name, arguments=written(name, arguments))
         limits = self._limits(timeout, progress, extendable=True)
+        finish = await self._finish(
+            name, result_type, limits, raise_on_error=raise_on_error, validate=validate
+        )
         rounds = self._talk.rounds
         if on_input is None:
-            return finish(await rounds.ask(CallToolResult, "tools/call", params, limits, meta))
-        trip = Trip("tools/call", params, limits, meta, party=self._declaring(capabilities))
+            return finish(await rounds.ask(CallToolResult, "tools/call", params, limits, meta, retry=retry))
+        trip = Trip("tools/call", params, limits, meta, party=self._declaring(capabilities), retry=retry)
         while isinstance(result := await rounds.go(trip), InputRequiredResult):
             paused = self._pause(trip, result, raise_on_error=raise_on_error, validate=validate)
             await rounds.answer(trip, paused.state, paused.questions, await rounds.consult(on_input, paused))
@@ -153,6 +160,7 @@ class ToolMethods:
         raise_on_error: bool = True,
         validate: bool = True,
         capabilities: ClientCapabilities | None = None,
+        retry: bool | None = None,
     ) -> ToolResult[T] | Paused: ...
 
     @overload
@@ -168,6 +176,7 @@ class ToolMethods:
         raise_on_error: bool = True,
         validate: bool = True,
         capabilities: ClientCapabilities | None = None,
+        retry: bool | None = None,
     ) -> ToolResult[JSON] | Paused: ...
 
     async def begin_call(
@@ -182,6 +191,7 @@ class ToolMethods:
         raise_on_error: bool = True,
         validate: bool = True,
         capabilities: ClientCapabilities | None = None,
+        retry: bool | None = None,
     ) -> ToolResult[Any] | Paused:
         """What a tool says, or the call itself, `Paused`, if the server wants to know something first.
 
@@ -199,14 +209,17 @@ class ToolMethods:
             validate: whether to hold the data against the tool's output schema.
             capabilities: what the call declares: by default what the client declares, and elicitation by
                 form, whether there is a callback for it or not.
+            retry: as for `call_tool`.
 
         Raises:
             MCPError: as `call_tool` does.
         """
-        finish = await self._finish(name, result_type, raise_on_error=raise_on_error, validate=validate)
         params = CallToolParams(name=name, arguments=written(name, arguments))
         limits = self._limits(timeout, progress, extendable=True)
-        trip = Trip("tools/call", params, limits, meta, party=self._declaring(capabilities))
+        finish = await self._finish(
+            name, result_type, limits, raise_on_error=raise_on_error, validate=validate
+        )
+        trip = Trip("tools/call", params, limits, meta, party=self._declaring(capabilities), retry=retry)
         result = await self._talk.rounds.go(trip)
         if isinstance(result, InputRequiredResult):
             return self._pause(trip, result, raise_on_error=raise_on_error, validate=validate)
@@ -263,7 +276,8 @@ class ToolMethods:
         if not isinstance(paused, Paused):  # pyright: ignore[reportUnnecessaryIsInstance] - callers err
             raise TypeError(f"paused: a Paused call, not a {type(paused).__name__}")
         options = {"raise_on_error": paused.raise_on_error, "validate": paused.validate}
-        finish = await self._finish(paused.name, result_type, **options)
+        limits = self._limits(timeout, progress, extendable=True)
+        finish = await self._finish(paused.name, result_type, limits, **options)
         if not self._talk.opened.revision.stateless:
             raise LocalProtocolError(
                 "a paused call cannot be resumed in a session",
@@ -272,7 +286,7 @@ class ToolMethods:
         trip = Trip(
             "tools/call",
             CallToolParams(name=paused.name, arguments=paused.written),
-            self._limits(timeout, progress, extendable=True),
+            limits,
             paused.meta,
             party=self._declaring(paused.capabilities),
             rounds=paused.rounds,
@@ -325,10 +339,10 @@ class ToolMethods:
         return paused
 
     async def _finish(
-        self, name: str, kind: type[Any] | None, *, raise_on_error: bool, validate: bool
+        self, name: str, kind: type[Any] | None, limits: Limits, *, raise_on_error: bool, validate: bool
     ) -> Callable[[Result], ToolResult[Any]]:
         """What makes of a result what the caller wants to see. What is known of the tool is known now."""
-        link = await self._talk.hold()
+        link = await self._talk.hold(limits)
         outputs = self._talk.reading.outputs
         wrapped = outputs.wraps(name)
         check = None

@@ -51,6 +51,9 @@ from toolpost.types.notices import CancelledParams, NoticeParams
 
 __all__ = ["MAX_IN_FLIGHT", "Connection"]
 
+MAX_NAME: Final = 60
+"""How many characters of a peer's name stand in front of an error."""
+
 MAX_IN_FLIGHT: Final = 1024
 """How many requests of one peer may wait for an answer: far more than a host sends, far less than memory."""
 
@@ -108,6 +111,8 @@ class Connection:
         "party",
         "peer",
         "role",
+        "unordered",
+        "withdrawn",
     )
 
     def __init__(
@@ -130,6 +135,10 @@ class Connection:
         self.log_level: LogLevel | None = None
         self.incoming: dict[RequestId, Incoming] = {}
         self.outgoing: dict[RequestId, Outgoing] = {}
+        self.unordered = False
+        """Whether what is sent later may arrive sooner, as over HTTP."""
+        self.withdrawn: dict[RequestId, None] | None = None
+        """Requests that were cancelled and have not come yet, if messages may overtake each other."""
         self.dropped: dict[str, int] = {}
         self.limit = limit
         self._depth = depth
@@ -272,7 +281,7 @@ class Connection:
         task = wishes_task(params, revision)
         if task and self.peer is not None and not self._runs_tasks(row, self.peer):
             raise NotDeclared(
-                _TASKS[row.name], f"the {self.other} does not run {row.name} as a task", peer=self._name()
+                _TASKS[row.name], f"the {self.other} does not run {row.name} as a task", peer=self.peer_name
             )
         for key in meta or ():
             wrong = keys.objection(key)
@@ -303,15 +312,22 @@ class Connection:
             raise NotDeclared(
                 missing,
                 f"the {self.other} does not offer {missing!r}, which {row.name} needs",
-                peer=self._name(),
+                peer=self.peer_name,
             )
 
     def _runs_tasks(self, row: Row, peer: Peer) -> bool:
         path = _TASKS.get(row.name)
         return path is None or peer.capabilities is None or declares(peer.capabilities, path)
 
-    def _name(self) -> str | None:
-        return self.peer.info.name if self.peer and self.peer.info else None
+    @property
+    def peer_name(self) -> str | None:
+        """What the peer calls itself, for errors: as much of it as can be shown to people."""
+        if self.peer is None or self.peer.info is None:
+            return None
+        name = self.peer.info.name[: 4 * MAX_NAME]
+        return jsonrpc.shorten(
+            name if name.isprintable() else "".join(filter(str.isprintable, name)), MAX_NAME
+        )
 
     def cancel(self, request_id: RequestId, reason: str | None = None) -> bytes | None:
         """Forget a request of ours; the bytes that tell the peer, None if it was answered or may not be told.

@@ -13,9 +13,9 @@ from toolpost.protocol.misread import outline, refuse
 __all__ = ["MAX_LINE", "LineBuffer", "Oversize", "frame"]
 
 MAX_LINE: Final = 4 * 1024 * 1024
-"""The longest line in bytes that a server reads. Room for 3 MiB of picture in base64; a hundred peers that
+"""The longest line in bytes that is read. Room for 3 MiB of picture in base64; a hundred peers that
 never send a newline hold 400 MiB and not all there is. The official TypeScript SDK takes posted messages up
-to the same size. A client, which has chosen its server, reads longer ones: see `Stdio`."""
+to the same size."""
 
 EDGE: Final = 4096
 """How many bytes are kept of either end of a line that is dropped: the id stands in one of them, in front of

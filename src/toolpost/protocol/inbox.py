@@ -76,6 +76,9 @@ MAX_HELD: Final = 64 * 1024 * 1024
 MAX_ANSWERS: Final = 256
 """How many answers a request may bring: more than a person is asked in one round, and each costs memory."""
 
+MAX_WITHDRAWN: Final = 64
+"""How many cancellations are remembered whose requests may still be on their way."""
+
 SMALL: Final = 64 * 1024
 """Up to here a request is bounded by the number of requests alone."""
 
@@ -114,7 +117,7 @@ def _requested(
             peer = (STATELESS if stateless else SESSION).admit(connection, method, meta)
         row = _row_of(connection, method, peer.revision)
         params = row.read_params(message.params)
-        if connection.incoming:
+        if connection.incoming or connection.withdrawn:
             _check_room(connection, message)
         if isinstance(params, InitializeParams):
             peer = _greeted(connection, params)
@@ -132,7 +135,10 @@ def _requested(
 
 
 def _check_room(connection: "Connection", message: Request) -> None:
-    """Refuse an id that is in use, and what a peer sends faster than it is answered."""
+    """Refuse an id in use, what was cancelled before it came, and what comes faster than it is answered."""
+    if connection.withdrawn and message.id in connection.withdrawn:
+        del connection.withdrawn[message.id]
+        raise InternalError("The request was cancelled before it came")
     if message.id in connection.incoming:
         raise InvalidRequest(f"Invalid request: id {shorten(repr(message.id))} is in use by another request")
     if len(connection.incoming) >= connection.limit:
@@ -207,6 +213,11 @@ def _cancelled(connection: "Connection", params: CancelledParams) -> Event:
         # A stateless server ends a subscription this way, or by answering, or both (CANC-13).
         del connection.outgoing[request_id]
         return ReplyReceived(outgoing, ListenResult())
+    if connection.unordered:
+        withdrawn = connection.withdrawn = connection.withdrawn or {}
+        withdrawn[request_id] = None
+        if len(withdrawn) > MAX_WITHDRAWN:
+            del withdrawn[next(iter(withdrawn))]
     return _drop(connection, "cancellation of no request in flight")
 
 
@@ -299,9 +310,8 @@ def _failed(connection: "Connection", message: Failure) -> Event:
 
 
 def _error(connection: "Connection", message: Failure, revision: Revision) -> RPCError:
-    name = connection.peer.info.name if connection.peer and connection.peer.info else None
     session = not revision.stateless
-    return from_wire(message.code, message.message, message.data, session=session, peer=name)
+    return from_wire(message.code, message.message, message.data, session=session, peer=connection.peer_name)
 
 
 def broken(connection: "Connection", error: RemoteProtocolError) -> Event:

@@ -230,7 +230,8 @@ def _segment(text: str, ends: frozenset[str]) -> str:
 def _tail(text: str) -> str:
     value = _decoded(text)
     segments = value.replace("\\", "/").split("/")
-    # An empty first segment is the slash of an absolute path: joined to a directory, it would replace it.
-    if not segments[0] or "\0" in value or not _DOTS.isdisjoint(segments):
+    # An empty first segment is the slash of an absolute path, and a colon in it that of a Windows drive:
+    # joined to a directory, either would replace it.
+    if not segments[0] or segments[0][1:2] == ":" or "\0" in value or not _DOTS.isdisjoint(segments):
         raise _NoMatch
     return value

@@ -43,7 +43,11 @@ def from_json(raw: Raw, shape: Shape, defs: Schema, path: str) -> Any:
             return msgspec.json.decode(reading, type=shape.type, dec_hook=dec_hook)
         except UNREAD as error:
             fault = fault or error
-    raise _misfit(msgspec.json.decode(raw), shape, defs, path, cast("Exception", fault))
+    try:
+        value = msgspec.json.decode(raw)
+    except msgspec.DecodeError as error:  # a number that no Python has
+        raise Misfit(problems_of(error, path)) from fault
+    raise _misfit(value, shape, defs, path, cast("Exception", fault))
 
 
 def from_text(value: JSON, shape: Shape, defs: Schema, path: str) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from toolpost.errors import MissingScopes
+from toolpost.errors import InvalidRequest, MissingScopes
 from toolpost.principal import Principal
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming
@@ -35,6 +35,12 @@ __all__ = ["Context"]
 
 MAX_KEY: Final = 128
 """Characters of a question's name: it travels with every round."""
+
+MAX_WATCHED: Final = 1000
+"""Resources that one session may watch, and one subscription: more is better told by a change of the list."""
+
+MAX_WATCHED_SIZE: Final = 1024 * 1024
+"""Characters of their URIs together: a thousand of a usual length, ten times over."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,13 +75,15 @@ class Context(Asking):
         incoming: Incoming | None = None,
         *,
         lifespan: Any = None,
+        sender: Principal | None = None,
     ) -> None:
         self.server = server
         self.lifespan = lifespan
         self.method = method
         self.incoming = incoming
         self._speaker = speaker
-        self._principal = speaker.principal_of(incoming)  # of now: a request that has ended has none
+        # Of now: a request that has ended has none. A notice has no id to be known by, but may have a sender.
+        self._principal = sender or speaker.principal_of(incoming)
         self._peer = _peer_of(speaker) if incoming is None else incoming.peer
         self._request: Request | None = None
         self._state: dict[str, Any] | None = None
@@ -234,8 +242,14 @@ class Context(Asking):
 
     @property
     def conversation(self) -> object:
-        """For middleware: what all requests of one client have in common; compare it, or count by it."""
-        return self._speaker
+        """For middleware: what all requests of one client have in common; compare it, or count by it.
+
+        It is the key of the principal; if nobody knows one, the session, or the address where there is none.
+        """
+        if self._principal is not None:
+            return self._principal.key
+        address: str | None = getattr(self._speaker, "address", None)
+        return self._speaker if address is None else address
 
     @property
     def wraps(self) -> bool:
@@ -264,7 +278,9 @@ class Context(Asking):
 
     def passed_on(self, server: "Handler", lifespan: Any) -> "Context":
         """For handlers: the same request, as another server sees it that serves it."""
-        return Context(server, self._speaker, self.method, self.incoming, lifespan=lifespan)
+        return Context(
+            server, self._speaker, self.method, self.incoming, lifespan=lifespan, sender=self._principal
+        )
 
     async def hand_over(self, server: "Handler") -> None:
         """For handlers: let another server serve all that this client says from here on."""
@@ -303,8 +319,21 @@ class Context(Asking):
         self._speaker.connection.log_level = level
 
     def watch(self, uri: str) -> None:
-        """For handlers: tell this session when a resource changes."""
-        self._speaker.watched.add(uri)
+        """For handlers: tell this session when a resource changes.
+
+        Raises:
+            InvalidRequest: it watches as many as it may.
+        """
+        watched = self._speaker.watched
+        if uri in watched:
+            return
+        if len(watched) >= MAX_WATCHED:
+            raise InvalidRequest(f"Too many subscriptions: a session may watch {MAX_WATCHED} resources")
+        if sum(map(len, watched)) + len(uri) > MAX_WATCHED_SIZE:
+            raise InvalidRequest(
+                f"Too many subscriptions: the URIs have more than {MAX_WATCHED_SIZE} characters together"
+            )
+        watched.add(uri)
 
     def unwatch(self, uri: str) -> None:
         """For handlers: tell this session no longer."""

@@ -51,8 +51,10 @@ class Factory(Handler):
     """A server that is another one for each client.
 
     In a session `choose` is called once, at `initialize`, and what it returns serves the whole conversation:
-    name tag, capabilities, instructions, lists, notices, middleware and lifespan are those of the chosen. A
-    stateless client is known by what its requests say of it: who says the same gets the same server. Let none
+    name tag, capabilities, instructions, lists, notices, middleware and lifespan are those of the chosen.
+    Over HTTP, it serves no request whose principal has fewer scopes than that for which it was chosen. A
+    stateless client is known by what its requests say of it, and by the subject, client and scopes of its
+    principal: who says the same gets the same server. Claims do not count: choose by scopes. Let none
     of several servers say that its answers are public (`Cache`): a client could be given those of another.
 
     Args:
@@ -160,7 +162,7 @@ class Factory(Handler):
         """Who serves a stateless client: the same as before, so that their cursors still mean something."""
         client = ctx.client
         principal = ctx.principal
-        who = principal and [principal.key, sorted(principal.scopes)]
+        who = principal and [principal.key, principal.client, sorted(principal.scopes)]
         facts = jsonrpc.encode([client.info, client.capabilities, who])
         key = sha256(facts).digest()
         if key not in self._known:

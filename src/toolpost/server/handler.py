@@ -14,7 +14,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from toolpost.channel import Channel
-from toolpost.errors import MethodNotFound
+from toolpost.errors import InvalidRequest, MethodNotFound
 from toolpost.principal import Principal
 from toolpost.protocol.connection import MAX_IN_FLIGHT, Connection
 from toolpost.protocol.framing import MAX_LINE
@@ -383,7 +383,11 @@ class Handler:
 
     async def _subscribe(self, ctx: Context, params: SubscribeParams) -> Result:
         await self.subscribe(params.uri, ctx)
-        ctx.watch(params.uri)
+        try:
+            ctx.watch(params.uri)
+        except InvalidRequest:
+            await self.unsubscribe(params.uri, ctx)
+            raise
         return Result()
 
     async def _unsubscribe(self, ctx: Context, params: SubscribeParams) -> Result:

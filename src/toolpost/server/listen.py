@@ -4,10 +4,18 @@ Owns the subscriptions that are open. Who has something to tell is not known her
 that serves the request.
 """
 
-from toolpost.errors import RPCError
-from toolpost.server.context import Context
+from collections.abc import Sequence
+
+from toolpost.errors import InvalidParams, RPCError
+from toolpost.server.context import MAX_WATCHED, MAX_WATCHED_SIZE, Context
 from toolpost.server.notify import Bulletin, wants
-from toolpost.types.notices import AcknowledgedParams, ListenResult, NoticeParams, SubscriptionFilter
+from toolpost.types.notices import (
+    AcknowledgedParams,
+    ListenResult,
+    NoticeParams,
+    ResourceUpdatedParams,
+    SubscriptionFilter,
+)
 
 __all__ = ["Listens"]
 
@@ -19,13 +27,18 @@ class Listens:
         self._open: set[_Listen] = set()
 
     async def serve(self, ctx: Context, wishes: SubscriptionFilter) -> ListenResult:
-        """Tell a client what it wants to hear, until either side ends it."""
+        """Tell a client what it wants to hear, until either side ends it.
+
+        Raises:
+            InvalidParams: it names more resources than it may.
+        """
         server = ctx.server
+        _check_size(wishes.resource_subscriptions or ())
         wishes = _honoured(ctx, wishes)
         watched: list[str] = []
         listen: _Listen | None = None
         try:
-            for uri in wishes.resource_subscriptions or ():
+            for uri in dict.fromkeys(wishes.resource_subscriptions or ()):
                 watched += [uri] if await _watches(ctx, uri) else []
             wishes.resource_subscriptions = watched or None
             listen = _Listen(ctx, wishes)
@@ -43,6 +56,15 @@ class Listens:
         """End all of them from our side, each with its result."""
         for listen in self._open:
             listen.end()
+
+
+def _check_size(uris: Sequence[str]) -> None:
+    if len(uris) > MAX_WATCHED:
+        raise InvalidParams(f"Invalid params: resourceSubscriptions has more than {MAX_WATCHED} URIs")
+    if sum(map(len, uris)) > MAX_WATCHED_SIZE:
+        raise InvalidParams(
+            f"Invalid params: resourceSubscriptions has more than {MAX_WATCHED_SIZE} characters"
+        )
 
 
 def _honoured(ctx: Context, wishes: SubscriptionFilter) -> SubscriptionFilter:
@@ -71,12 +93,17 @@ class _Listen:
     def __init__(self, context: Context, wishes: SubscriptionFilter) -> None:
         self._context = context
         self._wishes = wishes
+        self._watched = frozenset(wishes.resource_subscriptions or ())
         self._heard = Bulletin()
         self.end = self._heard.end
 
     def hear(self, method: str, params: NoticeParams) -> None:
         """Take note of a notice that was asked for."""
-        if wants(self._wishes, method, params):
+        if (
+            params.uri in self._watched
+            if isinstance(params, ResourceUpdatedParams)
+            else wants(self._wishes, method, params)
+        ):
             self._heard.note(method, params)
 
     async def run(self) -> ListenResult:

@@ -7,7 +7,8 @@ alone. What a request means, and what its answer looks like on the wire, is not 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, MutableMapping
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -20,6 +21,10 @@ __all__ = ["Call", "Concurrency", "Logging", "MaskErrors", "Middleware", "Next",
 
 _ALWAYS: Final = frozenset({"initialize", "ping", "subscriptions/listen"})
 """What is neither timed nor counted: the handshake, signs of life, and requests that are meant to last."""
+
+
+MAX_CLIENTS: Final = 65_536
+"""Clients whose rate is known at one time; beyond, the one that has been quiet for longest is forgotten."""
 
 
 def _serves(call: Call) -> bool:
@@ -79,6 +84,9 @@ class Concurrency:
 class RateLimit:
     """Serve at most `calls` requests per `seconds` of one client, with bursts up to `calls`.
 
+    A client is a principal, with all of its sessions; one that nobody knows is a session or, where there are
+    none, an address. Over HTTP a stateless client is answered with 429 and told when to come back.
+
     Args:
         calls: how many.
         seconds: in how much time.
@@ -103,7 +111,9 @@ class RateLimit:
         self._method = "tools/call" if tool is not None else method
         self._tool = tool
         self._clock = clock
-        self._buckets: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
+        self._seconds = seconds
+        self._named: OrderedDict[object, tuple[float, float]] = OrderedDict()  # the last used at the end
+        self._sessions: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
         """Serve the call unless its client has had its share."""
@@ -111,15 +121,29 @@ class RateLimit:
             self._take(call.context.conversation)
         return await next(call)
 
-    def _take(self, client: Any) -> None:
+    def _take(self, client: object) -> None:
         now = self._clock()
-        left, then = self._buckets.get(client, (float(self._calls), now))
+        self._forget(now)
+        buckets: MutableMapping[Any, tuple[float, float]]
+        buckets = self._named if isinstance(client, str) else self._sessions
+        left, then = buckets.pop(client, (float(self._calls), now))
         left = min(float(self._calls), left + (now - then) * self._refill)
         if left < 1:
             wait = (1 - left) / self._refill
-            self._buckets[client] = (left, now)
-            raise RateLimited(f"Too many requests: try again in {wait:.1f} s", {"retryAfter": round(wait, 3)})
-        self._buckets[client] = (left - 1, now)
+            buckets[client] = (left, now)
+            raise RateLimited(
+                f"Too many requests: at most {self._calls} in {self._seconds:g} s; try again in {wait:.1f} s",
+                {"retryAfter": round(wait, 3)},
+            )
+        buckets[client] = (left - 1, now)
+
+    def _forget(self, now: float) -> None:
+        """Forget who may have all again, or was quiet for longest if there are many."""
+        while self._named:
+            oldest = next(iter(self._named))
+            if now - self._named[oldest][1] < self._seconds and len(self._named) < MAX_CLIENTS:
+                return
+            del self._named[oldest]
 
 
 def _tool(call: Call) -> str | None:

@@ -37,14 +37,20 @@ class Once:
         say: where notices go.
         principal: on whose behalf the client speaks.
         headers: what the request came with.
+        address: where it came from, as far as that is known.
     """
 
-    __slots__ = ("_headers", "_principal", "_say", "connection", "state", "visits", "watched")
+    __slots__ = ("_headers", "_principal", "_say", "address", "connection", "state", "visits", "watched")
 
     remote = True
 
     def __init__(
-        self, connection: Connection, say: Sayer, principal: Principal | None, headers: Mapping[str, str]
+        self,
+        connection: Connection,
+        say: Sayer,
+        principal: Principal | None,
+        headers: Mapping[str, str],
+        address: str = "",
     ) -> None:
         self.connection = connection
         self._principal = principal
@@ -53,6 +59,7 @@ class Once:
         self.visits: dict[str, None] = {}
         self._say = say
         self._headers = headers
+        self.address = address
 
     def headers_of(self, incoming: Incoming | None) -> Mapping[str, str]:
         """The HTTP headers that the request came with."""

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
+from toolpost.principal import Principal
 from toolpost.protocol.events import NoticeReceived
 from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.methods import Row
@@ -35,15 +36,21 @@ def is_heard(handler: "Handler", event: NoticeReceived) -> bool:
     return handler.offers("heard") or (bool(handler.middleware) and event.method != _OPENED)
 
 
-async def heard(handler: "Handler", speaker: Speaker, lifespan: Any, event: NoticeReceived) -> None:
-    """Let middleware and the handler hear what a client says."""
+async def heard(
+    handler: "Handler",
+    speaker: Speaker,
+    lifespan: Any,
+    event: NoticeReceived,
+    sender: Principal | None = None,
+) -> None:
+    """Let middleware and the handler hear what a client says; `sender` as in `Context`."""
     method = event.method
     try:
         params = _PARAMS(event.raw) if event.row is None else event.params
     except Unfit as error:
         logger.debug("dropped: %s cannot be read: %s", method, error)
         return
-    context = Context(handler, speaker, method, lifespan=lifespan)
+    context = Context(handler, speaker, method, lifespan=lifespan, sender=sender)
     if not handler.middleware or method == _OPENED:
         await handler.heard(method, params, context)
         return

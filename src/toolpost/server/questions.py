@@ -76,6 +76,8 @@ class Questions:
             if serving is not None:
                 serving.remove_done_callback(give_up)
             del self._waiting[outgoing.id]
+            if not future.cancel() and not future.cancelled():
+                future.exception()  # whoever has gone before the question was sent does not look at it
             if outgoing.id in conversation.connection.outgoing:
                 conversation.chore(self._withdraw(outgoing, context))
 

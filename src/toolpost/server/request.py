@@ -39,7 +39,7 @@ class Speaker(Protocol):
         ...
 
     def principal_of(self, incoming: Incoming | None) -> Principal | None:
-        """On whose behalf a request speaks, where that is known; of a notice, that of the conversation."""
+        """On whose behalf a request speaks, where that is known; None: of the conversation."""
         ...
 
     @property

@@ -45,6 +45,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Conversation"]
 
+MAX_UNSENT: Final = 16 * 1024 * 1024
+"""Bytes of answers that may wait for a client to take them before no more is read from it."""
+
 logger: Final = logging.getLogger("toolpost.server")
 
 HANDSHAKE: Final = 30.0
@@ -60,7 +63,7 @@ class _Web(Protocol):
 
     def headers_of(self, request_id: RequestId, /) -> Mapping[str, str]: ...
 
-    def principal_of(self, request_id: RequestId, /) -> Principal | None: ...
+    def principal_of(self, request_id: RequestId | None, /) -> Principal | None: ...
 
     async def interrupt(self, request_id: RequestId, /) -> None: ...
 
@@ -88,8 +91,9 @@ class Conversation:
         self.handler = handler
         self.channel = channel
         self.connection = handler.connection()
+        self.connection.unordered = isinstance(channel, _Web)
         self.lifespan = lifespan
-        self.remote = isinstance(channel, _Web)
+        self.remote = not getattr(channel, "local", False)
         self._principal = Principal.of(principal)
         self.state: dict[str, Any] = {}
         self.watched: set[str] = set()
@@ -97,22 +101,28 @@ class Conversation:
         self._serving: dict[RequestId, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening = self._announcing = False
-        self._later: deque[bytes] = deque()
+        self._later: deque[tuple[bytes, Principal | None]] = deque()
         self._news = Bulletin()
         self._questions = Questions(self)
         self._lives = AsyncExitStack()
         self._chores: set[asyncio.Task[None]] = set()
+        self._unsent = 0  # bytes of answers that the channel has not taken yet
+        self._relief = asyncio.Event()
 
     async def run(self) -> None:
         """Serve until the channel closes, then end everything that is still going on."""
+        web = self.channel if isinstance(self.channel, _Web) else None
         self.handler.announcer.join(self)
         try:
             while True:
+                if self._unsent > MAX_UNSENT:
+                    await self._relieved()
                 data = await self.channel.receive()
+                sender = None if web is None else web.principal_of(None)
                 if not self._opening:
-                    await self._take(data)
+                    await self._take(data, sender)
                 else:
-                    self._keep(data)
+                    self._keep(data, sender)
         except ChannelClosed as error:
             logger.debug("conversation over: %s", error)
         finally:
@@ -127,17 +137,17 @@ class Conversation:
         self.connection.extra, self.connection.limit = handler.extra, handler.limit
         handler.announcer.join(self)
 
-    def _keep(self, data: bytes) -> None:
+    def _keep(self, data: bytes, sender: Principal | None) -> None:
         """Keep what a client says before its handshake is answered."""
         if len(self._later) >= self.connection.limit:
             raise ChannelClosed("the client said too much before its handshake was answered")
-        self._later.append(data)
+        self._later.append((data, sender))
 
-    async def _take(self, data: bytes) -> None:
+    async def _take(self, data: bytes, sender: Principal | None) -> None:
         if self.connection.peer is None:  # no session, to which what was declared is a promise
             self.connection.party = self.handler.party
         for event in self.connection.receive(data):
-            await self.heed(event)
+            await self.heed(event, sender)
 
     def serving(self, incoming: Incoming) -> "asyncio.Task[None] | None":
         """The task that serves a request, while it does."""
@@ -170,20 +180,23 @@ class Conversation:
         tasks = self._tasks | self._chores
         for task in tasks:
             task.cancel()
-        if tasks:
-            _, stuck = await asyncio.wait(tasks, timeout=END_PATIENCE)
-            for task in stuck:
-                logger.error("left behind, because it does not end when it is cancelled: %r", task)
-        for uri in self.watched:
-            context = Context(self.handler, self, "resources/unsubscribe", lifespan=self.lifespan)
-            await self._quietly(self.handler.unsubscribe(uri, context))
-        await self.channel.close()
-        await self._lives.aclose()
+        try:
+            try:
+                await _ended(tasks)
+            except asyncio.CancelledError:
+                await _ended(tasks)  # they are on their way out, and nobody else waits for them
+                raise
+            for uri in self.watched:
+                context = Context(self.handler, self, "resources/unsubscribe", lifespan=self.lifespan)
+                await self._quietly(self.handler.unsubscribe(uri, context))
+        finally:
+            await self.channel.close()
+            await self._lives.aclose()
 
     # ----------------------------------------------------------------- what arrives
 
-    async def heed(self, event: Event) -> None:
-        """Do what an event asks for."""
+    async def heed(self, event: Event, sender: Principal | None = None) -> None:
+        """Do what an event asks for; `sender` is on whose behalf it came, where each message says so."""
         if isinstance(event, Incoming):
             await self._serve(event)
         elif isinstance(event, ReplyReceived | FailureReceived):
@@ -202,7 +215,7 @@ class Conversation:
             if event.data is not None:
                 await self.send(event.data, event.id)
         elif isinstance(event, NoticeReceived):
-            self._noticed(event)
+            self._noticed(event, sender)
         elif isinstance(event, Dropped):
             logger.debug("dropped: %s %s", event.why, event.error or "")
 
@@ -248,8 +261,11 @@ class Conversation:
                 raise InternalError(f"the handshake was not answered within {HANDSHAKE:g} s") from error
 
         await self._finish(incoming, in_time())
-        while self._later:
-            await self._take(self._later.popleft())
+        try:
+            while self._later:
+                await self._take(*self._later.popleft())
+        except ChannelClosed as error:
+            logger.debug("the client has gone before what it said could be answered: %s", error)
         self._opening = False
 
     async def _finish(self, incoming: Incoming, pending: Awaitable[Answer]) -> None:
@@ -260,12 +276,22 @@ class Conversation:
             if data is None:  # nobody wants it any more; otherwise the function has cancelled itself
                 raise
         if data is not None:
+            self._unsent += len(data)
             try:
                 await self.send(data, incoming.id)
             except ChannelClosed:
                 logger.debug("the client has gone before its answer to %r", incoming.id)
+            finally:
+                self._unsent -= len(data)
+                if self._unsent <= MAX_UNSENT:
+                    self._relief.set()
 
-    def _noticed(self, event: NoticeReceived) -> None:
+    async def _relieved(self) -> None:
+        """Wait until a client that asks has taken some of its answers: until then it is not heard."""
+        self._relief.clear()
+        await self._relief.wait()
+
+    def _noticed(self, event: NoticeReceived, sender: Principal | None) -> None:
         if not is_heard(self.handler, event):
             return
         if len(self._chores) >= self.connection.limit:
@@ -273,7 +299,7 @@ class Conversation:
                 "dropped: %s, because %d notices are being served", event.method, len(self._chores)
             )
             return
-        self.chore(heard(self.handler, self, self.lifespan, event))
+        self.chore(heard(self.handler, self, self.lifespan, event, sender))
 
     # ----------------------------------------------------------------- what leaves
 
@@ -355,3 +381,11 @@ class Conversation:
             logger.warning("a notice could not be served: %s", error)
         except BaseException:  # what a function raises ends neither the conversation nor the process
             logger.exception("a notice could not be served")
+
+
+async def _ended(tasks: set[asyncio.Task[None]]) -> None:
+    """Wait until tasks that were cancelled have ended, but not for ever."""
+    if tasks:
+        _, stuck = await asyncio.wait(tasks, timeout=END_PATIENCE)
+        for task in stuck:
+            logger.error("left behind, because it does not end when it is cancelled: %r", task)

@@ -87,7 +87,7 @@ class States:
         payload = _HERE + pages
         if len(payload) > MAX_PAYLOAD:
             payload = _STORED + await self._put_away(pages)
-        keys = await self._ring()
+        keys = await self.ring()
         return keys.seal(
             payload,
             audience=self._audience,
@@ -118,7 +118,7 @@ class States:
         return handle.encode()
 
     async def _unsealed(self, state: str, incoming: Incoming, principal: str | None) -> bytes:
-        keys = await self._ring()
+        keys = await self.ring()
         payload = keys.open(
             state, audience=self._audience, binding=_binding(incoming, principal), now=int(time.time())
         )
@@ -140,8 +140,8 @@ class States:
     def _audience(self) -> str:
         return f"request state of {self._server.info.name}"
 
-    async def _ring(self) -> KeyRing:
-        """The keys; the first who needs one makes it for all who share the store."""
+    async def ring(self) -> KeyRing:
+        """The keys, for transports too; the first who needs one makes it for all who share the store."""
         if self._keys is None:
             records = self._server.store.records
             await records.swap(_KEY, None, secrets.token_bytes(32), None)

@@ -9,7 +9,7 @@ import logging
 from copy import copy
 from typing import Any, Final, ParamSpec, TypeVar
 
-from toolpost.errors import LocalProtocolError, NotDeclared, RPCError, ToolError
+from toolpost.errors import ChannelClosed, LocalProtocolError, NotDeclared, RPCError, ToolError
 from toolpost.protocol.icons import check_icons
 from toolpost.server.bind import Bound
 from toolpost.server.catalogue import Catalogue, Handle
@@ -152,6 +152,8 @@ class ServedTool(Handle[P, R]):
     def _broken(self, error: BaseException) -> CallToolResult:
         if isinstance(error, NotDeclared):  # the client's lack, and no fault of the function's
             logger.warning("tool %s failed: %s", self.name, error)
+        elif isinstance(error, ChannelClosed):
+            logger.info("tool %s was given up: %s", self.name, error)
         else:
             logger.error("tool %s failed", self.name, exc_info=error)
         if self._debug or isinstance(error, LocalProtocolError):

@@ -71,6 +71,8 @@ class Web(TypedDict, total=False):
             left out.
         stateless: serve clients of the session era without sessions; they cannot be asked anything then.
         max_body: the largest request, in bytes; 4 MiB unless you say so.
+        max_calls: how many requests may be served at once, of all clients; 10 000 unless you say so.
+        max_streams: how many streams may be open for news, of all clients; 20 000 unless you say so.
         handshake: seconds that a client has to complete the handshake; 30 unless you say so.
         idle: seconds after which a session that nobody uses ends; 1800 unless you say so.
         max_sessions: how many sessions there may be; the one that was idle for longest makes room.
@@ -89,6 +91,8 @@ class Web(TypedDict, total=False):
     json_only: bool
     stateless: bool
     max_body: int
+    max_calls: int
+    max_streams: int
     handshake: float
     idle: float
     max_sessions: int

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import islice
+from math import inf
 from typing import Final
 
 from toolpost.stores.promise import Entry, LogGap, Logs, Records, TopicGap, Topics
@@ -24,6 +25,12 @@ ENTRIES: Final = 1024
 SIZE: Final = 4 * 1024 * 1024
 """The same in bytes: as much as the largest message."""
 
+TOTAL: Final = 256 * 1024 * 1024
+"""Bytes of all logs together: some dozens that are full, which are those that nobody reads."""
+
+SPARED: Final = 7 / 8
+"""The part of `TOTAL` that stays when it is too much: so one look at all logs is followed by many appends."""
+
 DIGITS: Final = 18
 """No log is longer. A peer may name any id, and to make a number of many digits takes quadratic time."""
 
@@ -34,14 +41,20 @@ class MemoryStore:
     Args:
         entries: how many entries a log keeps, and how many messages may wait for a subscriber.
         size: how many bytes these may have together; a single one may have more.
+        total: how many bytes all logs may have together, but for the last entry of each.
         clock: the time in seconds, which never goes back.
     """
 
     def __init__(
-        self, *, entries: int = ENTRIES, size: int = SIZE, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        entries: int = ENTRIES,
+        size: int = SIZE,
+        total: int = TOTAL,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.records: Records = _Records(clock)
-        self.logs: Logs = _Logs(entries, size, clock)
+        self.logs: Logs = _Logs(entries, size, total, clock)
         self.topics: Topics = _Topics(entries, size)
 
     async def close(self) -> None:
@@ -101,13 +114,13 @@ class _Records:
 class _Log:
     """One log. A position is how many entries there were up to there; an id is the label and a position."""
 
-    __slots__ = ("_data", "_gone", "_label", "_size", "ended", "readers")
+    __slots__ = ("_data", "_gone", "_label", "ended", "readers", "size")
 
     def __init__(self) -> None:
         self._data: deque[bytes] = deque()
         self._gone = 0
         self._label = secrets.token_hex(8)  # tells us from an earlier log of the same name
-        self._size = 0
+        self.size = 0
         self.ended = False
         self.readers: set[_Tail] = set()
 
@@ -117,12 +130,16 @@ class _Log:
 
     def append(self, data: bytes, entries: int, size: int) -> str:
         self._data.append(data)
-        self._size += len(data)
-        while len(self._data) > 1 and (len(self._data) > entries or self._size > size):
-            self._size -= len(self._data.popleft())
-            self._gone += 1
+        self.size += len(data)
+        self.cut(entries, size)
         self._wake()
         return f"{self._label}-{self.last}"
+
+    def cut(self, entries: int, size: int) -> None:
+        """Let the oldest entries go, until there are no more than this; the newest stays."""
+        while len(self._data) > 1 and (len(self._data) > entries or self.size > size):
+            self.size -= len(self._data.popleft())
+            self._gone += 1
 
     def end(self) -> None:
         self.ended = True
@@ -171,15 +188,23 @@ class _Tail(_Reader):
 
 
 class _Logs:
-    def __init__(self, entries: int, size: int, clock: Callable[[], float]) -> None:
+    def __init__(self, entries: int, size: int, total: int, clock: Callable[[], float]) -> None:
         self._entries = entries
         self._size = size
-        self._shelf: Shelf[_Log] = Shelf(clock, gone=_Log.end)
+        self._most = total
+        self._due: float = total
+        self._total = 0
+        self._shelf: Shelf[_Log] = Shelf(clock, gone=self._end)
 
     async def append(self, log: str, data: bytes, ttl: float | None) -> str:
         found = self._find(log)
         self._shelf.put(log, found, ttl)
-        return found.append(data, self._entries, self._size)
+        before = found.size
+        entry = found.append(data, self._entries, self._size)
+        self._total += found.size - before
+        if self._total > self._due:
+            self._make_room()
+        return entry
 
     async def read(self, log: str, after: str | None = None) -> list[Entry]:
         found = self._find(log)
@@ -204,6 +229,27 @@ class _Logs:
 
     async def drop(self, log: str) -> None:
         self._shelf.remove(log)
+
+    def _end(self, log: _Log) -> None:
+        self._total -= log.size
+        self._due = self._next_look(self._due)
+        log.end()
+
+    def _make_room(self) -> None:
+        """Let the oldest entries of the largest logs go: who keeps up with a log has read them."""
+        too_much = self._total - int(self._most * SPARED)
+        for log in sorted(self._shelf, key=lambda log: log.size, reverse=True):
+            if too_much <= 0:
+                break
+            before = log.size
+            log.cut(self._entries, max(0, before - too_much))
+            too_much -= before - log.size
+            self._total -= before - log.size
+        self._due = self._next_look(inf)  # what is left are last entries
+
+    def _next_look(self, due: float) -> float:
+        """How many bytes there have to be before it pays to look at all logs: not at each append."""
+        return max(self._most, min(due, self._total + self._most / 8))
 
     def _find(self, log: str) -> _Log:
         """The log, or a new one that nobody knows of yet."""

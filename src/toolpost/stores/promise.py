@@ -69,7 +69,8 @@ class Logs(Protocol):
     A log comes to be with its first entry, and goes by `drop` or at the end of its time to live, for which
     the rules of `Records` hold. If it comes again, none of its ids is one of the old.
 
-    A store bounds each log in the number of entries and in bytes: the oldest go, the newest always stays.
+    A store bounds each log in the number of entries and in bytes: the oldest go, the newest always stays. It
+    may bound all logs together in the same way.
 
     An id is opaque, of ASCII letters, digits and hyphens. It cannot be compared, only be given back, and what
     is given back may be any string. Reading on from an id is possible as long as no entry behind it has gone.

@@ -5,7 +5,7 @@ down. Knows nothing of what the things are.
 """
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from math import inf
 from typing import Final, Generic, TypeVar
@@ -32,6 +32,10 @@ class Shelf(Generic[T]):
         self._held: OrderedDict[str, tuple[T, float]] = (
             OrderedDict()
         )  # what is at the front is looked at next
+
+    def __iter__(self) -> Iterator[T]:
+        """All things, those among them whose time is over."""
+        return (thing for thing, _ in self._held.values())
 
     def get(self, key: str) -> T | None:
         """The thing; None where there is none or its time is over."""

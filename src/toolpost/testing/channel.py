@@ -23,6 +23,9 @@ class ScriptedChannel:
         b'{"jsonrpc":"2.0","id":1,"result":{}}'
     """
 
+    local = True
+    """The test is at the other end."""
+
     def __init__(self) -> None:
         self.closed = False
         """Whether somebody closed the channel from this side."""

@@ -17,8 +17,8 @@ from toolpost.errors import ConnectFailed
 
 __all__ = ["Http", "resolve", "shown"]
 
-MAX_ANSWER: Final = 64 * 1024 * 1024
-"""The largest answer or event in bytes that a client reads: a picture of 48 MiB in base64, as over stdio."""
+MAX_ANSWER: Final = 4 * 1024 * 1024
+"""The largest answer or event in bytes that a client reads: a picture of 3 MiB in base64, as over stdio."""
 
 _PORTS: Final = {"http": 80, "https": 443}
 _FORBIDDEN: Final = frozenset('\\"<>^`{|} \x7f')

@@ -11,7 +11,7 @@ from ipaddress import ip_address
 from typing import Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 from urllib.parse import urlsplit
 
-from toolpost.errors import ConnectFailed
+from toolpost.errors import AuthError
 from toolpost.flight import Flight
 from toolpost.threads import Threads
 
@@ -44,11 +44,13 @@ class Errand(NamedTuple):
         server: the address of the MCP server, whatever the request itself is sent to.
         method: the verb.
         url: where the request goes; always of the server's origin.
+        unattended: whether nobody waits for it, so that no person may be bothered for it.
     """
 
     server: str
     method: str
     url: str
+    unattended: bool = False
 
 
 class Refused(NamedTuple):
@@ -90,7 +92,8 @@ class Authorizer(Protocol):
     async def refused(self, errand: Errand, refused: Refused, /) -> bool:
         """Whether to send a request again that was refused with 401 or 403; `headers` is asked anew then.
 
-        It may take as long as a person needs: the time-outs of requests stand still meanwhile.
+        It may take as long as a person needs: the time-outs of requests stand still meanwhile. For one that
+        is unattended nobody is asked, and no time-out stands still.
 
         Raises:
             AuthError: it would be in vain; whoever waits for the request gets this error.
@@ -114,7 +117,7 @@ def authorizer_of(auth: object) -> Authorizer | None:
 
     Raises:
         TypeError: it is nothing that could authorize anybody.
-        ConnectFailed: it is a token that no header can carry.
+        AuthError: it is a token that no header can carry.
     """
     if auth is None:
         return None
@@ -134,11 +137,11 @@ def bearer(token: object) -> dict[str, str]:
     """The header that carries a token (AUTH-43).
 
     Raises:
-        ConnectFailed: no header can carry it. The text does not repeat it.
+        AuthError: no header can carry it. The text does not repeat it.
     """
     if not isinstance(token, str) or not TOKEN.fullmatch(token):
         what = "is no text" if not isinstance(token, str) else "holds what none has" if token else "is empty"
-        raise ConnectFailed(
+        raise AuthError(
             f"the token {what}",
             hint="it is a single word, without `Bearer` before it and without a line break at its end",
         )
@@ -149,7 +152,7 @@ def check_encrypted(url: str) -> None:
     """Return if a token may be sent to an address: over https, or to this machine.
 
     Raises:
-        ConnectFailed: everybody on the way could read it.
+        AuthError: everybody on the way could read it.
     """
     parts = urlsplit(url)
     host = parts.hostname or ""
@@ -158,7 +161,7 @@ def check_encrypted(url: str) -> None:
     except ValueError:
         here = host == "localhost" or host.endswith(".localhost")
     if parts.scheme != "https" and not here:
-        raise ConnectFailed(
+        raise AuthError(
             f"the token would be sent to {host} without encryption",
             hint="use https, or a tunnel that ends on this machine",
         )
@@ -204,7 +207,11 @@ class Asked:
         self._unproven = False
 
     def __repr__(self) -> str:
-        return f"Asked({getattr(self._source, '__name__', type(self._source).__name__)})"
+        return f"Asked({self._name})"
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._source, "__qualname__", type(self._source).__name__)
 
     async def headers(self, _errand: Errand, /) -> Mapping[str, str]:
         """The token, asked for if there is none yet."""
@@ -231,12 +238,33 @@ class Asked:
             self._unproven = False
 
     async def _ask(self) -> dict[str, str]:
+        """The token that the function gives now.
+
+        Raises:
+            AuthError: it fails, or gives none. What it says may hold secrets, and is told by the cause only.
+        """
+        try:
+            token = await self._given()
+        except AuthError:
+            raise
+        except Exception as error:
+            raise AuthError(
+                f"{self._name}, which gives the token (auth=), failed: {type(error).__name__}",
+                hint="the cause of this error tells more",
+            ) from error
+        try:
+            return bearer(token)
+        except AuthError as error:
+            kind = "" if isinstance(token, str) else f", but a {type(token).__name__}"
+            raise AuthError(
+                f"{self._name}, which gives the token (auth=), returned none: {error.message}{kind}",
+                hint=error.hint,
+            ) from None
+
+    async def _given(self) -> object:
         source = self._source
         call = getattr(source, "__call__", source)  # noqa: B004 - the method of an object, looked at
         if inspect.iscoroutinefunction(source) or inspect.iscoroutinefunction(call):
-            token = await cast("Awaitable[str]", source())
-        else:
-            token = await self._threads.in_thread(source)
-            if inspect.isawaitable(token):
-                token = await token
-        return bearer(token)
+            return await cast("Awaitable[str]", source())
+        given = await self._threads.in_thread(source)
+        return await given if inspect.isawaitable(given) else given

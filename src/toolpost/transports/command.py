@@ -14,6 +14,7 @@ from msgspec import Struct, ValidationError, convert
 from msgspec.structs import force_setattr
 
 from toolpost.errors import ConnectFailed
+from toolpost.protocol.framing import MAX_LINE
 
 __all__ = ["SAFE_VARIABLES", "Stderr", "Stdio"]
 
@@ -33,9 +34,6 @@ _WINDOWS: Final = """
 SAFE_VARIABLES: Final = frozenset((_POSIX if os.name == "posix" else _WINDOWS).split())
 """The variables that every server gets, besides `LC_*`. None of them tends to hold a secret."""
 
-MAX_ANSWER: Final = 64 * 1024 * 1024
-"""The longest line in bytes that a client reads: a picture of 48 MiB in base64. It is sixteen times what a
-server reads from its clients, because a client has few servers, and has chosen them."""
 
 LABEL_SIZE: Final = 60
 """How much of a command stands in an error."""
@@ -71,7 +69,7 @@ class Stdio(Struct, frozen=True):
     name: str | None = None
     stdin_wait: float = 2.0
     term_wait: float = 2.0
-    max_line: int = MAX_ANSWER
+    max_line: int = MAX_LINE
 
     def __post_init__(self) -> None:
         if isinstance(self.args, str):

@@ -1,20 +1,25 @@
-"""Carries requests to one address, and says what a response means that is no answer.
+"""Carries requests to one address.
 
-Owns the headers of the address, redirects, which stay within the origin, and the words for a refusal. Who we
-are is told by an authorizer. Knows nothing of sessions, eras or messages.
+Owns the headers of the address and redirects, which stay within the origin. Who we are is told by an
+authorizer, what a response means by `refusal`. Knows nothing of sessions, eras or messages.
 """
 
-import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+import re
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping
 from contextlib import asynccontextmanager
-from http import HTTPStatus
 from typing import Final
 
-from toolpost.errors import AuthError, ConnectFailed, InsufficientScope, RequestFailed, TokenRejected
-from toolpost.protocol import headers as rules
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.channel import is_unattended
+from toolpost.errors import (
+    AuthError,
+    ConnectFailed,
+    InsufficientScope,
+    MCPError,
+    RequestFailed,
+    TokenRejected,
+)
 from toolpost.transports.address import Http, resolve
 from toolpost.transports.authorizer import (
     Asked,
@@ -26,23 +31,10 @@ from toolpost.transports.authorizer import (
     check_encrypted,
 )
 from toolpost.transports.http_backend import Backend, Response, open_backend
-from toolpost.types.base import Struct
+from toolpost.transports.refusal import phrase
 from toolpost.version import __version__
 
-__all__ = [
-    "EVENTS",
-    "JSON",
-    "Courier",
-    "accepted",
-    "is_events",
-    "is_json",
-    "is_success",
-    "refusal",
-    "stream_of",
-]
-
-JSON: Final = "application/json"
-EVENTS: Final = "text/event-stream"
+__all__ = ["Courier"]
 
 MAX_REDIRECTS: Final = 5
 """How often a request is sent on. A server that adds a slash to a path needs one."""
@@ -51,38 +43,13 @@ MAX_REFUSALS: Final = 6
 """How often a request is sent again with other credentials: a nonce, a refreshed token, a login, and more
 scopes need one each. Whoever decides about them has limits of its own."""
 
-MAX_QUOTE: Final = 300
-"""How many characters of a refusal an error repeats."""
-
-QUOTE_WAIT: Final = 2.0
-"""Seconds to wait for the text of a refusal: the status alone says enough."""
-
-MAX_LEFTOVER: Final = 64 * 1024
-"""How much of a body that nobody wants is read, so that its connection can be used again."""
+_SCOPE: Final = re.compile(r'(?i)[\s,]scope="?([!#-\[\]-~ ]{1,300})')
+"""The scopes in a challenge; nothing in them could break a line."""
 
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
 _SAME_REQUEST: Final = frozenset({307, 308})
-_QUOTABLE: Final = ("text/plain", JSON, "application/problem+json")
 _CREDENTIALS: Final = frozenset({401, 403})
-_HINTS: Final = {
-    401: 'it needs authorization: pass auth=OAuth(), auth="token" or headers={"Authorization": "…"}',
-    403: 'it needs other authorization than it got: see auth=, or headers={"Authorization": …}',
-    404: "is this the URL of an MCP endpoint?",
-    405: "is this the URL of an MCP endpoint?",
-}
-
 logger: Final = logging.getLogger("toolpost.http")
-
-
-class _Reason(Struct):
-    message: str
-
-
-class _Said(Struct):
-    error: _Reason
-
-
-_SAID: Final = Reader(_Said)
 
 
 class Courier:
@@ -109,13 +76,24 @@ class Courier:
             self._backend, "local", False
         )
         self._detained = 0
-        self._tell: Callable[[bool], object] = bool
+        self._told: list[Callable[[bool], object]] = []
+
+    @property
+    def detained(self) -> bool:
+        """Whether requests wait for a login."""
+        return self._detained > 0
 
     def on_detained(self, tell: Callable[[bool], object]) -> None:
-        """Tell somebody when requests begin to wait for a login, and when none does any more."""
-        self._tell = tell
+        """Tell somebody, too, when requests begin to wait for a login, and when none does any more."""
+        self._told.append(tell)
         if self._detained:
             tell(True)
+
+    def _detain(self, by: int) -> None:
+        before, self._detained = self._detained, self._detained + by
+        if not before or not self._detained:
+            for tell in self._told:
+                tell(self._detained > 0)
 
     @asynccontextmanager
     async def send(
@@ -160,8 +138,9 @@ class Courier:
             if self._bare:
                 check_encrypted(here)
             while True:
-                errand = Errand(self._http.url, method, here)
-                sent = await authorizer.headers(errand)
+                errand = Errand(self._http.url, method, here, is_unattended())
+                with _named(authorizer):
+                    sent = await authorizer.headers(errand)
                 async with self._backend.send(method, here, {**headers, **sent}, body) as response:
                     refused = Refused(response.status, response.headers, sent)
                     if response.status in _MOVED:
@@ -181,15 +160,14 @@ class Courier:
 
     async def _renewed(self, authorizer: Authorizer, errand: Errand, refused: Refused) -> bool:
         """Whether there are other credentials; the time that it takes is nobody's fault."""
-        self._detained += 1
-        if self._detained == 1:
-            self._tell(True)
-        try:
-            return await authorizer.refused(errand, refused)
-        finally:
-            self._detained -= 1
-            if not self._detained:
-                self._tell(False)
+        with _named(authorizer):
+            if errand.unattended:
+                return await authorizer.refused(errand, refused)
+            self._detain(1)
+            try:
+                return await authorizer.refused(errand, refused)
+            finally:
+                self._detain(-1)
 
     async def close(self) -> None:
         """Close the backend unless the user gave it. Raises nothing."""
@@ -199,6 +177,20 @@ class Courier:
             await self._backend.close()
         except Exception:  # whatever a library raises, we leave
             logger.exception("%s: the connections could not be closed in order", self._http.label)
+
+
+@contextlib.contextmanager
+def _named(authorizer: Authorizer) -> Generator[None]:
+    """Makes a failure of authorization what it is, whatever an authorizer of one's own raises."""
+    try:
+        yield
+    except MCPError:
+        raise
+    except Exception as error:
+        raise AuthError(
+            f"auth={type(authorizer).__name__} failed: {type(error).__name__}",
+            hint="the cause of this error tells more",
+        ) from error
 
 
 def _wants(refused: Refused) -> bool:
@@ -214,8 +206,15 @@ def _rejected(refused: Refused) -> AuthError:
         return TokenRejected(
             "the server does not accept the credentials", hint="the token may have expired: see auth="
         )
+    wanted = _SCOPE.search(refused.challenge)
+    secret = refused.sent.get("authorization", "").rpartition(" ")[2]
+    if wanted is None or (secret and secret in wanted[1]):
+        return InsufficientScope(
+            "the server says that the token does not allow this, but not which scopes would",
+            hint="whoever runs the server knows",
+        )
     return InsufficientScope(
-        "the credentials are good, but not for this", hint="get a token with more scopes"
+        "the token is good, but not for this", hint=f"get one with these scopes: {wanted[1]}"
     )
 
 
@@ -234,118 +233,8 @@ def _next(here: str, response: Response, left: int) -> str:
         ) from None
     if status not in _SAME_REQUEST:
         raise RequestFailed(
-            f"the server redirects with {_phrase(status)}, which drops the message",
+            f"the server redirects with {phrase(status)}, which drops the message",
             status=status,
             hint=f"connect to {there.partition('?')[0]} instead",
         )
     return there
-
-
-# --------------------------------------------------------------------- what a response is
-
-
-def is_success(response: Response) -> bool:
-    """Whether the status says that all is well."""
-    return 200 <= response.status < 300
-
-
-def is_events(response: Response) -> bool:
-    """Whether the response is an event stream."""
-    kind = response.headers.get("content-type", "")
-    return is_success(response) and (kind == EVENTS or kind.partition(";")[0].strip().lower() == EVENTS)
-
-
-def is_json(response: Response) -> bool:
-    """Whether the body is JSON."""
-    kind = response.headers.get("content-type")
-    return kind == JSON or rules.is_json(kind)
-
-
-async def stream_of(response: Response) -> AsyncIterator[bytes]:
-    """The body of a response that is an event stream.
-
-    Raises:
-        RequestFailed: it is none.
-    """
-    if not is_events(response):
-        raise await refusal(response, lacks="no event stream")
-    return response.chunks()
-
-
-async def accepted(response: Response) -> None:
-    """Return if the server has taken a message that has no answer.
-
-    Raises:
-        RequestFailed: it has not.
-    """
-    if not is_success(response):
-        raise await refusal(response)
-    size = response.headers.get("content-length", "")
-    if size.isdigit() and int(size) <= MAX_LEFTOVER:
-        # It has taken the message, whatever becomes of what it says besides.
-        with contextlib.suppress(RequestFailed, TimeoutError):
-            async with asyncio.timeout(QUOTE_WAIT):
-                await response.read(MAX_LEFTOVER)
-
-
-async def refusal(
-    response: Response, body: bytes | None = None, *, lacks: str = "neither JSON nor an event stream"
-) -> RequestFailed:
-    """The error for a response that is no answer.
-
-    Args:
-        response: the response.
-        body: its body, if it was read already.
-        lacks: what one that says that all is well is not.
-    """
-    status, kind = response.status, response.headers.get("content-type")
-    if is_success(response):
-        what = "without a content type" if kind is None else f"of type {rules.show(kind)}"
-        return RequestFailed(
-            f"the server answered with {_phrase(status)} {what}, which is {lacks}",
-            status=status,
-            hint="is this the URL of an MCP endpoint?",
-        )
-    start = await _start(response) if body is None else body
-    reason = _reason(start)
-    text = _line(start if reason is None else reason.encode())
-    said = f": {text}" if text else ""
-    hint = None if reason and status == HTTPStatus.FORBIDDEN else _HINTS.get(status)  # it may be the Host
-    return RequestFailed(f"the server answered with {_phrase(status)}{said}", status=status, hint=hint)
-
-
-def _reason(body: bytes) -> str | None:
-    """What an error says that is JSON-RPC."""
-    try:
-        return _SAID(body).error.message
-    except Unfit:
-        return None
-
-
-def _phrase(status: int) -> str:
-    try:
-        return f"{status} {HTTPStatus(status).phrase}"
-    except ValueError:
-        return str(status)
-
-
-async def _start(response: Response) -> bytes:
-    """The start of a text that is meant for people, or at least can be read by them."""
-    kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
-    start = bytearray()
-    if kind in _QUOTABLE:
-        try:
-            async with asyncio.timeout(QUOTE_WAIT):
-                async for chunk in response.chunks():
-                    start += chunk
-                    if len(start) >= MAX_LEFTOVER:
-                        break
-        except (RequestFailed, TimeoutError):
-            pass  # what is there has to do
-    return bytes(start)
-
-
-def _line(start: bytes) -> str:
-    text = " ".join(start[: 8 * MAX_QUOTE].decode("utf-8", "replace").split())
-    text = "".join(character for character in text if character.isprintable())
-    return text if len(text) <= MAX_QUOTE else f"{text[: MAX_QUOTE - 1]}…"

@@ -49,6 +49,9 @@ LINGER: Final = 2.0
 SLOW: Final = 30.0
 """Seconds that a client may take for the next piece of a body: who holds a connection open has to use it."""
 
+FLOOR: Final = 16 * 1024
+"""Bytes of a body per second at the least, behind the first `SLOW` seconds: slower than any real network."""
+
 _JSON: Final = (b"content-type", b"application/json")
 _EVENTS: Final = (
     (b"content-type", b"text/event-stream"),
@@ -94,6 +97,7 @@ class Exchange:
         "_ended",
         "_receive",
         "_send",
+        "_since",
         "_task",
         "extra",
         "headers",
@@ -125,6 +129,7 @@ class Exchange:
         self.left = False
         self._cut = self._ended = False
         self._task: asyncio.Task[Any] | None = None
+        self._since: float | None = None  # when we first had to wait for the body
         self._receive = receive
         self._send = send
 
@@ -159,12 +164,12 @@ class Exchange:
         Raises:
             BodyTooLarge: it is longer than `limit`; what comes behind is not read.
             Disconnected: the client has gone before the end of it.
-            TimeoutError: nothing of it has come for `SLOW` seconds.
+            TimeoutError: nothing of it has come for `SLOW` seconds, or less than `FLOOR` bytes a second.
         """
         length = self.headers.get("content-length", "")
         if length.isdecimal() and (len(length) > 18 or int(length) > limit):
             raise BodyTooLarge(more=True)
-        event = await self._next()
+        event = await self._next(0)
         if event["type"] == "http.request" and not event.get("more_body"):
             data: bytes = event.get("body", b"")
             if len(data) > limit:
@@ -182,17 +187,19 @@ class Exchange:
                 raise BodyTooLarge(more=more)
             if not more:
                 return b"".join(parts)
-            event = await self._next()
+            event = await self._next(size)
 
-    async def _next(self) -> MutableMapping[str, Any]:
-        """What comes next of the body; nearly always it is there already."""
+    async def _next(self, size: int) -> MutableMapping[str, Any]:
+        """What comes next of the body behind so many bytes; nearly always it is there already."""
         begun: Any = self._receive()
         if iscoroutine(begun):
             try:
                 begun = _Begun(begun, begun.send(None))
             except StopIteration as done:
                 return done.value
-        async with asyncio.timeout(SLOW):
+        now = asyncio.get_running_loop().time()
+        self._since = now if self._since is None else self._since
+        async with asyncio.timeout_at(min(now + SLOW, self._since + SLOW + size / FLOOR)):
             return await begun
 
     async def discard(self, limit: int) -> None:

@@ -13,7 +13,7 @@ from toolpost.errors import InvalidRequest
 from toolpost.protocol import headers, jsonrpc, sites
 from toolpost.transports.exchange import Exchange, Headers
 
-__all__ = ["EVENTS", "JSON", "MAX_BODY", "MAX_HEADERS", "Gate", "Refusal", "check_get", "check_post"]
+__all__ = ["EVENTS", "JSON", "LATER", "MAX_BODY", "MAX_HEADERS", "Gate", "Refusal", "check_get", "check_post"]
 
 logger: Final = logging.getLogger("toolpost.http")
 
@@ -31,6 +31,9 @@ MAX_NAMES: Final = 600
 
 MAX_TOLD: Final = 100
 """How many different refusals are logged: who asks under many names must not fill the log."""
+
+LATER: Final = {429: b"5", 503: b"1"}
+"""Seconds after which who is turned away for now may come back, unless it is told otherwise: Retry-After."""
 
 _EXPOSED: Final = b"Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, DPoP-Nonce, Retry-After"
 _METHODS: Final = b"GET, POST, DELETE, OPTIONS"
@@ -53,7 +56,9 @@ class Refusal(Exception):
         super().__init__(message)
         self.status = status
         self.message = message
-        self.headers = headers
+        self.headers = tuple(headers)
+        if status in LATER and all(name != b"retry-after" for name, _ in self.headers):
+            self.headers += ((b"retry-after", LATER[status]),)
 
     @property
     def body(self) -> bytes:

@@ -1,11 +1,14 @@
-"""The heads of HTTP requests on uvicorn: bounded while they come, and none that asks for another protocol.
+"""HTTP connections on uvicorn: heads are bounded in size and in time, and who does not read is let go.
 
-Owns what has to be seen to before the parser of uvicorn is done with a head: it takes any size, and leaves
-out the body of a request that offers an upgrade, as the HTTP client of Java does. Lets go of a connection
-that is lost. Knows no message.
+Owns what has to be seen to before the parser of uvicorn is done with a head: it takes any size and any time,
+and leaves out the body of a request that offers an upgrade, as the HTTP client of Java does. Owns the clock
+over a connection on which nothing goes on. Knows no message.
 """
 
+import contextlib
+import logging
 import re
+import socket
 from typing import TYPE_CHECKING, Final, cast
 
 from toolpost.transports.gate import MAX_HEADERS, Refusal
@@ -15,15 +18,31 @@ if TYPE_CHECKING:
 
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-__all__ = ["heads"]
+__all__ = ["HEAD", "STALLED", "heads"]
+
+logger: Final = logging.getLogger("toolpost.http")
+
+HEAD: Final = 30.0
+"""Seconds from the beginning of a connection, or from the first byte behind a response, to a whole head."""
+
+STALLED: Final = 60.0
+"""Seconds for which a client may take nothing of a response that waits for it."""
 
 _END: Final = b"\r\n\r\n"
 _UPGRADE: Final = re.compile(rb"(?<=\r\n)upgrade(?=:)", re.IGNORECASE)
 _UNKNOWN: Final = b"ignored"  # as long as the other: whoever counts bytes counts the same
+_PHRASES: Final = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
-def heads() -> "type[asyncio.Protocol] | None":
-    """The protocol for uvicorn; None where it uses another parser, which has a bound and ignores upgrades."""
+def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
+    head: float = HEAD, stalled: float = STALLED
+) -> "type[asyncio.Protocol] | None":
+    """The protocol for uvicorn; None where it uses another parser, which has a bound and ignores upgrades.
+
+    Args:
+        head: seconds that a client has for a head.
+        stalled: seconds for which a client may take nothing of what waits for it.
+    """
     try:
         from uvicorn.protocols.http.httptools_impl import (  # noqa: PLC0415 - only who serves needs it
             HttpToolsProtocol,
@@ -32,33 +51,121 @@ def heads() -> "type[asyncio.Protocol] | None":
         return None
 
     class Heads(HttpToolsProtocol):
-        """Looks at what comes before the parser does."""
+        """Looks at what comes before the parser does, and at the clock while nothing is being answered."""
 
         _size = 0
         _within = False
+        _due: "asyncio.TimerHandle | None" = None
+        _stuck: "asyncio.TimerHandle | None" = None
+        _unread = 0
+
+        def connection_made(self, transport: "asyncio.Transport") -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn has it
+            super().connection_made(transport)
+            _send_at_once(transport)
+            self._due = self.loop.call_later(head, self._late)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            super().connection_lost(exc)
+            for timer in (self.timeout_keep_alive_task, self._due, self._stuck):
+                _stop(timer)  # it would hold all of this until its time has come
+
+        # ------------------------------------------------------------- what comes
 
         def data_received(self, data: bytes) -> None:
             if not self._within:
                 self._size += len(data)
                 data = _plain(data)
             super().data_received(data)
+            if self._due is None and _answered(self.cycle):
+                # A part of a head, or of a body that nobody wants: uvicorn has stopped its own clock.
+                self._due = self.loop.call_later(head, self._late)
             if self._size > MAX_HEADERS and not self.transport.is_closing():
-                _refuse(self.transport, self.cycle)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            super().connection_lost(exc)
-            if self.timeout_keep_alive_task is not None:  # it would hold all of this until its time has come
-                self.timeout_keep_alive_task.cancel()
+                self._refuse(431, f"The headers have more than {MAX_HEADERS} bytes together.")
 
         def on_headers_complete(self) -> None:
             self._size, self._within = 0, True
+            if self._due is not None:
+                self._due = _stop(self._due)
             super().on_headers_complete()
 
         def on_message_complete(self) -> None:
             self._size, self._within = 0, False
             super().on_message_complete()
 
+        def _late(self) -> None:
+            """The client has not sent a whole head in time."""
+            self._due = None
+            if self._size and not self.transport.is_closing():
+                self._refuse(408, f"The headers did not come within {head:g} s.")
+            else:
+                self._leave()
+
+        def _refuse(self, status: int, why: str) -> None:
+            """End the connection; say why, unless an earlier request is still being answered."""
+            if _answered(self.cycle):
+                body = Refusal(status, why).body
+                self.transport.write(
+                    b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\nconnection: close\r\n"
+                    b"content-length: %d\r\n\r\n%s" % (status, _PHRASES[status], len(body), body)
+                )
+            self._leave()
+
+        # ------------------------------------------------------------- what goes
+
+        def pause_writing(self) -> None:
+            super().pause_writing()
+            self._watch()
+
+        def resume_writing(self) -> None:
+            super().resume_writing()
+            self._stuck = _stop(self._stuck)
+
+        def on_response_complete(self) -> None:
+            super().on_response_complete()
+            if self.transport.is_closing():
+                self._leave()
+
+        def timeout_keep_alive_handler(self) -> None:
+            self._leave()
+
+        def _leave(self) -> None:
+            """Close, once the client has taken what is there for it, if it takes it."""
+            self.transport.close()
+            if self._stuck is None and self.transport.get_write_buffer_size():
+                self._watch()
+
+        def _watch(self) -> None:
+            _stop(self._stuck)
+            self._unread = self.transport.get_write_buffer_size()
+            self._stuck = self.loop.call_later(stalled, self._look)
+
+        def _look(self) -> None:
+            """Cut off a client that has taken nothing since we last looked."""
+            if self.transport.get_write_buffer_size() < self._unread:
+                self._watch()
+                return
+            self._stuck = None
+            logger.debug("a client has not read its response for %g s, and is cut off", stalled)
+            self.transport.abort()
+
     return Heads
+
+
+def _send_at_once(transport: "asyncio.Transport") -> None:
+    """Let no part of a response wait until another was acknowledged; asyncio does so for some sockets."""
+    with contextlib.suppress(OSError):  # it may be gone already
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def _stop(timer: "asyncio.TimerHandle | None") -> None:
+    if timer is not None:
+        timer.cancel()
+
+
+def _answered(last: "RequestResponseCycle") -> bool:
+    """Whether no request is being answered."""
+    cycle = cast("RequestResponseCycle | None", last)  # there is none before the first request
+    return cycle is None or cycle.response_complete
 
 
 def _plain(data: bytes) -> bytes:
@@ -68,16 +175,3 @@ def _plain(data: bytes) -> bytes:
         return data
     head, mark, rest = data.partition(_END)
     return _UPGRADE.sub(_UNKNOWN, head) + mark + rest
-
-
-def _refuse(transport: "asyncio.Transport", last: "RequestResponseCycle") -> None:
-    """End a connection; say why, unless an earlier request is still being answered."""
-    answering = cast("RequestResponseCycle | None", last)  # there is none before the first request
-    if answering is None or answering.response_complete:
-        body = Refusal(431, f"The headers have more than {MAX_HEADERS} bytes together.").body
-        transport.write(
-            b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-            b"content-type: application/json\r\nconnection: close\r\n"
-            b"content-length: %d\r\n\r\n%s" % (len(body), body)
-        )
-    transport.close()

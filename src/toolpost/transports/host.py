@@ -13,6 +13,7 @@ from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming, NoticeReceived
 from toolpost.stores.promise import Store
 from toolpost.transports.exchange import Exchange
+from toolpost.transports.http_load import Load
 from toolpost.transports.http_session import Session
 from toolpost.transports.keeper import Keeper
 
@@ -25,6 +26,7 @@ class Caller(NamedTuple):
     exchange: Exchange
     principal: Principal | None
     json_only: bool
+    load: Load
     keeper: Keeper | None = None
 
 
@@ -35,6 +37,8 @@ class Outcome(NamedTuple):
     code: int = 0
     lacks: Sequence[str] = ()
     """The scopes that it needs, if that is why it is an error."""
+    later: int = 0
+    """Seconds after which to come back, if it is an error because its client has asked too much."""
 
 
 class Host(Protocol):
@@ -43,6 +47,11 @@ class Host(Protocol):
     @property
     def store(self) -> Store:
         """Where sessions live."""
+        ...
+
+    @property
+    def chooses(self) -> bool:
+        """Whether it decides when a session begins what is served in it, by what the principal is allowed."""
         ...
 
     def alive(self) -> AbstractAsyncContextManager[object]:

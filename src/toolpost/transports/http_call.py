@@ -19,8 +19,9 @@ from toolpost.errors import (
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.jsonrpc import Failure, Message, Reader, Reply, Request, Unfit
 from toolpost.protocol.revisions import REVISIONS
-from toolpost.transports.courier import Courier, is_events, is_json, is_success, refusal
+from toolpost.transports.courier import Courier
 from toolpost.transports.http_backend import Response
+from toolpost.transports.refusal import is_events, is_json, is_success, refusal
 from toolpost.transports.trail import Basin, Trail, is_final
 from toolpost.types.base import RequestId, Wire
 
@@ -74,7 +75,7 @@ class HttpCall:
         limit: the largest answer, in bytes.
     """
 
-    __slots__ = ("_box", "_courier", "_limit", "_trail", "id", "method", "session")
+    __slots__ = ("_box", "_courier", "_limit", "_odd", "_trail", "id", "method", "session")
 
     def __init__(
         self, request: Request, session: Session | None, courier: Courier, box: Basin, limit: int
@@ -86,6 +87,7 @@ class HttpCall:
         self._box = box
         self._limit = limit
         self._trail: Trail | None = None
+        self._odd: RemoteProtocolError | None = None
 
     @property
     def opens(self) -> bool:
@@ -171,8 +173,8 @@ class HttpCall:
         assert self._trail is not None
         try:
             data, answer = self._find(data, alone=False)
-        except RemoteProtocolError:
-            answer = None  # whoever reads the mailbox will say what is wrong with it
+        except RemoteProtocolError as error:
+            answer, self._odd = None, error  # whoever reads the mailbox counts it
         if answer is not None:
             self._learn(answer)
             self._trail.over = True
@@ -183,7 +185,8 @@ class HttpCall:
         session = self.session
         while not trail.over:
             if session is None or not trail.last or trail.lost or (cut is not None and is_final(cut)):
-                why = "" if cut is None else f": {cut.message}"
+                odd = cut or self._odd
+                why = "" if odd is None else f": {odd.message}"
                 raise RequestFailed(
                     f"the stream ended before the answer to {self.method} came{why}", peer=self._box.peer
                 )

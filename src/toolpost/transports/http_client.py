@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
+from toolpost.channel import unattended
 from toolpost.errors import (
     AuthError,
     ChannelClosed,
@@ -25,8 +26,9 @@ from toolpost.protocol.eras import is_marked
 from toolpost.protocol.jsonrpc import Notice, Reader, Request, Unfit
 from toolpost.protocol.route import mirrored
 from toolpost.transports.address import Http
-from toolpost.transports.courier import EVENTS, JSON, Courier, accepted
+from toolpost.transports.courier import Courier
 from toolpost.transports.http_call import HttpCall, Session
+from toolpost.transports.refusal import EVENTS, JSON, accepted
 from toolpost.transports.trail import Basin, Trail
 from toolpost.types.base import RequestId, Wire
 from toolpost.types.notices import CancelledParams
@@ -82,6 +84,8 @@ class HttpChannel:
         self._courier = Courier(http)
         self._box = Basin(http.label)
         self._tell: Callable[[RequestId, TransportError | AuthError], object] = _log_lost
+        self._courier.on_detained(self._detain)
+        self._posting: set[asyncio.Timeout] = set()
         self._session: Session | None = None
         self._forgotten = False
         self._listener: asyncio.Task[None] | None = None
@@ -97,6 +101,13 @@ class HttpChannel:
     def on_detained(self, tell: Callable[[bool], object]) -> None:
         """Tell somebody when requests begin to wait for a login, and when none does any more."""
         self._courier.on_detained(tell)
+
+    def _detain(self, waiting: bool) -> None:
+        """Let no clock run while somebody logs in."""
+        until = None if waiting else asyncio.get_running_loop().time() + ACCEPT_WAIT
+        for scope in self._posting:
+            if not scope.expired():
+                scope.reschedule(until)
 
     async def receive(self) -> bytes:
         """The next message of the server, from whatever stream. Cancelling it loses no message.
@@ -213,11 +224,10 @@ class HttpChannel:
 
     async def _post(self, data: bytes, fields: Mapping[str, str], session: Session | None) -> None:
         """Post what has no answer."""
+        scope = asyncio.timeout(None if self._courier.detained else ACCEPT_WAIT)
+        self._posting.add(scope)
         try:
-            async with (
-                asyncio.timeout(ACCEPT_WAIT),
-                self._courier.send("POST", {**_POSTED, **fields}, data) as response,
-            ):
+            async with scope, self._courier.send("POST", {**_POSTED, **fields}, data) as response:
                 if session is not None and session.lost(response):
                     self._lose(session)
                     raise session.gone(self._http.label, sent=False)
@@ -227,6 +237,8 @@ class HttpChannel:
                 f"the server did not say within {ACCEPT_WAIT:g} s that it has taken a message",
                 peer=self._http.label,
             ) from None
+        finally:
+            self._posting.discard(scope)
 
     def _mirrored(self, message: Request | Notice) -> dict[str, str]:
         try:
@@ -243,7 +255,8 @@ class HttpChannel:
         """Keep the stream open on which a server says what belongs to no request, if it offers one."""
         trail = Trail(self._box.take, self._http.max_answer)
         try:
-            refused = await trail.stay(self._courier, session.fields)
+            with unattended():
+                refused = await trail.stay(self._courier, session.fields)
         except AuthError as error:
             logger.warning("%s: what the server says unasked is not heard: %s", self._http.label, error)
             return
@@ -290,8 +303,9 @@ class HttpChannel:
         if session is None or session.id is None:
             return
         try:
-            async with asyncio.timeout(GOODBYE), self._courier.send("DELETE", session.fields):
-                pass
+            with unattended():
+                async with asyncio.timeout(GOODBYE), self._courier.send("DELETE", session.fields):
+                    pass
         except Exception as error:  # noqa: BLE001 - whatever it is, we leave
             logger.debug("%s: the session could not be ended: %r", self._http.label, error)
 

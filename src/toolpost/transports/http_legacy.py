@@ -19,6 +19,7 @@ from toolpost.protocol.revisions import OLDEST_HTTP, REVISIONS, Revision
 from toolpost.protocol.route import ToSession
 from toolpost.transports.exchange import Exchange
 from toolpost.transports.gate import Refusal
+from toolpost.transports.http_room import Crowded
 from toolpost.transports.http_session import Post, outline
 from toolpost.transports.http_sessions import Record, Sessions
 from toolpost.transports.http_streams import Streams
@@ -35,6 +36,15 @@ _MISSING: Final = (
     f"The header {headers.SESSION} is missing: send `initialize` first, and then the id that it gives."
 )
 _GONE: Final = "There is no such session, or there is none any more: send `initialize` without a session id."
+
+_TOO_MANY: Final = (
+    "You have too many sessions, and a call runs in each of them: end one with DELETE, or wait "
+    "(a quarter of max_sessions=)."
+)
+_FULL: Final = (
+    "There are too many sessions, and a call runs in each of them: come back later (max_sessions=)."
+)
+_LATER: Final = ((b"retry-after", b"5"),)
 
 
 class _Agreed(Struct, rename="camel"):
@@ -132,7 +142,7 @@ class Legacy:
         self, exchange: Exchange, data: bytes, message: Message | None, principal: Principal | None
     ) -> None:
         """Open a session; its id goes out with the answer to the handshake, if that is no error."""
-        session_id, record = await self._sessions.open(principal)
+        session_id, record = await self._opened(principal)
         post = _post(message, data, exchange)
         exchange.extra.append((_SESSION, session_id.encode()))
         answers = await self._answers(exchange, session_id, record, post, OLDEST_HTTP)
@@ -147,6 +157,12 @@ class Legacy:
             exchange.extra.pop()
             await self._sessions.end(session_id, record, "the handshake has failed")
         await exchange.json(200, answers[0])
+
+    async def _opened(self, principal: Principal | None, *, single: bool = False) -> tuple[str, Record]:
+        try:
+            return await self._sessions.open(principal, single=single)
+        except Crowded as crowded:
+            raise Refusal(*((429, _TOO_MANY) if crowded.own else (503, _FULL)), _LATER) from None
 
     async def _answers(
         self, exchange: Exchange, session_id: str, record: Record, post: Post, revision: Revision
@@ -215,7 +231,7 @@ class Legacy:
 
     async def sse(self, exchange: Exchange, principal: Principal | None) -> None:
         """Open a session and relay all that it says, until the client goes (SSE-2)."""
-        session_id, record = await self._sessions.open(principal, single=True)
+        session_id, record = await self._opened(principal, single=True)
         exchange.session = session_id
         endpoint = f"{quote(exchange.root)}{self._messages}?session_id={session_id}".encode()
         alive = partial(self._sessions.touch, session_id)
@@ -245,6 +261,8 @@ class Legacy:
             raise Refusal(400, "A batch is not part of HTTP+SSE.")
         if isinstance(message, Request):
             self._check_scopes(message, principal)
+            if message.method == "initialize":
+                await self._sessions.choose(asked[0], record, principal)
         await self._hand_over(asked[0], record, _post(message, data, exchange))
         await exchange.empty(202)
 
@@ -259,7 +277,7 @@ class Legacy:
         needed = self._needs(message.method, about.name or about.uri)
         if principal is not None and not needed <= principal.scopes:
             error = MissingScopes.of(needed)
-            raise Refusal(403, error.message, step_up(self._keeper, needed, principal))
+            raise Refusal(403, error.message, step_up(self._keeper, needed, principal, sse=True))
 
 
 def _session_of(exchange: Exchange) -> str:

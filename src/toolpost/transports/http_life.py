@@ -35,6 +35,7 @@ class Life:
 
     Attributes:
         legacy: what old clients use.
+        load: how much is under way.
         running: the requests that are being served, by their tasks.
         listening: the streams on which we speak when there is something to say.
         answering: those on which clients of HTTP+SSE hear everything, answers too.
@@ -49,6 +50,7 @@ class Life:
         self.answering: set[Exchange] = set()
         self.stopping = self.over = False
         self.legacy = legacy
+        self.load = sessions.load
         self._sessions = sessions
         self._begun: asyncio.Future[None] = self.loop.create_future()
         self._over = asyncio.Event()

@@ -27,12 +27,13 @@ from toolpost.transports.exchange import (
     HungUp,
     Scope,
 )
-from toolpost.transports.gate import EVENTS, JSON, MAX_BODY, Gate, Refusal, check_get, check_post
+from toolpost.transports.gate import EVENTS, JSON, LATER, MAX_BODY, Gate, Refusal, check_get, check_post
 from toolpost.transports.host import Caller, Host
 from toolpost.transports.http_legacy import Legacy
 from toolpost.transports.http_life import Life
+from toolpost.transports.http_load import MAX_CALLS, MAX_STREAMS, Load
 from toolpost.transports.http_sessions import Limits, Sessions
-from toolpost.transports.http_stateless import serve_alone, serve_stateless
+from toolpost.transports.http_stateless import full_of_streams, serve_alone, serve_stateless
 from toolpost.transports.keeper import METADATA_HEADERS, Keeper
 from toolpost.types.base import Struct
 
@@ -61,6 +62,8 @@ class Settings(Struct, frozen=True, kw_only=True):
         json_only: never answer with an event stream, except where one is asked for.
         stateless: serve old clients without sessions.
         max_body: the largest body, in bytes.
+        max_calls: how many requests may be served at once.
+        max_streams: how many streams may be open for news.
         limits: of sessions.
         drain: seconds that running requests get to finish when we stop.
         principal: says on whose behalf a request speaks; a session belongs to who has opened it.
@@ -73,6 +76,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     json_only: bool = False
     stateless: bool = False
     max_body: int = MAX_BODY
+    max_calls: int = MAX_CALLS
+    max_streams: int = MAX_STREAMS
     limits: Limits = Limits()
     drain: float = 5.0
     principal: Who | None = None
@@ -123,7 +128,7 @@ class Endpoint:
         if chosen.health is not None:
             add("health", chosen.health, GET=self._live, HEAD=self._live)
             add("health", f"{_trimmed(chosen.health)}/ready", GET=self._ready, HEAD=self._ready)
-        for path in () if self._keeper is None else self._keeper.paths:
+        for path in () if self._keeper is None else self._keeper.published:
             if path not in paths:
                 add("auth", path, GET=self._metadata, HEAD=self._metadata, OPTIONS=self._metadata)
         return paths
@@ -169,7 +174,8 @@ class Endpoint:
             error = error or InternalError(
                 "The request was given up: the server, or one of its workers, stops."
             )
-            await exchange.json(status, jsonrpc.encode_failure(None, error))
+            later = [(b"retry-after", LATER[status])] if status in LATER else ()
+            await exchange.json(status, jsonrpc.encode_failure(None, error), later)
 
     async def _serve(self, exchange: Exchange) -> None:
         verbs = self._paths.get(_trimmed(exchange.path))
@@ -210,7 +216,7 @@ class Endpoint:
             return
         async with self._at_work(exchange, new=message is None or isinstance(message, Request)) as life:
             principal = await self._principal(exchange)
-            caller = Caller(exchange, principal, settings.json_only, self._keeper)
+            caller = Caller(exchange, principal, settings.json_only, life.load, self._keeper)
             if isinstance(route, ToStateless):
                 assert message is not None, "a batch was rejected"
                 serving = serve_stateless(host, connection, message, route, caller)
@@ -298,12 +304,13 @@ class Endpoint:
 
     # ----------------------------------------------------------------- metadata
 
-    async def _metadata(self, exchange: Exchange) -> None:
+    async def _metadata(self, exchange: Exchange, root: str = "") -> None:
         assert self._keeper is not None, "there is no path to it otherwise"
         if exchange.method == "OPTIONS":
             await exchange.empty(204, METADATA_HEADERS)
         else:
-            await exchange.json(200, self._keeper.metadata, METADATA_HEADERS)
+            document = self._keeper.published[_trimmed(root + exchange.path)]
+            await exchange.json(200, document, METADATA_HEADERS)
 
     async def metadata(self, scope: Scope, receive: ASGIReceive, send: ASGISend) -> None:
         """An ASGI application with what is published about this one, for a framework that mounts both.
@@ -313,13 +320,10 @@ class Endpoint:
         if scope["type"] != "http":
             return
         exchange = Exchange(scope, receive, send)
-        ours = self._keeper is not None and any(
-            exchange.root + _trimmed(exchange.path) in {path, f"{path}/"} for path in self._keeper.paths
-        )
-        if not ours:
+        if self._keeper is None or _trimmed(exchange.root + exchange.path) not in self._keeper.published:
             await exchange.json(404, Refusal(404, "There is nothing published at this path.").body)
         elif exchange.method in {"GET", "HEAD", "OPTIONS"}:
-            await self._metadata(exchange)
+            await self._metadata(exchange, exchange.root)
         else:
             await exchange.empty(405, [(b"allow", b"GET, HEAD, OPTIONS")])
 
@@ -332,7 +336,7 @@ class Endpoint:
         try:
             await self._alive()
         except Refusal:
-            await exchange.json(503, b'{"status":"stopping"}')
+            await exchange.json(503, b'{"status":"stopping"}', [(b"retry-after", LATER[503])])
         else:
             await exchange.json(200, b'{"status":"ready"}')
 
@@ -340,8 +344,12 @@ class Endpoint:
 
     @asynccontextmanager
     async def _at_work(self, exchange: Exchange, *, new: bool) -> AsyncGenerator[Life]:
-        """Count a request as running; one that is not new belongs to another that is."""
+        """Count a request as running; one that is not new belongs to another that is, and may end it."""
         life = await self._alive(new=new)
+        if new and life.load.calls >= life.load.max_calls:
+            raise Refusal(
+                503, f"{life.load.max_calls} requests are being served, and no more can be (max_calls=)."
+            )
         task = asyncio.current_task()
         assert task is not None, "a request is served in a task"
         life.running[task] = exchange
@@ -354,11 +362,15 @@ class Endpoint:
     async def _listens(self, exchange: Exchange, *, answers: bool = False) -> AsyncGenerator[Life]:
         """Count a stream as open; when we stop, nobody has to wait for it unless it brings answers."""
         life = await self._alive()
-        streams = life.answering if answers else life.listening
+        load, streams = life.load, life.answering if answers else life.listening
+        if load.streams >= load.max_streams:
+            raise full_of_streams(load.max_streams)
+        load.streams += 1
         streams.add(exchange)
         try:
             yield life
         finally:
+            load.streams -= 1
             streams.discard(exchange)
 
     async def _alive(self, *, new: bool = True) -> Life:
@@ -367,14 +379,19 @@ class Endpoint:
         if life is None or life.loop is not asyncio.get_running_loop():
             settings = self.settings
             sessions = Sessions(
-                self._host.store, self._host.serve, settings.limits, json_only=settings.json_only
+                self._host.store,
+                self._host.serve,
+                settings.limits,
+                json_only=settings.json_only,
+                chosen=self._host.chooses,
+                load=Load(self._host.connection().limit, settings.max_calls, settings.max_streams),
             )
             scoped = self._keeper is not None or settings.principal is not None
             needs = self._host.needs if scoped else None
             legacy = Legacy(sessions, settings.messages, self._keeper, needs)
             life = self._life = Life(self._host, sessions, legacy)
         if life.stopping if new else life.over:
-            raise Refusal(503, "The server stops, and takes no new requests.", [(b"retry-after", b"1")])
+            raise Refusal(503, "The server stops, and takes no new requests.")
         try:
             await life.begun()
         except Exception:  # whatever a lifespan raises

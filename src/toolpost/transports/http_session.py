@@ -12,12 +12,13 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Final
 
-from toolpost.errors import ChannelClosed, InvalidRequest, LocalProtocolError
+from toolpost.errors import ChannelClosed, InternalError, InvalidRequest, LocalProtocolError, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import Reader
 from toolpost.stores.promise import Store
 from toolpost.transports.http_kept import Kept
+from toolpost.transports.http_load import Load
 from toolpost.types.base import UNSET, Raw, RequestId, Struct, Unset
 
 __all__ = [
@@ -138,21 +139,35 @@ class Session:
 
     Args:
         session_id: its name, known to the client.
+        owner: the principal whose it is, by their key; empty if nobody knows.
         store: where its streams are.
         kept: those that are over.
+        load: how much is under way on this worker.
         single: whether all that it says goes to the general stream (HTTP+SSE).
         json_only: whether only the answer itself reaches the client of a request.
     """
 
     def __init__(
-        self, session_id: str, store: Store, kept: Kept, *, single: bool = False, json_only: bool = False
+        self,
+        session_id: str,
+        owner: str,
+        store: Store,
+        kept: Kept,
+        load: Load,
+        *,
+        single: bool = False,
+        json_only: bool = False,
     ) -> None:
         self.id = session_id
+        self.owner = owner
         self.opened = self.used = time.monotonic()
         self.ready = False
         self.awaited = 0
         self._store = store
         self._kept = kept
+        self._load = load
+        self._peer = owner or session_id  # by whom its calls are counted: a principal may have other sessions
+        self._calls = 0
         self._single = single
         self._json_only = json_only
         self._posts: deque[Post] = deque()
@@ -165,7 +180,7 @@ class Session:
         self._streams: dict[RequestId, str] = {}
         self._said: Counter[str] = Counter()
         self._headers: dict[RequestId, Mapping[str, str]] = {}
-        self._principals: dict[RequestId, Principal | None] = {}
+        self._principals: dict[RequestId | None, Principal | None] = {}
 
     @property
     def busy(self) -> bool:
@@ -177,13 +192,24 @@ class Session:
         self.used = time.monotonic()
         self.ready = self.ready or post.ready
         self._posts.append(post)
-        self._waiting += memoryview(post.data).nbytes
+        self._wait(memoryview(post.data).nbytes)
         self._news.set()
         if len(self._posts) > WAITING or self._waiting > WAITING_SIZE:
             self.end("its client says more than it hears")
 
+    @property
+    def waiting(self) -> int:
+        """How many bytes wait for the conversation, unless it ends."""
+        return 0 if self._ended else self._waiting
+
+    def _wait(self, size: int) -> None:
+        self._waiting += size
+        if not self._ended:
+            self._load.waiting += size
+
     def end(self, why: str) -> None:
         """Let the conversation end, behind what was posted before."""
+        self._load.waiting -= self.waiting
         self._ended = self._ended or why
         self._news.set()
         self._room.set()
@@ -199,20 +225,18 @@ class Session:
                 self._news.clear()
                 await self._news.wait()
             post = self._posts.popleft()
-            self._waiting -= memoryview(post.data).nbytes
+            self._wait(-memoryview(post.data).nbytes)
             if await self._admit(post):
+                self._principals[None] = post.principal
                 return bytes(post.data)
 
     async def _admit(self, post: Post) -> bool:
-        """Whether the requests in a post have ids of their own; remember where each is answered."""
+        """Whether the requests in a post can be served; remember where each is answered."""
         stream = GENERAL if self._single else post.stream
-        times = Counter(post.ids)
-        taken = next((each for each in times if each in self._headers or times[each] > 1), None)
-        if taken is not None:
-            shown = jsonrpc.shorten(repr(taken))
-            error = InvalidRequest(f"Invalid request: id {shown} is in use by another request")
+        error = self._count(post.ids) if post.ids else None
+        if error is not None:
             for request_id in post.ids:
-                await self._append(stream, jsonrpc.encode_failure(request_id, error))
+                await self._say(stream, jsonrpc.encode_failure(request_id, error))
             if not self._single:
                 self._answered.append(stream)
                 await self._close(stream, OVER)
@@ -223,12 +247,27 @@ class Session:
             self._streams[request_id] = stream
         return True
 
+    def _count(self, ids: tuple[RequestId, ...]) -> RPCError | None:
+        """Count the requests of a post; what is wrong if they have not ids of their own, or are too many."""
+        times = Counter(ids)
+        taken = next((each for each in times if each in self._headers or times[each] > 1), None)
+        if taken is not None:
+            shown = jsonrpc.shorten(repr(taken))
+            return InvalidRequest(f"Invalid request: id {shown} is in use by another request")
+        if not self._load.begin(self._peer, len(ids)):
+            most = self._load.limit
+            return InternalError(
+                f"Too many requests in flight: at most {most} of one client; the server sets limit="
+            )
+        self._calls += len(ids)
+        return None
+
     def headers_of(self, request_id: RequestId) -> Mapping[str, str]:
         """The headers that a request came with, as long as it waits for its answer."""
         return self._headers.get(request_id, {})
 
-    def principal_of(self, request_id: RequestId) -> Principal | None:
-        """On whose behalf a request speaks, as long as it waits for its answer."""
+    def principal_of(self, request_id: RequestId | None) -> Principal | None:
+        """On whose behalf a request speaks, as long as it waits for its answer; None: what came last."""
         return self._principals.get(request_id)
 
     async def send(self, data: bytes, related: RequestId | None = None) -> None:
@@ -253,6 +292,9 @@ class Session:
         if said.answers and related is not None and self._retire(related):
             await self._close(stream, LAST + data)
             return
+        await self._say(stream, data)
+
+    async def _say(self, stream: str, data: bytes) -> None:
         async with self._turn:  # who speaks fast lets others read: a log does not hold everything
             if self._single:
                 await self._wait_for_room(len(data))
@@ -300,6 +342,8 @@ class Session:
         """Whether the stream of a request is over with it."""
         stream = self._streams.pop(request_id)
         del self._headers[request_id], self._principals[request_id]
+        self._calls -= 1
+        self._load.end(self._peer)
         if stream == GENERAL or stream in self._streams.values():
             return False
         self._answered.append(stream)
@@ -314,6 +358,9 @@ class Session:
     async def close(self) -> None:
         """Forget the session and its streams."""
         self.end("the session has ended")
+        if self._calls:
+            self._load.end(self._peer, self._calls)
+            self._calls = 0
         await self._store.records.delete(key_of(self.id))
         await self._store.records.delete(reader_of(self.id))
         posted = (post.stream for post in self._posts if post.stream)

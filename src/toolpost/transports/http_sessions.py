@@ -10,7 +10,6 @@ import hmac
 import logging
 import secrets
 import time
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from typing import Final
@@ -22,6 +21,8 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import Reader
 from toolpost.stores.promise import Store, TopicGap
 from toolpost.transports.http_kept import Kept
+from toolpost.transports.http_load import MAX_WAITING, Load
+from toolpost.transports.http_room import Room
 from toolpost.transports.http_session import KEPT, OVER, Post, Session, key_of, log_of
 from toolpost.types.base import Struct
 
@@ -42,7 +43,8 @@ class Limits(Struct, frozen=True):
     Args:
         handshake: seconds that a client has to complete the handshake.
         idle: seconds after which a session that nobody uses ends.
-        most: sessions that one worker holds; the one that was idle for longest makes room for another.
+        most: sessions that one worker holds; the one that was idle for longest makes room for another, and a
+            principal may have a part of them only.
     """
 
     handshake: float = 30.0
@@ -55,6 +57,8 @@ class Record(Struct, frozen=True):
 
     worker: str
     principal: str = ""
+    scopes: frozenset[str] = frozenset()
+    """What a request has to be allowed, or it cannot be one of this session."""
     single: bool = False
     revision: str = ""
 
@@ -81,17 +85,31 @@ class Sessions:
         serve: holds the conversation of a session.
         limits: how long they live, and how many there may be.
         json_only: whether requests are answered with plain JSON only.
+        chosen: whether who is served what is chosen when a session begins: then no request with fewer scopes
+            may use it.
+        load: how much is under way on this worker.
     """
 
-    def __init__(self, store: Store, serve: Serve, limits: Limits, *, json_only: bool = False) -> None:
+    def __init__(
+        self,
+        store: Store,
+        serve: Serve,
+        limits: Limits,
+        *,
+        json_only: bool = False,
+        chosen: bool = False,
+        load: Load | None = None,
+    ) -> None:
         self.store = store
         self._serve = serve
         self._limits = limits
         self._json_only = json_only
+        self._chosen = chosen
+        self.load = load or Load()
         self._worker = secrets.token_urlsafe(12)
         self._kept = Kept(store.logs)
-        # Those that were used last are at the end.
-        self._held: OrderedDict[str, tuple[Session, asyncio.Task[None]]] = OrderedDict()
+        self._room = Room(limits.most)
+        self._held: dict[str, tuple[Session, asyncio.Task[None]]] = {}
         self._care: asyncio.Task[None] | None = None
         self._heard = asyncio.Event()
 
@@ -103,13 +121,26 @@ class Sessions:
         Args:
             principal: on whose behalf its client speaks; nobody else may use it.
             single: whether all that it says goes to one stream.
+
+        Raises:
+            Crowded: there are too many.
         """
-        while len(self._held) >= self._limits.most:
-            await self._evict()
+        owner = "" if principal is None else principal.key
+        while (least := self._room.in_the_way(owner)) is not None:
+            await self._evict(least)
         session_id = secrets.token_urlsafe(24)
-        record = Record(self._worker, _key(principal), single)
-        session = Session(session_id, self.store, self._kept, single=single, json_only=self._json_only)
+        record = self._allowing(Record(self._worker, _key(principal), single=single), principal)
+        session = Session(
+            session_id,
+            owner,
+            self.store,
+            self._kept,
+            self.load,
+            single=single,
+            json_only=self._json_only,
+        )
         loop = asyncio.get_running_loop()
+        self._room.add(session)
         self._held[session_id] = (session, loop.create_task(self._hold(session, principal)))
         if self._care is None:
             self._heard = asyncio.Event()
@@ -132,7 +163,8 @@ class Sessions:
     ) -> Record | None:
         """What is known of a session, which is in use.
 
-        None if there is none, or it is somebody else's, or it is reached in another way.
+        None if there is none, or it is somebody else's, or it is reached in another way, or the principal is
+        allowed less than it takes.
         """
         key = key_of(session_id)
         found = await self.store.records.get(key)
@@ -140,7 +172,8 @@ class Sessions:
             return None
         record = _RECORD(found)
         ours = hmac.compare_digest(record.principal.encode(), _key(principal).encode())
-        if not ours or record.single is not single:
+        allowed = frozenset[str]() if principal is None else principal.scopes
+        if not ours or record.single is not single or not record.scopes <= allowed:
             return None
         return record if await self.store.records.touch(key, self._limits.idle) else None
 
@@ -148,11 +181,21 @@ class Sessions:
         """Let every worker know which revision is spoken in a session."""
         await self.note(session_id, replace(record, revision=revision))
 
+    async def choose(self, session_id: str, record: Record, principal: Principal | None) -> None:
+        """Let every worker know that a session begins with what this principal is allowed."""
+        chosen = self._allowing(record, principal)
+        if chosen != record:
+            await self.note(session_id, chosen)
+
+    def _allowing(self, record: Record, principal: Principal | None) -> Record:
+        return replace(record, scopes=principal.scopes) if self._chosen and principal is not None else record
+
     async def touch(self, session_id: str) -> bool:
         """Whether a session is still there; it is in use."""
         if session_id in self._held:
-            self._held[session_id][0].used = time.monotonic()
-            self._held.move_to_end(session_id)
+            session, _ = self._held[session_id]
+            session.used = time.monotonic()
+            self._room.use(session)
         return await self.store.records.touch(key_of(session_id), self._limits.idle)
 
     # ----------------------------------------------------------------- posting and ending
@@ -171,7 +214,10 @@ class Sessions:
 
     def _deliver(self, session: Session, post: Post) -> None:
         session.deliver(post)
-        self._held.move_to_end(session.id)
+        self._room.use(session)
+        if self.load.waiting > MAX_WAITING:
+            fattest = max((held for held, _ in self._held.values()), key=lambda held: held.waiting)
+            fattest.end(f"posts of more than {MAX_WAITING} bytes wait, and most of them are its own")
 
     @contextmanager
     def awaited(self, session_id: str) -> Generator[None]:
@@ -224,16 +270,15 @@ class Sessions:
             logger.exception("session %s… failed", session.id[:8])
         finally:
             del self._held[session.id]
+            self._room.remove(session)
             if not self._held and self._care is not None:
                 self._care.cancel()
                 self._care = None
             await session.close()
 
-    async def _evict(self) -> None:
-        """End the session that was idle for longest; one that waits for an answer only if all do."""
-        idle = (held for held in self._held.values() if not held[0].busy)
-        session, task = next(idle, None) or next(iter(self._held.values()))
-        logger.info("session %s… ends: there are more than %d", session.id[:8], self._limits.most)
+    async def _evict(self, session_id: str) -> None:
+        session, task = self._held[session_id]
+        logger.info("session %s… ends: there are too many (max_sessions=)", session.id[:8])
         session.end("other sessions need the room")
         await asyncio.wait([task])
 
@@ -299,8 +344,8 @@ class Sessions:
 
 
 def _key(principal: Principal | None) -> str:
-    """Whose a session is; those whom nobody knows share the empty key, and need the id of a session."""
-    return "" if principal is None else principal.key
+    """Whose a session is, and through which client; those whom nobody knows share the empty key."""
+    return "" if principal is None else jsonrpc.encode([principal.key, principal.client]).decode()
 
 
 def _sign(worker: str) -> str:

@@ -6,7 +6,7 @@ server only by the `Host` promise.
 
 from collections.abc import Sequence
 
-from toolpost.errors import HeaderMismatch, InvalidRequest, RemoteProtocolError, RPCError
+from toolpost.errors import HeaderMismatch, InternalError, InvalidRequest, RemoteProtocolError, RPCError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
@@ -14,11 +14,12 @@ from toolpost.protocol.events import Incoming, NoticeReceived, Refused
 from toolpost.protocol.jsonrpc import Message, Notice, Request
 from toolpost.protocol.revisions import Revision
 from toolpost.protocol.route import ToStateless, status, verify
-from toolpost.transports.gate import Refusal
+from toolpost.transports.gate import LATER, Refusal
 from toolpost.transports.host import Caller, Host, Outcome
+from toolpost.transports.http_load import LISTENS
 from toolpost.transports.keeper import step_up
 
-__all__ = ["serve_alone", "serve_stateless"]
+__all__ = ["full_of_streams", "serve_alone", "serve_stateless"]
 
 
 async def serve_stateless(
@@ -47,6 +48,8 @@ async def serve_stateless(
         await exchange.end()
     elif outcome.lacks:
         await _ask_for_more(caller, outcome.lacks, outcome.data)
+    elif outcome.later:
+        await exchange.json(429, outcome.data, [(b"retry-after", b"%d" % outcome.later)])
     else:
         await exchange.json(status(outcome.code), outcome.data)
 
@@ -57,12 +60,39 @@ async def _ask_for_more(caller: Caller, scopes: Sequence[str], data: bytes) -> N
 
 
 async def _outcome(host: Host, connection: Connection, incoming: Incoming, caller: Caller) -> Outcome:
+    load, principal = caller.load, caller.principal
+    peer = caller.exchange.address if principal is None else principal.key
+    listens = incoming.row.name == "subscriptions/listen"
+    if listens:
+        if load.streams >= load.max_streams:
+            raise full_of_streams(load.max_streams)
+        # Behind one address there may be many people; a principal is one.
+        most = load.limit if principal is None else LISTENS
+        if not load.listen(peer, most):
+            return _too_many(connection, incoming, f"Too many subscriptions: at most {most} may be open")
+    elif not load.begin(peer):
+        words = f"Too many requests in flight: at most {load.limit} of one client; the server sets limit="
+        return _too_many(connection, incoming, words)
     try:
         work = host.answer(connection, incoming, caller)
         return await caller.exchange.attend(work, unwanted=connection.close)
     except BaseException:  # also who is cancelled
         connection.close()  # a function in a thread learns that nobody waits for it
         raise
+    finally:
+        (load.unlisten if listens else load.end)(peer)
+
+
+def _too_many(connection: Connection, incoming: Incoming, words: str) -> Outcome:
+    error = InternalError(words)
+    return Outcome(connection.fail(incoming.id, error) or b"", error.code, later=int(LATER[429]))
+
+
+def full_of_streams(most: int) -> Refusal:
+    """Why a stream cannot be opened if there are as many as there may be."""
+    return Refusal(
+        503, f"There are {most} streams open, and no more are allowed: come back later (max_streams=)."
+    )
 
 
 async def _heard(host: Host, connection: Connection, notice: Notice, caller: Caller) -> None:

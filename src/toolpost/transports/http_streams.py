@@ -7,8 +7,8 @@ back to it (HTTPL-18 … HTTPL-21). Knows nothing of how a session is served.
 
 import logging
 import secrets
-from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from typing import Final
 
 from toolpost.protocol import jsonrpc
@@ -51,6 +51,7 @@ class Streams:
     def __init__(self, store: Store) -> None:
         self._logs = store.logs
         self._records = store.records
+        self._resumed: dict[str, Exchange] = {}
 
     # ----------------------------------------------------------------- the answer to a post
 
@@ -146,6 +147,8 @@ class Streams:
     ) -> bool:
         """Whether a stream goes on behind this event; its rest has been relayed then.
 
+        Who has come back to it before is ended: one reader is enough, and another could only be in the way.
+
         Args:
             exchange: the GET that comes back.
             session_id: whose stream.
@@ -162,6 +165,25 @@ class Streams:
         log = log_of(session_id, stream)
         if not await self._logs.touch(log, KEPT):
             return False
+        with self._alone(log, exchange):
+            return await self._resume(exchange, log, stream, last, revision=revision, alive=alive)
+
+    @contextmanager
+    def _alone(self, log: str, exchange: Exchange) -> Generator[None]:
+        """Be the only one on this worker who has come back to a stream."""
+        before = self._resumed.get(log)
+        self._resumed[log] = exchange
+        if before is not None:
+            before.hang_up()
+        try:
+            yield
+        finally:
+            if self._resumed.get(log) is exchange:
+                del self._resumed[log]
+
+    async def _resume(
+        self, exchange: Exchange, log: str, stream: str, last: str, *, revision: Revision, alive: Pulse
+    ) -> bool:
         try:
             said = await self._logs.read(log)
             known = {entry.id for entry in said}
@@ -169,7 +191,8 @@ class Streams:
                 await exchange.open()
                 if revision.priming:
                     await self._prime(exchange, stream, last)
-                if said and said[-1].id == last and (said[-1].data == OVER or _told(said[-1])[0]):
+                over = bool(said) and said[-1].id == last and (said[-1].data == OVER or _told(said[-1])[0])
+                if over or self._resumed.get(log) is not exchange:
                     await exchange.end()
                 elif await exchange.attend(self._replay(exchange, entries, stream, known), alive):
                     await self._logs.touch(log, DONE)

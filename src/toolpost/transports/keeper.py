@@ -4,7 +4,8 @@ How tokens are checked is not known here: it is the business of authorization, w
 brings along. Without a keeper, a request speaks for whomever the `principal=` of the endpoint names.
 """
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol
 
 from toolpost.errors import MissingScopes
@@ -14,6 +15,8 @@ from toolpost.transports.exchange import Exchange, Headers
 from toolpost.types.base import UNSET, Raw, Struct, Unset
 
 __all__ = ["METADATA_HEADERS", "Keeper", "lacking", "step_up"]
+
+logger: Final = logging.getLogger("toolpost.auth")
 
 METADATA_HEADERS: Final = (
     (b"access-control-allow-origin", b"*"),  # it is meant for everybody, clients in browsers included
@@ -27,13 +30,8 @@ class Keeper(Protocol):
     """Asks for tokens."""
 
     @property
-    def metadata(self) -> bytes:
-        """What is published about the endpoint, as JSON."""
-        ...
-
-    @property
-    def paths(self) -> tuple[str, ...]:
-        """Where it is published."""
+    def published(self) -> Mapping[str, bytes]:
+        """What is published about the endpoint, as JSON, by path."""
         ...
 
     async def admit(self, exchange: Exchange) -> Principal:
@@ -44,15 +42,29 @@ class Keeper(Protocol):
         """
         ...
 
-    def step_up(self, scopes: Iterable[str], principal: Principal | None) -> Headers:
-        """What to answer with, besides 403, if an operation needs scopes that are not there."""
+    def step_up(self, scopes: Iterable[str], principal: Principal | None, *, sse: bool = False) -> Headers:
+        """What to answer with, besides 403, if an operation needs scopes that are not there.
+
+        Args:
+            scopes: those that it needs.
+            principal: who asked for it.
+            sse: whether that was a client of HTTP+SSE.
+        """
         ...
 
 
-def step_up(keeper: Keeper | None, scopes: Iterable[str], principal: Principal | None) -> Headers:
+def step_up(
+    keeper: Keeper | None, scopes: Iterable[str], principal: Principal | None, *, sse: bool = False
+) -> Headers:
     """The headers that say which scopes an operation needs (AUTH-51)."""
     if keeper is not None:
-        return keeper.step_up(scopes, principal)
+        return keeper.step_up(scopes, principal, sse=sse)
+    if principal is None:
+        logger.warning(
+            "what needs the scopes %s cannot be had over HTTP, where nobody has any: "
+            "give auth=Auth(…) to the server, or principal= to what serves it",
+            " ".join(sorted(scopes)),
+        )
     return [
         (
             b"www-authenticate",

@@ -21,6 +21,9 @@ class MemoryChannel:
 
     __slots__ = ("_limit", "_ours", "_theirs", "_turnstile")
 
+    local = True
+    """The other end is in this process."""
+
     def __init__(self, ours: Mailbox, theirs: Mailbox, limit: int) -> None:
         self._ours = ours
         self._theirs = theirs

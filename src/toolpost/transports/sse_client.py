@@ -21,7 +21,8 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import Request
 from toolpost.protocol.sse import Decoder, Event
 from toolpost.transports.address import Http, resolve
-from toolpost.transports.courier import EVENTS, JSON, Courier, accepted, stream_of
+from toolpost.transports.courier import Courier
+from toolpost.transports.refusal import EVENTS, JSON, accepted, stream_of
 from toolpost.transports.trail import Basin
 from toolpost.types.base import RequestId
 
@@ -57,7 +58,6 @@ class SseChannel:
         self._endpoint: asyncio.Future[str] = loop.create_future()
         self._closing: asyncio.Future[None] | None = None
         self._tell: Callable[[RequestId, TransportError | AuthError], object] | None = None
-        self._detained: Callable[[bool], object] = bool
         self._opening: asyncio.Timeout | None = None
         self._courier.on_detained(self._detain)
         self._asking: set[asyncio.Task[None]] = set()
@@ -69,10 +69,9 @@ class SseChannel:
 
     def on_detained(self, tell: Callable[[bool], object]) -> None:
         """Tell somebody when requests begin to wait for a login, and when none does any more."""
-        self._detained = tell
+        self._courier.on_detained(tell)
 
     def _detain(self, waiting: bool) -> None:
-        self._detained(waiting)
         if self._opening is not None:
             self._opening.reschedule(None if waiting else asyncio.get_running_loop().time() + ENDPOINT_WAIT)
 

@@ -108,7 +108,9 @@ class ServerStderr:
             text = line.decode("utf-8", "replace")
         else:
             text = f"(a line of {line.size} bytes was left out)"
-        self.kept.append(text if len(text) <= KEPT_WIDTH else f"{text[:KEPT_WIDTH]}…")
+        # What is kept is shown to people, whose terminal must not take orders from it.
+        seen = "".join(filter(str.isprintable, text[: 4 * KEPT_WIDTH].replace("\t", " ")))
+        self.kept.append(seen if len(seen) <= KEPT_WIDTH else f"{seen[:KEPT_WIDTH]}…")
         try:
             self._hand_on(text)
         except Exception:  # noqa: BLE001 - a function of the user; its failure must not stop the reading

@@ -36,6 +36,9 @@ class OwnStdio:
 
     __slots__ = ("_box", "_closing", "_feed", "_loop", "_parent", "_redirect", "_timer", "_writer")
 
+    local = True
+    """Who has started this process is at the other end."""
+
     def __init__(self, max_line: int, parent_check: float | None) -> None:
         self._loop = loop = asyncio.get_running_loop()
         self._redirect = _Redirect()

@@ -13,8 +13,9 @@ from typing import Final
 from toolpost.errors import RemoteProtocolError, RequestFailed
 from toolpost.protocol import headers
 from toolpost.protocol.sse import Decoder
-from toolpost.transports.courier import EVENTS, Courier, stream_of
+from toolpost.transports.courier import Courier
 from toolpost.transports.mailbox import Mailbox, Turnstile
+from toolpost.transports.refusal import EVENTS, stream_of
 
 __all__ = ["Basin", "Trail", "is_final"]
 
@@ -27,12 +28,8 @@ MAX_RETRY: Final = 30.0
 LONGEST: Final = 3600.0
 """Seconds that are waited at most, whatever the server names: longer than any caller waits."""
 
-LEAST: Final = 0.01
-"""Seconds from which the wait grows for a server that wants none, while it does not come back or has nothing
-to say: up to `MAX_RETRY` in the one case, to `QUIET` in the other."""
-
-QUIET: Final = 0.1
-"""Seconds between connections that bring no message at least, after a few of them."""
+LEAST: Final = 0.5
+"""Seconds before coming back at least, however little the server names."""
 
 JITTER: Final = 0.2
 """How much is added by chance, so that not all clients of a server that was down come back at once."""
@@ -94,7 +91,7 @@ class Trail:
         last: the id of the last event; empty if there is none that can be sent back.
     """
 
-    __slots__ = ("_limit", "_quiet", "_retry", "_take", "_tries", "last", "opened", "over")
+    __slots__ = ("_limit", "_retry", "_take", "_tries", "last", "opened", "over")
 
     def __init__(self, take: Callable[[bytes], Awaitable[None]], limit: int) -> None:
         self.over = False
@@ -104,7 +101,6 @@ class Trail:
         self._limit = limit
         self._retry: float | None = None
         self._tries = 0
-        self._quiet = 0  # how many connections in a row have brought no message
 
     @property
     def lost(self) -> bool:
@@ -151,7 +147,6 @@ class Trail:
                     for event in decoder.feed(chunk):
                         # A priming event has no data. Types that we do not know are for others.
                         if event.data and event.event == "message":
-                            self._quiet = 0
                             await self._take(event.data)
                     self._note(decoder)
                     if self.over and patience.when() is None:
@@ -168,12 +163,10 @@ class Trail:
                 raise
 
     async def pause(self) -> None:
-        """Wait as long as the server wishes (HTTPL-6), and longer if it did not come back or said nothing."""
-        wish = RETRY if self._retry is None else self._retry
-        wait = max(wish, min(QUIET, LEAST * 2**self._quiet))
-        self._quiet = min(self._quiet + 1, DOUBLED)
+        """Wait as long as the server wishes (HTTPL-6), and longer if it did not come back."""
+        wait = RETRY if self._retry is None else max(self._retry, LEAST)
         if self._tries:
-            wait = max(wait, min(MAX_RETRY, max(wish, LEAST) * 2**self._tries))
+            wait = max(wait, min(MAX_RETRY, wait * 2**self._tries))
         self._tries = min(self._tries + 1, DOUBLED)
         await asyncio.sleep(wait * (1 + random.uniform(0, JITTER)))  # noqa: S311 - no secret
 

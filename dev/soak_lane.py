@@ -1,0 +1,255 @@
+"""One client of the soak, which does a bit of everything and knows what has to come of it.
+
+Owns what is asked and what the answer must be, and whether an error follows from what was done: a call that
+was to fail, or a fault that hit its server meanwhile. Knows nothing of processes.
+"""
+
+import asyncio
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from itertools import repeat
+from typing import Any, Final
+
+from soak_ledger import Ledger
+from toolpost import Client, InvalidParams, MCPError, RequestTimeout, ToolError
+from toolpost.errors import TransportError
+from toolpost.protocol.methods import DATES
+from toolpost.protocol.revisions import REVISIONS
+
+PAUSE: Final = (0.01, 0.12)
+"""Seconds between two calls of a client, at least and at most: two cores are not to be worn out."""
+
+VISIT: Final = (20, 150)
+"""Calls after which a client leaves and comes back, at least and at most."""
+
+MERCY: Final = 3.0
+"""Seconds for which a fault excuses calls that began only after it: not everybody has noticed it yet."""
+
+TIMEOUT: Final = 30.0
+"""Seconds for a call that has to succeed: more than any takes on a busy machine."""
+
+SIZE: Final = 200_000
+HASTE: Final = 0.15
+
+
+class WrongAnswer(Exception):
+    """An answer that is not the one to this question."""
+
+
+class Faults:
+    """When a server, or the way to it, was last hurt."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+
+    def note(self, place: str) -> None:
+        """Something is done to it now."""
+        self._last[place] = time.monotonic()
+
+    def excuse(self, place: str, began: float) -> bool:
+        """Whether the failure of something that began at that time may follow from that."""
+        return place in self._last and self._last[place] > began - MERCY
+
+
+@dataclass(frozen=True)
+class Lane:
+    """A way to a server.
+
+    Args:
+        transport: what to call it in the report.
+        place: what may be hurt on it; nothing ever is if it is empty.
+        revision: which one is spoken.
+        target: what the client connects to.
+        sessions: whether the server keeps sessions, where the revision has them.
+        stays: whether the client never leaves, and so a server over pipes lives as long as the soak.
+    """
+
+    transport: str
+    place: str
+    revision: str
+    target: Any
+    sessions: bool = True
+    stays: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """By what it is counted."""
+        return self.transport, self.revision
+
+    @property
+    def asks(self) -> bool:
+        """Whether the server can ask the user."""
+        stateless = REVISIONS[self.revision].stateless
+        return stateless or (self.sessions and self.revision in DATES[2:])
+
+
+class Visitor:
+    """Calls, again and again, until it is told to stop.
+
+    Args:
+        lane: where.
+        ledger: counts.
+        faults: excuses.
+        dice: decides.
+    """
+
+    def __init__(self, lane: Lane, ledger: Ledger, faults: Faults, dice: random.Random) -> None:
+        self._lane = lane
+        self._ledger = ledger
+        self._faults = faults
+        self._dice = dice
+        self._count = 0
+        self._mcp: Client
+        self._deeds: Mapping[Callable[[], Awaitable[None]], int] = {
+            self._echo: 30,
+            self._add: 10,
+            self._steps: 10,
+            self._big: 3,
+            self._read: 10,
+            self._list: 5,
+            self._news: 2,
+            self._fail: 5,
+            self._miss: 3,
+            self._cancel: 10,
+            self._hurry: 2,
+            **({self._asked: 10} if lane.asks else {}),
+        }
+
+    async def run(self, over: asyncio.Event) -> None:
+        """Visit the server until it is over."""
+        while not over.is_set():
+            await self._visit(over)
+            await self._pause()
+
+    async def _visit(self, over: asyncio.Event) -> None:
+        async def hear(*_: object) -> None:
+            """Listen, and do nothing about it."""
+
+        self._mcp = Client(
+            self._lane.target,
+            revision=self._lane.revision,
+            timeout=TIMEOUT,
+            on_elicitation=lambda _: {"value": 7},
+            on_notification=hear,
+            on_log=hear,
+        )
+        calls = repeat(0) if self._lane.stays else range(self._dice.randint(*VISIT))
+        try:
+            await self._judged(self._open)
+            for _ in calls:
+                if over.is_set():
+                    break
+                [deed] = self._dice.choices([*self._deeds], [*self._deeds.values()])
+                await self._judged(deed if self._mcp.connected else self._open)
+                await self._pause()
+        finally:
+            await self._judged(self._mcp.close)
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._dice.uniform(*PAUSE))
+
+    async def _judged(self, deed: Callable[[], Awaitable[None]]) -> None:
+        """Do something, and say of what goes wrong whether that was to be expected."""
+        key, began = self._lane.key, time.monotonic()
+        self._ledger.calls[key] += 1
+        try:
+            await deed()
+        except TransportError as error:
+            kind = type(error).__name__
+            if self._faults.excuse(self._lane.place, began):
+                self._ledger.expect(key, kind)
+            else:
+                self._blame(kind, error)
+        except (MCPError, WrongAnswer) as error:
+            self._blame(type(error).__name__, error)
+        except Exception as error:  # noqa: BLE001 - that nothing else is raised is what is being tested
+            self._blame(type(error).__name__, error)
+
+    def _blame(self, kind: str, error: Exception) -> None:
+        self._ledger.blame(f"{kind} on {' '.join(self._lane.key)}", str(error))
+
+    async def _failing(self, kind: type[MCPError], call: Awaitable[object]) -> None:
+        """Wait for a call that has to fail."""
+        try:
+            answer = await call
+        except kind:
+            self._ledger.expect(self._lane.key, f"{kind.__name__} (asked for)")
+        else:
+            raise WrongAnswer(f"{answer!r} instead of {kind.__name__}")
+
+    def _check(self, got: object, wanted: object) -> None:
+        if got != wanted:
+            raise WrongAnswer(f"{str(got)[:100]!r} instead of {str(wanted)[:100]!r}")
+
+    # ----------------------------------------------------------------- deeds
+
+    async def _open(self) -> None:
+        await self._mcp.connect()
+        await self._mcp.subscribe("soak://page")
+
+    async def _echo(self) -> None:
+        self._count += 1
+        text = f"{self._lane.key} {id(self)} {self._count}"
+        self._check((await self._mcp.call_tool("echo", {"text": text})).text, text)
+
+    async def _add(self) -> None:
+        a, b = self._dice.randrange(10**6), self._dice.randrange(10**6)
+        self._check((await self._mcp.call_tool("add", {"a": a, "b": b}, result_type=int)).data, a + b)
+
+    async def _steps(self) -> None:
+        heard: list[float] = []
+
+        async def hear(step: Any) -> None:
+            heard.append(step.progress)
+
+        self._check((await self._mcp.call_tool("steps", {"count": 5}, progress=hear)).text, "done")
+        self._check(heard, sorted(set(heard)))
+
+    async def _big(self) -> None:
+        self._check(len((await self._mcp.call_tool("big", {"size": SIZE})).text), SIZE)
+
+    async def _read(self) -> None:
+        [page] = (await self._mcp.read_resource("soak://page")).contents
+        self._check(page.text, "a page")
+        prompt = await self._mcp.get_prompt("greet", {"name": "Ann"})
+        self._check(getattr(prompt.messages[0].content, "text", None), "Hello, Ann")
+
+    async def _list(self) -> None:
+        self._check(len(await self._mcp.list_tools()), 9)
+        await self._mcp.ping()
+
+    async def _news(self) -> None:
+        await self._mcp.call_tool("news")
+
+    async def _asked(self) -> None:
+        self._check((await self._mcp.call_tool("ask")).text, "7")
+
+    async def _fail(self) -> None:
+        await self._failing(ToolError, self._mcp.call_tool("fail"))
+
+    async def _miss(self) -> None:
+        await self._failing(InvalidParams, self._mcp.call_tool("nothing"))
+
+    async def _hurry(self) -> None:
+        await self._failing(RequestTimeout, self._mcp.call_tool("hang", timeout=HASTE))
+
+    async def _cancel(self) -> None:
+        """Give a call up at any moment."""
+        deeds: list[tuple[str, dict[str, Any]]] = [
+            ("hang", {}),
+            ("steps", {"count": 50}),
+            ("big", {"size": SIZE}),
+        ]
+        tool, arguments = self._dice.choice(deeds)
+        call = asyncio.create_task(self._mcp.call_tool(tool, arguments))
+        await asyncio.wait([call], timeout=self._dice.choice([0, 0.001, 0.01, 0.1]) * self._dice.random())
+        call.cancel()
+        try:
+            await call
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            self._ledger.expect(self._lane.key, "cancelled (asked for)")

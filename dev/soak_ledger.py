@@ -1,0 +1,149 @@
+"""What the soak has seen: calls, errors that were to be expected and others, and what processes held.
+
+Owns the judgement and how it is told to a person, as Markdown. Knows neither clients nor servers.
+"""
+
+import os
+import re
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+from typing import Final, NamedTuple
+
+MEGABYTE: Final = 1024 * 1024
+
+GROWTH: Final = 0.1
+"""The part by which the memory of a process may grow between the second and the last fifth of the run."""
+
+MORE_BYTES: Final = 5 * MEGABYTE
+"""Bytes by which it may grow besides: small processes are at the allocator's whim."""
+
+MORE_DESCRIPTORS: Final = 20
+"""Descriptors by which a process may grow besides: connections come and go."""
+
+MAX_TOLD: Final = 20
+"""Unexpected errors that are told in words; the others are only counted."""
+
+
+MAX_WORDS: Final = 500
+"""Characters of the words of one; what matters most stands at the end of a traceback."""
+
+
+class Sample(NamedTuple):
+    """What a process held at a moment."""
+
+    when: float
+    memory: int
+    descriptors: int
+
+
+def held(pid: int) -> Sample | None:
+    """What a process holds now; None if it has just ended."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        descriptors = len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - only their number matters
+    except OSError:
+        return None
+    found = re.search(r"VmRSS:\s+(\d+) kB", status)
+    return Sample(time.monotonic(), int(found[1]) * 1024, descriptors) if found else None
+
+
+class Ledger:
+    """Everything that is counted."""
+
+    def __init__(self) -> None:
+        self.began = time.monotonic()
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self.expected: defaultdict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+        self.unexpected: Counter[str] = Counter()
+        self.told: list[str] = []
+        self.faults: Counter[str] = Counter()
+        self.samples: defaultdict[str, list[Sample]] = defaultdict(list)
+
+    def expect(self, lane: tuple[str, str], error: str) -> None:
+        """Note an error that follows from what was done."""
+        self.expected[lane][error] += 1
+
+    def blame(self, what: str, words: str) -> None:
+        """Note an error that follows from nothing that was done."""
+        self.unexpected[what] += 1
+        if len(self.told) < MAX_TOLD:
+            short = " ".join(words.split())[-MAX_WORDS:]
+            self.told.append(f"{time.monotonic() - self.began:.1f} s: {what}: {short}")
+
+    def sample(self, role: str, pids: Iterable[int]) -> None:
+        """Note what the processes of a role hold, on an average."""
+        found = [each for pid in pids if (each := held(pid)) is not None]
+        if found:
+            count = len(found)
+            memory = sum(each.memory for each in found) // count
+            descriptors = sum(each.descriptors for each in found) // count
+            self.samples[role].append(Sample(found[-1].when, memory, descriptors))
+
+    # ----------------------------------------------------------------- the judgement
+
+    def grown(self) -> list[str]:
+        """What has grown, in words."""
+        said: list[str] = []
+        for role, samples in self.samples.items():
+            early, late = _fifth(samples, 1), _fifth(samples, 4)
+            if late.memory > early.memory * (1 + GROWTH) + MORE_BYTES:
+                said.append(f"memory of {role}: {_mb(early.memory)} → {_mb(late.memory)}")
+            if late.descriptors > early.descriptors * (1 + GROWTH) + MORE_DESCRIPTORS:
+                said.append(f"descriptors of {role}: {early.descriptors} → {late.descriptors}")
+        return said
+
+    @property
+    def good(self) -> bool:
+        """Whether there is nothing to complain about."""
+        return not self.unexpected and not self.grown() and self.calls.total() > 0
+
+    def report(self) -> str:
+        """All of it, as Markdown."""
+        seconds = time.monotonic() - self.began
+        errors, blamed = sum(each.total() for each in self.expected.values()), self.unexpected.total()
+        lines = [
+            f"## Soak: {seconds:.0f} s, {self.calls.total()} calls, {errors} expected errors, {blamed} more",
+            "",
+            "| transport | revision | calls | expected errors |",
+            "|---|---|---:|---|",
+        ]
+        lines += [
+            f"| {lane[0]} | {lane[1]} | {self.calls[lane]} | {_counted(self.expected[lane])} |"
+            for lane in sorted(self.calls)
+        ]
+        lines += ["", f"Faults: {_counted(self.faults)}", ""]
+        lines += [
+            "| process | RSS at first | warmed up | at last | descriptors at first | warmed up | at last |",
+            "|---|---:|---:|---:|---:|---:|---:|",
+        ]
+        for role, samples in self.samples.items():
+            moments = samples[0], _fifth(samples, 1), _fifth(samples, 4)
+            memory = " | ".join(_mb(each.memory) for each in moments)
+            descriptors = " | ".join(str(each.descriptors) for each in moments)
+            lines.append(f"| {role} | {memory} | {descriptors} |")
+        lines += ["", f"Unexpected errors: {_counted(self.unexpected)}"]
+        lines += [f"- {each}" for each in self.told]
+        lines += [f"Grown: {'; '.join(self.grown()) or 'nothing'}"]
+        return "\n".join(lines)
+
+
+def _fifth(samples: list[Sample], number: int) -> Sample:
+    """The medians of one fifth of the samples, the first being 0."""
+    size = max(1, len(samples) // 5)
+    part = samples[number * size :][: size if number < 4 else None] or samples[-1:]
+    return Sample(
+        part[-1].when,
+        int(median(each.memory for each in part)),
+        int(median(each.descriptors for each in part)),
+    )
+
+
+def _mb(size: int) -> str:
+    return f"{size / MEGABYTE:.1f} MB"
+
+
+def _counted(counter: Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counter.most_common()) or "none"

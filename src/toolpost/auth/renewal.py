@@ -1,0 +1,76 @@
+"""One attempt to get tokens from an authorization server: by a refresh token, or by a new grant.
+
+Owns what is checked of what comes back, and that a refresh is finished whoever waits for it. Which of the two
+is tried, and where tokens are kept, is not known here.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from toolpost.auth.demand import proofs_of
+from toolpost.auth.endpoint import Denied, ask
+from toolpost.auth.grant import Grant, Visit
+from toolpost.auth.tokens import Tokens, issued
+from toolpost.errors import AuthError
+
+__all__ = ["finished", "obtained", "refreshed"]
+
+LAST_WORD: Final = 10.0
+"""Seconds that a refresh gets to end if nobody waits for it any more."""
+
+logger: Final = logging.getLogger("toolpost.auth")
+
+
+async def finished(work: Coroutine[Any, Any, bool]) -> bool:
+    """What comes of work that is finished, for a while, also if nobody waits for it any more.
+
+    A refresh token that was shown is not good any more: who does not keep what came for it has none.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task], timeout=LAST_WORD)
+        task.cancel()
+        if task.done() and not task.cancelled():
+            task.exception()  # nobody is left to hear of it
+        raise
+
+
+async def refreshed(grant: Grant, visit: Visit, last: Tokens) -> Tokens | None:
+    """What a refresh token gives; None if it is not good any more."""
+    assert last.refresh is not None
+    identity = await grant.identity(visit)
+    if identity is None:
+        return None
+    form = {"grant_type": "refresh_token", "refresh_token": last.refresh, **visit.resource}
+    try:
+        document = await ask(visit.fetch, visit.found.issuer, form, identity, proofs_of(last))
+    except Denied as error:
+        logger.debug("a token could not be refreshed: %s", error)
+        if error.forgets:
+            await grant.forgotten(visit)
+        return None
+    return issued(document, last.asked, last)
+
+
+async def obtained(grant: Grant, visit: Visit) -> Tokens:
+    """What a new grant gives.
+
+    Raises:
+        AuthError: nothing, or nothing that may be used.
+    """
+    tokens = await grant.obtain(visit)
+    if tokens.kind == "dpop" and visit.proofs is None:
+        raise AuthError("the authorization server bound the token to a key, though none was shown to it")
+    if visit.proofs is not None and tokens.kind == "dpop":
+        return replace(tokens, key=visit.proofs.jwk)
+    if grant.settings.dpop is True:
+        raise AuthError(
+            "the authorization server did not bind the token to our key, though dpop=True wants it"
+        )
+    return tokens

@@ -1,0 +1,85 @@
+"""A storage of anybody's, asked in one way, and what is done when it fails.
+
+Owns what a storage could not keep, as long as the program runs. Texts are secrets, and not looked at.
+"""
+
+import inspect
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, Final, cast
+
+from toolpost.auth.storage import MemoryTokens, Storage
+from toolpost.errors import AuthError
+
+__all__ = ["Vault"]
+
+logger: Final = logging.getLogger("toolpost.auth")
+
+
+class Vault:
+    """A storage of anybody's, asked in one way. What it cannot keep is kept in memory.
+
+    Args:
+        storage: the storage.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._spare = MemoryTokens()  # its locks, where the storage has none
+        self._unkept: dict[str, tuple[str | None, str]] = {}  # what it has instead, and what it should have
+
+    async def get(self, key: str) -> str | None:
+        """The text that was kept.
+
+        Raises:
+            AuthError: the storage cannot say.
+        """
+        found = await self._asked(lambda: self._storage.get(key))
+        found = found if isinstance(found, str) else None
+        if key in self._unkept:
+            instead, unkept = self._unkept[key]
+            if found == instead:
+                return unkept
+            del self._unkept[key]  # somebody else has kept something newer
+        return found
+
+    async def put(self, key: str, value: str) -> None:
+        """Keep a text: in memory at least, for a token that is lost cannot be had again."""
+        try:
+            await self._asked(lambda: self._storage.put(key, value))
+        except AuthError as error:
+            if not self._unkept:
+                logger.warning("tokens are kept in memory only, until the program ends: %s", error)
+            instead = None
+            with suppress(AuthError):
+                instead = await self._asked(lambda: self._storage.get(key))
+            self._unkept[key] = instead, value
+        else:
+            self._unkept.pop(key, None)
+
+    async def delete(self, key: str) -> None:
+        """Forget a text.
+
+        Raises:
+            AuthError: the storage cannot.
+        """
+        self._unkept.pop(key, None)
+        await self._asked(lambda: self._storage.delete(key))
+
+    def lock(self, key: str) -> AbstractAsyncContextManager[None]:
+        """Keep others out."""
+        lock = getattr(self._storage, "lock", self._spare.lock)
+        return cast("AbstractAsyncContextManager[None]", lock(key))
+
+    async def _asked(self, ask: Callable[[], Any]) -> Any:
+        try:
+            given = ask()
+            return await given if inspect.isawaitable(given) else given
+        except AuthError:
+            raise
+        except Exception as error:
+            kind = type(self._storage).__name__
+            raise AuthError(
+                f"{kind}, which keeps tokens, failed: {type(error).__name__}", hint="see storage="
+            ) from error

@@ -1,0 +1,277 @@
+"""`ClientGroup`: several servers as one, with one namespace of tools.
+
+Owns a client for each server, the names under which their tools are known here, and the patience with servers
+that are not there. How a client heals a connection that it once had is its own business.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from os import PathLike
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
+
+from msgspec.structs import replace
+
+from toolpost.client.backoff import Backoff
+from toolpost.client.client import Client
+from toolpost.client.life import State
+from toolpost.client.patience import ProgressCallback
+from toolpost.client.results import ToolResult
+from toolpost.errors import ConnectFailed, LocalProtocolError, MCPError
+from toolpost.types.base import JSON
+from toolpost.types.tools import Tool
+
+if TYPE_CHECKING:
+    from toolpost.connect import Target
+
+__all__ = ["ClientGroup"]
+
+T = TypeVar("T")
+
+logger: Final = logging.getLogger("toolpost.client")
+
+
+class ClientGroup(Mapping[str, Client]):
+    """The clients of several servers, by name; a server that is not there leaves the others alone.
+
+    Use it as `async with ClientGroup("mcp.json") as group:`. All servers are started at the same time. One
+    that cannot be reached is tried again and again in the background, and its tools are there once it is.
+
+    A tool keeps its own name if no other server has one of that name; those that share a name are called
+    `server_tool`. A name that was given once stays, whichever servers come and go.
+
+    Args:
+        servers: the path of an `mcp.json`, what is in one, or a mapping of names to targets or clients.
+            A file is read when the group connects.
+        make: makes the client of a target: `functools.partial(Client, on_log=print)` gives it options.
+    """
+
+    def __init__(
+        self,
+        servers: "PathLike[str] | str | Mapping[str, Target | Client]",
+        *,
+        make: "Callable[[Target], Client]" = Client,
+    ) -> None:
+        self._make = make
+        self._path = None if isinstance(servers, Mapping) else servers
+        self._clients: dict[str, Client] = {}
+        self._failures: dict[str, Exception] = {}
+        if isinstance(servers, Mapping):
+            from toolpost.connect import servers_in  # noqa: PLC0415 - it knows the transports, not this ring
+
+            self._take(servers_in(servers))
+        self._names: dict[tuple[str, str], str] = {}
+        self._homes: dict[str, tuple[str, str]] = {}
+        self._keepers: set[asyncio.Task[None]] = set()
+
+    # ----------------------------------------------------------------- the clients
+
+    def _take(self, targets: "Mapping[str, Target | Client]") -> None:
+        for name, target in targets.items():
+            try:
+                self._clients[name] = target if isinstance(target, Client) else self._make(target)
+            except (MCPError, TypeError, ValueError) as error:
+                error.add_note(f"server {name!r}")
+                raise
+
+    def __getitem__(self, name: str) -> Client:
+        return self._clients[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{name}: {state}" for name, state in self.states.items())
+        return f"<ClientGroup of {states}>"
+
+    @property
+    def states(self) -> dict[str, State]:
+        """Where each connection stands."""
+        return {name: client.state for name, client in self._clients.items()}
+
+    @property
+    def failures(self) -> dict[str, Exception]:
+        """Why servers could not be reached or could not list their tools, the last time that was tried."""
+        return dict(self._failures)
+
+    # ----------------------------------------------------------------- the connections
+
+    async def connect(self) -> Self:
+        """Connect to all servers at once; the group itself.
+
+        Raises:
+            ConnectFailed: not one of them can be reached, or the file describes none.
+        """
+        if self._path is not None:
+            from toolpost.connect import read_servers  # noqa: PLC0415 - as above
+
+            self._take(await asyncio.to_thread(read_servers, self._path))
+            self._path = None
+        async with asyncio.TaskGroup() as tries:
+            for name in self._clients:
+                tries.create_task(self._try(name))
+        if self._clients and not any(client.connected for client in self._clients.values()):
+            await self.close()
+            each = "; ".join(f"{name}: {error}" for name, error in self._failures.items())
+            raise ConnectFailed(f"no server can be reached: {each}")
+        for name, client in self._clients.items():
+            if not client.connected:
+                keeper = asyncio.get_running_loop().create_task(self._keep_trying(name))
+                self._keepers.add(keeper)
+                keeper.add_done_callback(self._keepers.discard)
+        return self
+
+    async def close(self) -> None:
+        """Leave all servers. Closing twice is fine."""
+        keepers = [*self._keepers]
+        for keeper in keepers:
+            keeper.cancel()
+        if keepers:
+            await asyncio.wait(keepers)
+        closing = (client.close() for client in self._clients.values())
+        for error in await asyncio.gather(*closing, return_exceptions=True):
+            if error is not None:
+                raise error
+
+    async def __aenter__(self) -> Self:
+        try:
+            return await self.connect()
+        except BaseException:  # also when the caller no longer waits: some may have connected
+            await self.close()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _try(self, name: str) -> None:
+        try:
+            await self._clients[name].connect()
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one server, the others are well
+            logger.warning("server %r cannot be reached: %s", name, error)
+            self._failures[name] = error
+        else:
+            self._failures.pop(name, None)
+
+    async def _keep_trying(self, name: str) -> None:
+        backoff, loop = Backoff(), asyncio.get_running_loop()
+        while not self._clients[name].connected:
+            await asyncio.sleep(backoff.pause(loop.time()))
+            await self._try(name)
+
+    # ----------------------------------------------------------------- the tools
+
+    async def list_tools(self, *, timeout: float | None = None) -> list[Tool]:
+        """The tools of all servers that are there, under the names that `call_tool` takes.
+
+        A server that is lost at the moment or fails is left out; `states` and `failures` say why.
+
+        Args:
+            timeout: seconds to wait for each page of each server.
+        """
+        names = [name for name, client in self._clients.items() if client.connected]
+        lists = await asyncio.gather(*(self._tools_of(name, timeout) for name in names))
+        found = {(name, tool.name): tool for name, tools in zip(names, lists, strict=True) for tool in tools}
+        self._publish(list(found))
+        return [replace(tool, name=self._names[home]) for home, tool in found.items()]
+
+    async def _tools_of(self, name: str, timeout: float | None) -> list[Tool]:
+        try:
+            tools = await self._clients[name].list_tools(timeout=timeout)
+        except MCPError as error:
+            logger.warning("server %r cannot list its tools: %s", name, error)
+            self._failures[name] = error
+            return []
+        self._failures.pop(name, None)
+        return tools
+
+    def _publish(self, found: list[tuple[str, str]]) -> None:
+        """Give a name to each tool that has none."""
+        new = [home for home in found if home not in self._names]
+        wanted = Counter(tool for _, tool in new)
+        for server, tool in new:
+            name = tool
+            if name in self._homes or wanted[tool] > 1:
+                name, joint = f"{server}_{tool}", "_"
+                while name in self._homes or name in wanted:
+                    joint += "_"
+                    name = f"{server}{joint}{tool}"
+            self._names[server, tool] = name
+            self._homes[name] = server, tool
+
+    @overload
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, JSON] | None = None,
+        *,
+        result_type: type[T],
+        timeout: float | None = None,
+        progress: ProgressCallback | None = None,
+        raise_on_error: bool = True,
+    ) -> ToolResult[T]: ...
+
+    @overload
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, JSON] | None = None,
+        *,
+        result_type: None = None,
+        timeout: float | None = None,
+        progress: ProgressCallback | None = None,
+        raise_on_error: bool = True,
+    ) -> ToolResult[JSON]: ...
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, JSON] | None = None,
+        *,
+        result_type: type[Any] | None = None,
+        timeout: float | None = None,
+        progress: ProgressCallback | None = None,
+        raise_on_error: bool = True,
+    ) -> ToolResult[Any]:
+        """What a tool says, whichever server has it. For more options call it on its client: `group["name"]`.
+
+        Args:
+            name: the tool, as `list_tools` calls it.
+            arguments: what to call it with.
+            result_type: what to make of its data.
+            timeout: seconds to wait, instead of the client's.
+            progress: hears how far the tool has come.
+            raise_on_error: whether a tool that says that it failed is an exception.
+
+        Raises:
+            LocalProtocolError: no server has a tool of this name.
+            MCPError: as `Client.call_tool` does.
+        """
+        if name not in self._homes:
+            await self.list_tools(timeout=timeout)
+        home = self._homes.get(name)
+        if home is None:
+            raise LocalProtocolError(f"no server has a tool {name!r}", hint=self._alike(name))
+        server, tool = home
+        return await self._clients[server].call_tool(
+            tool,
+            arguments,
+            result_type=result_type,
+            timeout=timeout,
+            progress=progress,
+            raise_on_error=raise_on_error,
+        )
+
+    def _alike(self, name: str) -> str | None:
+        """What may be meant by a name that is none."""
+        meant = [known for known, (_, tool) in self._homes.items() if tool == name]
+        if meant:
+            return f"several servers have one: {', '.join(meant)}"
+        away = [server for server, state in self.states.items() if state != "ready"]
+        return f"not there at the moment: {', '.join(away)}" if away else None

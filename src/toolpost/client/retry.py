@@ -1,0 +1,139 @@
+"""Which requests are sent once more, when, and when the server is left alone for a while.
+
+Owns the table of methods that only read, the number of tries, and the breaker that spares a server which
+cannot be reached. Does not wait and does not send.
+"""
+
+from math import inf
+from typing import Any, Final, cast
+
+from toolpost.client.backoff import FIRST, Backoff
+from toolpost.errors import (
+    ChannelClosed,
+    MCPError,
+    RateLimited,
+    RequestFailed,
+    RequestTimeout,
+    TransportError,
+)
+
+__all__ = ["MAX_FAILURES", "READS", "Breaker", "Tries"]
+
+READS: Final = frozenset(
+    {
+        "completion/complete",
+        "logging/setLevel",
+        "ping",
+        "prompts/get",
+        "prompts/list",
+        "resources/list",
+        "resources/read",
+        "resources/subscribe",
+        "resources/templates/list",
+        "resources/unsubscribe",
+        "server/discover",
+        "tools/list",
+    }
+)
+"""What may be asked twice as well as once: it changes nothing, or nothing more the second time."""
+
+MAX_FAILURES: Final = 5
+"""How many requests in a row may find that the server cannot be reached, before it is left alone."""
+
+
+class Tries:
+    """The tries of one request.
+
+    Args:
+        most: how often it may be sent once more.
+        safe: whether that does no harm, even if the server may have got it.
+    """
+
+    __slots__ = ("_backoff", "_left", "_safe")
+
+    def __init__(self, most: int, *, safe: bool) -> None:
+        self._left = most
+        self._safe = safe
+        self._backoff: Backoff | None = None
+
+    def pause(self, error: MCPError, now: float) -> float | None:
+        """The seconds to wait before the next try; None if the error is final."""
+        if not self._left or isinstance(error, RequestTimeout):
+            return None
+        wish = _wish(error)
+        if wish is None and (not isinstance(error, TransportError) or (error.sent and not self._safe)):
+            return None
+        if (
+            isinstance(error, RequestFailed)
+            and error.status is not None
+            and wish is None
+            and not _passes(error.status)
+        ):
+            return None
+        self._left -= 1
+        if wish is not None:
+            return wish
+        if isinstance(error, ChannelClosed):
+            return 0.0  # whoever opens it anew waits as long as that needs
+        if self._backoff is None:
+            self._backoff = Backoff()
+        return self._backoff.pause(now)
+
+
+def _wish(error: MCPError) -> float | None:
+    """The seconds after which a server that refused wants to be asked again; None if it does not say."""
+    if isinstance(error, RequestFailed):
+        return error.retry_after
+    data: Any = error.data if isinstance(error, RateLimited) else None
+    wait: Any = cast("dict[str, Any]", data).get("retryAfter") if isinstance(data, dict) else None
+    return float(wait) if isinstance(wait, int | float) and 0 <= wait < inf else None
+
+
+def _passes(status: int) -> bool:
+    """Whether a refusal says only that this was the wrong moment."""
+    return status >= 500 or status in {408, 425, 429}
+
+
+class Breaker:
+    """Keeps requests from a server that cannot be reached, and lets one through from time to time."""
+
+    __slots__ = ("_backoff", "_counted", "_until", "failures")
+
+    def __init__(self) -> None:
+        self._backoff = Backoff()
+        self._counted = 0.0
+        self._until = 0.0
+        self.failures = 0
+        """How many requests in a row have not reached the server; those at the same time are one."""
+
+    def worked(self) -> None:
+        """The server can be reached."""
+        self.failures = 0
+        self._backoff.reset()
+
+    def failed(self, began: float, now: float) -> float | None:
+        """The seconds for which the server is left alone from now on; None if it is not.
+
+        Args:
+            began: when the request was sent that has not reached the server.
+            now: the time.
+        """
+        if self.failures and began <= self._counted:
+            return None
+        self.failures += 1
+        self._counted = now
+        if self.failures < MAX_FAILURES:
+            return None
+        pause = self._backoff.pause(now)
+        self._until = now + pause
+        return pause
+
+    def wait(self, now: float) -> float:
+        """The seconds for which the server is still left alone. Whoever hears of none is the one to try."""
+        if self.failures < MAX_FAILURES:
+            return 0.0
+        left = self._until - now
+        if left > 0:
+            return left
+        self._until = now + FIRST
+        return 0.0

@@ -1,0 +1,99 @@
+"""Names the function that keeps the event loop from everything else.
+
+Owns one thread, which asks the loop for a sign now and then, and looks where it stands if none comes. It can
+only tell: a function that blocks cannot be ended. Knows nothing of requests.
+"""
+
+import asyncio
+import contextlib
+import logging
+import sys
+import threading
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Final, Self
+
+__all__ = ["Lookout"]
+
+PATIENCE: Final = 1.0
+"""Seconds that a loop may be busy before that is told: nobody else is served meanwhile."""
+
+_OURS: Final = str(Path(__file__).parent.parent)
+_LOOPS: Final = tuple(
+    str(Path(asyncio.__file__).parent.parent / name) for name in ("asyncio", "selectors.py")
+)
+
+logger: Final = logging.getLogger("toolpost.server")
+
+
+class Lookout:
+    """Watches the loop that runs in this thread, from the beginning of a block to its end.
+
+    Args:
+        patience: seconds that the loop may be busy with one thing.
+    """
+
+    def __init__(self, patience: float = PATIENCE) -> None:
+        self._patience = patience
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="toolpost lookout", daemon=True)
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._watched = threading.get_ident()
+        self._ended = asyncio.Event()
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._over.set()
+        await self._ended.wait()
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                self._loop.call_soon_threadsafe(self._ended.set)
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._patience):
+            sign = threading.Event()
+            try:
+                self._loop.call_soon_threadsafe(sign.set)
+            except RuntimeError:  # the loop was closed by somebody who does not leave in order
+                return
+            if sign.wait(self._patience) or not self._told():
+                continue
+            while not sign.wait(self._patience) and not self._over.is_set():
+                pass  # once is enough for each time
+
+    def _told(self) -> bool:
+        """Whether something blocks the loop; it was told then."""
+        # There is no other way to look at another thread.
+        inner = sys._current_frames().get(self._watched)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        if inner is None or inner.f_code.co_filename.startswith(_LOOPS):
+            return False  # it only waits, and was kept from its turn by something else than us
+        guilty = _guilty(inner)
+        logger.warning(
+            "%s (%s) has kept the event loop for more than %g s, and nobody else is served meanwhile; it is "
+            "at %s:%d. A function that blocks is declared with `def`, so that it runs in a thread, or hands "
+            "its work to `asyncio.to_thread`.",
+            guilty.co_qualname,
+            f"{guilty.co_filename}:{guilty.co_firstlineno}",
+            self._patience,
+            inner.f_code.co_filename,
+            inner.f_lineno,
+        )
+        return True
+
+
+def _guilty(inner: FrameType) -> CodeType:
+    """The function that we have called, and that leads to where the loop stands."""
+    frame: FrameType | None = inner
+    guilty = inner.f_code
+    while frame is not None and not frame.f_code.co_filename.startswith(_OURS):
+        if frame.f_code.co_filename.startswith(_LOOPS):
+            break
+        guilty, frame = frame.f_code, frame.f_back
+    return guilty

@@ -1,0 +1,96 @@
+"""The sessions that one worker holds, each for its owner, and which of them makes room for another.
+
+Owns the order in which they were used and how many anybody may have: who opens many pushes out their own, not
+those of others. Knows a session only by its id, and by whether it is busy.
+"""
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Final, Protocol
+
+__all__ = ["SHARE", "Crowded", "Room"]
+
+SHARE: Final = 4
+"""One principal may have a quarter of all sessions: with fewer than that many others are never shut out."""
+
+
+class Crowded(Exception):
+    """There is no room for another session.
+
+    Args:
+        own: whether it is the same principal's calls that take it.
+    """
+
+    def __init__(self, *, own: bool) -> None:
+        super().__init__("all sessions that could make room are busy")
+        self.own = own
+
+
+class Tenant(Protocol):
+    """A session, as far as it matters here."""
+
+    id: str
+    owner: str
+
+    @property
+    def busy(self) -> bool:
+        """Whether a request waits for its answer."""
+        ...
+
+
+class Room:
+    """Who makes room, if there are too many.
+
+    Args:
+        most: sessions in all.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._share = -(-most // SHARE)
+        # In both, those that were used last are at the end.
+        self._all: OrderedDict[str, Tenant] = OrderedDict()
+        self._owned: dict[str, OrderedDict[str, Tenant]] = {}
+
+    def add(self, session: Tenant) -> None:
+        """Remember a session, which is in use."""
+        self._all[session.id] = session
+        self._owned.setdefault(session.owner, OrderedDict())[session.id] = session
+
+    def use(self, session: Tenant) -> None:
+        """Note that a session is in use."""
+        self._all.move_to_end(session.id)
+        self._owned[session.owner].move_to_end(session.id)
+
+    def remove(self, session: Tenant) -> None:
+        """Forget a session, which has ended."""
+        del self._all[session.id]
+        own = self._owned[session.owner]
+        del own[session.id]
+        if not own:
+            del self._owned[session.owner]
+
+    def in_the_way(self, owner: str) -> str | None:
+        """The id of the session that has to end before this owner can open another; None if none has to.
+
+        It is the one that was idle for longest: of the owner's own, and only if they have none such, and have
+        not got their share, of all. Those whom nobody knows share the empty name, and have no share: they
+        may all be one, or each another one. Among them, a busy one makes room if all are.
+
+        Raises:
+            Crowded: whoever could make room is busy.
+        """
+        own = self._owned.get(owner) or OrderedDict[str, Tenant]()
+        over = owner != "" and len(own) >= self._share
+        if not over and len(self._all) < self._most:
+            return None
+        session = _idle(own.values()) or (None if over else _idle(self._all.values()))
+        if session is None:
+            if owner or not own:
+                raise Crowded(own=over)
+            session = next(iter(own.values()))
+        return session.id
+
+
+def _idle(sessions: Iterable[Tenant]) -> Tenant | None:
+    return next((session for session in sessions if not session.busy), None)

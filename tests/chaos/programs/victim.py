@@ -1,0 +1,119 @@
+"""A server that things are done to: over stdin and stdout, or over HTTP if its first argument says so.
+
+The argument is JSON: what `server.run` takes, and `drain` for stdio. `holdings` tells what the process holds.
+"""
+
+import asyncio
+import gc
+import json
+import os
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import toolpost.run
+import toolpost.web
+from toolpost import Context, Server, SyncContext
+from toolpost.transports import workers
+from toolpost.transports.http_session import Session
+
+settings: dict[str, Any] = json.loads(sys.argv[1])
+toolpost.web.GRACE = settings.pop("grace", toolpost.web.GRACE)
+workers.PROBATION = settings.pop("probation", workers.PROBATION)
+server = Server("victim")
+running: Counter[str] = Counter()
+"""The calls that are being served, by tool."""
+
+
+@server.tool
+def pid() -> int:
+    """Who serves."""
+    return os.getpid()
+
+
+@server.tool
+async def echo(text: str) -> str:
+    """Say the same."""
+    return text
+
+
+@server.tool
+async def big(size: int) -> str:
+    """Say much."""
+    return "x" * size
+
+
+@server.tool
+async def hang(ctx: Context) -> str:
+    """Say that it has begun, and never end."""
+    running["hang"] += 1
+    try:
+        await ctx.progress(1, message=str(os.getpid()))
+        await asyncio.Event().wait()
+    finally:
+        running["hang"] -= 1
+    return "never"
+
+
+@server.tool
+async def hold(path: str, ctx: Context) -> int:
+    """Say that it has begun, and end when there is a file; who serves."""
+    await ctx.progress(1, message=str(os.getpid()))
+    while not Path(path).exists():  # noqa: ASYNC110, ASYNC240 - nothing else reaches a process
+        await asyncio.sleep(0.01)
+    return os.getpid()
+
+
+@server.tool
+async def steps(count: int, ctx: Context) -> str:
+    """Let others work in between."""
+    running["steps"] += 1
+    try:
+        for done in range(count):
+            await ctx.progress(done + 1, count)
+            await asyncio.sleep(0)
+    finally:
+        running["steps"] -= 1
+    return "done"
+
+
+@server.tool
+def blocked(ctx: SyncContext) -> str:
+    """Block a thread, whatever happens."""
+    ctx.progress(1)
+    time.sleep(600)
+    return "never"
+
+
+@server.tool
+async def flood(count: int, size: int, ctx: Context) -> str:
+    """Say more than anybody wants to hear."""
+    running["flood"] += 1
+    try:
+        text = "x" * size
+        for done in range(count):
+            await ctx.progress(done + 1, message=text)
+            await asyncio.sleep(0)
+    finally:
+        running["flood"] -= 1
+    return "done"
+
+
+@server.tool
+async def holdings() -> dict[str, int]:
+    """What this process holds at the moment."""
+    gc.collect()
+    sessions = sum(type(each) is Session for each in gc.get_objects())
+    tasks = len(asyncio.all_tasks())
+    return {"calls": running.total(), "sessions": sessions, "tasks": tasks}
+
+
+if __name__ == "__main__":
+    if settings.pop("stdio", False):
+        limits: Any = toolpost.run.serve_stdio.__kwdefaults__
+        limits["drain"] = settings.pop("drain", toolpost.run.DRAIN)
+        server.run(**settings)
+    else:
+        server.run(http=settings.pop("address", "127.0.0.1:0"), **settings)

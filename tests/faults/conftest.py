@@ -1,0 +1,40 @@
+"""What is said in a simulation is judged by sample: it is the same all the time, and garbled on purpose."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+
+import recording
+
+SAMPLE = 5
+"""How many messages of a kind are judged in one test."""
+
+
+@pytest.fixture(autouse=True)
+def _recorded(_judge: recording.Judge | None, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in `recording`, but only for what is sent: what is received may have been spoilt on the way."""
+    seen: Counter[tuple[object, ...]] = Counter()
+    note = recording.note
+
+    def sampled(said: recording.Said) -> None:
+        kind = said[:-1]
+        if said.way == "sent" and seen[kind] < SAMPLE:
+            seen[kind] += 1
+            note(said)
+
+    monkeypatch.setattr(recording, "note", sampled)
+    yield
+    verdicts = list(recording._verdicts(_judge)) if _judge else []
+    if verdicts:
+        pytest.fail(
+            "messages that the official schema does not allow:\n" + "\n".join(verdicts), pytrace=False
+        )
+
+
+@pytest.fixture
+def unheard(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody listens to what is said, which takes as long as all the rest."""
+    for owner, name, _ in recording.PLACES:
+        function = getattr(owner, name)
+        monkeypatch.setattr(owner, name, getattr(function, "__wrapped__", function))

@@ -1,0 +1,215 @@
+"""A world in which time, chance and order come from one number: an event loop with a clock of its own.
+
+Nothing in it waits: when nobody can go on, the clock jumps to the next timer, and when there is none the
+world is stuck, which is an error. There are no threads and no descriptors. `time` and `secrets` tell the
+world's time and chance while it lives.
+
+What is left to chance, and what is not. The order of `call_soon` is a promise of asyncio that all code stands
+on, so it is kept. Left to chance is what differs between two real runs: when a message arrives and how long
+work takes (whoever is in the world asks its `rng`); which of several timers of the same instant is first;
+whether these are heard of in one turn of the loop or in several; and how much time a turn takes, so that a
+timer may come in the middle of something. A world with another number is slower, coarser, or both.
+"""
+
+import asyncio
+import gc
+import logging
+import random
+import secrets
+import time
+from collections.abc import Callable, Coroutine, Generator
+from contextlib import contextmanager
+from itertools import count
+from typing import Any, Self, TypeVar
+
+import pytest
+
+__all__ = ["Stuck", "World"]
+
+EPOCH = 1_800_000_000.0
+"""What a calendar says when a world begins."""
+
+TURNS = 200_000
+"""After so many turns of its loop a world runs in circles: the longest one needs a hundredth of it."""
+
+INSTANT = 1e-6
+"""Seconds within which timers come in any order."""
+
+PACES = (0.0, 0.0, 1e-5, 1e-3)
+"""Seconds that one turn of the loop takes: not worth counting, or those of a machine with too much to do."""
+
+GRAINS = (1e-9, 2 * INSTANT, 2e-3)
+"""Seconds that the loop's clock cannot tell apart: timers within them are heard of in one turn."""
+
+T = TypeVar("T")
+
+
+class Stuck(AssertionError):
+    """Somebody waits, and nothing will ever happen; or too much does."""
+
+
+class _Task(asyncio.Task[Any]):
+    """A task that has the same place in a set in every run: others are sorted by their address."""
+
+    _numbers = count(1)
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        task = super().__new__(cls)
+        task.number = next(cls._numbers)
+        return task
+
+    number: int
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Future(asyncio.Future[Any]):
+    """The same for a future."""
+
+    _numbers = count(1)
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        future = super().__new__(cls)
+        future.number = next(cls._numbers)
+        return future
+
+    number: int
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Ear(logging.Handler):
+    """Writes down what our own code finds worth an error."""
+
+    def __init__(self, errors: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._errors = errors
+
+    def emit(self, record: logging.LogRecord) -> None:
+        cause = record.exc_info[1] if record.exc_info else None
+        self._errors.append(f"{record.name}: {record.getMessage()}" + (f": {cause!r}" if cause else ""))
+
+
+class World(asyncio.BaseEventLoop):
+    """An event loop without a machine below it.
+
+    Args:
+        seed: where everything comes from that is left to chance.
+
+    Attributes:
+        rng: what those in the world toss coins with.
+        trace: what has happened, one line each.
+        errors: what the logs of our code and the loop itself complain of.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed = seed
+        self.rng = random.Random(seed)
+        self.trace: list[str] = []
+        self.errors: list[str] = []
+        self._now = 0.0
+        self._turns = 0
+        self._order = random.Random(self.rng.random())
+        self._pace = self.rng.choice(PACES)
+        self._clock_resolution = self.rng.choice(GRAINS)
+        self._selector = self
+        self._scheduled: list[asyncio.TimerHandle]
+        _Task._numbers, _Future._numbers = count(1), count(1)
+        self.set_task_factory(lambda loop, coro, **more: _Task(coro, loop=loop, **more))
+        self.set_exception_handler(self._complain)
+
+    def note(self, what: str) -> None:
+        """Write down that something has happened."""
+        self.trace.append(f"{self._now:11.6f} {what}")
+
+    def live(self, play: Callable[["World"], Coroutine[Any, Any, T]]) -> T:
+        """What comes of a play. Once; the world ends with it.
+
+        Raises:
+            Stuck: it does not end.
+        """
+        with self._alone():
+            try:
+                return self.run_until_complete(play(self))
+            finally:
+                self.run_until_complete(self.shutdown_asyncgens())
+                self.errors += [f"left behind: {task}" for task in asyncio.all_tasks(self)]
+                self._discard()
+                self.close()
+                gc.collect(0)  # what was made in this world and is garbage: it may have something to tell
+
+    # ----------------------------------------------------------------- time and order
+
+    def time(self) -> float:
+        """The seconds since the world began."""
+        return self._now
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:
+        """As ever, but in any order within an instant."""
+        late = self._order.random() * INSTANT
+        return super().call_at(when + late, callback, *args, context=context)
+
+    def create_future(self) -> "asyncio.Future[Any]":
+        """A future of this world."""
+        return _Future(loop=self)
+
+    def _run_once(self) -> None:
+        self._turns += 1
+        self._now += self._pace
+        if self._turns > TURNS:
+            raise Stuck(f"{TURNS} turns, and no end; at work: {asyncio.all_tasks(self)}")
+        super()._run_once()  # pyright: ignore[reportAttributeAccessIssue] - not in the stubs
+
+    def select(self, timeout: float | None) -> list[Any]:
+        """Let time pass, as a selector would that nobody writes to."""
+        if timeout is None:
+            raise Stuck(f"nothing will ever happen; waiting: {asyncio.all_tasks(self)}")
+        if timeout > 0:
+            self._now = max(self._now, self._scheduled[0].when())
+        return []
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        assert not event_list
+
+    def _write_to_self(self) -> None:
+        """Wake nobody up: there is nobody else."""
+
+    # ----------------------------------------------------------------- the end of the world
+
+    def _complain(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        self.errors.append(f"{context.get('message')}: {context.get('exception')!r}")
+
+    def _discard(self) -> None:
+        """End what a play has left behind, which was told already."""
+        left = asyncio.all_tasks(self)
+        for task in left:
+            task.cancel()
+        if left:
+            self.run_until_complete(asyncio.wait(left, timeout=60))
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Nothing comes from outside meanwhile: no time, no chance."""
+        state, collects = random.getstate(), gc.isenabled()
+        gc.disable()  # when it comes is chance, too
+        ear = _Ear(self.errors)
+        logs = [logging.getLogger("toolpost"), logging.getLogger("asyncio")]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(time, "time", lambda: EPOCH + self._now)
+            patch.setattr(time, "monotonic", self.time)
+            patch.setattr(secrets, "_sysrand", random.Random(self.rng.random()))
+            random.seed(self.seed)
+            for log in logs:
+                patch.setattr(log, "propagate", False)  # others would write it all down, which takes long
+                log.addHandler(ear)
+            try:
+                yield
+            finally:
+                for log in logs:
+                    log.removeHandler(ear)
+                random.setstate(state)
+                if collects:
+                    gc.enable()

@@ -1,0 +1,102 @@
+"""A function that blocks the loop is named while it does."""
+
+import asyncio
+import logging
+import sys
+import threading
+
+import pytest
+
+from toolpost import Client, Server
+from toolpost.server.lookout import Lookout
+
+
+class Told(logging.Handler):
+    """Lets somebody go on when something is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.heard = threading.Event()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+        self.heard.set()
+
+
+@pytest.fixture
+def told():
+    handler = Told()
+    logger = logging.getLogger("toolpost.server")
+    logger.addHandler(handler)
+    yield handler
+    logger.removeHandler(handler)
+
+
+def test_a_tool_that_blocks_the_loop_is_named_with_the_line_at_which_it_stands(told):
+    server = Server("s", version="1")
+
+    @server.tool
+    async def blocks() -> str:
+        told.heard.wait(30)  # as long as nobody has said so
+        return "done"
+
+    async def main() -> None:
+        async with Lookout(0.05), Client(server) as client:
+            assert (await client.call_tool("blocks")).data == "done"
+
+    asyncio.run(main())
+    (text,) = told.texts
+    assert "blocks (" in text.split(" has kept")[0]
+    assert f"{__file__}:" in text
+    assert "threading.py:" in text
+    assert "asyncio.to_thread" in text
+
+
+def test_a_loop_that_waits_or_works_in_small_steps_is_left_alone(told):
+    async def main() -> None:
+        async with Lookout(0.01):
+            for _ in range(20):
+                await asyncio.sleep(0.005)
+
+    asyncio.run(main())
+    assert told.texts == []
+
+
+def test_a_loop_that_is_closed_under_it_ends_it(told):
+    loop = asyncio.new_event_loop()
+    lookout = Lookout(0.01)
+
+    async def enter() -> None:
+        await lookout.__aenter__()
+
+    loop.run_until_complete(enter())
+    loop.close()
+    lookout._thread.join(10)
+    assert not lookout._thread.is_alive()
+    assert told.texts == []
+
+
+SCRIPT = """
+import time
+from toolpost import Server
+
+server = Server("s", version="1")
+
+@server.tool
+async def slow() -> str:
+    time.sleep(2.3)
+    return "done"
+
+server.run()
+"""
+
+
+def test_a_server_process_says_so_on_stderr(caplog):
+    async def main() -> None:
+        async with Client([sys.executable, "-c", SCRIPT]) as client:
+            await client.call_tool("slow")
+
+    with caplog.at_level(logging.INFO, "toolpost.child"):
+        asyncio.run(main())
+    assert "slow (<string>:7) has kept the event loop for more than 1 s" in caplog.text
