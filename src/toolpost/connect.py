@@ -266,12 +266,13 @@ def _http_way(address: "Http", options: Options) -> Way:
         # Somebody may have to log in first, and how long that takes is told to whoever has the channel.
         return await open_sse(address) if address.auth is None else SseChannel(address)
 
-    events = Way(address.label, open_events, session=True)
+    asks = address.auth is not None
+    events = Way(address.label, open_events, session=True, asks=asks)
     if address.sse:
         return events
     # What somebody has configured may lead anywhere, so that its URL says little.
     key = address.url if address.http is None or isinstance(address.http, str) else None
-    return Way(address.label, open_http, fallback=events, key=key)
+    return Way(address.label, open_http, fallback=events, key=key, asks=asks)
 
 
 def _command(target: object, _options: Options) -> Way | None:
@@ -357,7 +358,9 @@ def _file(target: object, options: Options) -> Way | None:
     async def open_it() -> Channel:
         return await (await read()).open()
 
-    return Way(str(path) if options.server is None else f"{path}, {options.server}", open_it, find=read)
+    return Way(
+        str(path) if options.server is None else f"{path}, {options.server}", open_it, asks=True, find=read
+    )
 
 
 @contextmanager

@@ -298,6 +298,48 @@ def test_a_loop_that_listens_asks_nobody_to_log_in_and_hears_again_when_somebody
     run(main(), Clock)
 
 
+@pytest.mark.parametrize("use", [lambda client: client.call_tool("t"), lambda client: client.connect()])
+def test_an_attempt_that_waits_for_a_login_makes_way_for_one_that_may_ask_for_it(use):
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        class Asks(Endpoint):
+            async def open(self) -> Any:
+                if is_unattended():
+                    begun.set()
+                    await asyncio.Event().wait()
+                return await super().open()
+
+        it = server()
+        it.__class__ = Asks
+        client = client_of(it, revision=SESSION)
+        client._talk._supervisor._asks = True
+        async with client:
+            await broken(it, client)
+            await begun.wait()
+            await use(client)
+            assert client.state == "ready"
+            assert asyncio.get_running_loop().time() <= 2 * FIRST
+
+    run(main(), Clock)
+
+
+def test_what_a_server_says_is_heard_as_if_somebody_was_there_whoever_has_connected():
+    async def main() -> None:
+        it, heard = server(), asyncio.Queue[bool]()
+
+        async def note(*_: object) -> None:
+            heard.put_nowait(is_unattended())
+
+        async with client_of(it, revision=SESSION, on_notification=note) as client:
+            await broken(it, client)
+            await asyncio.sleep(2 * FIRST)
+            it.now.say("notifications/tools/list_changed")
+            assert await heard.get() is False
+
+    run(main(), Clock)
+
+
 def test_a_server_that_says_when_it_is_back_is_not_bothered_before():
     async def main() -> None:
         it, heard = server(), Heard()

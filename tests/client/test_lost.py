@@ -112,6 +112,8 @@ def test_a_late_answer_to_a_lost_request_is_dropped():
             it.channel.tell(1, RequestFailed("no"))
             with pytest.raises(RequestFailed):
                 await call
+            told = await it.channel.next_sent()  # it may still be at work
+            assert (told["method"], told["params"]["requestId"]) == ("notifications/cancelled", 1)
             it.channel.feed({"jsonrpc": "2.0", "id": 1, "result": LIST})
             call = await it.start()
             it.channel.feed({"jsonrpc": "2.0", "id": 2, "result": LIST})

@@ -141,6 +141,7 @@ class Wire:
         self._world = world
         self._inner = inner
         self._line = faults.line
+        self._torn: set[Way] = set()
         self._name = name
         self._told = told
         self._box = Mailbox()
@@ -224,10 +225,13 @@ class Wire:
     def _carry(self, way: Way, data: bytes) -> None:
         """Decide what becomes of a message."""
         faults, rng = self.faults, self._world.rng
+        if way in self._torn:
+            return
         self._told(way, data, False)
         self._note(f"{way} {data.decode(errors='replace')}")
         if self._tossed(faults.cut):
             if self._line and rng.random() < 0.5:
+                self._torn.add(way)  # nothing comes behind half a line
                 self._flow(way, frame(data)[: rng.randrange(len(data))])
             else:
                 self.cut()

@@ -16,6 +16,7 @@ from toolpost.errors import (
     AuthError,
     InternalError,
     RemoteProtocolError,
+    RequestFailed,
     RPCError,
     SessionLost,
     TransportError,
@@ -122,6 +123,8 @@ class Arrivals:
         if call is None:
             logger.debug("a request that nobody waits for was lost: %s", error)
         else:
+            if isinstance(error, RequestFailed) and error.sent and error.status is None:
+                self._link.abandon(call, "its answer was lost")  # the server may still be busy with it
             call.fail(error)
         if isinstance(error, SessionLost):
             self._link.end(SessionLost(error.message, hint=error.hint, peer=error.peer))

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
-from toolpost.channel import Channel
+from toolpost.channel import Channel, unattended
 from toolpost.client.answer import Answers
 from toolpost.client.call import NO_LIMITS, Limits
 from toolpost.client.changes import Changes
@@ -126,7 +126,7 @@ class Conversation:
         self._breaker = Breaker()
         tell = callbacks.state
         self.life = Life(None if tell is None else partial(answers.crew.run, tell))
-        self._supervisor = Supervisor(self._dial, self.life, again=way.again)
+        self._supervisor = Supervisor(self._dial, self.life, again=way.again, asks=way.asks)
         self._lane: Lane
         self._dialling: asyncio.Timeout | None = None
 
@@ -246,7 +246,8 @@ class Conversation:
         self._lost = None
         self.stats.connections += 1
         if self._patience.heartbeat is not None:
-            opened.link.spawn(self._beat(opened.link, self._patience.heartbeat))
+            with unattended():
+                opened.link.spawn(self._beat(opened.link, self._patience.heartbeat))
         return opened
 
     async def _beat(self, link: Link, pause: float) -> None:

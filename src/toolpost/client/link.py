@@ -93,7 +93,8 @@ class Link:
             channel.on_detained(self._detain)
         if isinstance(channel, Mirroring) and annotated is not None:
             channel.annotated = annotated
-        self._reader = self._loop.create_task(self._read(), name="toolpost reader")
+        with unattended(False):  # whoever has opened it; those who hear of something are there
+            self._reader = self._loop.create_task(self._read(), name="toolpost reader")
 
     # ----------------------------------------------------------------- asking
 
@@ -156,12 +157,12 @@ class Link:
                 await call.lane.idle()
                 return result
         except asyncio.CancelledError:
-            self._abandon(call, "the caller no longer waits")
+            self.abandon(call, "the caller no longer waits")
             raise
         except TimeoutError:
             if call.answer.done() and not call.answer.cancelled():
                 return call.answer.result()  # only a progress callback took too long
-            self._abandon(call, "the time-out of the request has passed")
+            self.abandon(call, "the time-out of the request has passed")
             self.stats.timeouts += 1
             waited = self._loop.time() - call.started
             raise RequestTimeout(
@@ -193,7 +194,7 @@ class Link:
         call = self.calls.get(request_id)
         if call is None or call.answer.done():
             return False
-        self._abandon(call, reason)
+        self.abandon(call, reason)
         why = f": {reason}" if reason else ""
         call.fail(MCPError(f"{call.method} was cancelled{why}", peer=self.peer_name))
         return True
@@ -241,7 +242,7 @@ class Link:
         self.stats.requests += 1
         return call
 
-    def _abandon(self, call: Call, reason: str | None) -> None:
+    def abandon(self, call: Call, reason: str | None) -> None:
         """Expect no answer any more, and say so to a server that knows of the request (CANC-1)."""
         data = self.connection.cancel(call.id, reason)
         # Where a request can be lost alone, it can be given up alone: that bothers nobody.

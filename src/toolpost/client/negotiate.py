@@ -61,6 +61,7 @@ class Way(NamedTuple):
         again: whether `open` may be called more than once.
         fallback: another way to the same server, where only sessions are held.
         key: what its verdict is kept under for the next client; None keeps none.
+        asks: whether a person may have to log in.
         session: whether only sessions are held over it, so that there is nothing to find out.
         find: finds the way itself, where that has to be looked up first, and may change.
     """
@@ -70,6 +71,7 @@ class Way(NamedTuple):
     again: bool = True
     fallback: "Way | None" = None
     key: str | None = None
+    asks: bool = False
     session: bool = False
     find: "Callable[[], Awaitable[Way]] | None" = None
 

@@ -38,10 +38,14 @@ class Supervisor:
         dial: opens a conversation.
         life: is told of every transition.
         again: whether a conversation that was lost can be opened anew.
+        asks: whether a person may have to log in for that.
     """
 
-    def __init__(self, dial: Callable[[], Awaitable[Opened]], life: Life, *, again: bool) -> None:
+    def __init__(
+        self, dial: Callable[[], Awaitable[Opened]], life: Life, *, again: bool, asks: bool = False
+    ) -> None:
         self._dial = dial
+        self._asks = asks
         self._life = life
         self._again = again
         self._backoff = Backoff()
@@ -99,9 +103,10 @@ class Supervisor:
         while not self.ready:
             if self.left or not self._again:
                 return self.link
-            if self._opening is None and self._timer is None:
+            alone = is_unattended()
+            if (self._opening is None and self._timer is None) or self._waits_for(alone=alone):
                 self._check_rested()
-                self._begin(alone=is_unattended())
+                self._begin(alone=alone)
             await self._life.change()
         return self.link
 
@@ -152,6 +157,9 @@ class Supervisor:
     def _begin(self, *, alone: bool = False) -> "asyncio.Task[Opened]":
         """The attempt to connect, which is made now if there is none; `alone` if nobody asked for it."""
         self._unset()
+        if self._opening is not None and self._waits_for(alone=alone):
+            self._opening.cancel()
+            self._opening = None
         if self._opening is None:
             self._alone = alone
             self._life.enter(Transition("connecting"))
@@ -159,6 +167,10 @@ class Supervisor:
                 self._opening = asyncio.get_running_loop().create_task(self._open())
             self._opening.add_done_callback(self._tried)  # it may be cancelled before its first step
         return self._opening
+
+    def _waits_for(self, *, alone: bool) -> bool:
+        """Whether the attempt may wait for a login that it asks nobody for, and now somebody is there."""
+        return self._asks and self._opening is not None and self._alone and not alone
 
     async def _open(self) -> Opened:
         link = self._held()
