@@ -517,6 +517,11 @@ def test_the_number_of_retries_is_checked(retries):
 def test_a_server_that_says_when_is_asked_then(status):
     async def main() -> None:
         busy = RequestFailed("busy", status=status)
+        busy.retry_after = 1e9
+        it = server(tools__call=busy)
+        async with client_of(it, revision=SESSION, timeout=None) as client:
+            with pytest.raises(RequestFailed, match="busy"):
+                await client.call_tool("t")
         busy.retry_after = 7.0
         it = server(tools__call=[busy, {"content": []}])
         async with client_of(it, revision=SESSION) as client:
@@ -524,7 +529,7 @@ def test_a_server_that_says_when_is_asked_then(status):
             assert asyncio.get_running_loop().time() == 7.0
             it.table["tools/call"] = busy
             with pytest.raises(RequestFailed, match="busy"):
-                await client.call_tool("t", timeout=5)  # nobody would wait for it
+                await client.call_tool("t", timeout=13)  # too little would be left for an answer
             assert asyncio.get_running_loop().time() == 7.0
 
     run(main(), Clock)

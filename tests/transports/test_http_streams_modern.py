@@ -134,8 +134,8 @@ def test_what_is_said_is_said_as_fast_as_it_is_heard():
 
     @server.tool
     async def flood(ctx: Context) -> str:
-        for number in range(2000):
-            await ctx.progress(number + 1, message="x" * 10_000)
+        for number in range(400):
+            await ctx.progress(number + 1, message="x" * 50_000)
             said.append(number)
         return "done"
 
@@ -148,8 +148,8 @@ def test_what_is_said_is_said_as_fast_as_it_is_heard():
                 before = len(said)
                 for _ in range(50):
                     await asyncio.sleep(0)
-            assert len(said) < 2000
-            assert len(await wire.events()) == 2001
+            assert len(said) < 400
+            assert len(await wire.events()) == 401
 
     run(main)
 

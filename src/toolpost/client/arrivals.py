@@ -196,7 +196,7 @@ class Arrivals:
             failure = InternalError(f"Internal error: the client failed to answer {method}")
             data = connection.fail(incoming.id, failure)
         if data is not None:
-            await self._link.deliver(data, incoming.id)
+            await self._link.deliver(data, incoming.id, alone=method == "ping")
 
     async def _result(self, incoming: Incoming) -> Result | Raw:
         """The result of an ask. Meanwhile the server waits for us, and no request in flight can be late.

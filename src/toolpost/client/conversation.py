@@ -346,8 +346,8 @@ class Conversation:
                     raise
                 spent = now - first + pause
                 if whole.timeout is not None:
-                    if spent >= whole.timeout:
-                        raise  # the server would be asked in vain
+                    if spent > whole.timeout / 2:
+                        raise  # too little is left for an answer
                     limits = whole._replace(timeout=whole.timeout - spent)
                 logger.info("%s: sent once more in %.1f s: %s", self.name, pause, error)
                 self.stats.retries += 1

@@ -19,7 +19,15 @@ from toolpost.client.client import Client
 from toolpost.client.life import State
 from toolpost.client.patience import ProgressCallback
 from toolpost.client.results import ToolResult
-from toolpost.errors import ConnectFailed, LocalProtocolError, MCPError
+from toolpost.errors import (
+    AuthError,
+    AuthorizationRequired,
+    ConnectFailed,
+    InsufficientScope,
+    LocalProtocolError,
+    MCPError,
+    TokenRejected,
+)
 from toolpost.types.base import JSON
 from toolpost.types.tools import Tool
 
@@ -29,6 +37,9 @@ if TYPE_CHECKING:
 __all__ = ["ClientGroup"]
 
 T = TypeVar("T")
+
+_KINDS: Final = (AuthorizationRequired, TokenRejected, InsufficientScope, AuthError)
+"""What all servers may say alike, the most telling first."""
 
 logger: Final = logging.getLogger("toolpost.client")
 
@@ -72,7 +83,11 @@ class ClientGroup(Mapping[str, Client]):
         for name, target in targets.items():
             try:
                 self._clients[name] = target if isinstance(target, Client) else self._make(target)
-            except (MCPError, TypeError, ValueError) as error:
+            except MCPError as error:
+                where = f"server {name!r}" if self._path is None else f"{self._path}, server {name!r}"
+                error.peer = where if error.peer is None else f"{where}, {error.peer}"
+                raise
+            except (TypeError, ValueError) as error:
                 error.add_note(f"server {name!r}")
                 raise
 
@@ -106,6 +121,7 @@ class ClientGroup(Mapping[str, Client]):
 
         Raises:
             ConnectFailed: not one of them can be reached, or the file describes none.
+            AuthError: all of them are there, and not one of them lets us in.
         """
         if self._path is not None:
             from toolpost.connect import read_servers  # noqa: PLC0415 - as above
@@ -118,6 +134,10 @@ class ClientGroup(Mapping[str, Client]):
         if self._clients and not any(client.connected for client in self._clients.values()):
             await self.close()
             each = "; ".join(f"{name}: {error}" for name, error in self._failures.items())
+            failures = [*self._failures.values()]
+            for kind in _KINDS:
+                if all(isinstance(error, kind) for error in failures):
+                    raise kind(f"no server lets us in: {each}")
             raise ConnectFailed(f"no server can be reached: {each}")
         for name, client in self._clients.items():
             if not client.connected:

@@ -249,9 +249,11 @@ class Link:
         quiet = call.limits.quiet and not self._lossy
         if data is not None and call.sent and not quiet and self.ended is None:
             if self._lossy:
-                self.spawn(self.deliver(data))  # each message goes its own way, and waits for no other
+                self.spawn(
+                    self.deliver(data, alone=True)
+                )  # each message goes its own way, and waits for no other
             else:
-                self.post(data)
+                self.post(data, alone=True)
 
     def _forget(self, call: Call) -> None:
         """Keep nothing of a request that is over, one way or the other."""
@@ -290,15 +292,21 @@ class Link:
         except Exception as error:  # a channel of somebody else's may fail in any way
             raise ChannelClosed(f"the channel failed: {error}", peer=self.peer_name) from error
 
-    def post(self, data: bytes) -> None:
-        """Send what nobody waits for."""
-        if not self._outbox.put(partial(self.deliver, data)):
+    def post(self, data: bytes, *, alone: bool = False) -> None:
+        """Send what nobody waits for; see `deliver`."""
+        if not self._outbox.put(partial(self.deliver, data, alone=alone)):
             self.stats.discard("answer to a peer that does not read")
 
-    async def deliver(self, data: bytes, related: RequestId | None = None) -> None:
-        """Send what nobody waits for, now."""
+    async def deliver(self, data: bytes, related: RequestId | None = None, *, alone: bool = False) -> None:
+        """Send what nobody waits for, now.
+
+        Args:
+            data: the message.
+            related: the request of the peer that it answers.
+            alone: whether no call in flight can need it to go on.
+        """
         try:
-            with unattended(not self.calls):  # it may be what a call in flight needs to go on
+            with unattended(alone or not self.calls):
                 await self._send(data, related)
         except MCPError as error:
             logger.debug("a message could not be sent: %s", error)

@@ -41,6 +41,10 @@ MAX_FAILURES: Final = 5
 """How many requests in a row may find that the server cannot be reached, before it is left alone."""
 
 
+MAX_WISH: Final = 300.0
+"""Seconds that a request waits at most because a server says so: whoever wants more has to come back later."""
+
+
 class Tries:
     """The tries of one request.
 
@@ -61,6 +65,8 @@ class Tries:
         if not self._left or isinstance(error, RequestTimeout):
             return None
         wish = _wish(error)
+        if wish is not None and wish > MAX_WISH:
+            return None
         if wish is None and (not isinstance(error, TransportError) or (error.sent and not self._safe)):
             return None
         if (

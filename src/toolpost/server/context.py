@@ -4,17 +4,18 @@ A context belongs to one of them. It speaks through a `Speaker`, which is all it
 knows nothing of registries and transports. What it can ask the client is told in `asking`.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from toolpost.errors import InvalidRequest, MissingScopes
-from toolpost.principal import Principal
+from toolpost.errors import InvalidRequest
+from toolpost.principal import Principal, missing, scopes_of
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.methods import Row
 from toolpost.server.asking import Asking
 from toolpost.server.inputs import responses, state_of
+from toolpost.server.measure import Measure
 from toolpost.server.recall import Recall
 from toolpost.server.request import Client, Request, Speaker
 from toolpost.types.base import JSON, Number, Raw, RequestId, Result, Wire
@@ -55,8 +56,10 @@ class Context(Asking):
 
     __slots__ = (
         "_handed",
+        "_logged",
         "_peer",
         "_principal",
+        "_progressed",
         "_recall",
         "_request",
         "_speaker",
@@ -89,6 +92,8 @@ class Context(Asking):
         self._state: dict[str, Any] | None = None
         self._recall: Recall | None = None
         self._handed: tuple[Mapping[str, Result], JSON] | None = None
+        self._logged: Measure | None = None
+        self._progressed: Measure | None = None
 
     def __repr__(self) -> str:
         return f"<Context of {self.method}, id {self.related!r}>"
@@ -144,9 +149,16 @@ class Context(Asking):
     async def progress(
         self, progress: Number, total: Number | None = None, message: str | None = None
     ) -> None:
-        """Tell how far the work has come. Costs nothing if the client does not want to know."""
+        """Tell how far the work has come. Costs nothing if the client does not want to know.
+
+        What is told faster than anybody could see is left out, except the end: `progress` equal to `total`.
+        """
         incoming = self.incoming
         if incoming is None or incoming.token is None:
+            return
+        if self._progressed is None:
+            self._progressed = Measure()
+        if not self._progressed.take() and progress != total:
             return
         connection, request_id = self._speaker.connection, incoming.id
         if self.server.middleware:
@@ -165,12 +177,16 @@ class Context(Asking):
             await self._speaker.send(data, request_id)
 
     async def log(self, level: LogLevel, data: JSON, *, logger: str | None = None) -> None:
-        """Write to the client's log, if it wants lines of this level."""
+        """Write to the client's log, if it wants lines of this level. A flood of lines is thinned out."""
         if self.cancelled or not self.server.party.declares("logging"):
             return
         connection, incoming = self._speaker.connection, self.incoming
         line = connection.log(level, data, logger=logger, to=incoming)
         if line is None:
+            return
+        if self._logged is None:
+            self._logged = Measure()
+        if not self._logged.take():
             return
         if self.server.middleware:
             await self._speaker.tell(
@@ -261,20 +277,27 @@ class Context(Asking):
         """On whose behalf the request speaks, where that is known."""
         return self._principal
 
-    def require(self, *scopes: str) -> None:
-        """Return if the request may do what needs these scopes.
+    def require(self, *scopes: str | Iterable[str]) -> None:
+        """Return if the request may do what needs these scopes, or lists of scopes.
 
         Over HTTP the client is told which scopes it needs, and can get them if nothing was said to it before:
         so ask first. A process on this machine, spoken to over stdin, and a client in memory may do all.
 
         Raises:
             MissingScopes: it may not.
+            TypeError: a scope is no text.
+            ValueError: a scope has letters in it that it cannot have.
         """
+        if not scopes:
+            return
+        # A text is one scope here: who names several names them one by one.
+        given = (scopes_of([each] if isinstance(each, str) else each) for each in scopes)
+        needed = frozenset[str]().union(*given)
         principal = self.principal
         if principal is None and not self._speaker.remote:
             return
-        if not (principal and principal.scopes.issuperset(scopes)) and scopes:
-            raise MissingScopes.of(scopes)
+        if needed and not (principal and needed <= principal.scopes):
+            raise missing(needed, principal)
 
     def passed_on(self, server: "Handler", lifespan: Any) -> "Context":
         """For handlers: the same request, as another server sees it that serves it."""

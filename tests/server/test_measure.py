@@ -1,0 +1,59 @@
+"""A function that floods its client with progress or log lines is thinned out, and its answer comes."""
+
+import asyncio
+
+import pytest
+
+from raw_server import Clock, run
+from toolpost import Client, Context, Server
+from toolpost.protocol.methods import DATES
+from toolpost.server.measure import BURST, RATE, Measure
+
+MANY = 3 * BURST
+
+
+def server() -> Server:
+    flooding = Server("s", version="1")
+
+    @flooding.tool
+    async def flood(ctx: Context) -> str:
+        for number in range(1, MANY + 1):
+            await ctx.progress(number, MANY)
+            await ctx.info(number)
+        return "done"
+
+    return flooding
+
+
+@pytest.mark.requirement("PROG-8", "LOG-5")
+@pytest.mark.parametrize("date", [DATES[0], DATES[-2], DATES[-1]])
+def test_a_flood_is_thinned_out_and_its_end_is_told(date):
+    async def main() -> None:
+        heard: list[float] = []
+        lines: list[object] = []
+
+        async def progress(told: object) -> None:
+            heard.append(told.progress)  # type: ignore[attr-defined] - ProgressParams
+
+        async def log(told: object) -> None:
+            lines.append(told.data)  # type: ignore[attr-defined] - LogParams
+
+        async with Client(server(), revision=date, on_log=log) as client:
+            await client.set_log_level("info")
+            assert (await client.call_tool("flood", progress=progress)).text == "done"
+        assert heard == [*range(1, BURST + 1), MANY]
+        assert lines == [*range(1, BURST + 1)]
+
+    run(main(), Clock)
+
+
+def test_time_gives_back_what_was_taken_up_to_the_whole():
+    async def main() -> None:
+        measure = Measure()
+        assert [measure.take() for _ in range(BURST + 1)] == [True] * BURST + [False]
+        await asyncio.sleep(10 / RATE)
+        assert [measure.take() for _ in range(11)] == [True] * 10 + [False]
+        await asyncio.sleep(1000)
+        assert [measure.take() for _ in range(BURST + 1)] == [True] * BURST + [False]
+
+    run(main(), Clock)
