@@ -8,23 +8,24 @@ in `supervise`, what is read over it in `reading`, what a server asks before it 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from toolpost.channel import Channel, unattended
 from toolpost.client.answer import Answers
+from toolpost.client.attempts import Attempts
 from toolpost.client.call import NO_LIMITS, Limits
 from toolpost.client.changes import Changes
 from toolpost.client.door import named
 from toolpost.client.lane import Lane
-from toolpost.client.life import Life, Transition
+from toolpost.client.life import Life
 from toolpost.client.link import Link
 from toolpost.client.listen import Listener
 from toolpost.client.negotiate import Handshake, Opened, Way
 from toolpost.client.patience import Callbacks, Patience, ProgressCallback
 from toolpost.client.reading import Reading
-from toolpost.client.retry import READS, Breaker, Tries
+from toolpost.client.retry import READS
 from toolpost.client.rounds import Rounds
 from toolpost.client.stats import Stats
 from toolpost.client.supervise import Supervisor
@@ -36,12 +37,8 @@ from toolpost.errors import (
     LocalProtocolError,
     MCPError,
     NotDeclared,
-    RateLimited,
-    RequestFailed,
-    RequestTimeout,
     RPCError,
     SessionLost,
-    TransportError,
 )
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming, NoticeReceived
@@ -60,8 +57,6 @@ LOG_LEVEL_AT_FIRST: Final = "info"
 
 CLOSE_PATIENCE: Final = 5.0
 """How long a callback may take to hear that the client was closed."""
-
-T = TypeVar("T")
 
 _OBJECT: Final = Reader(dict[str, JSON])
 
@@ -122,11 +117,12 @@ class Conversation:
         self._patience = patience
         self._level: LogLevel | None = None
         self._lost: _Wishes | None = None
-        self._retries = retries
-        self._breaker = Breaker()
         tell = callbacks.state
         self.life = Life(None if tell is None else partial(answers.crew.run, tell))
         self._supervisor = Supervisor(self._dial, self.life, again=way.again, asks=way.asks)
+        self._attempts = Attempts(self._supervisor, self.life, self.stats, way.name, retries)
+        self.heal = self._attempts.run
+        """What comes of some work over the connection, tried again where that does no harm."""
         self._lane: Lane
         self._dialling: asyncio.Timeout | None = None
 
@@ -170,36 +166,8 @@ class Conversation:
         return self._supervisor.link
 
     async def hold(self, limits: Limits = NO_LIMITS) -> Link:
-        """The connection; one that was lost is opened anew first.
-
-        Args:
-            limits: how long to wait for that.
-
-        Raises:
-            ChannelClosed: there is none, or none can be had.
-            RequestTimeout: the server did not come back in time.
-        """
-        if not self._supervisor.ready:
-            try:
-                async with asyncio.timeout(limits.timeout):
-                    return await self._supervisor.hold()
-            except TimeoutError:
-                raise RequestTimeout(
-                    f"the connection was lost, and was not there again within {limits.timeout:g} s",
-                    sent=False,
-                    peer=self.name,
-                ) from None
-        return self._supervisor.link
-
-    def _check_reachable(self) -> None:
-        left = self._breaker.wait(asyncio.get_running_loop().time())
-        if left > 0:
-            raise RequestFailed(
-                f"the server could not be reached {self._breaker.failures} times in a row",
-                sent=False,
-                hint=f"it is left alone for {left:.1f} s more",
-                peer=self.name,
-            )
+        """The connection; one that was lost is opened anew first. See `Attempts.hold`."""
+        return await self._attempts.hold(limits)
 
     @property
     def revivable(self) -> bool:
@@ -314,57 +282,6 @@ class Conversation:
         """What a caller's time-out and progress callback come to."""
         tell = progress or self._callbacks.progress
         return self._patience.limits(timeout, tell, self._answers.crew, extendable=extendable)
-
-    async def heal(
-        self, work: Callable[[Link, Limits], Awaitable[T]], limits: Limits, *, safe: bool = False
-    ) -> T:
-        """What comes of some work over the connection, which is done once more where that can do no harm.
-
-        Args:
-            work: what to do.
-            limits: how long it may take, all tries together.
-            safe: whether the work may be done twice, as far as the server is concerned.
-
-        Raises:
-            MCPError: what the last try came to.
-        """
-        loop, tries, whole = asyncio.get_running_loop(), None, limits
-        first = loop.time()
-        while True:
-            began = loop.time()
-            try:
-                if self._breaker.failures:
-                    self._check_reachable()
-                result = await work(await self.hold(limits), limits)
-            except (TransportError, RateLimited) as error:
-                now = loop.time()
-                self._failed(error, began, now)
-                if tries is None:
-                    tries = Tries(self._retries, safe=safe)
-                pause = tries.pause(error, now)
-                if pause is None or self._supervisor.left:
-                    raise
-                spent = now - first + pause
-                if whole.timeout is not None:
-                    if spent > whole.timeout / 2:
-                        raise  # too little is left for an answer
-                    limits = whole._replace(timeout=whole.timeout - spent)
-                logger.info("%s: sent once more in %.1f s: %s", self.name, pause, error)
-                self.stats.retries += 1
-                await asyncio.sleep(pause)
-            else:
-                if self._breaker.failures:
-                    self._breaker.worked()
-                    self.life.enter(Transition("ready"))
-                return result
-
-    def _failed(self, error: MCPError, began: float, now: float) -> None:
-        """Count a request that has not reached the server, over a connection that stands."""
-        if not isinstance(error, RequestFailed) or error.sent or not self._supervisor.ready:
-            return
-        pause = self._breaker.failed(began, now)
-        if pause is not None:
-            self.life.enter(Transition("backoff", error, pause, self._breaker.failures))
 
     async def request(
         self,

@@ -330,9 +330,14 @@ class Handshake:
         try:
             return await self._initialize(await self._enter(session, detour=True))
         except (RPCError, ProtocolError, ChannelClosed, RequestFailed, ConnectFailed) as second:
+            # A server that cannot serve at all says the same both times.
+            first = (
+                ""
+                if error.message in second.message
+                else f"{error.message}; nor in the way of older servers: "
+            )
             raise ConnectFailed(
-                f"no conversation came about: {error.message}; nor in the way of older servers: "
-                f"{second.message}",
+                f"no conversation came about: {first}{second.message}",
                 hint=error.hint,
                 peer=self._name,
             ) from second

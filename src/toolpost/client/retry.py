@@ -42,7 +42,7 @@ MAX_FAILURES: Final = 5
 
 
 MAX_WISH: Final = 300.0
-"""Seconds that a request waits at most because a server says so: whoever wants more has to come back later."""
+"""Seconds that a request waits at most because a server says so: others have to come back later."""
 
 
 class Tries:
