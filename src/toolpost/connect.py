@@ -6,20 +6,18 @@ is opened, so that a client of one does not load the others.
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
 
-import msgspec
 from msgspec.structs import replace
 
 from toolpost.channel import Channel
+from toolpost.client import config
 from toolpost.client.door import named
 from toolpost.client.negotiate import Way
-from toolpost.errors import AuthError, ChannelClosed, ConnectFailed
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.errors import ChannelClosed, ConnectFailed
 from toolpost.types.base import JSON
 
 if TYPE_CHECKING:
@@ -27,22 +25,10 @@ if TYPE_CHECKING:
     from toolpost.transports.authorizer import Auth
     from toolpost.transports.command import Stdio
 
-__all__ = ["Credentials", "Serves", "Target", "read_servers", "servers_in", "way_to"]
+__all__ = ["Credentials", "Serves", "Target", "way_to"]
 
 SERVER_PATIENCE: Final = 5.0
 """Seconds that a server in this process has to end when its client has left, before it is cancelled."""
-
-_CONFIG_KEYS: Final = ("mcpServers", "servers")
-"""Where the programs that read an `mcp.json` look for servers."""
-
-_EXAMPLE: Final = 'it looks like {"mcpServers": {"name": {"command": "…", "args": ["…"]}}}'
-
-_OAUTH: Final = "oauth"
-"""What a configuration says for `OAuth()`. No token is that short."""
-
-_AUTH: Final = 'it is "oauth", in small letters, for a login with the browser, or a token'
-
-_OBJECT: Final = Reader(dict[str, JSON])
 
 _FORMS: Final = (
     "a command as a list, a Stdio, a server object, the path of an mcp.json or an entry of one, "
@@ -86,33 +72,6 @@ class Options(NamedTuple):
     headers: Mapping[str, str] | None = None
     http: object = None
     auth: object = None
-
-
-def read_servers(path: PathLike[str] | str) -> dict[str, Target]:
-    """All targets of an `mcp.json`, by name.
-
-    Raises:
-        ConnectFailed: the file cannot be read, or describes no server.
-    """
-    try:
-        config = _OBJECT(Path(path).read_bytes())
-    except OSError as error:
-        raise ConnectFailed(f"{path} cannot be read: {error.strerror or error}") from error
-    except Unfit as error:
-        raise ConnectFailed(f"{path} is not the JSON of an mcp.json: {error}") from error
-    with _about(str(path)):
-        return _listed(config)
-
-
-def servers_in(config: Mapping[str, object]) -> dict[str, Target]:
-    """All targets of what is in an `mcp.json`, or of a mapping of names to targets.
-
-    Raises:
-        ConnectFailed: it describes no server.
-    """
-    if any(key in config for key in _CONFIG_KEYS):
-        return _listed(cast("Mapping[str, JSON]", config))
-    return dict(cast("Mapping[str, Target]", config))
 
 
 def way_to(
@@ -253,7 +212,7 @@ def _http_way(address: "Http", options: Options) -> Way:
     if options.http is not None:
         address = replace(address, http=options.http)
     auth = address.auth if options.auth is None else options.auth
-    address = replace(address, auth=authorizer_of(_oauth() if auth == _OAUTH else auth))
+    address = replace(address, auth=authorizer_of(_oauth() if auth == config.OAUTH else auth))
 
     async def open_http() -> Channel:
         from toolpost.transports.http_client import HttpChannel  # noqa: PLC0415 - see the module's docstring
@@ -301,38 +260,19 @@ def _command(target: object, _options: Options) -> Way | None:
 def _entry(target: object, options: Options) -> Way | None:
     if not isinstance(target, Mapping):
         return None
-    config = cast("Mapping[str, JSON]", target)
-    if any(key in config for key in _CONFIG_KEYS):
-        name, entry = _chosen(config, options.server)
-        with _about(f"server {name!r}"):
+    entry = cast("Mapping[str, JSON]", target)
+    if config.is_whole(entry):
+        name, entry = config.chosen(entry, options.server)
+        with config.about(f"server {name!r}"):
             return _way(entry, options._replace(server=None))
-    _check_auth(config)
-    if "url" in config:
+    entry = config.filled(entry)
+    if "url" in entry:
         from toolpost.transports.address import Http  # noqa: PLC0415 - see the module's docstring
 
-        return _way(Http.of(config), options)
+        return _way(Http.of(entry), options)
     from toolpost.transports.command import Stdio  # noqa: PLC0415 - see the module's docstring
 
-    return _way(Stdio.of(config), options)
-
-
-def _check_auth(entry: Mapping[str, JSON]) -> None:
-    """Return if what an entry says about authorization can be meant.
-
-    Raises:
-        ConnectFailed: it cannot. Its text is not repeated: it may be a token.
-    """
-    auth = entry.get("auth")
-    if auth is None:
-        return
-    if isinstance(auth, Mapping):  # some programs keep an object of their own there
-        logger.warning('"auth": an object is not read; for a login write "auth": "oauth"')
-    elif "url" not in entry:
-        raise ConnectFailed('"auth" is for a server with a "url"', hint='a command gets secrets by "env"')
-    elif not isinstance(auth, str):
-        raise ConnectFailed(f'"auth" is a text, not {msgspec.json.encode(auth).decode()[:40]}', hint=_AUTH)
-    elif auth != _OAUTH and auth.lower().startswith(_OAUTH):
-        raise ConnectFailed('"auth" is neither "oauth" nor a token', hint=_AUTH)
+    return _way(Stdio.of(entry), options)
 
 
 def _file(target: object, options: Options) -> Way | None:
@@ -348,12 +288,9 @@ def _file(target: object, options: Options) -> Way | None:
         if path.suffix == ".py":
             hint = f"start it with Python: [sys.executable, {str(path)!r}]"
             raise ConnectFailed(f"{path} is a script, and a path is that of an mcp.json", hint=hint)
-        try:
-            config = _OBJECT(await asyncio.to_thread(path.read_bytes))
-        except Unfit as error:
-            raise ConnectFailed(f"{path} is not the JSON of an mcp.json: {error}") from error
-        with _about(str(path)):
-            return _way(config, options)
+        found = config.parsed(path, await asyncio.to_thread(path.read_bytes))
+        with config.about(str(path)):
+            return _way(found, options)
 
     async def open_it() -> Channel:
         return await (await read()).open()
@@ -361,51 +298,6 @@ def _file(target: object, options: Options) -> Way | None:
     return Way(
         str(path) if options.server is None else f"{path}, {options.server}", open_it, asks=True, find=read
     )
-
-
-@contextmanager
-def _about(what: str) -> Generator[None]:
-    """Names what an error is about, also inside of something that is named already."""
-    try:
-        yield
-    except (AuthError, ConnectFailed) as error:
-        error.peer = what if error.peer is None else f"{what}, {error.peer}"
-        raise
-
-
-def _listed(config: Mapping[str, JSON]) -> dict[str, Any]:
-    """The entries of all servers, by name.
-
-    Raises:
-        ConnectFailed: there is none.
-    """
-    found: dict[str, Any] = {}
-    for key in _CONFIG_KEYS:
-        listed: JSON = config.get(key) or {}
-        if not isinstance(listed, Mapping):
-            raise ConnectFailed(f"{key!r} is no object with a server for each name")
-        found.update(cast("Mapping[str, Any]", listed))
-    if not found:
-        raise ConnectFailed("no server is described there", hint=_EXAMPLE)
-    return found
-
-
-def _chosen(config: Mapping[str, JSON], server: str | None) -> tuple[str, Mapping[str, JSON]]:
-    """The name and the entry of a server.
-
-    Raises:
-        ConnectFailed: there is no such server, or none was named and there are several.
-    """
-    found = _listed(config)
-    if server is None and len(found) == 1:
-        (server,) = found
-    if server not in found:
-        what = "there are several servers" if server is None else f"there is no server {server!r}"
-        raise ConnectFailed(what, hint=f"pass server=, one of: {', '.join(found)}")
-    entry = found[server]
-    if not isinstance(entry, Mapping):
-        raise ConnectFailed(f"server {server!r} is described by no object", hint=_EXAMPLE)
-    return server, cast("Mapping[str, JSON]", entry)
 
 
 ROWS: Final[dict[Callable[[object, Options], Way | None], bool]] = {

@@ -295,10 +295,13 @@ class MissingScopes(RPCError, InsufficientScope):
     retry_safe = False  # the function may have begun
 
     @classmethod
-    def of(cls, scopes: Iterable[str]) -> "MissingScopes":
-        """The error for an operation that needs these scopes, all of them named."""
+    def of(cls, scopes: Iterable[str], why: str | None = None) -> "MissingScopes":
+        """The error for an operation that needs these scopes, all of them named; `why` if nobody has any."""
         wanted = " ".join(sorted(scopes))
-        return cls(f"The token does not allow this; it takes: {wanted}", {"scope": wanted})
+        message = f"The token does not allow this; it takes: {wanted}"
+        if why is not None:
+            message = f"This takes the scopes {wanted}, which nobody has: {why}"
+        return cls(message, {"scope": wanted})
 
     @property
     def scopes(self) -> list[str]:

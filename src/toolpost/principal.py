@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from msgspec import Struct, json
 
-__all__ = ["Principal", "scopes_of"]
+__all__ = ["Principal", "scopeless", "scopes_of"]
 
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749 §3.3
 
@@ -85,3 +85,12 @@ def scopes_of(given: Any) -> frozenset[str]:
         if _SCOPE.fullmatch(each) is None:
             raise ValueError(f'{each!r} cannot be a scope: it takes visible ASCII letters but for " and \\')
     return cast("frozenset[str]", found)
+
+
+def scopeless(principal: Principal | None) -> str | None:
+    """Why somebody can have no scopes at all, for people; None if a token may give them some."""
+    if principal is None:
+        return "the server has no auth=, and nobody was recognised"
+    if principal.issuer or principal.scopes:
+        return None
+    return "the server has no auth=, and principal= names no scopes"

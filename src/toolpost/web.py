@@ -19,7 +19,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 from urllib.parse import urlsplit
 
-from toolpost.auth.denial import Denial
+from toolpost.auth.denial import Denial, Reasons
+from toolpost.auth.places import WELL_KNOWN
 from toolpost.errors import MCPError, MissingScopes, RateLimited
 from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
@@ -44,7 +45,7 @@ from toolpost.transports.workers import Workers
 if TYPE_CHECKING:
     import uvicorn
 
-    from toolpost.auth.resource import Keeper
+    from toolpost.auth.admission import Admission
 
 __all__ = ["endpoint", "run_http", "serve_http"]
 
@@ -104,13 +105,14 @@ def _keeper(handler: Handler, settings: Settings, public_url: str | None) -> "_K
         return None
     if settings.principal is not None:
         raise ValueError("principal= and auth= both say on whose behalf a request speaks; give one")
-    from toolpost.auth.resource import Keeper, resource_of  # noqa: PLC0415 - only who wants tokens needs it
+    from toolpost.auth.admission import Admission  # noqa: PLC0415 - only who wants tokens needs it
+    from toolpost.auth.resource import resource_of  # noqa: PLC0415 - as above
 
     path, sse = settings.path.rstrip("/") or "/", (settings.sse or "").rstrip("/")
     apart = sse not in {"", path} and handler.party.sessions and not settings.stateless
     resource = resource_of(auth, public_url, path)
     bare = auth.resource is None and urlsplit(public_url or "").path in {"", "/"}
-    keeper = Keeper(
+    admission = Admission(
         auth,
         resource,
         path,
@@ -118,25 +120,29 @@ def _keeper(handler: Handler, settings: Settings, public_url: str | None) -> "_K
         keys=lambda: handler.states.ring(),  # noqa: PLW0108 - workers are prepared later, which makes the keys
         sse=(sse, settings.messages.rstrip("/")) if apart else (),
     )
-    return _Keeper(keeper, resource, bare=bare)
+    return _Keeper(admission, resource, path, bare=bare)
 
 
 class _Keeper:
     """Authorization, as an endpoint needs it.
 
     Args:
-        keeper: checks tokens.
+        admission: checks tokens.
         resource: the URL of the endpoint, as tokens name it.
+        path: where the endpoint is, below the place where it is mounted.
         bare: whether its path is a guess, because only the name of the machine was given.
     """
 
-    def __init__(self, keeper: "Keeper", resource: str, *, bare: bool) -> None:
-        self._keeper = keeper
+    def __init__(self, admission: "Admission", resource: str, path: str, *, bare: bool) -> None:
+        self._admission = admission
         self._resource = resource
+        self._path = path
         self._bare = bare
         self._told = False
-        self.published = keeper.published
-        self.step_up = keeper.step_up
+        self._reasons = Reasons()
+        self.placed = False
+        self.published = admission.published
+        self.step_up = admission.step_up
 
     async def admit(self, exchange: Exchange) -> Principal:
         """On whose behalf a request speaks. What proves it goes no further (AUTH-71)."""
@@ -145,20 +151,22 @@ class _Keeper:
         if exchange.root and self._bare:
             raise Refusal(500, "The server does not know its own URL; its log tells what to do.")
         try:
-            principal = await self._keeper.admit(exchange.method, exchange.path, exchange.headers)
+            principal = await self._admission.admit(exchange.method, exchange.path, exchange.headers)
         except Denial as denial:
             if denial.why:
-                auth_logger.info("%s %s is refused: %s", exchange.method, exchange.path, denial.why)
+                level = logging.WARNING if self._reasons.worth_telling(denial.why) else logging.INFO
+                auth_logger.log(level, "%s %s is refused: %s", exchange.method, exchange.path, denial.why)
             raise Refusal(denial.status, denial.message, denial.headers) from None
         exchange.headers.pop("authorization", None)
         exchange.headers.pop("dpop", None)
         return principal
 
     def _tell_once(self, root: str) -> None:
-        """Tell what a server needs that is mounted, which nobody knows before the first request."""
+        """Tell what a server lacks that is mounted, which nobody knows before the first request."""
         if self._told:
             return
         self._told = True
+        here, named = (root.rstrip("/") + self._path).rstrip("/"), urlsplit(self._resource).path.rstrip("/")
         if self._bare:
             auth_logger.error(
                 "the server is mounted at %s, but its tokens are for %s: nobody is let in; "
@@ -166,11 +174,21 @@ class _Keeper:
                 root,
                 self._resource,
             )
-        else:
-            auth_logger.info(
-                "the server is mounted at %s: clients look for %s, where app.metadata has to be mounted",
+        elif not named.endswith(here) and not here.startswith(f"{named}/"):
+            auth_logger.warning(
+                "the server is mounted at %s, so that its path is %s, but its tokens are for %s: unless a "
+                "proxy in front of it changes paths, nobody is let in; give public_url= with the whole path",
+                root,
+                here,
+                self._resource,
+            )
+        elif not self.placed:
+            auth_logger.warning(
+                "the server is mounted at %s, and nobody answers at %s, where clients look for its issuer: "
+                'mount app.metadata, too: Mount("%s", app.metadata)',
                 root,
                 next(iter(self.published)),
+                WELL_KNOWN,
             )
 
 
@@ -320,21 +338,29 @@ def _placed(handler: Handler, address: str, served: Served) -> Served:
     """The same keywords; where tokens have to name the server, and it is on this machine, with its URL."""
     if handler.auth is None or handler.auth.resource or served.get("public_url"):
         return served
-    host, _, port = address.rpartition(":")
+    host, port = _split(address)
     if host not in _HERE or port in {"", "0"}:
         return served  # what is missing is told where it is missed
     return {**served, "public_url": f"http://{address}"}
 
 
+def _split(address: Any) -> tuple[str, str]:
+    """The host and the port of an address.
+
+    Raises:
+        ValueError: it is none.
+    """
+    host, _, port = address.rpartition(":") if isinstance(address, str) else ("/", "", "")
+    if "/" in host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+        raise ValueError(f"{address!r} is no address to serve at; write it like '127.0.0.1:8000'")
+    return host, port
+
+
 @contextmanager
 def _bound(address: str) -> Generator[socket.socket]:
     """A socket that listens at an address such as "127.0.0.1:8000"."""
-    if not isinstance(address, str) or "/" in address:  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
-        raise ValueError(f"{address!r} is no address to serve at; write it like '127.0.0.1:8000'")
-    host, _, port = address.rpartition(":")
+    host, port = _split(address)
     host = host.strip("[]") or "127.0.0.1"
-    if not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"{address!r} is no address to serve at; write it like '127.0.0.1:8000'")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, int(port)), family=family, backlog=BACKLOG)

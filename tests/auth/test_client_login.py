@@ -573,14 +573,21 @@ def test_a_file_that_others_may_read_is_not_used(tmp_path, caplog):
     assert "can be read by others" in caplog.text
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+@pytest.mark.parametrize("below", ["", "further/down"])
+def test_where_no_folder_can_be_made_tokens_are_kept_in_memory_and_that_is_told_once(tmp_path, caplog, below):
     (tmp_path / "file").write_text("")
 
     async def visit(town: Town) -> None:
-        with pytest.raises(AuthError, match=r"cannot be (used|kept)"):
-            await town.client(town.oauth(storage=FileTokens(tmp_path / "file"))).connect()
+        auth = town.oauth(storage=FileTokens(tmp_path / "file" / below))
+        for _ in range(2):
+            async with town.client(auth) as mcp:
+                await mcp.call_tool("anything")
+        assert len(town.authorized) == 1
 
     run(visit)
+    [told] = caplog.records
+    assert "in memory only" in told.getMessage()
+    assert "cannot be used for tokens" in told.getMessage()
 
 
 def test_by_default_they_are_in_the_folder_for_state(tmp_path, monkeypatch):

@@ -2,14 +2,24 @@
 
 import asyncio
 import json
-import logging
 from typing import Any
 
 import pytest
 from scripted import answer
 from town import Town, run
 
-from toolpost import Client, ClientCredentials, Context, EnterpriseManaged, OAuth, Server, WorkloadIdentity
+from toolpost import (
+    Client,
+    ClientCredentials,
+    ClientGroup,
+    Context,
+    EnterpriseManaged,
+    Http,
+    OAuth,
+    Server,
+    WorkloadIdentity,
+    connect,
+)
 from toolpost.errors import (
     AuthError,
     AuthorizationDenied,
@@ -50,7 +60,7 @@ async def fetch_token_later() -> str:
         (lambda: WorkloadIdentity(fetch_token), "auth=WorkloadIdentity failed: RuntimeError"),
         (lambda: fetch_token, r"fetch_token, which gives the token \(auth=\), failed: RuntimeError"),
         (lambda: fetch_token_later, "fetch_token_later, which gives .* failed: RuntimeError"),
-        (lambda: lambda: None, "returned none: the token is no text, but a NoneType"),
+        (lambda: lambda: None, r"\(auth=\), returned None instead of a text"),
     ],
 )
 def test_what_a_function_of_ones_own_raises_is_a_failure_of_authorization(auth, match):
@@ -141,13 +151,68 @@ def test_a_token_that_none_is_in_a_configuration_is_told_with_its_place():
         Client({"mcpServers": {"notes": {"url": "http://localhost/mcp", "auth": "Bearer x"}}})
 
 
-def test_a_command_takes_no_auth_and_the_object_of_another_program_is_told_of(caplog):
+def test_a_command_takes_no_auth():
     with pytest.raises(ConnectFailed, match='"auth" is for a server with a "url"'):
         Client({"command": "true", "auth": "oauth"})
-    with caplog.at_level(logging.WARNING):
-        Client({"url": "http://localhost/mcp", "auth": {"CLIENT_SECRET": "s3cret"}})
-    assert "an object is not read" in caplog.text
-    assert "s3cret" not in caplog.text
+
+
+@pytest.mark.parametrize("key", ["auth", "oauth"])
+def test_the_settings_of_another_program_are_not_passed_over(key):
+    config = {"mcpServers": {"notes": {"url": "http://localhost/mcp", key: {"clientId": "s3cret"}}}}
+    with pytest.raises(ConnectFailed, match=f"'notes': \"{key}\": an object .*auth=OAuth") as caught:
+        Client(config)
+    assert "s3cret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("entry", "url", "header"),
+    [
+        ({"url": "http://${N7_HOST}/mcp"}, "http://localhost/mcp", None),
+        ({"url": "http://${N7_NONE:-x.localhost}/mcp"}, "http://x.localhost/mcp", None),
+        ({"url": "http://a.localhost/$N7_HOST${}"}, None, None),
+        (
+            {"url": "http://localhost/mcp", "headers": {"X-Key": "k-${N7_KEY}"}},
+            "http://localhost/mcp",
+            "k-k3y",
+        ),
+        ({"url": "http://localhost/mcp", "headers": {"X-Key": "${N7_VOID:-d}"}}, "http://localhost/mcp", "d"),
+    ],
+)
+def test_a_configuration_may_name_variables_of_the_environment(monkeypatch, entry, url, header):
+    for name, value in {"N7_HOST": "localhost", "N7_KEY": "k3y", "N7_VOID": ""}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("N7_NONE", raising=False)
+    filled = connect._filled(entry)
+    if url is None:
+        assert filled == entry  # these are no variables
+    else:
+        address = Http.of(filled)
+        assert (address.url, (address.headers or {}).get("x-key")) == (url, header)
+
+
+@pytest.mark.parametrize(
+    ("entry", "where"),
+    [
+        ({"url": "http://localhost/${N7_NONE}"}, '"url"'),
+        ({"url": "http://localhost/mcp", "headers": {"X-Key": "s3cret ${N7_NONE}"}}, "\"headers\", 'X-Key'"),
+        ({"url": "http://localhost/mcp", "auth": "${N7_NONE}"}, '"auth"'),
+        ({"command": "true", "env": {"KEY": "${N7_NONE}"}}, "\"env\", 'KEY'"),
+    ],
+)
+def test_a_variable_that_is_not_set_is_told_with_its_place(tmp_path, monkeypatch, entry, where):
+    monkeypatch.delenv("N7_NONE", raising=False)
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"notes": entry}}))
+
+    async def main() -> None:
+        for client in (Client(path), ClientGroup(path)):
+            with pytest.raises(ConnectFailed) as caught:
+                await client.connect()
+            said = str(caught.value)
+            assert said.startswith(f"{path}, server 'notes': {where} needs the variable N7_NONE"), said
+            assert "s3cret" not in said
+
+    asyncio.run(main())
 
 
 # --------------------------------------------------------------------- grants

@@ -11,7 +11,8 @@ from toolpost.auth.listener import Listener
 from toolpost.auth.purse import Proven
 from toolpost.auth.renewal import finished
 from toolpost.auth.storage import MemoryTokens
-from toolpost.errors import AuthError, TokenRejected
+from toolpost.auth.tokens import Tokens
+from toolpost.errors import AuthError, InsufficientScope, TokenRejected
 from toolpost.flight import Flight
 
 
@@ -83,13 +84,16 @@ def test_who_joins_while_work_is_given_up_has_it_done_anew():
 
 
 def test_a_user_is_not_asked_for_ever():
-    asked = tally.Tally()
+    asked, login = tally.Tally(), frozenset[str]()
     for _ in range(tally.MAX_WINDOWS):
-        asked.question(asks_user=True)
+        asked.question(login, None)
+        asked.granted(login, Tokens("t0ken"))
         asked.went_through()
-    asked.question(asks_user=False)
-    with pytest.raises(TokenRejected, match="was asked 6 times within 10 minutes"):
-        asked.question(asks_user=True)
+    for _ in range(2):
+        with pytest.raises(TokenRejected, match="was asked 6 times within 10 minutes"):
+            asked.question(login, None)
+        with pytest.raises(InsufficientScope, match=r"was asked 6 times .*it wants a b; scopes="):
+            asked.question(frozenset("ab"), Tokens("t0ken"))
 
 
 def test_before_a_login_has_begun_nobody_ends_it():

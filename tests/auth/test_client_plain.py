@@ -156,7 +156,8 @@ def test_an_object_of_ones_own_keeps_the_promise():
 @pytest.mark.parametrize("token", ["", "two words", "line\n", "ü", 5])
 def test_what_is_no_token_is_refused_without_being_shown(token):
     with pytest.raises(
-        AuthError, match=r"<lambda>, which gives the token .* returned none: the token"
+        AuthError,
+        match=r"<lambda>, which gives the token .* returned (none: the token|a int instead of a text)",
     ) as caught:
         raise AssertionError(asyncio.run(Asked(lambda: token).headers(Errand("", "", ""))))
     assert repr(token) not in str(caught.value) or not token
@@ -182,7 +183,7 @@ def test_oauth_may_stand_in_a_configuration(tmp_path, monkeypatch):
         made.append(self)
 
     monkeypatch.setattr(OAuth, "__init__", note)
-    for entry in ({"auth": "oauth"}, {"auth": {"kind": "of another program"}}, {}):
+    for entry in ({"auth": "oauth"}, {}):
         way_to({"url": "http://localhost/mcp", **entry})
     assert len(made) == 1
 

@@ -25,12 +25,14 @@ class Issuer:
         self.told = GOOD if told is None else told
         self.asked = 0
         self.begun, self.go = asyncio.Event(), asyncio.Event()
+        self.each = asyncio.Semaphore(0)
         self.go.set()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         assert scope["type"] == "http"
         self.asked += 1
         self.begun.set()
+        self.each.release()
         await receive()
         await self.go.wait()
         await send({"type": "http.response.start", "status": 200, "headers": []})
@@ -57,7 +59,7 @@ def test_one_question_for_all_who_wait_with_the_same_token():
         issuer.go.set()
         assert [found.subject for found in await waiting] == ["ann"] * 9
         assert issuer.asked == 2
-        assert not verifier._flights
+        assert not any(lane._flights for lane in verifier._lanes.values())
 
     run(main)
 
@@ -82,6 +84,29 @@ def test_so_many_may_wait_and_no_more(monkeypatch):
     run(main)
 
 
+def test_tokens_that_were_good_before_do_not_wait_behind_inventions(monkeypatch):
+    monkeypatch.setattr(asking, "MOST", 2)
+    monkeypatch.setattr(asking, "WAITING", 3)
+
+    async def main() -> None:
+        issuer = Issuer()
+        verifier = asks(issuer, keep=0)
+        assert (await verifier.verify("good", RESOURCE)).subject == "ann"
+        issuer.go.clear()
+        strangers = asyncio.create_task(crowd(verifier, *(f"t{n}" for n in range(5))))
+        for _ in range(3):
+            await issuer.each.acquire()
+        with pytest.raises(RequestFailed, match="too many tokens"):
+            await verifier.verify("late", RESOURCE)
+        known = asyncio.create_task(verifier.verify("good", RESOURCE))
+        await issuer.each.acquire()  # beside the two strangers
+        issuer.go.set()
+        assert (await known).subject == "ann"
+        await strangers
+
+    run(main)
+
+
 def test_nobody_waits_for_ever_until_a_question_is_asked(monkeypatch):
     monkeypatch.setattr(asking, "MOST", 1)
     monkeypatch.setattr(asking, "PATIENCE", 0.01)
@@ -90,7 +115,7 @@ def test_nobody_waits_for_ever_until_a_question_is_asked(monkeypatch):
         issuer = Issuer()
         issuer.go.clear()
         found = await crowd(asks(issuer), "t", "u")
-        assert [str(each) for each in found] == ["the authorization server did not answer within 0.01 s"] * 2
+        assert [str(each) for each in found] == [f"{ISSUER}/i did not answer within 0.01 s"] * 2
 
     run(main)
 
@@ -229,8 +254,9 @@ def test_scopes_of_a_principal_may_be_written_as_elsewhere(scopes):
     ("verifier", "status", "says"),
     [
         (lambda _: 5, 503, "the verifier returned a int, where a Principal, a subject or None is due"),
-        (lambda token: {}[token], 500, "the verifier raised KeyError in <lambda> ("),
-        (lambda _: Principal("ann", scopes=5), 500, "the verifier raised TypeError in "),  # type: ignore[arg-type]
+        (lambda token: {}[token], 500, "the verifier raised KeyError, in <lambda> ("),
+        (lambda _: 1 / 0, 500, "the verifier raised ZeroDivisionError: division by zero, in <lambda> ("),
+        (lambda _: Principal("ann", scopes=5), 500, "the verifier raised TypeError: scopes have to be"),  # type: ignore[arg-type]
     ],
 )
 def test_a_fault_of_a_function_is_told_where_it_can_be_mended(verifier, status, says, caplog):

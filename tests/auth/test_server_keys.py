@@ -101,6 +101,52 @@ def test_who_invents_keys_makes_no_storm_and_nobody_is_refused_for_it(monkeypatc
     run(main)
 
 
+class Nameless(AuthorizationServer):
+    """An issuer whose keys have no names, or always the same one."""
+
+    kid: str | None = None
+
+    @property
+    def jwks(self) -> dict[str, Any]:
+        keys = [dict(each) for each in super().jwks["keys"]]
+        for key in keys:
+            key.pop("kid")
+            key.update({} if self.kid is None else {"kid": self.kid})
+        return {"keys": keys}
+
+
+@pytest.mark.parametrize("kid", [None, "main"])
+def test_keys_may_rotate_under_the_same_name_or_none(kid, monkeypatch):
+    async def main() -> None:
+        issuer = Nameless(ISSUER)
+        issuer.kid = kid
+        verifier = Jwt(ISSUER, http=issuer)
+
+        async def good(signer: Mint = issuer) -> bool:
+            try:
+                return bool(await verifier.verify(signer.token(RESOURCE, headers={"kid": kid}), RESOURCE))
+            except TokenRejected:
+                return False
+
+        assert await good()
+        issuer.rotate(forget=True)
+        assert [await good() for _ in range(3)] == [True] * 3
+        assert issuer.asked["jwks"] == 2
+        # Anybody can send what nobody has signed: that makes no storm, and is no good in any case.
+        forger = Mint(ISSUER)
+        assert [await good(forger) for _ in range(8)] == [False] * 8
+        assert issuer.asked["jwks"] == 1 + keeping.EARLY
+        assert await good()
+        # What is known is too old to say so, and nothing newer can be had.
+        clock, later = keeping.monotonic, keeping.COOL - 1
+        monkeypatch.setattr(keeping, "monotonic", lambda: clock() + later)
+        verifier._source._since -= 1
+        with pytest.raises(RequestFailed, match="cannot be fetched again now"):
+            await good(forger)
+
+    run(main)
+
+
 def hanging(issuer: Any) -> tuple[Any, asyncio.Event, asyncio.Event]:
     """An issuer that answers only while an event is set, and an event that tells that it was asked."""
     works, asked = asyncio.Event(), asyncio.Event()

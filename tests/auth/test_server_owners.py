@@ -10,7 +10,12 @@ from guarded import RESOURCE, bearer, guarded
 from hosted import NEW, OLD, call, legacy, message, modern, opening, run, serving
 
 from toolpost import Auth, Client, Context, Http, Jwt, MemoryTokens, OAuth, Principal, Server
+from toolpost.stores.memory import MemoryStore
 from toolpost.testing import AuthorizationServer, Mint
+from toolpost.transports.http_kept import Kept
+from toolpost.transports.http_load import Load
+from toolpost.transports.http_session import Post, Session
+from toolpost.types.base import Raw
 
 EVENTS = {"Accept": "text/event-stream", "MCP-Protocol-Version": OLD}
 POSTED = {"Content-Type": "application/json"}
@@ -330,6 +335,36 @@ def test_whose_sessions_are_all_busy_has_to_wait_and_nobody_else():
             go.set()
             assert [(await each).status for each in calls] == [200, 200]
             assert await site.open(headers=bob)
+
+    run(main)
+
+
+def test_no_call_is_cut_off_where_nobody_is_known():
+    async def main() -> None:
+        server, begun, go = waiting()
+        async with serving(server.asgi(max_sessions=2)) as site:
+            calls = [await occupy(site, begun, {}) for _ in range(2)]
+            full = await site.post(legacy(), opening())
+            assert (full.status, full.headers["retry-after"]) == (503, "5")
+            go.set()
+            assert [(await each).status for each in calls] == [200, 200]
+            assert await site.open()
+
+    run(main)
+
+
+def test_a_session_is_busy_before_its_call_has_begun():
+    async def main() -> None:
+        store = MemoryStore()
+        session = Session("s", "", store, Kept(store.logs), Load())
+        assert not session.busy
+        session.deliver(Post(Raw(b"{}"), "1", (1, 2), {}))
+        assert session.busy
+        await session.receive()
+        assert session.busy
+        for each in (1, 2):
+            await session.drop(each)
+        assert not session.busy
 
     run(main)
 

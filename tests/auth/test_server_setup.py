@@ -60,7 +60,7 @@ def test_a_mounted_server_says_once_what_it_lacks(caplog):
     async def main() -> None:
         for public_url, status, says in [
             ("https://mcp.example.com", 500, "mounted at /api, but its tokens are for"),
-            ("https://mcp.example.com/api/mcp", 401, f"clients look for {WELL_KNOWN}/api/mcp, where"),
+            ("https://mcp.example.com/api/mcp", 401, f"nobody answers at {WELL_KNOWN}/api/mcp, where"),
         ]:
             app = kitchen(Auth(ISSUER, verifier=lambda _: "ann")).asgi(public_url=public_url)
             async with serving(Starlette(routes=[Mount("/api", app)], lifespan=app.lifespan)) as site:
@@ -99,8 +99,18 @@ def test_at_each_url_a_client_is_told_about_that_url():
                 assert told["resource"] == RESOURCE.replace("/mcp", path)
             sse = mint.token(RESOURCE.replace("/mcp", "/sse"), scopes=["read"])
             messages = mint.token(RESOURCE.replace("/mcp", "/messages"), scopes=["read"])
-            assert (await site.post(*listing(sse))).status == 200
-            assert (await site.post(*listing(messages))).status == 401
+            mcp = mint.token(RESOURCE, scopes=["read"])
+            for token, path, status in [
+                (sse, "/messages", 400),  # let in, where it lacks a session
+                (sse, "/mcp", 401),
+                (sse, "/mcp", 401),
+                (mcp, "/mcp", 200),
+                (mcp, "/messages", 400),
+                (messages, "/messages", 401),
+                (messages, "/mcp", 401),
+            ]:
+                headers, body = listing(token)
+                assert (await site.post(headers, body, path)).status == status
 
     run(main)
 
@@ -138,14 +148,15 @@ def test_only_so_many_proofs_are_remembered_and_none_is_forgotten_for_another(mo
     async def main() -> None:
         async with guarded() as (site, mint, _):
             headers, body = modern("tools/list")
-            ann, bob = Holder(mint), Holder(mint)
+            ann, bob = Holder(mint, subject="ann"), Holder(mint, subject="bob")
+            other = Holder(mint, subject="ann")  # keys cost nothing: hers count together
             first = ann.sent()
             sent = [
                 first,
                 first,
                 ann.sent(),
-                ann.sent(),
-                ann.sent(),
+                other.sent(),
+                other.sent(),
                 bob.sent(),
                 bob.sent(),
                 bob.sent(),

@@ -118,6 +118,69 @@ def test_a_server_that_was_never_there_is_there_once_it_can_be():
     run(main(), Clock)
 
 
+def test_a_server_that_was_away_for_long_is_there_again_without_anybody_asking_for_it():
+    async def main() -> None:
+        class Flaky(RawServer):
+            ready = True
+
+            async def serve(self, channel: object) -> None:
+                if not self.ready:
+                    raise OSError("not now")
+                await super().serve(channel)  # type: ignore[arg-type] - as it came
+
+        flaky = Flaky()
+        async with ClientGroup({"a": shop("a", "x"), "flaky": flaky}) as group:
+            flaky.ready = False
+            await flaky.channel.close()
+            await asyncio.sleep(500)
+            assert group.states["flaky"] == "backoff"
+            assert "flaky" in group.failures
+            flaky.ready = True
+            await asyncio.sleep(100)
+            assert group.states["flaky"] == "ready"
+            assert group.failures == {}
+
+    run(main(), Clock)
+
+
+def test_names_of_tools_that_were_are_forgotten_if_there_are_many(monkeypatch):
+    monkeypatch.setattr("toolpost.client.group.MAX_NAMES", 10)
+
+    async def main() -> None:
+        server = Server("a", version="1")
+        tools = [server.tool(name=f"t{number}")(lambda: None) for number in range(20)]
+        async with ClientGroup({"a": server}) as group:
+            assert len(await group.list_tools()) == 20
+            for tool in tools[:19]:
+                tool.remove()
+            assert [tool.name for tool in await group.list_tools()] == ["t19"]
+            assert list(group._homes) == ["t19"]
+
+    run(main())
+
+
+def test_a_name_that_several_have_is_nobodys_whoever_comes_later():
+    async def main() -> None:
+        group = ClientGroup({"a": shop("a", "x"), "b": shop("b", "x"), "c": shop("c", "x")})
+        async with group:
+            await group["c"].close()
+            await group.list_tools()
+            await group["c"].connect()
+            assert [tool.name for tool in await group.list_tools()] == ["a_x", "b_x", "c_x"]
+
+    run(main())
+
+
+def test_an_entry_that_is_none_is_left_out_and_one_that_is_switched_off_too():
+    async def main() -> None:
+        entries = {"bad": {}, "off": {"command": "x", "disabled": True}, "a": shop("a", "x")}
+        async with ClientGroup(entries) as group:  # type: ignore[arg-type] - that is what it is about
+            assert list(group) == ["a"]
+            assert "server 'bad'" in str(group.failures["bad"])
+
+    run(main())
+
+
 def test_a_name_that_was_given_stays_whoever_comes():
     async def main() -> None:
         late = shop("b", "x", "b_x", "y")

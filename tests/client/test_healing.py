@@ -197,7 +197,7 @@ def test_it_is_tried_a_few_times_by_itself_and_then_only_for_who_needs_it():
             assert states(heard).count("connecting") == 1 + MAX_TRIES
             pauses = [each.pause for each in heard if each.state == "backoff"]
             assert all(early < late for early, late in pairwise(pauses))
-            with pytest.raises(ConnectFailed, match="could not be opened again: gone"):
+            with pytest.raises(ConnectFailed, match="refused 7 times in a row, the last time because gone"):
                 await client.call_tool("t")
             assert states(heard).count("connecting") == 2 + MAX_TRIES
             with pytest.raises(ConnectFailed, match=r"tried again in \d+ s; `connect\(\)` tries it now"):
@@ -243,7 +243,7 @@ def test_whoever_waits_for_the_connection_waits_no_longer_than_their_time():
         async with client_of(it, revision=SESSION, connect_timeout=None) as client:
             it.table["initialize"] = None
             await broken(it, client)
-            with pytest.raises(RequestTimeout, match="not there again within 3 s") as caught:
+            with pytest.raises(RequestTimeout, match=r"not there again within 3.0 s: .*broken") as caught:
                 await client.call_tool("t", timeout=3)
             assert not caught.value.sent
             assert caught.value.retry_safe
@@ -513,31 +513,121 @@ def test_the_number_of_retries_is_checked(retries):
         Client("http://host/mcp", retries=retries)
 
 
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_server_that_says_when_is_asked_then(status):
+@pytest.mark.parametrize(("status", "retry"), [(429, None), (503, True)])
+def test_a_server_that_says_when_is_asked_then(status, retry):
     async def main() -> None:
         busy = RequestFailed("busy", status=status)
         busy.retry_after = 1e9
         it = server(tools__call=busy)
         async with client_of(it, revision=SESSION, timeout=None) as client:
             with pytest.raises(RequestFailed, match="busy"):
-                await client.call_tool("t")
+                await client.call_tool("t", retry=retry)
         busy.retry_after = 7.0
         it = server(tools__call=[busy, {"content": []}])
         async with client_of(it, revision=SESSION) as client:
-            await client.call_tool("t")
+            await client.call_tool("t", retry=retry)
             assert asyncio.get_running_loop().time() == 7.0
             it.table["tools/call"] = busy
             with pytest.raises(RequestFailed, match="busy"):
-                await client.call_tool("t", timeout=13)  # too little would be left for an answer
+                await client.call_tool("t", timeout=13, retry=retry)  # too little would be left for an answer
             assert asyncio.get_running_loop().time() == 7.0
 
     run(main(), Clock)
 
 
 @pytest.mark.parametrize(
+    ("failure", "retry", "times"),
+    [
+        (RequestFailed("busy", status=503), None, 1),  # whoever says so may have served it before
+        (RequestFailed("busy", status=503), False, 1),
+        (RequestFailed("busy", status=429), None, 2),
+        (RequestFailed("busy", status=429), False, 1),
+        (RequestFailed("refused", sent=False), False, 1),
+        (ChannelClosed("gone", sent=False), False, 1),
+    ],
+)
+def test_no_wish_of_a_server_is_above_that_of_the_caller(failure, retry, times):
+    async def main() -> None:
+        if isinstance(failure, RequestFailed) and failure.status is not None:
+            failure.retry_after = 0.0
+        it = server(tools__call=[failure, {"content": []}])
+        async with client_of(it, revision=SESSION) as client:
+            with pytest.raises(MCPError) if times == 1 else nullcontext():
+                await client.call_tool("t", retry=retry)
+            assert [method for heard in it.heard for method in heard].count("tools/call") == times
+
+    run(main(), Clock)
+
+
+def test_the_wait_for_a_connection_counts_as_well():
+    async def main() -> None:
+        it = server(tools__call=None)
+        async with client_of(it, revision=SESSION) as client:
+            await broken(it, client)
+            with pytest.raises(RequestTimeout):
+                await client.call_tool("t", timeout=3)
+            assert asyncio.get_running_loop().time() == pytest.approx(3)
+
+    run(main(), Clock)
+
+
+def test_what_is_known_to_do_no_harm_is_known_on_the_next_connection_too():
+    async def main() -> None:
+        tool = {"name": "t", "inputSchema": {"type": "object"}, "annotations": {"idempotentHint": True}}
+        it = server(tools__list={"tools": [tool]})
+        async with client_of(it, revision=SESSION) as client:
+            await client.list_tools()
+            for _ in range(3):
+                it.table["tools/call"] = [RequestFailed("cut off"), {"content": []}]
+                await client.call_tool("t")
+                await broken(it, client)
+            assert client.stats.retries == 3
+
+    run(main(), Clock)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_busy_server_is_a_sign_of_life(status):
+    async def main() -> None:
+        it = server(ping=RequestFailed("busy", status=status))
+        async with client_of(it, revision=SESSION, heartbeat=1) as client:
+            await asyncio.sleep(100)
+            assert client.stats.connections == 1
+
+    run(main(), Clock)
+
+
+def test_a_caller_that_no_longer_waits_leaves_no_connection():
+    async def main() -> None:
+        for turns in range(40):
+            it = server()
+            client = client_of(it, revision=SESSION)
+
+            async def use(client: Client = client) -> None:
+                async with client:
+                    await asyncio.Event().wait()
+
+            task = asyncio.create_task(use())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            assert client.state == "closed"
+            assert not client.connected
+
+    run(main(), Clock)
+
+
+@pytest.mark.parametrize(
     ("data", "times"),
-    [({"retryAfter": 3}, 2), ({"retryAfter": -1}, 1), ({"retryAfter": "x"}, 1), (None, 1), ([], 1)],
+    [
+        ({"retryAfter": 3}, 2),
+        ({"retryAfter": 10**400}, 1),
+        ({"retryAfter": -1}, 1),
+        ({"retryAfter": "x"}, 1),
+        (None, 1),
+        ([], 1),
+    ],
 )
 def test_a_server_that_limits_the_rate_and_says_when_is_asked_then(data, times):
     async def main() -> None:

@@ -80,6 +80,23 @@ def test_calls_of_all_clients_are_bounded_whatever_their_era():
     run(main)
 
 
+def test_calls_of_a_session_that_come_all_at_once_are_bounded_too():
+    async def main():
+        async with stage_and_site(max_calls=3) as (stage, site):
+            session = await site.open()
+            wires = [await site.wire() for _ in range(20)]
+            for number, wire in enumerate(wires):
+                await wire.ask("POST", "/mcp", legacy(session), message("tools/call", call("quiet"), number))
+            answers = [asyncio.create_task(wire.answer()) for wire in wires]
+            await until(lambda: sum(answer.done() for answer in answers) == 17)
+            assert load(site).calls == 3
+            stage.go.set()
+            bodies = [(await answer).body for answer in answers]
+            assert sum(b"max_calls=" in body for body in bodies) == 17
+
+    run(main)
+
+
 def test_a_session_that_ends_gives_back_what_it_had():
     async def main():
         async with stage_and_site(max_calls=1) as (_, site):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from toolpost import Server, run, threads, web
-from toolpost.auth import proof, resource, verifier
+from toolpost.auth import admission, proof, verifier
 from toolpost.protocol import connection, framing, headers, inbox, jsonrpc, seal, uri
 from toolpost.server import (
     asking,
@@ -15,6 +15,7 @@ from toolpost.server import (
     context,
     factory,
     handler,
+    measure,
     middleware,
     recall,
     serve,
@@ -33,7 +34,8 @@ from toolpost.transports import (
 )
 from toolpost.transports.http_server import Settings
 
-PAGE = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
+TEXT = (Path(__file__).parents[2] / "docs" / "reliability.md").read_text(encoding="utf-8")
+PAGE = TEXT[TEXT.index("\n## Bounds\n") : TEXT.index("\n## Bounds of a client\n")]
 UNITS = {"MiB": 1024 * 1024, "KiB": 1024, "KiB/s": 1024, "quarter": 0.25}
 SETTINGS = Settings()
 
@@ -53,7 +55,7 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "URI": (uri.MAX_URI,),
     "URI template, and its variables": (uri.MAX_TEMPLATE, uri.MAX_VARIABLES),
     "state that a client carries": (seal.MAX_SEALED,),
-    "token, and DPoP proof": (resource.MAX_TOKEN, proof.MAX_PROOF),
+    "token, and DPoP proof": (admission.MAX_TOKEN, proof.MAX_PROOF),
     "calls in flight; of a principal, in all its sessions and outside": (connection.MAX_IN_FLIGHT,),
     "bytes of calls in flight that are larger than 64 KiB": (inbox.MAX_HELD,),
     "notices being served": (connection.MAX_IN_FLIGHT,),
@@ -76,6 +78,10 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "URLs that a user was sent to": (asking.MAX_VISITS,),
     "questions of one call, and tries for one answer": (recall.MAX_ROUNDS, asking.MAX_TRIES),
     "steps and answers of one call": (states.MAX_JOURNAL,),
+    "notices of progress of one call, and log lines; and how many more in a second": (
+        measure.BURST,
+        measure.RATE,
+    ),
     "calls in flight": (SETTINGS.max_calls,),
     "streams for news: GET, HTTP+SSE, `subscriptions/listen`": (SETTINGS.max_streams,),
     "sessions": (SETTINGS.limits.most,),

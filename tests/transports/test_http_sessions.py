@@ -25,6 +25,7 @@ from leftovers import until
 
 from toolpost import Context, Server
 from toolpost.protocol import jsonrpc
+from toolpost.server import measure
 from toolpost.stores.memory import MemoryStore
 from toolpost.transports import exchange, http_kept, http_session, http_sessions, http_streams
 
@@ -393,15 +394,17 @@ def test_the_session_that_was_idle_for_longest_makes_room():
     run(main)
 
 
-def test_if_all_are_busy_one_makes_room_all_the_same():
+def test_if_all_are_busy_none_makes_room():
     async def main():
         async with stage_and_site(max_sessions=1) as (stage, site):
             busy = await site.open()
             wire = await site.wire()
             await wire.ask("POST", "/mcp", legacy(busy), tool("quiet", 1))
             await stage.begun.wait()
+            assert (await site.post(legacy(), opening())).status == 503
+            stage.go.set()
+            assert text(await wire.answer()) == "waited"
             assert await site.open()
-            assert (await wire.answer()).status == 404
 
     run(main)
 
@@ -645,8 +648,9 @@ def test_an_answer_may_be_larger_than_a_log(size, streamed):
     run(main)
 
 
-def test_more_notices_than_a_log_holds():
+def test_more_notices_than_a_log_holds(monkeypatch):
     """A function that never waits lets others read all the same."""
+    monkeypatch.setattr(measure, "BURST", 10_000)
 
     async def main():
         async with hosted(kitchen()) as site:
@@ -659,7 +663,8 @@ def test_more_notices_than_a_log_holds():
     run(main)
 
 
-def test_who_does_not_read_loses_notices_but_not_the_answer(caplog):
+def test_who_does_not_read_loses_notices_but_not_the_answer(caplog, monkeypatch):
+    monkeypatch.setattr(measure, "BURST", 10_000)
     server = Server("flood")
     told = 3000
 

@@ -10,7 +10,6 @@ Owns the order of these steps. Parallel requests share one attempt.
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
@@ -18,7 +17,6 @@ from typing import Final, Literal
 
 from toolpost.auth.demand import Demand, demand_of, proofs_of
 from toolpost.auth.discovery import Found, discover, look_up
-from toolpost.auth.endpoint import Denied
 from toolpost.auth.fetch import Fetch, opened
 from toolpost.auth.grant import Errand, Grant, Refused, Visit
 from toolpost.auth.ledger import Ledger
@@ -27,7 +25,13 @@ from toolpost.auth.purse import Purse
 from toolpost.auth.renewal import finished, obtained, refreshed
 from toolpost.auth.tally import Tally
 from toolpost.auth.tokens import Known, Tokens
-from toolpost.errors import AuthError, TokenRejected
+from toolpost.errors import (
+    AuthError,
+    AuthorizationDenied,
+    AuthorizationRequired,
+    RequestFailed,
+    TokenRejected,
+)
 from toolpost.flight import Flight
 
 __all__ = ["ServerAccount"]
@@ -35,6 +39,10 @@ __all__ = ["ServerAccount"]
 LOCK_WAIT: Final = 0.5
 """Seconds that requests wait, with a token that is still good, for somebody else who may be refreshing it.
 Whoever takes longer has a person log in."""
+
+LOGIN_WAIT: Final = 30.0
+"""Seconds that a request which nobody waits for waits for another token. Then it is tried again with the one
+that there is: a refusal may pass."""
 
 logger: Final = logging.getLogger("toolpost.auth")
 
@@ -73,14 +81,13 @@ class ServerAccount:
 
     def _is_due(self, tokens: Tokens | None) -> bool:
         """Whether to get a new token first: one can be had without bothering anybody, and nobody is at it."""
-        if tokens is None or not tokens.stale() or (tokens is self._left and not _has_ended(tokens)):
+        if tokens is None or not tokens.stale() or (tokens is self._left and not tokens.ended):
             return False
         return (tokens.refresh is not None or not self._grant.asks_user) and not self._renewal.busy
 
     def heard(self, errand: Errand, headers: Mapping[str, str], sent: Mapping[str, str], /) -> None:
         """A request was not refused: its token is good."""
-        if self._purse.unproven is not None and self._purse.has(sent):
-            self._purse.unproven = None
+        if self._purse.proves(sent):
             self._tally.went_through()
         self._purse.note(errand.url, headers)
 
@@ -89,6 +96,7 @@ class ServerAccount:
 
         Raises:
             AuthError: there is none, and will be none.
+            RequestFailed: there is none yet, and nobody waits for this request.
         """
         purse = self._purse
         demand = demand_of(refused.challenge, self._grant.settings.dpop)
@@ -120,12 +128,8 @@ class ServerAccount:
         if tokens is None or not needed or not self._grant.steps_up:
             return False
         self._tally.check_step(needed, tokens)
-        await self._try(partial(self._step, demand, needed))
+        await self._try(partial(self._renew, demand, refresh=False, enough=needed))
         return True
-
-    async def _step(self, demand: Demand, needed: frozenset[str]) -> None:
-        self._tally.step(needed)
-        await self._renew(demand, refresh=False, enough=needed)
 
     async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something once for all who need it, and tell all of them if it fails."""
@@ -143,7 +147,11 @@ class ServerAccount:
             await self._unasked.join(work)
         except AuthError as error:
             logger.debug("there is no other token unless a person logs in: %s", error)
-        await news.wait()
+        try:
+            async with asyncio.timeout(LOGIN_WAIT):
+                await news.wait()
+        except TimeoutError:
+            raise RequestFailed("nobody has logged in yet", sent=False) from None
 
     # ----------------------------------------------------------------- getting tokens
 
@@ -160,8 +168,11 @@ class ServerAccount:
         self._looked = True
 
     def _suffices(self, tokens: Tokens | None) -> bool:
-        """Whether tokens were asked for with all the scopes that the user wants now."""
-        return tokens is not None and {*self._grant.settings.scopes} <= {*tokens.scopes, *tokens.asked}
+        """Whether tokens were asked for with all that the user wants now: scopes, and a key."""
+        settings = self._grant.settings
+        if tokens is None or (settings.dpop is True and tokens.kind != "dpop"):
+            return False
+        return {*settings.scopes} <= {*tokens.scopes, *tokens.asked}
 
     async def _renew(
         self, demand: Demand, *, refresh: bool, enough: frozenset[str] = frozenset(), may_ask: bool = True
@@ -171,7 +182,7 @@ class ServerAccount:
         Args:
             demand: what the server wants.
             refresh: whether a refresh may help.
-            enough: the scopes that tokens must have which somebody else has got in the meantime.
+            enough: the scopes that it is about, if the tokens were not enough.
             may_ask: whether a new grant may be asked for.
         """
         grant, refused = self._grant, self._purse.tokens
@@ -198,7 +209,7 @@ class ServerAccount:
                 if may and last is not None and await finished(self._refresh(known, visit, last)):
                     return
                 if may_ask:
-                    await self._obtain(known, visit, "granted")
+                    await self._obtain(known, visit, "granted", enough)
 
     async def _refresh_early(self) -> None:
         """Get a new token before the old one ends, or just after."""
@@ -210,7 +221,7 @@ class ServerAccount:
         try:
             async with opened(grant.settings.http) as backend, AsyncExitStack() as held:
                 try:
-                    async with asyncio.timeout(None if _has_ended(tokens) else LOCK_WAIT):
+                    async with asyncio.timeout(None if tokens.ended else LOCK_WAIT):
                         await held.enter_async_context(self._ledger.lock(known))
                 except TimeoutError:
                     self._left = tokens
@@ -227,12 +238,13 @@ class ServerAccount:
                 if last.refresh is None and not grant.asks_user:
                     await self._obtain(known, visit, "refreshed")
                 elif last.refresh is None or not await finished(self._refresh(known, visit, last)):
-                    await self._ledger.drop(known)
                     self._purse.put(None)
-        except Denied:
+                    await self._ledger.drop(known)
+        except AuthorizationDenied:
             raise  # only a program gets here: what it has shown in vain is not shown again
         except AuthError as error:
             # The token may be good for some seconds; if not, the server says so, and more can be done.
+            self._left = tokens
             logger.debug("a token could not be refreshed: %s", error)
 
     async def _refresh(self, known: Known, visit: Visit, last: Tokens) -> bool:
@@ -242,9 +254,23 @@ class ServerAccount:
             await self._keep(known, tokens, "refreshed")
         return tokens is not None
 
-    async def _obtain(self, known: Known, visit: Visit, how: Literal["refreshed", "granted"]) -> None:
-        self._tally.question(asks_user=self._grant.asks_user)
-        await self._keep(known, await obtained(self._grant, visit), how)
+    async def _obtain(
+        self,
+        known: Known,
+        visit: Visit,
+        how: Literal["refreshed", "granted"],
+        needed: frozenset[str] = frozenset(),
+    ) -> None:
+        if self._grant.asks_user:
+            self._tally.question(needed, self._purse.tokens)
+        try:
+            tokens = await obtained(self._grant, visit)
+        except AuthorizationRequired:
+            raise
+        except AuthError as error:
+            raise visit.found.doubted(error) from error.__cause__
+        self._tally.granted(needed, tokens)
+        await self._keep(known, tokens, how)
 
     async def _keep(self, known: Known, tokens: Tokens, how: Literal["refreshed", "granted"]) -> None:
         await self._ledger.keep(known, tokens)
@@ -255,7 +281,3 @@ class ServerAccount:
 def _is_fresh(kept: Tokens, ours: Tokens | None) -> bool:
     """Whether somebody else has got newer tokens."""
     return (ours is None or kept.access != ours.access) and not kept.stale()
-
-
-def _has_ended(tokens: Tokens) -> bool:
-    return tokens.stale(time.time() - tokens.early)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["MAX_CHALLENGE", "Challenge", "parse", "scopes_of"]
+__all__ = ["MAX_CHALLENGE", "Challenge", "parse", "scopes_in"]
 
 MAX_CHALLENGE: Final = 16 * 1024
 """How many characters are looked at: more than common servers send as all headers together."""
@@ -40,7 +40,7 @@ class Challenge(NamedTuple):
     @property
     def scopes(self) -> tuple[str, ...]:
         """The scopes that the request needs (AUTH-10)."""
-        return scopes_of(self.params.get("scope", ""))
+        return scopes_in(self.params.get("scope", ""))
 
 
 def parse(text: str) -> list[Challenge]:
@@ -63,6 +63,6 @@ def _read(text: str) -> Iterator[Challenge]:
         yield Challenge(scheme, params)
 
 
-def scopes_of(text: str) -> tuple[str, ...]:
-    """The scopes in a list that is separated by spaces, each once, in their order."""
+def scopes_in(text: str) -> tuple[str, ...]:
+    """The scopes in a list that is separated by spaces, each once, in their order; no error for others."""
     return tuple(dict.fromkeys(word for word in text.split(" ") if _SCOPE.fullmatch(word)))

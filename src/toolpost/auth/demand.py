@@ -1,7 +1,7 @@
 """What a refusal wants, and so what is asked for: scopes, and whether tokens are bound to a key.
 
-Pure. Owns which of several challenges is answered, and how the wishes of a server, of the user and of the
-last time come together. Asks nobody.
+Owns which of several challenges is answered, and how the wishes of a server, of the user and of the last
+time come together. Makes the key that tokens are to be bound to. Asks nobody.
 """
 
 from typing import TYPE_CHECKING, Final, NamedTuple

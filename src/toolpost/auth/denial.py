@@ -5,9 +5,16 @@ what kind of thing is wrong and never which check failed; `why` is for the log, 
 """
 
 from collections.abc import Iterable
+from time import monotonic
 from typing import Final
 
-__all__ = ["Denial", "challenge"]
+__all__ = ["Denial", "Reasons", "challenge"]
+
+QUIET: Final = 60.0
+"""Seconds for which a reason is not told again: whoever sends bad tokens must not fill the log."""
+
+MAX_REASONS: Final = 16
+"""Reasons that are told in that time: there are not many more, unless a verifier makes them up."""
 
 _QUOTED: Final = str.maketrans({'"': r"\"", "\\": r"\\"})
 
@@ -30,6 +37,27 @@ class Denial(Exception):
         self.message = message
         self.headers = tuple(headers)
         self.why = why
+
+
+class Reasons:
+    """Why requests were refused of late, so that each reason is told once in a while.
+
+    A reason is what stands before the first colon; what follows is about the one request.
+    """
+
+    def __init__(self) -> None:
+        self._told: dict[str, float] = {}
+
+    def worth_telling(self, why: str) -> bool:
+        """Whether this one was not told of late."""
+        now, reason = monotonic(), why.partition(":")[0]
+        if now < self._told.get(reason, now):
+            return False
+        self._told = {each: until for each, until in self._told.items() if now < until}
+        if len(self._told) >= MAX_REASONS:
+            return False
+        self._told[reason] = now + QUIET
+        return True
 
 
 def challenge(scheme: str, **parameters: str | None) -> tuple[bytes, bytes]:

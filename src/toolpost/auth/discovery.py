@@ -31,11 +31,24 @@ class Found(NamedTuple):
         resource: what it is called, exactly as published, and the scopes that it wants.
         issuer: who issues its tokens.
         published: whether it has said so itself; otherwise it is of the second revision.
+        looked: where its metadata was looked for in vain.
     """
 
     resource: Resource
     issuer: AuthorizationServer
     published: bool = True
+    looked: tuple[str, ...] = ()
+
+    def doubted(self, error: AuthError) -> AuthError:
+        """An error of an authorization server that may be none: nothing but a guess has led there."""
+        if self.issuer.legacy and self.looked:
+            places = ", ".join(shown(place) for place in self.looked)
+            error.message = (
+                f"no protected-resource metadata was found at {places}, so that the server was taken for "
+                f"its own authorization server; but {error.message}"
+            )
+            error.hint = "whoever runs the server has to publish its metadata there"
+        return error
 
 
 async def discover(fetch: Fetch, server: str, metadata_url: str | None, prefer: str | None = None) -> Found:
@@ -50,9 +63,12 @@ async def discover(fetch: Fetch, server: str, metadata_url: str | None, prefer: 
     Raises:
         AuthError: it cannot be found out, or what is found must not be used.
     """
-    found = await _resource(fetch, server, metadata_url)
+    places = resource_places(server)
+    if metadata_url is not None:
+        places = [metadata_url, *(place for place in places if place != metadata_url)]
+    found = await _resource(fetch, server, places)
     if found is None:
-        return await _old(fetch, server)
+        return (await _old(fetch, server))._replace(looked=tuple(places))
     issuers = found.authorization_servers
     issuer = prefer if prefer is not None and prefer in issuers else issuers[0]
     return Found(found, await look_up(fetch, issuer))
@@ -85,10 +101,7 @@ async def look_up(fetch: Fetch, issuer: str, *, legacy: bool = False) -> Authori
     )
 
 
-async def _resource(fetch: Fetch, server: str, metadata_url: str | None) -> Resource | None:
-    places: Sequence[str] = resource_places(server)
-    if metadata_url is not None:
-        places = [metadata_url, *(place for place in places if place != metadata_url)]
+async def _resource(fetch: Fetch, server: str, places: Sequence[str]) -> Resource | None:
     for place in places:
         document = _document(await fetch.get(place, "the resource metadata"), place)
         if document is not None:
@@ -109,7 +122,7 @@ def _document(answer: Answer, place: str) -> dict[str, object] | None:
     Raises:
         AuthError: nobody can say whether there is one, or it is no JSON object.
     """
-    if answer.status >= 500:
+    if answer.passing:
         raise AuthError(f"{shown(place)} answers with {answer.status}", retry_safe=True)
     if not answer.ok:
         return None

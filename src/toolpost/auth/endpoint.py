@@ -16,15 +16,13 @@ from toolpost.auth.metadata import AuthorizationServer
 from toolpost.auth.signing import PrivateKey
 from toolpost.auth.tokens import Registration
 from toolpost.errors import AuthError, AuthorizationDenied
+from toolpost.secret import repeats
 
-__all__ = ["Denied", "Identity", "ask", "denied", "method_for"]
+__all__ = ["Identity", "ask", "denied", "forgets", "method_for"]
 
 ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 MAX_QUOTE: Final = 300
 """Characters of what a server says about a refusal that an error repeats."""
-
-TELLING: Final = 8
-"""Characters of a secret that are not repeated either: fewer of them tell nothing, and stand in any text."""
 
 _WHAT: Final = "the token endpoint"
 _PUBLIC: Final = frozenset(
@@ -43,16 +41,14 @@ _PUBLIC: Final = frozenset(
 """Fields of a form that a refusal may repeat. All others are secrets."""
 
 _FORGOTTEN: Final = frozenset({"invalid_client", "unauthorized_client"})
+_FINAL: Final = _FORGOTTEN | {"invalid_grant"}
+_BUSY: Final = frozenset({"server_error", "temporarily_unavailable"})
 _CODE_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
-class Denied(AuthorizationDenied):
-    """An authorization server says no to a form of ours."""
-
-    @property
-    def forgets(self) -> bool:
-        """Whether the authorization server does not know the client any more."""
-        return self.code in _FORGOTTEN
+def forgets(error: AuthorizationDenied) -> bool:
+    """Whether the authorization server does not know the client any more."""
+    return error.code in _FORGOTTEN
 
 
 class Identity:
@@ -157,8 +153,8 @@ async def ask(
         proofs: proves that the token will be used by us.
 
     Raises:
-        Denied: the authorization server says no.
-        AuthError: it cannot be asked.
+        AuthorizationDenied: the authorization server says no.
+        AuthError: it cannot be asked, or not at the moment; then it is `retry_safe`.
     """
     url = issuer.token_endpoint
     if url is None:
@@ -177,13 +173,14 @@ async def ask(
         if identity is not None:
             secrets += identity.secrets
         error = denied(answer, _WHAT, secrets)
-        if not nonces or not fresh or error.code != "use_dpop_nonce":
+        wants_nonce = isinstance(error, AuthorizationDenied) and error.code == "use_dpop_nonce"
+        if not nonces or not fresh or not wants_nonce:
             raise error
         nonces -= 1
 
 
-def denied(answer: Answer, what: str, secrets: Iterable[str] = ()) -> Denied:
-    """The error for a refusal of an authorization server.
+def denied(answer: Answer, what: str, secrets: Iterable[str] = ()) -> AuthorizationDenied | AuthError:
+    """The error for a refusal of an authorization server; one that passes is no word about us.
 
     Args:
         answer: the refusal.
@@ -192,23 +189,22 @@ def denied(answer: Answer, what: str, secrets: Iterable[str] = ()) -> Denied:
     """
     document = answer.document or {}
     code, text = document.get("error"), document.get("error_description")
-    hidden = [secret for secret in secrets if len(secret) > 3]
+    hidden = [*secrets]
     code = code if isinstance(code, str) and len(code) <= 60 and _CODE_CHARACTERS.issuperset(code) else ""
-    code = "" if _repeats(code, hidden) else code
+    code = "" if repeats(code, hidden) else code
     said = _line(text, hidden) if isinstance(text, str) else ""
     why = code or f"HTTP {answer.status}"
-    return Denied(f"{what} says no: {why}{f': {said}' if said else ''}", code)
-
-
-def _repeats(text: str, secrets: list[str]) -> bool:
-    """Whether a text holds a secret, or a telling part of one."""
-    parts = {text[at : at + TELLING] for at in range(len(text) - TELLING + 1)}
-    return any(secret in text or any(part in secret for part in parts) for secret in secrets)
+    told = f"{why}{f': {said}' if said else ''}"
+    if (answer.passing or code in _BUSY) and code not in _FINAL:
+        return AuthError(
+            f"{what} cannot say anything at the moment: {told}", hint="try again later", retry_safe=True
+        )
+    return AuthorizationDenied(f"{what} says no: {told}", code)
 
 
 def _line(text: str, secrets: list[str]) -> str:
     line = " ".join(text[: 4 * MAX_QUOTE].split())
     line = "".join(character for character in line if character.isprintable())
-    if _repeats(line, secrets):
+    if repeats(line, secrets):
         return ""  # a server that repeats what it was sent would put it into our logs
     return line if len(line) <= MAX_QUOTE else f"{line[: MAX_QUOTE - 1]}…"

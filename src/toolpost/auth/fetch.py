@@ -32,6 +32,7 @@ MAX_REDIRECTS: Final = 3
 JSON: Final = "application/json"
 FORM: Final = "application/x-www-form-urlencoded"
 
+_PASSING: Final = frozenset({408, 425, 429})
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
 _OBJECT: Final = Reader(dict[str, Any])
 
@@ -56,6 +57,11 @@ class Answer(NamedTuple):
     def ok(self) -> bool:
         """Whether all is well."""
         return 200 <= self.status < 300
+
+    @property
+    def passing(self) -> bool:
+        """Whether this says nothing about what was asked, but that nobody can say it at the moment."""
+        return self.status >= 500 or self.status in _PASSING
 
     @property
     def document(self) -> dict[str, Any] | None:

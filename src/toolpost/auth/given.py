@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, cast
 
-from toolpost.auth.challenge import scopes_of
+from toolpost.auth.challenge import scopes_in
 from toolpost.auth.guard import parts_of
 from toolpost.auth.storage import Storage
 from toolpost.errors import AuthError
@@ -30,7 +30,7 @@ def words(what: str, scopes: "str | Iterable[str] | None") -> tuple[str, ...]:
     for scope in given:
         if not isinstance(scope, str):
             raise TypeError(f"{what}: a list of texts, not {scope!r}")
-        if scopes_of(scope) != (scope,):
+        if scopes_in(scope) != (scope,):
             raise ValueError(f"{what}: {scope!r} cannot be a scope")
     return tuple(dict.fromkeys(given))
 

@@ -114,7 +114,6 @@ class Guard:
         self._server = server
         self._allow_private = allow_private
         self._allow_http = allow_http
-        self._outermost: Reach | None = None
 
     def plain(self, url: str, what: str) -> Site:
         """A URL that is well-formed and safe from listeners. Nothing is looked up.
@@ -143,22 +142,28 @@ class Guard:
         site = self.plain(url, what)
         if self._allow_private:
             return site
-        if self._outermost is None:
-            own = parts_of(self._server, "the URL of the server")
-            found = await _reaches(own)
-            # A name says what its owner likes: that it is this machine is believed of `localhost` alone.
-            most = Reach.LOOPBACK if is_loopback_host(own.hostname) else Reach.PRIVATE
-            self._outermost = min(*found, most) if found else Reach.PUBLIC
         if origin_of(url) == origin_of(self._server):
             return site
         # All addresses count: which one is used is decided later.
         inmost = max(await _reaches(site.parts), default=Reach.PUBLIC)
-        if inmost is Reach.FORBIDDEN or inmost > self._outermost:
+        if inmost is Reach.FORBIDDEN or inmost > _own_reach(self._server):
             raise AuthError(
                 f"{what} leads into a network that the server is not in: {shown(url)}",
-                hint="a server must not send us there; allow_private=True permits it if you trust the server",
+                hint="a server must not send us there, wherever its own name leads; allow_private=True "
+                "permits it if you trust the server",
             )
         return site
+
+
+def _own_reach(server: str) -> Reach:
+    """How far in a server lies, by its address alone: a name leads to where its owner likes."""
+    host = parts_of(server, "the URL of the server").hostname or ""
+    if is_loopback_host(host):
+        return Reach.LOOPBACK
+    try:
+        return min(_reach(ipaddress.ip_address(host)), Reach.PRIVATE)
+    except ValueError:
+        return Reach.PUBLIC
 
 
 async def _reaches(parts: SplitResult) -> set[Reach]:

@@ -12,10 +12,21 @@ from urllib.parse import urlsplit
 import msgspec
 
 from toolpost.auth.metadata import authorization_server_places
-from toolpost.errors import MCPError, RequestFailed
+from toolpost.errors import ConnectFailed, MCPError, RequestFailed
 from toolpost.transports.http_backend import open_backend
 
-__all__ = ["MAX_DOCUMENT", "MAX_NAMED", "PATIENCE", "check_url", "fetch", "metadata"]
+__all__ = [
+    "MAX_DOCUMENT",
+    "MAX_NAMED",
+    "PATIENCE",
+    "check_url",
+    "engine_of",
+    "fetch",
+    "foreign",
+    "issuer_of",
+    "metadata",
+    "seconds_of",
+]
 
 MAX_DOCUMENT: Final = 256 * 1024
 """Bytes of a document: key sets have a few KiB, and metadata of the largest providers about ten."""
@@ -29,8 +40,13 @@ MAX_NAMED: Final = 200
 _LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
-def check_url(url: Any, what: str) -> str:
+def check_url(url: Any, what: str, such: str = "https://login.example.com") -> str:
     """The URL, if it may be asked: https, or http on this machine, and no credentials in it.
+
+    Args:
+        url: what was given.
+        what: how it is called.
+        such: one as it could be.
 
     Raises:
         ValueError: it may not; the text says what was wrong, and does not repeat credentials.
@@ -39,9 +55,10 @@ def check_url(url: Any, what: str) -> str:
         parts = urlsplit(url if isinstance(url, str) else "")
         host, _ = parts.hostname, parts.port
     except ValueError:
-        raise ValueError(f"{what} is no URL") from None
+        raise ValueError(f"{what} is no URL such as {such}") from None
     if not host or not url.isascii() or any(letter <= " " or letter in '"<>\\^`{|}' for letter in url):
-        raise ValueError(f"{what} is no URL such as https://login.example.com")
+        shown = "" if isinstance(url, str) and "@" in url else f", but {url!r:.{MAX_NAMED}}"
+        raise ValueError(f"{what} is no URL such as {such}{shown}")
     if parts.username is not None or parts.password is not None:
         raise ValueError(f"{what} has a user name or a password in it")
     if parts.fragment or "#" in url:
@@ -49,6 +66,50 @@ def check_url(url: Any, what: str) -> str:
     if parts.scheme != "https" and not (parts.scheme == "http" and host in _LOOPBACK):
         raise ValueError(f"{what} has to be an https URL; http is for this machine alone")
     return url
+
+
+def issuer_of(url: Any) -> str:
+    """The issuer, if it can be one (RFC 8414 §2).
+
+    Raises:
+        ValueError: it cannot; the text says why.
+    """
+    issuer = check_url(url, "issuer")
+    if "?" in issuer:
+        raise ValueError("issuer has a query in it, which such a URL cannot have (RFC 8414)")
+    if "/.well-known/" in issuer:
+        raise ValueError(f"issuer is {issuer!r}, where its metadata are; give what they call `issuer`")
+    return issuer
+
+
+def seconds_of(given: Any, name: str, most: float) -> float:
+    """A number of seconds that was given.
+
+    Raises:
+        ValueError: it is none, or too large.
+    """
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= most:
+        raise ValueError(f"{name} is {given!r}; give seconds, a number from 0 to {most:g}")
+    return float(given)
+
+
+def engine_of(given: object) -> object:
+    """What carries HTTP, if it can; whether a library is installed is seen when it is needed.
+
+    Raises:
+        ValueError: it cannot; the text says what could.
+    """
+    if given not in (None, "aiohttp", "httpx2"):  # whose sessions need a loop
+        try:
+            open_backend(given)
+        except ConnectFailed as error:
+            raise ValueError(str(error)) from None
+    return given
+
+
+def foreign(named: Any, due: str) -> str:
+    """What the log says of a token by another issuer."""
+    return f"another issuer has issued it: its iss is {named!r:.{MAX_NAMED}}, where {due!r} is due"
 
 
 async def fetch(
@@ -68,7 +129,7 @@ async def fetch(
         body: what is sent.
 
     Raises:
-        MCPError: nobody answers, or with too much, or in too long a time. It names neither URL nor headers.
+        MCPError: nobody answers, or with too much, or in too long a time. It names the URL and no header.
     """
     backend = open_backend(engine)
     try:
@@ -77,7 +138,9 @@ async def fetch(
             async with backend.send(method, url, sent, body) as response:
                 return response.status, _object(await response.read(MAX_DOCUMENT))
     except TimeoutError:
-        raise RequestFailed(f"the authorization server did not answer within {PATIENCE:g} s") from None
+        raise RequestFailed(f"{url} did not answer within {PATIENCE:g} s") from None
+    except RequestFailed as error:
+        raise RequestFailed(error.message if url in str(error) else f"{url}: {error}") from None
     finally:
         await backend.close()
 

@@ -9,7 +9,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
 from toolpost.auth.compact import Compact, Malformed, object_in, split
-from toolpost.auth.issuer import check_url, fetch, metadata
+from toolpost.auth.issuer import (
+    MAX_NAMED,
+    check_url,
+    engine_of,
+    fetch,
+    foreign,
+    issuer_of,
+    metadata,
+    seconds_of,
+)
 from toolpost.auth.keys import ALGORITHMS, ASYMMETRIC, Key, KeySource, jose, read_keys, verified
 from toolpost.auth.places import same_place
 from toolpost.errors import MCPError, TokenRejected
@@ -23,6 +32,7 @@ LEEWAY: Final = 30.0
 KEEP: Final = 300.0
 """Seconds for which a good token is not looked at again: so long may one be good whose key was withdrawn."""
 
+_KEYS: Final = "https://login.example.com/jwks"
 _TYPES: Final = frozenset({"", "jwt", "at+jwt"})
 """What an access token may say it is. Identity tokens look alike; they are not issued for this resource."""
 
@@ -58,7 +68,7 @@ class Jwt:
         http: object = None,
     ) -> None:
         jose()  # whoever lacks it learns it now
-        self.issuer = check_url(issuer, "issuer")
+        self.issuer = issuer_of(issuer)
         self._algorithms = frozenset([algorithms] if isinstance(algorithms, str) else algorithms)
         unknown = sorted(self._algorithms - ALGORITHMS.keys())
         if unknown or not self._algorithms:
@@ -67,17 +77,15 @@ class Jwt:
             raise ValueError("give jwks_uri= or keys=, not both")
         if keys is None and not self._algorithms <= set(ASYMMETRIC):
             raise ValueError("algorithms with a secret need keys=; no key set has secrets in it")
-        if not 0 <= leeway <= 600:
-            raise ValueError(f"leeway is {leeway!r}; give seconds, 0 to 600")
-        self._uri = None if jwks_uri is None else check_url(jwks_uri, "jwks_uri")
+        self._leeway = seconds_of(leeway, "leeway", 600)
+        self._uri = None if jwks_uri is None else check_url(jwks_uri, "jwks_uri", _KEYS)
         self._known = None if keys is None else read_keys(keys)
         if self._known is not None and not any(
             key.fits(name, None) for key in self._known for name in self._algorithms
         ):
             raise ValueError("none of keys= is for one of algorithms=")
-        self._leeway = leeway
         self._audience = audience_of(audience)
-        self._http = http
+        self._http = engine_of(http)
         self._source = KeySource(self._load)
 
     def __repr__(self) -> str:
@@ -97,7 +105,7 @@ class Jwt:
             raise TokenRejected(f"it is no JWT: {error}") from None
         # First, so that no key is asked for because of a token that cannot be good.
         if claims.get("iss") != self.issuer:
-            raise TokenRejected("another issuer has issued it")
+            raise TokenRejected(foreign(claims.get("iss"), self.issuer))
         check_audience(claims, self._audience or resources)
         if claims.get("exp") is None:
             raise TokenRejected("it has no end")
@@ -111,24 +119,25 @@ class Jwt:
             raise TokenRejected("it is signed with an algorithm that is not allowed")
         if token.typ not in _TYPES:
             raise TokenRejected("it is no access token, by its type")
-        for key in await self._keys(algorithm, token.kid):
-            if verified(token, key):
-                return
-        raise TokenRejected("no key of its issuer has signed it")
+        if not await self._signed(token):
+            raise TokenRejected("no key of its issuer has signed it")
 
-    async def _keys(self, algorithm: str, kid: str | None) -> list[Key]:
-        if self._known is not None:
-            return [key for key in self._known if key.fits(algorithm, kid)]
-        return await self._source.fitting(algorithm, kid)
+    async def _signed(self, token: Compact) -> bool:
+        if self._known is None:
+            return await self._source.have_signed(token)
+        return any(key.fits(token.algorithm, token.kid) and verified(token, key) for key in self._known)
 
     async def _load(self) -> list[Key]:
         uri = self._uri
         if uri is None:
-            uri = check_url((await metadata(self._http, self.issuer)).get("jwks_uri"), "jwks_uri")
+            uri = check_url((await metadata(self._http, self.issuer)).get("jwks_uri"), "jwks_uri", _KEYS)
         status, found = await fetch(self._http, "GET", uri)
         if status != 200:
-            raise MCPError(f"the key set of the authorization server answers with {status}")
-        return [key for key in read_keys(found) if key.kind != "oct"]
+            raise MCPError(f"{uri} answers with {status}, and not with a key set")
+        try:
+            return [key for key in read_keys(found) if key.kind != "oct"]
+        except ValueError as error:
+            raise MCPError(f"{uri}: {error}") from None
 
 
 def audience_of(given: Any) -> tuple[str, ...]:
@@ -151,7 +160,8 @@ def check_audience(claims: Mapping[str, Any], resources: Sequence[str]) -> None:
     meant = claims.get("aud")
     named = cast("list[Any]", meant) if isinstance(meant, list) else [meant]
     if not any(same_place(each, here) for each in named for here in resources):
-        raise TokenRejected("it was issued for another resource")
+        found, due = repr(cast("Any", meant))[:MAX_NAMED], " or ".join(map(repr, resources))
+        raise TokenRejected(f"it was issued for another resource: its aud is {found}, where {due} is due")
 
 
 def check_times(claims: Mapping[str, Any], leeway: float) -> None:
@@ -163,11 +173,11 @@ def check_times(claims: Mapping[str, Any], leeway: float) -> None:
     ends, begins, issued = (_time(claims, name) for name in ("exp", "nbf", "iat"))
     now = time.time()
     if ends is not None and ends + leeway <= now:
-        raise TokenRejected(f"it has expired {now - ends:.0f} s ago, by its exp")
+        raise TokenRejected(f"it has expired: {now - ends:.0f} s ago, by its exp")
     if begins is not None and begins - leeway > now:
         raise TokenRejected(f"it is not good yet: by its nbf in {begins - now:.0f} s; do the clocks differ?")
     if issued is not None and issued - leeway > now:
-        raise TokenRejected(f"its iat is {issued - now:.0f} s in the future; do the clocks differ?")
+        raise TokenRejected(f"its iat is in the future: by {issued - now:.0f} s; do the clocks differ?")
 
 
 def _time(claims: Mapping[str, Any], name: str) -> float | None:

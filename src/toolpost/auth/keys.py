@@ -211,6 +211,28 @@ class KeySource:
             raise RequestFailed("the keys of the authorization server cannot be fetched")
         return found
 
+    async def have_signed(self, token: Compact) -> bool:
+        """Whether one of the keys has signed it. If none has that we know, they are fetched again.
+
+        A key may have been replaced by one of the same name, or of none.
+
+        Raises:
+            MCPError: nobody can say so now, since the keys cannot be fetched.
+        """
+        algorithm, kid, began = token.algorithm, token.kid, monotonic()
+        if any(verified(token, key) for key in await self.fitting(algorithm, kid)):
+            return True
+        if self._since >= began:
+            return False
+        recent = began - self._since < COOL  # then they say enough, if there is nothing newer to be had
+        try:
+            fetched = await self._fetched(PATIENCE, early=True)
+        except RequestFailed:
+            fetched = False
+        if not fetched and not recent:
+            raise RequestFailed("the keys of the authorization server cannot be fetched again now")
+        return any(verified(token, key) for key in self._among(algorithm, kid))
+
     def _among(self, algorithm: str, kid: str | None) -> list[Key]:
         return [key for key in self._keys if key.fits(algorithm, kid)]
 

@@ -28,7 +28,8 @@ HEAD_WAIT: Final = 10.0
 """Seconds for a request to arrive."""
 
 MAX_GUESTS: Final = 32
-"""Connections at a time: a browser opens a few. The oldest, which has said nothing yet, makes room."""
+"""Connections at a time: a browser opens a few. The oldest makes room: what it had to say it would
+have said by now."""
 
 _HEADERS: Final = (
     "Content-Type: text/html; charset=utf-8\r\nCache-Control: no-store\r\nReferrer-Policy: no-referrer\r\n"
@@ -47,16 +48,19 @@ class Listener:
     Args:
         host: the host in the address that the browser is sent to.
         path: the path in it.
+
+    Attributes:
         accept: says whether parameters are those of the login that was begun. Others are no reason to stop.
+        redirect_uri: the address that the browser is sent to, once it is open.
+        came: the parameters with which the browser came back.
     """
 
-    def __init__(self, host: str, path: str, accept: "Callable[[Parameters], bool] | None" = None) -> None:
+    def __init__(self, host: str, path: str) -> None:
         self._host = host
         self._path = path or "/"
-        self.accept: Callable[[Parameters], bool] = accept or (lambda _: False)
+        self.accept: Callable[[Parameters], bool] = lambda _: False  # until one was begun
         self.redirect_uri = ""
         self.came: asyncio.Future[Parameters] = asyncio.get_running_loop().create_future()
-        """The parameters with which the browser came back."""
         self._port = 0
         self._guests: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()

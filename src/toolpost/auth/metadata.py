@@ -85,7 +85,8 @@ def resource(document: Mapping[str, Any], place: str, server: str) -> Resource:
         raise AuthError(
             f"the resource metadata at {shown(place)} is about {shown(read.resource)}, "
             f"and not about {shown(server)}",
-            hint="a token for one server must not be shown to another",
+            hint=f"connect to {shown(read.resource)}, or set public_url= on the server: a token for one "
+            "server must not be shown to another",
         )
     if not read.authorization_servers:
         raise AuthError(f"the resource metadata at {shown(place)} names no authorization server")

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from toolpost.auth import given
 from toolpost.auth import registration as registering
 from toolpost.auth.browser import OpenUrl, open_in_browser, shown_to_user
-from toolpost.auth.endpoint import Denied, Identity, ask
+from toolpost.auth.endpoint import Identity, ask, forgets
 from toolpost.auth.flow import Attempt, check, parameters_of
 from toolpost.auth.grant import Dpop, Grant, Settings, Visit
 from toolpost.auth.guard import is_loopback_host, parts_of
@@ -22,7 +22,7 @@ from toolpost.auth.listener import DEFAULT_REDIRECT, Listener, listening
 from toolpost.auth.registration import Client
 from toolpost.auth.storage import FileTokens, Storage
 from toolpost.auth.tokens import Registration, Tokens, issued, read, written
-from toolpost.errors import AuthError, AuthorizationRequired
+from toolpost.errors import AuthError, AuthorizationDenied, AuthorizationRequired
 
 __all__ = ["OAuth"]
 
@@ -116,8 +116,8 @@ class OAuth(Grant):
         async with visit.vault.lock(f"login\n{issuer.issuer}"):
             try:
                 return await self._login(visit, endpoint)
-            except Denied as error:
-                if not error.forgets or await self._kept(visit) is None:
+            except AuthorizationDenied as error:
+                if not forgets(error) or await self._kept(visit) is None:
                     raise
             await self.forgotten(visit)
             return await self._login(visit, endpoint)

@@ -17,8 +17,9 @@ from urllib.parse import urlsplit
 from toolpost.auth.compact import Malformed, object_in, split
 from toolpost.auth.keys import ASYMMETRIC, jose, read_keys, verified
 from toolpost.errors import RequestFailed, SealBroken, TokenRejected
+from toolpost.principal import Principal
 
-__all__ = ["ALGORITHMS", "Proofs", "Stale", "nonce_of", "thumbprint_of"]
+__all__ = ["ALGORITHMS", "ShownProofs", "Stale", "nonce_of", "thumbprint_of"]
 
 ALGORITHMS: Final = tuple(name for name in ASYMMETRIC if name not in {"RS384", "RS512", "PS384", "PS512"})
 """What proofs may be signed with."""
@@ -42,7 +43,7 @@ MAX_PROOFS: Final = 65536
 """Proofs that are remembered at once: about 200 in each second, at about 500 bytes each."""
 
 MAX_OF_ONE: Final = MAX_PROOFS // 4
-"""Proofs by one key among them, so that nobody uses up the memory for all."""
+"""Proofs by one principal among them, so that nobody uses up the memory for all. Keys cost nothing."""
 
 _NONCE: Final = "DPoP nonce"
 _SECRETS: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
@@ -67,13 +68,13 @@ class Keys(Protocol):
     def open(self, sealed: str, *, audience: str, now: int) -> bytes: ...
 
 
-class Proofs:
+class ShownProofs:
     """The proofs that an endpoint is shown."""
 
     def __init__(self) -> None:
         jose()  # whoever lacks it learns it now
         self._kept: deque[tuple[float, str]] = deque()
-        """When each that is remembered will be forgotten, and the key behind it."""
+        """When each that is remembered will be forgotten, and whose it is."""
         self._kept_of: Counter[str] = Counter()
 
     async def check(
@@ -83,7 +84,7 @@ class Proofs:
         method: str,
         url: str,
         token: str,
-        bound: Mapping[str, Any],
+        whose: Principal,
         records: Records,
         keys: Keys | None = None,
     ) -> None:
@@ -94,7 +95,7 @@ class Proofs:
             method: of the request.
             url: of the request, as the client knows it.
             token: the access token.
-            bound: the claims of the token, which name its key.
+            whose: whose the token is; its claims name its key.
             records: where proofs are remembered.
             keys: what nonces are sealed with; None if no nonce is needed.
 
@@ -104,7 +105,7 @@ class Proofs:
             RequestFailed: there are too many to remember.
         """
         claims, thumbprint = self._fitting(proof, method, url)
-        wanted = thumbprint_of(bound)
+        wanted = thumbprint_of(whose.claims)
         if wanted is None or not hmac.compare_digest(wanted.encode(), thumbprint.encode()):
             raise TokenRejected("the proof is by another key than the token is bound to")
         said = claims.get("ath")
@@ -117,13 +118,13 @@ class Proofs:
             raise TokenRejected("the proof has no name")
         # Last, so that only what the holder of a good token has signed is remembered.
         seen = sha256(f"{thumbprint} {name}".encode()).hexdigest()
-        self._make_room(thumbprint)
+        self._make_room(whose.key)
         if not await records.swap(f"proof/{seen}", None, b"1", WINDOW + AHEAD):
             raise TokenRejected("the proof was shown before")
-        self._kept.append((monotonic() + WINDOW + AHEAD, thumbprint))
-        self._kept_of[thumbprint] += 1
+        self._kept.append((monotonic() + WINDOW + AHEAD, whose.key))
+        self._kept_of[whose.key] += 1
 
-    def _make_room(self, thumbprint: str) -> None:
+    def _make_room(self, key: str) -> None:
         """Return if one more can be remembered.
 
         Raises:
@@ -135,7 +136,7 @@ class Proofs:
             kept_of[whose] -= 1
             if not kept_of[whose]:
                 del kept_of[whose]
-        if len(kept) >= MAX_PROOFS or kept_of[thumbprint] >= MAX_OF_ONE:
+        if len(kept) >= MAX_PROOFS or kept_of[key] >= MAX_OF_ONE:
             raise RequestFailed("there are more proofs than can be remembered")
 
     def key_of(self, proof: str, method: str, url: str) -> str:

@@ -5,8 +5,9 @@ Where they come from is not known here.
 """
 
 import asyncio
+import time
 from collections.abc import Mapping
-from typing import Literal
+from typing import Final, Literal
 
 from toolpost.auth.demand import proofs_of
 from toolpost.auth.dpop import Proofs
@@ -14,6 +15,10 @@ from toolpost.auth.tokens import Tokens
 from toolpost.errors import AuthError
 
 __all__ = ["Proven", "Purse"]
+
+LAPSE: Final = 600.0
+"""Seconds after which nothing follows any more from how tokens were got: their first request may have been
+lost, and they may have been revoked since."""
 
 Sent = Mapping[str, str]
 
@@ -36,13 +41,12 @@ class Purse:
 
     Attributes:
         tokens: the tokens; None if there are none.
-        unproven: how they were got, as long as no request with them has gone through.
         news: set when there are other tokens; each has an event of its own.
     """
 
     def __init__(self) -> None:
         self.tokens: Tokens | None = None
-        self.unproven: Literal["refreshed", "granted"] | None = None
+        self._got: tuple[Literal["refreshed", "granted"], float] | None = None
         self.news = asyncio.Event()
         self._header: Sent = {}
         self._proofs: Proofs | None = None
@@ -56,7 +60,7 @@ class Purse:
             how: how they were got just now.
         """
         self.tokens = tokens
-        self.unproven = how
+        self._got = None if how is None else (how, time.monotonic())
         self._spoiled = None
         if tokens is None:
             self._header, self._proofs = {}, None
@@ -69,6 +73,21 @@ class Purse:
             self._header, self._proofs = {"authorization": f"Bearer {tokens.access}"}, None
         self.news.set()
         self.news = asyncio.Event()
+
+    @property
+    def unproven(self) -> Literal["refreshed", "granted"] | None:
+        """How the tokens were got, as long as they should be good, and none has gone through with them."""
+        if self._got is None or self.tokens is None or self.tokens.ended:
+            return None
+        how, then = self._got
+        return how if time.monotonic() - then < LAPSE else None
+
+    def proves(self, sent: Sent) -> bool:
+        """Whether a request that has gone through is the first one with the tokens in use."""
+        first = self._got is not None and self.has(sent)
+        if first:
+            self._got = None
+        return first
 
     def headers(self, method: str, url: str) -> Sent:
         """What a request has to carry."""

@@ -9,12 +9,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from toolpost.auth.endpoint import Denied, denied, method_for
+from toolpost.auth.endpoint import denied, method_for
 from toolpost.auth.fetch import Fetch
 from toolpost.auth.guard import is_loopback_host, parts_of, shown
 from toolpost.auth.metadata import AuthorizationServer
 from toolpost.auth.tokens import Registration, is_token
-from toolpost.errors import AuthError, AuthorizationRequired
+from toolpost.errors import AuthError, AuthorizationDenied, AuthorizationRequired
 
 __all__ = ["Client", "register"]
 
@@ -57,7 +57,7 @@ class Client(NamedTuple):
             except AuthError as error:
                 raise ValueError(error.message) from None
             if parts.scheme != "https" or parts.path in {"", "/"} or parts.fragment:
-                raise ValueError("client_metadata_url is an https URL with a path (AUTH-22)")
+                raise ValueError("client_metadata_url is an https URL with a path")
 
 
 def known(client: Client, issuer: AuthorizationServer) -> Registration | None:
@@ -156,8 +156,10 @@ def _method(issuer: AuthorizationServer) -> str:
     return method_for(offered, secret=True)
 
 
-def _refused(error: Denied, redirect_uri: str) -> AuthError:
+def _refused(error: AuthError, redirect_uri: str) -> AuthError:
     """The error for a registration that was refused, with what can be done (AUTH-27, AUTH-28)."""
+    if not isinstance(error, AuthorizationDenied):
+        return error  # it may be granted later
     if error.code == "invalid_redirect_uri":
         hint = f"it does not like {shown(redirect_uri)}: give another redirect_uri="
     else:

@@ -12,10 +12,11 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from toolpost.auth.demand import proofs_of
-from toolpost.auth.endpoint import Denied, ask
+from toolpost.auth.dpop import Proofs
+from toolpost.auth.endpoint import ask, forgets
 from toolpost.auth.grant import Grant, Visit
 from toolpost.auth.tokens import Tokens, issued
-from toolpost.errors import AuthError
+from toolpost.errors import AuthError, AuthorizationDenied
 
 __all__ = ["finished", "obtained", "refreshed"]
 
@@ -42,20 +43,25 @@ async def finished(work: Coroutine[Any, Any, bool]) -> bool:
 
 
 async def refreshed(grant: Grant, visit: Visit, last: Tokens) -> Tokens | None:
-    """What a refresh token gives; None if it is not good any more."""
+    """What a refresh token gives; None if it is not good any more.
+
+    Raises:
+        AuthError: nobody can say at the moment, or what it gives must not be used.
+    """
     assert last.refresh is not None
     identity = await grant.identity(visit)
     if identity is None:
         return None
+    proofs = proofs_of(last)
     form = {"grant_type": "refresh_token", "refresh_token": last.refresh, **visit.resource}
     try:
-        document = await ask(visit.fetch, visit.found.issuer, form, identity, proofs_of(last))
-    except Denied as error:
+        document = await ask(visit.fetch, visit.found.issuer, form, identity, proofs)
+    except AuthorizationDenied as error:
         logger.debug("a token could not be refreshed: %s", error)
-        if error.forgets:
+        if forgets(error):
             await grant.forgotten(visit)
         return None
-    return issued(document, last.asked, last)
+    return _bound(grant, issued(document, last.asked, last), proofs)
 
 
 async def obtained(grant: Grant, visit: Visit) -> Tokens:
@@ -64,11 +70,19 @@ async def obtained(grant: Grant, visit: Visit) -> Tokens:
     Raises:
         AuthError: nothing, or nothing that may be used.
     """
-    tokens = await grant.obtain(visit)
-    if tokens.kind == "dpop" and visit.proofs is None:
-        raise AuthError("the authorization server bound the token to a key, though none was shown to it")
-    if visit.proofs is not None and tokens.kind == "dpop":
-        return replace(tokens, key=visit.proofs.jwk)
+    return _bound(grant, await grant.obtain(visit), visit.proofs)
+
+
+def _bound(grant: Grant, tokens: Tokens, proofs: Proofs | None) -> Tokens:
+    """Tokens with the key that they are bound to, if they are bound as they should be.
+
+    Raises:
+        AuthError: they are not.
+    """
+    if tokens.kind == "dpop":
+        if proofs is None:
+            raise AuthError("the authorization server bound the token to a key, though none was shown to it")
+        return replace(tokens, key=proofs.jwk)
     if grant.settings.dpop is True:
         raise AuthError(
             "the authorization server did not bind the token to our key, though dpop=True wants it"

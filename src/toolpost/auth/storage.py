@@ -93,11 +93,11 @@ class FileTokens:
     """Keeps each text in a file of its own, which only its owner may read.
 
     Args:
-        folder: where; by default in the user's folder for state.
+        folder: where; by default in the user's folder for state. A `~` is the user's home.
     """
 
     def __init__(self, folder: "str | os.PathLike[str] | None" = None) -> None:
-        self.folder = Path(folder) if folder is not None else default_folder()
+        self.folder = Path(folder).expanduser() if folder is not None else default_folder()
 
     def __repr__(self) -> str:
         return f"FileTokens({str(self.folder)!r})"
@@ -150,7 +150,7 @@ class FileTokens:
         try:
             self._check_folder()
             descriptor = os.open(path, os.O_RDONLY | _PLAIN)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
             logger.warning("the tokens in %s cannot be read: %s", path, _why(error))

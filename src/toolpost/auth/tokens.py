@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from toolpost.auth.challenge import scopes_of
+from toolpost.auth.challenge import scopes_in
 from toolpost.auth.signing import DPOP_ALGORITHM, is_key
 from toolpost.errors import AuthError
 from toolpost.protocol.jsonrpc import Reader, Unfit
@@ -60,6 +60,11 @@ class Tokens(_Secret, frozen=True):
     scopes: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
     key: dict[str, str] | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self.expires_at is not None and time.time() >= self.expires_at
 
     def stale(self, now: float | None = None) -> bool:
         """Whether it has ended, or is about to."""
@@ -164,7 +169,7 @@ def issued(document: Mapping[str, Any] | None, asked: tuple[str, ...], before: T
     for token in (said.access_token, said.refresh_token or None):
         if token is not None and not is_token(token):
             raise AuthError("the authorization server issued a token that no header can carry")
-    granted = None if said.scope is None else scopes_of(said.scope)
+    granted = None if said.scope is None else scopes_in(said.scope)
     if granted is None:
         granted = asked if before is None else before.scopes
     seconds = _seconds(said.expires_in)

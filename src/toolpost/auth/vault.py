@@ -1,13 +1,14 @@
 """A storage of anybody's, asked in one way, and what is done when it fails.
 
-Owns what a storage could not keep, as long as the program runs. Texts are secrets, and not looked at.
+Owns what a storage could not keep, forget or lock, as long as the program runs. Texts are secrets, and not
+looked at.
 """
 
 import inspect
 import logging
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, suppress
-from typing import Any, Final, cast
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any, Final
 
 from toolpost.auth.storage import MemoryTokens, Storage
 from toolpost.errors import AuthError
@@ -18,7 +19,7 @@ logger: Final = logging.getLogger("toolpost.auth")
 
 
 class Vault:
-    """A storage of anybody's, asked in one way. What it cannot keep is kept in memory.
+    """A storage of anybody's, asked in one way. What it cannot do is done in memory; the log says so once.
 
     Args:
         storage: the storage.
@@ -27,7 +28,8 @@ class Vault:
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._spare = MemoryTokens()  # its locks, where the storage has none
-        self._unkept: dict[str, tuple[str | None, str]] = {}  # what it has instead, and what it should have
+        self._unkept: dict[str, tuple[str | None, str | None]] = {}  # what it has, and what it should have
+        self._warned = False
 
     async def get(self, key: str) -> str | None:
         """The text that was kept.
@@ -49,28 +51,42 @@ class Vault:
         try:
             await self._asked(lambda: self._storage.put(key, value))
         except AuthError as error:
-            if not self._unkept:
-                logger.warning("tokens are kept in memory only, until the program ends: %s", error)
-            instead = None
-            with suppress(AuthError):
-                instead = await self._asked(lambda: self._storage.get(key))
-            self._unkept[key] = instead, value
+            await self._remember(key, value, error)
         else:
             self._unkept.pop(key, None)
 
     async def delete(self, key: str) -> None:
-        """Forget a text.
+        """Forget a text; for this program at least."""
+        try:
+            await self._asked(lambda: self._storage.delete(key))
+        except AuthError as error:
+            await self._remember(key, None, error)
+        else:
+            self._unkept.pop(key, None)
 
-        Raises:
-            AuthError: the storage cannot.
-        """
-        self._unkept.pop(key, None)
-        await self._asked(lambda: self._storage.delete(key))
-
-    def lock(self, key: str) -> AbstractAsyncContextManager[None]:
-        """Keep others out."""
+    @asynccontextmanager
+    async def lock(self, key: str) -> AsyncGenerator[None]:
+        """Keep others out; those in this program at least."""
         lock = getattr(self._storage, "lock", self._spare.lock)
-        return cast("AbstractAsyncContextManager[None]", lock(key))
+        async with AsyncExitStack() as held:
+            try:
+                await held.enter_async_context(lock(key))
+            except Exception as error:  # noqa: BLE001 - whatever a storage raises, tokens are needed
+                self._warn(error)
+                await held.enter_async_context(self._spare.lock(key))
+            yield
+
+    async def _remember(self, key: str, value: str | None, error: AuthError) -> None:
+        self._warn(error)
+        instead = None
+        with suppress(AuthError):
+            instead = await self._asked(lambda: self._storage.get(key))
+        self._unkept[key] = instead, value
+
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
+            logger.warning("tokens are kept in memory only, until the program ends: %s", error)
+        self._warned = True
 
     async def _asked(self, ask: Callable[[], Any]) -> Any:
         try:

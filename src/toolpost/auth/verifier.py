@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
-from inspect import isawaitable, iscoroutinefunction
+from inspect import isawaitable, iscoroutinefunction, signature
 from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 from toolpost.errors import MCPError, RequestFailed, TokenRejected
@@ -96,11 +96,23 @@ def verifier_of(given: Any) -> Verifier:
         if isinstance(given, Verifier):
             return given
         if callable(given):
+            _check_takes_one(given)
             return _Own(cast("Check", given))
     raise TypeError(
         "verifier has to be Jwt(…), Introspection(…) or a function that takes a token and returns a "
         f"Principal or None, not {given!r}"
     )
+
+
+def _check_takes_one(check: Callable[..., Any]) -> None:
+    try:
+        taken = signature(check)
+    except (TypeError, ValueError):
+        return  # one that was not written in Python may have none
+    try:
+        taken.bind("token")
+    except TypeError:
+        raise TypeError(f"verifier takes {taken}, where it gets one argument, the token") from None
 
 
 class Memory:
@@ -132,7 +144,9 @@ class Memory:
             until = min(until, ends)
         if until <= time.time():
             return
-        self._known[_digest(token)] = found, until
+        digest = _digest(token)
+        self._known[digest] = found, until
+        self._known.move_to_end(digest)
         if len(self._known) > MAX_KNOWN:
             self._known.popitem(last=False)
 

@@ -64,22 +64,38 @@ class Attempts:
                 async with asyncio.timeout(limits.timeout):
                     return await self._supervisor.hold()
             except TimeoutError:
+                self._stats.timeouts += 1
+                cause = self._supervisor.cause
                 raise RequestTimeout(
-                    f"the connection was lost, and was not there again within {limits.timeout:g} s",
+                    f"the connection was lost, and not there again within {limits.timeout:.1f} s: {cause}",
                     sent=False,
                     peer=self._name,
-                ) from None
+                ) from cause
         return self._supervisor.link
 
+    async def wait(self, limits: Limits) -> Limits:
+        """What is left of the time once there is a connection; see `hold`."""
+        if self._supervisor.ready:
+            return limits
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await self.hold(limits)
+        return limits.less(loop.time() - began)
+
+    def reached(self) -> None:
+        """The server can be reached, or somebody says so: the next request is sent."""
+        self._breaker.worked()
+
     async def run(
-        self, work: Callable[[Link, Limits], Awaitable[T]], limits: Limits, *, safe: bool = False
+        self, work: Callable[[Link, Limits], Awaitable[T]], limits: Limits, *, safe: bool | None = None
     ) -> T:
         """What comes of some work over the connection, which is done once more where that can do no harm.
 
         Args:
             work: what to do.
             limits: how long it may take, all tries together.
-            safe: whether the work may be done twice, as far as the server is concerned.
+            safe: whether the work may be done twice, as far as the server is concerned; None if nobody
+                knows, and False if it must not be.
 
         Raises:
             MCPError: what the last try came to.
@@ -90,7 +106,8 @@ class Attempts:
             if self._breaker.failures:
                 self._check_reachable(began)
             try:
-                result = await work(await self.hold(limits), limits)
+                limits = await self.wait(limits)
+                result = await work(self._supervisor.link, limits)
             except (TransportError, RateLimited) as error:
                 now = loop.time()
                 self._failed(error, began, now)
@@ -103,7 +120,7 @@ class Attempts:
                 if whole.timeout is not None:
                     if spent > whole.timeout / 2:
                         raise  # too little is left for an answer
-                    limits = whole._replace(timeout=whole.timeout - spent)
+                    limits = whole.less(spent)
                 logger.info("%s: sent once more in %.1f s: %s", self._name, pause, error)
                 self._stats.retries += 1
                 await asyncio.sleep(pause)

@@ -36,6 +36,13 @@ class Limits(NamedTuple):
     extendable: bool = False
     quiet: bool = False
 
+    def less(self, spent: float) -> "Limits":
+        """What is left of the time after so many seconds."""
+        if self.timeout is None:
+            return self
+        cap = None if self.cap is None else max(self.cap - spent, 0.0)
+        return self._replace(timeout=max(self.timeout - spent, 0.0), cap=cap)
+
 
 NO_LIMITS: Final = Limits()
 

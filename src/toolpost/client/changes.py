@@ -262,14 +262,20 @@ class Changes:
             return
         self._loop = asyncio.get_running_loop()
         try:
-            link = await self._talk.hold(self._limits)
-            self._wanted = self._wanted.offered(self._talk.listener)
-            self._talk.listener.check_watched(await self._attend(link))
+            await self._talk.heal(self._begin, self._limits, safe=True)
         except BaseException:  # also when the caller no longer waits: nobody listens
             await self.aclose()
             raise
         self._talk.attending.add(self)
         self._keeper = self._loop.create_task(self._keep(), name="toolpost changes")
+
+    async def _begin(self, link: "Link", _limits: Limits) -> None:
+        wanted, self._wanted = self._wanted, self._wanted.offered(self._talk.listener)
+        try:
+            self._talk.listener.check_watched(await self._attend(link))
+        except BaseException:
+            self._wanted = wanted  # another server may offer something else
+            raise
 
     async def _attend(self, link: "Link") -> list[str]:
         """Begin to hear over a connection; the resources that the server does not watch."""

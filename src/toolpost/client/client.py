@@ -172,7 +172,11 @@ class Client(Methods):
         await self._talk.close()
 
     async def __aenter__(self) -> Self:
-        return await self.connect()
+        try:
+            return await self.connect()
+        except BaseException:  # also when the caller no longer waits, and it has just come about
+            await self.close()
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

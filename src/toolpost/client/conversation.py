@@ -37,6 +37,7 @@ from toolpost.errors import (
     LocalProtocolError,
     MCPError,
     NotDeclared,
+    RequestFailed,
     RPCError,
     SessionLost,
 )
@@ -134,6 +135,7 @@ class Conversation:
         Raises:
             ConnectFailed: the server cannot be reached, or there is no revision that both speak.
         """
+        self._attempts.reached()
         await self._supervisor.open()
 
     async def close(self) -> None:
@@ -142,6 +144,7 @@ class Conversation:
             for changes in list(self.attending):
                 await changes.aclose(tell=False)
             await self._supervisor.close()
+            self.reading.forget()
             await self.life.told(CLOSE_PATIENCE)
         finally:
             self._answers.crew.close()
@@ -168,6 +171,10 @@ class Conversation:
     async def hold(self, limits: Limits = NO_LIMITS) -> Link:
         """The connection; one that was lost is opened anew first. See `Attempts.hold`."""
         return await self._attempts.hold(limits)
+
+    async def wait(self, limits: Limits) -> Limits:
+        """What is left of the time once there is a connection."""
+        return await self._attempts.wait(limits)
 
     @property
     def revivable(self) -> bool:
@@ -213,6 +220,7 @@ class Conversation:
             raise
         self._lost = None
         self.stats.connections += 1
+        self._attempts.reached()
         if self._patience.heartbeat is not None:
             with unattended():
                 opened.link.spawn(self._beat(opened.link, self._patience.heartbeat))
@@ -226,11 +234,18 @@ class Conversation:
                 await self._knock(link, Limits(timeout=pause))
             except (RPCError, AuthError):
                 pass  # that is an answer
+            except RequestFailed as error:
+                if error.status is None:
+                    self._give_up(link, error)
+                    return
             except MCPError as error:
-                dead = ChannelClosed(f"the server gives no sign of life: {error.message}", peer=self.name)
-                logger.warning("%s", dead)
-                link.end(dead)
+                self._give_up(link, error)
                 return
+
+    def _give_up(self, link: Link, error: MCPError) -> None:
+        dead = ChannelClosed(f"the server gives no sign of life: {error.message}", peer=self.name)
+        logger.warning("%s", dead)
+        link.end(dead)
 
     async def _resume(self, opened: Opened, wishes: "_Wishes") -> None:
         """Hear what is wanted, and what was wanted on a connection that was lost (SUB-9)."""
@@ -301,14 +316,14 @@ class Conversation:
             limits: how long it may take.
             meta: what to put into `_meta`.
             party: who asks, if it is stateless.
-            safe: whether it may be sent twice; by default if it only reads.
+            safe: whether it may be sent twice, and False if it must not; by default if it only reads.
         """
         more = named("meta", meta)
 
         async def once(link: Link, limits: Limits) -> Result:
             return await self.send(method, params, limits, more, link, party=party)
 
-        return await self.heal(once, limits, safe=method in READS if safe is None else safe)
+        return await self.heal(once, limits, safe=True if safe is None and method in READS else safe)
 
     async def send(
         self,

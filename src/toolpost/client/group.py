@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 
 from msgspec.structs import replace
 
-from toolpost.client.backoff import Backoff
+from toolpost.client import config
+from toolpost.client.backoff import LONGEST, Backoff
 from toolpost.client.client import Client
 from toolpost.client.life import State
 from toolpost.client.patience import ProgressCallback
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from toolpost.connect import Target
 
 __all__ = ["ClientGroup"]
+
+MAX_NAMES: Final = 10_000
+"""How many names are kept, of tools that are there and that were: beyond that only of those that are."""
 
 T = TypeVar("T")
 
@@ -70,23 +74,25 @@ class ClientGroup(Mapping[str, Client]):
         self._clients: dict[str, Client] = {}
         self._failures: dict[str, Exception] = {}
         if isinstance(servers, Mapping):
-            from toolpost.connect import servers_in  # noqa: PLC0415 - it knows the transports, not this ring
-
-            self._take(servers_in(servers))
+            self._take(config.listed(servers) if config.is_whole(servers) else servers)
         self._names: dict[tuple[str, str], str] = {}
         self._homes: dict[str, tuple[str, str]] = {}
+        self._shared: set[str] = set()
         self._keepers: set[asyncio.Task[None]] = set()
 
     # ----------------------------------------------------------------- the clients
 
     def _take(self, targets: "Mapping[str, Target | Client]") -> None:
         for name, target in targets.items():
+            if isinstance(target, Mapping) and target.get("disabled") is True:
+                continue  # as other programs write it
             try:
                 self._clients[name] = target if isinstance(target, Client) else self._make(target)
             except MCPError as error:
                 where = f"server {name!r}" if self._path is None else f"{self._path}, server {name!r}"
                 error.peer = where if error.peer is None else f"{where}, {error.peer}"
-                raise
+                logger.warning("left out: %s", error)
+                self._failures[name] = error
             except (TypeError, ValueError) as error:
                 error.add_note(f"server {name!r}")
                 raise
@@ -124,9 +130,7 @@ class ClientGroup(Mapping[str, Client]):
             AuthError: all of them are there, and not one of them lets us in.
         """
         if self._path is not None:
-            from toolpost.connect import read_servers  # noqa: PLC0415 - as above
-
-            self._take(await asyncio.to_thread(read_servers, self._path))
+            self._take(await asyncio.to_thread(config.read_servers, self._path))
             self._path = None
         async with asyncio.TaskGroup() as tries:
             for name in self._clients:
@@ -139,11 +143,10 @@ class ClientGroup(Mapping[str, Client]):
                 if all(isinstance(error, kind) for error in failures):
                     raise kind(f"no server lets us in: {each}")
             raise ConnectFailed(f"no server can be reached: {each}")
-        for name, client in self._clients.items():
-            if not client.connected:
-                keeper = asyncio.get_running_loop().create_task(self._keep_trying(name))
-                self._keepers.add(keeper)
-                keeper.add_done_callback(self._keepers.discard)
+        for name in self._clients:
+            keeper = asyncio.get_running_loop().create_task(self._keep(name))
+            self._keepers.add(keeper)
+            keeper.add_done_callback(self._keepers.discard)
         return self
 
     async def close(self) -> None:
@@ -174,16 +177,35 @@ class ClientGroup(Mapping[str, Client]):
         try:
             await self._clients[name].connect()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one server, the others are well
-            logger.warning("server %r cannot be reached: %s", name, error)
+            again = str(self._failures.get(name)) == str(error)
+            logger.log(
+                logging.DEBUG if again else logging.WARNING, "server %r cannot be reached: %s", name, error
+            )
             self._failures[name] = error
         else:
             self._failures.pop(name, None)
 
-    async def _keep_trying(self, name: str) -> None:
-        backoff, loop = Backoff(), asyncio.get_running_loop()
-        while not self._clients[name].connected:
+    async def _keep(self, name: str) -> None:
+        """Let a server come back, however long it was away, unless its client was closed by hand."""
+        client, backoff, loop = self._clients[name], Backoff(), asyncio.get_running_loop()
+        while not client.connected and client.state == "closed":  # it never was there
             await asyncio.sleep(backoff.pause(loop.time()))
             await self._try(name)
+        events = client.events()
+        while client.state != "closed":
+            try:
+                # It tries a few times by itself, and then waits for somebody to ask.
+                async with asyncio.timeout(None if client.connected else LONGEST):
+                    event = await anext(events, None)
+            except TimeoutError:
+                await self._try(name)
+                continue
+            if event is None:
+                return
+            if event.state == "backoff" and event.cause is not None:
+                self._failures[name] = event.cause
+            elif event.state == "ready":
+                self._failures.pop(name, None)
 
     # ----------------------------------------------------------------- the tools
 
@@ -213,11 +235,16 @@ class ClientGroup(Mapping[str, Client]):
 
     def _publish(self, found: list[tuple[str, str]]) -> None:
         """Give a name to each tool that has none."""
+        if len(self._names) > MAX_NAMES:
+            kept = set(found)
+            self._names = {home: name for home, name in self._names.items() if home in kept}
+            self._homes = {name: home for home, name in self._names.items()}
         new = [home for home in found if home not in self._names]
         wanted = Counter(tool for _, tool in new)
         for server, tool in new:
             name = tool
-            if name in self._homes or wanted[tool] > 1:
+            if name in self._homes or wanted[tool] > 1 or tool in self._shared:
+                self._shared.add(tool)
                 name, joint = f"{server}_{tool}", "_"
                 while name in self._homes or name in wanted:
                     joint += "_"
@@ -235,6 +262,7 @@ class ClientGroup(Mapping[str, Client]):
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
         raise_on_error: bool = True,
+        retry: bool | None = None,
     ) -> ToolResult[T]: ...
 
     @overload
@@ -247,6 +275,7 @@ class ClientGroup(Mapping[str, Client]):
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
         raise_on_error: bool = True,
+        retry: bool | None = None,
     ) -> ToolResult[JSON]: ...
 
     async def call_tool(
@@ -258,6 +287,7 @@ class ClientGroup(Mapping[str, Client]):
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
         raise_on_error: bool = True,
+        retry: bool | None = None,
     ) -> ToolResult[Any]:
         """What a tool says, whichever server has it. For more options call it on its client: `group["name"]`.
 
@@ -268,6 +298,7 @@ class ClientGroup(Mapping[str, Client]):
             timeout: seconds to wait, instead of the client's.
             progress: hears how far the tool has come.
             raise_on_error: whether a tool that says that it failed is an exception.
+            retry: whether it may be sent once more although the server may have got it.
 
         Raises:
             LocalProtocolError: no server has a tool of this name.
@@ -286,6 +317,7 @@ class ClientGroup(Mapping[str, Client]):
             timeout=timeout,
             progress=progress,
             raise_on_error=raise_on_error,
+            retry=retry,
         )
 
     def _alike(self, name: str) -> str | None:

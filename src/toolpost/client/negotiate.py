@@ -172,6 +172,9 @@ class Handshake:
             return ""
         code, words = channel.returncode, channel.last_words
         text = "is still running" if code is None else f"has ended with code {code}"
+        junk = 0 if self._link is None else self._link.connection.dropped.get("malformed message", 0)
+        if junk:
+            text += f" and has written {junk} line(s) on stdout that are no messages: does it print there?"
         lines = ("; its last lines on stderr:", *words) if words else ("",)
         return f"; the server process {text}" + "\n    ".join(lines)
 

@@ -61,9 +61,12 @@ class Reading:
         """Know nothing: it is another connection, and maybe another server."""
         self.outputs.forget()
         self.mirrors.forget()
-        self._harmless.clear()
         self._learning = asyncio.Lock()
         self.gap()
+
+    def forget(self) -> None:
+        """Know nothing of tools that may be called twice: the next server may be another one."""
+        self._harmless.clear()
 
     def gap(self) -> None:
         """Changes may have been missed: keep no answers."""
@@ -183,7 +186,7 @@ class Reading:
 
     async def resource(self, uri: str, limits: Limits) -> ReadResourceResult:
         """What a resource holds, from what was kept if that is fresh."""
-        await self._talk.hold(limits)
+        limits = await self._talk.wait(limits)
         row = self._talk.opened.revision.requests[CLIENT]["resources/read"]
         kept = self._find(row, uri)
         if kept is not None:

@@ -4,7 +4,6 @@ Owns the table of methods that only read, the number of tries, and the breaker t
 cannot be reached. Does not wait and does not send.
 """
 
-from math import inf
 from typing import Any, Final, cast
 
 from toolpost.client.backoff import FIRST, Backoff
@@ -37,9 +36,15 @@ READS: Final = frozenset(
 )
 """What may be asked twice as well as once: it changes nothing, or nothing more the second time."""
 
+TOO_MANY: Final = 429
+"""The status that turns a request away before it was looked at. A 503 may come from anywhere, at any time."""
+
 MAX_FAILURES: Final = 5
 """How many requests in a row may find that the server cannot be reached, before it is left alone."""
 
+
+FOR_EVER: Final = 1e9
+"""Seconds beyond which a wait is no wait."""
 
 MAX_WISH: Final = 300.0
 """Seconds that a request waits at most because a server says so: others have to come back later."""
@@ -50,35 +55,33 @@ class Tries:
 
     Args:
         most: how often it may be sent once more.
-        safe: whether that does no harm, even if the server may have got it.
+        safe: whether that does no harm, even if the server may have got it; None if nobody knows, and False
+            if it must not be, whatever happens.
     """
 
     __slots__ = ("_backoff", "_left", "_safe")
 
-    def __init__(self, most: int, *, safe: bool) -> None:
-        self._left = most
+    def __init__(self, most: int, *, safe: bool | None) -> None:
+        self._left = 0 if safe is False else most
         self._safe = safe
         self._backoff: Backoff | None = None
 
     def pause(self, error: MCPError, now: float) -> float | None:
         """The seconds to wait before the next try; None if the error is final."""
-        if not self._left or isinstance(error, RequestTimeout):
+        if not self._left or isinstance(error, RequestTimeout) or not (self._safe or _unserved(error)):
             return None
         wish = _wish(error)
-        if wish is not None and wish > MAX_WISH:
-            return None
-        if wish is None and (not isinstance(error, TransportError) or (error.sent and not self._safe)):
-            return None
-        if (
-            isinstance(error, RequestFailed)
-            and error.status is not None
-            and wish is None
-            and not _passes(error.status)
-        ):
+        if wish is not None:
+            if wish > MAX_WISH:
+                return None
+            self._left -= 1
+            return wish
+        if isinstance(error, RateLimited):
+            return None  # who does not say when is asked by whoever knows better
+        status = error.status if isinstance(error, RequestFailed) else None
+        if status is not None and not _passes(status):
             return None
         self._left -= 1
-        if wish is not None:
-            return wish
         if isinstance(error, ChannelClosed):
             return 0.0  # whoever opens it anew waits as long as that needs
         if self._backoff is None:
@@ -92,7 +95,14 @@ def _wish(error: MCPError) -> float | None:
         return error.retry_after
     data: Any = error.data if isinstance(error, RateLimited) else None
     wait: Any = cast("dict[str, Any]", data).get("retryAfter") if isinstance(data, dict) else None
-    return float(wait) if isinstance(wait, int | float) and 0 <= wait < inf else None
+    return float(wait) if isinstance(wait, int | float) and 0 <= wait <= FOR_EVER else None
+
+
+def _unserved(error: MCPError) -> bool:
+    """Whether an error says for sure that the request was not served."""
+    if isinstance(error, RequestFailed) and error.status == TOO_MANY:
+        return True
+    return isinstance(error, RateLimited) or (isinstance(error, TransportError) and not error.sent)
 
 
 def _passes(status: int) -> bool:

@@ -219,7 +219,9 @@ class Rounds:
         if not isinstance(params, CallToolParams):
             return await request(trip.method, params, limits, trip.meta)
         known = self._talk.reading.mirrors.of(params.name)
-        safe = self._talk.reading.harmless(params.name) if trip.retry is None else trip.retry
+        safe = trip.retry
+        if safe is None and self._talk.reading.harmless(params.name):
+            safe = True
         try:
             return await request(trip.method, params, limits, trip.meta, trip.party, safe=safe)
         except HeaderMismatch:

@@ -88,6 +88,11 @@ class Supervisor:
         return link is not None and link.ended is None
 
     @property
+    def cause(self) -> Exception | None:
+        """Why there is no conversation, if one was lost and has not come back."""
+        return self._cause
+
+    @property
     def revivable(self) -> bool:
         """Whether there is a conversation, or another one may be had."""
         return self.ready or (self._again and not self.left)
@@ -150,7 +155,8 @@ class Supervisor:
                 await asyncio.wait([parting])
         self._parting.clear()
         self._backoff.reset()
-        self._life.enter(Transition("closed"))
+        if self._opening is None and not self.ready:  # else somebody has connected again meanwhile
+            self._life.enter(Transition("closed"))
 
     # ----------------------------------------------------------------- opening
 
@@ -238,7 +244,8 @@ class Supervisor:
         if left <= 0:
             return
         raise ConnectFailed(
-            f"the connection was lost, and could not be opened again: {self._cause}",
+            f"the connection was lost or refused {self._backoff.tries} times in a row, the last time because "
+            f"{self._cause}",
             hint=f"it is tried again in {left:.0f} s; `connect()` tries it now",
         ) from self._cause
 

@@ -22,7 +22,7 @@ from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from toolpost.client.client import Client
 from toolpost.client.home import Home
-from toolpost.client.life import State
+from toolpost.client.life import State, Transition
 from toolpost.client.stats import Stats
 from toolpost.errors import ChannelClosed, LocalProtocolError
 from toolpost.types.base import RequestId
@@ -225,6 +225,20 @@ class SyncClient:
         """What was seen so far."""
         return self._client.stats
 
+    def events(self) -> Iterator[Transition]:
+        """The transitions of the connection from now on, each with its cause, until the client is closed."""
+        events = self._client.events()  # from now on, and not from the first look
+
+        async def step(_: Client) -> Transition | None:
+            return await anext(events, None)
+
+        def each() -> Iterator[Transition]:
+            with suppress(ChannelClosed):
+                while (event := self._wait(step)) is not None:
+                    yield event
+
+        return each()
+
     # ----------------------------------------------------------------- what it can be asked
 
     list_tools = _waits(Client.list_tools)
@@ -243,7 +257,6 @@ class SyncClient:
     list_prompts_pages = _iterates(Client.list_prompts_pages)
     get_prompt = _waits(Client.get_prompt)
     complete = _waits(Client.complete)
-    events = _iterates(Client.events, ends=True)
     listen = _iterates(Client.listen, ends=True)
     set_log_level = _waits(Client.set_log_level)
     ping = _waits(Client.ping)

@@ -134,10 +134,8 @@ class ToolMethods:
         if on_input is None and capabilities is not None:
             raise ValueError("capabilities: goes with on_input; those of the callbacks are the client's")
         params = CallToolParams(name=name, arguments=written(name, arguments))
-        limits = self._limits(timeout, progress, extendable=True)
-        finish = await self._finish(
-            name, result_type, limits, raise_on_error=raise_on_error, validate=validate
-        )
+        limits = await self._talk.wait(self._limits(timeout, progress, extendable=True))
+        finish = self._finish(name, result_type, raise_on_error=raise_on_error, validate=validate)
         rounds = self._talk.rounds
         if on_input is None:
             return finish(await rounds.ask(CallToolResult, "tools/call", params, limits, meta, retry=retry))
@@ -215,10 +213,8 @@ class ToolMethods:
             MCPError: as `call_tool` does.
         """
         params = CallToolParams(name=name, arguments=written(name, arguments))
-        limits = self._limits(timeout, progress, extendable=True)
-        finish = await self._finish(
-            name, result_type, limits, raise_on_error=raise_on_error, validate=validate
-        )
+        limits = await self._talk.wait(self._limits(timeout, progress, extendable=True))
+        finish = self._finish(name, result_type, raise_on_error=raise_on_error, validate=validate)
         trip = Trip("tools/call", params, limits, meta, party=self._declaring(capabilities), retry=retry)
         result = await self._talk.rounds.go(trip)
         if isinstance(result, InputRequiredResult):
@@ -276,8 +272,8 @@ class ToolMethods:
         if not isinstance(paused, Paused):  # pyright: ignore[reportUnnecessaryIsInstance] - callers err
             raise TypeError(f"paused: a Paused call, not a {type(paused).__name__}")
         options = {"raise_on_error": paused.raise_on_error, "validate": paused.validate}
-        limits = self._limits(timeout, progress, extendable=True)
-        finish = await self._finish(paused.name, result_type, limits, **options)
+        limits = await self._talk.wait(self._limits(timeout, progress, extendable=True))
+        finish = self._finish(paused.name, result_type, **options)
         if not self._talk.opened.revision.stateless:
             raise LocalProtocolError(
                 "a paused call cannot be resumed in a session",
@@ -338,11 +334,11 @@ class ToolMethods:
         self._talk.rounds.check(trip, paused.questions)
         return paused
 
-    async def _finish(
-        self, name: str, kind: type[Any] | None, limits: Limits, *, raise_on_error: bool, validate: bool
+    def _finish(
+        self, name: str, kind: type[Any] | None, *, raise_on_error: bool, validate: bool
     ) -> Callable[[Result], ToolResult[Any]]:
         """What makes of a result what the caller wants to see. What is known of the tool is known now."""
-        link = await self._talk.hold(limits)
+        link = self._talk.link
         outputs = self._talk.reading.outputs
         wrapped = outputs.wraps(name)
         check = None

@@ -8,8 +8,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
-from toolpost.errors import InvalidRequest
-from toolpost.principal import Principal, missing, scopes_of
+from toolpost.errors import InvalidRequest, MissingScopes
+from toolpost.principal import Principal, scopeless, scopes_of
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.methods import Row
@@ -297,7 +297,7 @@ class Context(Asking):
         if principal is None and not self._speaker.remote:
             return
         if needed and not (principal and needed <= principal.scopes):
-            raise missing(needed, principal)
+            raise MissingScopes.of(needed, scopeless(principal))
 
     def passed_on(self, server: "Handler", lifespan: Any) -> "Context":
         """For handlers: the same request, as another server sees it that serves it."""

@@ -5,7 +5,7 @@ work to the loop and waits for the answer. Owns nothing else.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from inspect import iscoroutinefunction
 from typing import Any, Literal, ParamSpec, TypeVar, overload
@@ -107,7 +107,7 @@ class SyncContext:
         """On whose behalf the request speaks, where that is known."""
         return self._context.principal
 
-    def require(self, *scopes: str) -> None:
+    def require(self, *scopes: str | Iterable[str]) -> None:
         """Return if the request may do what needs these scopes; see `Context.require`.
 
         Raises:

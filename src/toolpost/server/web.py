@@ -36,12 +36,17 @@ class Application(Protocol):
         """Take no new requests, end streams, let running requests finish for a while, then cancel them."""
         ...
 
-    async def metadata(
+    @property
+    def metadata(
         self,
-        scope: MutableMapping[str, Any],
-        receive: Callable[[], Awaitable[MutableMapping[str, Any]]],
-        send: Callable[[MutableMapping[str, Any]], Awaitable[None]],
-    ) -> None:
+    ) -> Callable[
+        [
+            MutableMapping[str, Any],
+            Callable[[], Awaitable[MutableMapping[str, Any]]],
+            Callable[[MutableMapping[str, Any]], Awaitable[None]],
+        ],
+        Awaitable[None],
+    ]:
         """What is published for clients that need a token, as an application of its own.
 
         For a framework that mounts this one: mount it at "/.well-known/oauth-protected-resource".

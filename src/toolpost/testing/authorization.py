@@ -18,7 +18,7 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 import msgspec
 
-from toolpost.auth.proof import ALGORITHMS, Proofs
+from toolpost.auth.proof import ALGORITHMS, ShownProofs
 from toolpost.errors import MCPError, TokenRejected
 from toolpost.testing.consent import HEADERS, error_page, page
 from toolpost.testing.minting import Mint
@@ -124,7 +124,7 @@ class AuthorizationServer(Mint):
         self._tickets: dict[str, dict[str, str]] = {}
         self._codes: dict[str, Grant] = {}
         self._refreshers: dict[str, Grant] = {}
-        self._proofs = Proofs()
+        self._proofs = ShownProofs()
         base = urlsplit(issuer).path.rstrip("/")
         self._base = base
         self._routes: dict[str, Callable[[str, Mapping[str, str], dict[str, str]], Reply]] = {

@@ -138,7 +138,8 @@ def _parts(url: str) -> SplitResult:
         valid, parts = False, SplitResult("", "", "", "", "")
     if "@" in url.partition("://")[2].partition("/")[0]:
         raise ConnectFailed(
-            "a URL must not hold a user or a password", hint='send them as headers={"Authorization": "…"}'
+            "a URL must not hold a user or a password",
+            hint='send them as headers={"Authorization": "Basic …"}',
         )
     if parts.scheme not in _PORTS or not valid:
         raise ConnectFailed(
@@ -173,7 +174,7 @@ class _Entry(Struct):
     type: str | None = None
     transport: str | None = None
     headers: dict[str, str] | None = None
-    auth: Any = None
+    auth: str | None = None
 
 
 def _of_entry(entry: Mapping[str, Any]) -> Http:
@@ -182,13 +183,10 @@ def _of_entry(entry: Mapping[str, Any]) -> Http:
     except ValidationError as error:
         raise ConnectFailed(
             f"this entry describes no HTTP server: {error}",
-            hint='it needs {"url": "…"}, and may have "headers" and "type"',
+            hint='it needs {"url": "…"}, and may have "headers", "auth" and "type"',
         ) from error
     kind = read.type or read.transport or "http"
     plain = kind.lower().replace("-", "").replace("_", "")
     if plain not in _TYPES:
         raise ConnectFailed(f"{kind!r} is no way to a URL", hint='"type" is "http" or "sse"')
-    auth = (
-        read.auth if isinstance(read.auth, str) else None
-    )  # some programs keep an object of their own there
-    return Http(read.url, read.headers, sse=plain == _SSE, auth=auth)
+    return Http(read.url, read.headers, sse=plain == _SSE, auth=read.auth)

@@ -6,6 +6,7 @@ never shows a token.
 
 import inspect
 import re
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from ipaddress import ip_address
 from typing import Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkable
@@ -33,6 +34,9 @@ TOKEN: Final = re.compile(r"[\x21-\x7e]+")
 
 THREADS: Final = 4
 """Functions at a time that give tokens and may block: all requests wait for the same token."""
+
+LAPSE: Final = 30.0
+"""Seconds for which a token that a function gave is in doubt: its first request may have been lost."""
 
 Sent: TypeAlias = Mapping[str, str]
 
@@ -204,7 +208,7 @@ class Asked:
         self._threads = Threads(THREADS)
         self._flight: Flight[dict[str, str]] = Flight()
         self._held: dict[str, str] | None = None
-        self._unproven = False
+        self._unproven: float | None = None  # since when
 
     def __repr__(self) -> str:
         return f"Asked({self._name})"
@@ -223,19 +227,21 @@ class Asked:
         """Whether there is another token than the one that was refused."""
         if self._held is not None and self._held != refused.sent:
             return True  # somebody else has asked in the meantime
-        if refused.status != 401 or self._unproven:
+        doubtful = self._unproven is not None and time.monotonic() - self._unproven < LAPSE
+        if refused.status != 401 or doubtful:
             return False
         fresh = await self._flight.join(self._ask)
         if fresh == refused.sent:
             return False
-        self._unproven = self._unproven or self._held != fresh
+        if self._held != fresh:
+            self._unproven = time.monotonic()
         self._held = fresh
         return True
 
     def heard(self, _errand: Errand, _headers: Mapping[str, str], sent: Sent, /) -> None:
         """The token is good."""
-        if self._unproven and sent is self._held:
-            self._unproven = False
+        if sent is self._held:
+            self._unproven = None
 
     async def _ask(self) -> dict[str, str]:
         """The token that the function gives now.
@@ -255,9 +261,10 @@ class Asked:
         try:
             return bearer(token)
         except AuthError as error:
-            kind = "" if isinstance(token, str) else f", but a {type(token).__name__}"
+            kind = "None" if token is None else f"a {type(token).__name__}"
+            what = f"none: {error.message}" if isinstance(token, str) else f"{kind} instead of a text"
             raise AuthError(
-                f"{self._name}, which gives the token (auth=), returned none: {error.message}{kind}",
+                f"{self._name}, which gives the token (auth=), returned {what}",
                 hint=error.hint,
             ) from None
 

@@ -20,6 +20,7 @@ from toolpost.errors import (
     RequestFailed,
     TokenRejected,
 )
+from toolpost.secret import repeats
 from toolpost.transports.address import Http, resolve
 from toolpost.transports.authorizer import (
     Asked,
@@ -45,6 +46,9 @@ scopes need one each. Whoever decides about them has limits of its own."""
 
 _SCOPE: Final = re.compile(r'(?i)[\s,]scope="?([!#-\[\]-~ ]{1,300})')
 """The scopes in a challenge; nothing in them could break a line."""
+
+_SECRET: Final = ("authorization", "proxy-authorization", "dpop", "cookie")
+"""Headers whose values no error repeats."""
 
 _MOVED: Final = frozenset({301, 302, 303, 307, 308})
 _SAME_REQUEST: Final = frozenset({307, 308})
@@ -126,6 +130,7 @@ class Courier:
                     here = _next(here, response, left)
         except (ConnectFailed, RequestFailed) as error:
             error.peer = error.peer or self._http.label
+            _hush(error, headers)
             raise
 
     @asynccontextmanager
@@ -134,6 +139,7 @@ class Courier:
     ) -> AsyncGenerator[Response]:
         """Send a request with credentials, and again with others if it is refused for them."""
         redirects, again = MAX_REDIRECTS, MAX_REFUSALS
+        sent: Mapping[str, str] = {}
         try:
             if self._bare:
                 check_encrypted(here)
@@ -156,6 +162,7 @@ class Courier:
                     raise _rejected(refused)
         except (ConnectFailed, RequestFailed, AuthError) as error:
             error.peer = error.peer or self._http.label
+            _hush(error, {**headers, **sent})
             raise
 
     async def _renewed(self, authorizer: Authorizer, errand: Errand, refused: Refused) -> bool:
@@ -200,6 +207,19 @@ def _wants(refused: Refused) -> bool:
     return refused.status == 401 or "insufficient_scope" in refused.challenge
 
 
+def _secrets(sent: Mapping[str, str]) -> list[str]:
+    """What only we and the server know."""
+    return [value.rpartition(" ")[2] for name, value in sent.items() if name in _SECRET]
+
+
+def _hush(error: MCPError, sent: Mapping[str, str]) -> None:
+    """Take out of an error what the server has said, if it repeats what it was sent."""
+    what, _, said = error.message.partition(": ")
+    if repeats(said, _secrets(sent)):
+        error.message, error.args = what, (what,)
+        error.__cause__, error.__suppress_context__ = None, True
+
+
 def _rejected(refused: Refused) -> AuthError:
     """The error for credentials that were refused. What the server says may repeat them: it is not told."""
     if refused.status == 401:
@@ -207,8 +227,7 @@ def _rejected(refused: Refused) -> AuthError:
             "the server does not accept the credentials", hint="the token may have expired: see auth="
         )
     wanted = _SCOPE.search(refused.challenge)
-    secret = refused.sent.get("authorization", "").rpartition(" ")[2]
-    if wanted is None or (secret and secret in wanted[1]):
+    if wanted is None or repeats(wanted[1], _secrets(refused.sent)):
         return InsufficientScope(
             "the server says that the token does not allow this, but not which scopes would",
             hint="whoever runs the server knows",

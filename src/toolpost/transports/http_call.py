@@ -10,6 +10,7 @@ from typing import Final
 
 from toolpost.errors import (
     MethodNotFound,
+    RateLimited,
     RemoteProtocolError,
     RequestFailed,
     RPCError,
@@ -28,6 +29,7 @@ from toolpost.types.base import RequestId, Wire
 __all__ = ["HttpCall", "Session"]
 
 _FORGOTTEN: Final = "the server does not know the session any more"
+_BUSY: Final = frozenset({429, 503})
 _UNAUTHORIZED: Final = frozenset({401, 403})
 
 
@@ -133,6 +135,8 @@ class HttpCall:
             raise await self._refused(response, body, error.message) from error
         if answer is None or (self._forgotten(response) and not self._unknown_method(answer)):
             raise await self._refused(response, body, "it answers something else")
+        if self._later(response, answer):
+            raise await refusal(response, body)
         if self._outdated(answer):
             assert self.session is not None
             raise self.session.gone(self._box.peer, sent=False)
@@ -142,6 +146,12 @@ class HttpCall:
 
     def _forgotten(self, response: Response) -> bool:
         return self.session is not None and not self.opens and self.session.lost(response)
+
+    def _later(self, response: Response, answer: Reply | Failure) -> bool:
+        """Whether the server is only busy, and says when it is not; what else it says is for people."""
+        if response.status not in _BUSY or "retry-after" not in response.headers:
+            return False
+        return isinstance(answer, Failure) and answer.code != RateLimited.code
 
     def _outdated(self, answer: Reply | Failure) -> bool:
         """Whether the server refuses the revision that it has agreed to: it is another one now (VER-7)."""

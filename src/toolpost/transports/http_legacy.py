@@ -12,7 +12,7 @@ from typing import Final, TypeAlias
 from urllib.parse import parse_qs, quote
 
 from toolpost.errors import MissingScopes, RemoteProtocolError
-from toolpost.principal import Principal
+from toolpost.principal import Principal, scopeless
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.jsonrpc import Message, Notice, Reader, Request, Unfit
 from toolpost.protocol.revisions import OLDEST_HTTP, REVISIONS, Revision
@@ -276,8 +276,11 @@ class Legacy:
             return  # whoever serves it will say what is wrong with it
         needed = self._needs(message.method, about.name or about.uri)
         if principal is not None and not needed <= principal.scopes:
-            error = MissingScopes.of(needed)
-            raise Refusal(403, error.message, step_up(self._keeper, needed, principal, sse=True))
+            raise Refusal(
+                403,
+                MissingScopes.of(needed, scopeless(principal)).message,
+                step_up(self._keeper, needed, principal, sse=True),
+            )
 
 
 def _session_of(exchange: Exchange) -> str:

@@ -48,14 +48,16 @@ class Load:
         self._peers: dict[str, int] = {}
         self._listens: dict[str, int] = {}
 
-    def begin(self, peer: str, count: int = 1) -> bool:
-        """Whether a peer may begin so many calls, which are counted then."""
+    def begin(self, peer: str, count: int = 1) -> str | None:
+        """Why a peer may not begin so many calls; None if it may, and they are counted then."""
         running = self._peers.get(peer, 0) + count
         if running > self.limit:
-            return False
+            return f"Too many requests in flight: at most {self.limit} of one client; the server sets limit="
+        if self.calls + count > self.max_calls:
+            return f"{self.max_calls} requests are being served, and no more can be (max_calls=)"
         self._peers[peer] = running
         self.calls += count
-        return True
+        return None
 
     def end(self, peer: str, count: int = 1) -> None:
         """So many calls of a peer have ended."""

@@ -1,14 +1,15 @@
 """The sessions that one worker holds, each for its owner, and which of them makes room for another.
 
-Owns the order in which they were used and how many anybody may have: who opens many pushes out their own, not
-those of others. Knows a session only by its id, and by whether it is busy.
+Owns the order in which they were used and how many anybody may have: who opens many pushes out their own, and
+those of others only if they have no idle one and less than their share. Nobody pushes out a busy one.
+Knows a session only by its id, and by whether it is busy.
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-__all__ = ["SHARE", "Crowded", "Room"]
+__all__ = ["Crowded", "Room"]
 
 SHARE: Final = 4
 """One principal may have a quarter of all sessions: with fewer than that many others are never shut out."""
@@ -75,7 +76,7 @@ class Room:
 
         It is the one that was idle for longest: of the owner's own, and only if they have none such, and have
         not got their share, of all. Those whom nobody knows share the empty name, and have no share: they
-        may all be one, or each another one. Among them, a busy one makes room if all are.
+        may all be one, or each another one.
 
         Raises:
             Crowded: whoever could make room is busy.
@@ -86,9 +87,7 @@ class Room:
             return None
         session = _idle(own.values()) or (None if over else _idle(self._all.values()))
         if session is None:
-            if owner or not own:
-                raise Crowded(own=over)
-            session = next(iter(own.values()))
+            raise Crowded(own=over)
         return session.id
 
 

@@ -100,6 +100,7 @@ class Endpoint:
         self._gate = gate
         self._paths = self._routes()
         self._life: Life | None = None
+        self._asked_elsewhere = False
 
     def _routes(self) -> dict[str, dict[str, Verb]]:
         """Path → verb → what serves it.
@@ -180,8 +181,12 @@ class Endpoint:
     async def _serve(self, exchange: Exchange) -> None:
         verbs = self._paths.get(_trimmed(exchange.path))
         if verbs is None:
-            here = exchange.root + self.settings.path
-            raise Refusal(404, f"There is nothing at this path; MCP is at {here}.")
+            here, chosen = exchange.root + self.settings.path, self.settings
+            if chosen.stateless and _trimmed(exchange.path) in {_trimmed(chosen.sse or ""), chosen.messages}:
+                why = "HTTP+SSE needs sessions, which stateless=True switches off"
+            else:
+                why = "There is nothing at this path"
+            raise Refusal(404, f"{why}; MCP is at {here}.")
         verb = verbs.get(exchange.method)
         # Who watches over us knows our address, not our name; and what we publish, anybody may read.
         if verb not in {self._live, self._ready, self._metadata}:
@@ -312,15 +317,31 @@ class Endpoint:
             document = self._keeper.published[_trimmed(root + exchange.path)]
             await exchange.json(200, document, METADATA_HEADERS)
 
-    async def metadata(self, scope: Scope, receive: ASGIReceive, send: ASGISend) -> None:
+    @property
+    def metadata(self) -> Callable[[Scope, ASGIReceive, ASGISend], Awaitable[None]]:
         """An ASGI application with what is published about this one, for a framework that mounts both.
 
-        Mount it at "/.well-known/oauth-protected-resource".
+        Mount it at "/.well-known/oauth-protected-resource"; of several servers, each below that, at its own
+        path, or the first hides the others.
         """
+        if self._keeper is not None:
+            self._keeper.placed = True
+        return self._publish
+
+    async def _publish(self, scope: Scope, receive: ASGIReceive, send: ASGISend) -> None:
         if scope["type"] != "http":
             return
         exchange = Exchange(scope, receive, send)
         if self._keeper is None or _trimmed(exchange.root + exchange.path) not in self._keeper.published:
+            if self._keeper is not None and not self._asked_elsewhere:
+                self._asked_elsewhere = True
+                logger.warning(
+                    "app.metadata was asked for %.200r, but has %s: if that is about another server, "
+                    "mount the metadata of each below its own path, such as %s",
+                    exchange.root + exchange.path,
+                    ", ".join(self._keeper.published),
+                    next(iter(self._keeper.published)),
+                )
             await exchange.json(404, Refusal(404, "There is nothing published at this path.").body)
         elif exchange.method in {"GET", "HEAD", "OPTIONS"}:
             await self._metadata(exchange, exchange.root)

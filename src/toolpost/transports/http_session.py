@@ -167,7 +167,7 @@ class Session:
         self._kept = kept
         self._load = load
         self._peer = owner or session_id  # by whom its calls are counted: a principal may have other sessions
-        self._calls = 0
+        self._calls = self._asked = 0
         self._single = single
         self._json_only = json_only
         self._posts: deque[Post] = deque()
@@ -184,14 +184,15 @@ class Session:
 
     @property
     def busy(self) -> bool:
-        """Whether a request waits for its answer."""
-        return bool(self._headers)
+        """Whether a request waits for its answer, or to be served at all."""
+        return bool(self._headers) or self._asked > 0
 
     def deliver(self, post: Post) -> None:
         """Take what was posted."""
         self.used = time.monotonic()
         self.ready = self.ready or post.ready
         self._posts.append(post)
+        self._asked += len(post.ids)
         self._wait(memoryview(post.data).nbytes)
         self._news.set()
         if len(self._posts) > WAITING or self._waiting > WAITING_SIZE:
@@ -226,7 +227,9 @@ class Session:
                 await self._news.wait()
             post = self._posts.popleft()
             self._wait(-memoryview(post.data).nbytes)
-            if await self._admit(post):
+            admitted = await self._admit(post)
+            self._asked -= len(post.ids)
+            if admitted:
                 self._principals[None] = post.principal
                 return bytes(post.data)
 
@@ -254,11 +257,9 @@ class Session:
         if taken is not None:
             shown = jsonrpc.shorten(repr(taken))
             return InvalidRequest(f"Invalid request: id {shown} is in use by another request")
-        if not self._load.begin(self._peer, len(ids)):
-            most = self._load.limit
-            return InternalError(
-                f"Too many requests in flight: at most {most} of one client; the server sets limit="
-            )
+        refused = self._load.begin(self._peer, len(ids))
+        if refused is not None:
+            return InternalError(refused)
         self._calls += len(ids)
         return None
 

@@ -70,9 +70,8 @@ async def _outcome(host: Host, connection: Connection, incoming: Incoming, calle
         most = load.limit if principal is None else LISTENS
         if not load.listen(peer, most):
             return _too_many(connection, incoming, f"Too many subscriptions: at most {most} may be open")
-    elif not load.begin(peer):
-        words = f"Too many requests in flight: at most {load.limit} of one client; the server sets limit="
-        return _too_many(connection, incoming, words)
+    elif (refused := load.begin(peer)) is not None:
+        return _too_many(connection, incoming, refused)
     try:
         work = host.answer(connection, incoming, caller)
         return await caller.exchange.attend(work, unwanted=connection.close)

@@ -27,7 +27,13 @@ METADATA_HEADERS: Final = (
 
 
 class Keeper(Protocol):
-    """Asks for tokens."""
+    """Asks for tokens.
+
+    Attributes:
+        placed: whether somebody else serves what is published, who has mounted the endpoint.
+    """
+
+    placed: bool
 
     @property
     def published(self) -> Mapping[str, bytes]:

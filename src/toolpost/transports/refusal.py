@@ -51,8 +51,8 @@ _LATER: Final = frozenset({429, 503})
 
 _QUOTABLE: Final = ("text/plain", JSON, "application/problem+json")
 _HINTS: Final = {
-    401: 'it needs authorization: pass auth=OAuth(), auth="token" or headers={"Authorization": "…"}',
-    403: 'it needs other authorization than it got: see auth=, or headers={"Authorization": …}',
+    401: 'it needs authorization: pass auth=OAuth(), auth="token" or headers={"Authorization": "Bearer …"}',
+    403: 'it needs other authorization than it got: see auth=, or headers={"Authorization": "Bearer …"}',
     404: "is this the URL of an MCP endpoint?",
     405: "is this the URL of an MCP endpoint?",
 }
@@ -70,7 +70,13 @@ _SAID: Final = Reader(_Said)
 
 
 class Unauthorized(RequestFailed, AuthorizationRequired):
-    """A 401 to whom sent no credentials by `auth=`."""
+    """A 401 to whom sent no credentials by `auth=`. Tracebacks show the name that can be imported."""
+
+    __module__ = AuthorizationRequired.__module__
+    __qualname__ = AuthorizationRequired.__qualname__
+
+
+Unauthorized.__name__ = AuthorizationRequired.__name__
 
 
 def is_success(response: Response) -> bool:

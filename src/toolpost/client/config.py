@@ -1,0 +1,180 @@
+"""What an `mcp.json` says: its servers by name, and the entry of each with the variables that it names.
+
+Owns the forms in which programs write such a file, and the words for what is wrong with one. How the server
+of an entry is reached is told in `toolpost.connect`.
+"""
+
+import os
+import re
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final, cast
+
+import msgspec
+
+from toolpost.errors import AuthError, ConnectFailed
+from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.types.base import JSON
+
+__all__ = ["OAUTH", "about", "chosen", "filled", "is_whole", "listed", "parsed", "read_servers"]
+
+_KEYS: Final = ("mcpServers", "servers")
+"""Where the programs that read an `mcp.json` look for servers."""
+
+_EXAMPLE: Final = 'it looks like {"mcpServers": {"name": {"command": "…", "args": ["…"]}}}'
+
+OAUTH: Final = "oauth"
+"""What a configuration says for `OAuth()`. No token is that short."""
+
+_AUTH: Final = 'it is "oauth", in small letters, for a login with the browser, or a token'
+
+_FILLED: Final = ("url", "headers", "auth", "env")
+"""What may name variables of the environment. A command may have a use of its own for such words."""
+
+_VARIABLE: Final = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<otherwise>[^}]*))?\}")
+
+_OBJECT: Final = Reader(dict[str, JSON])
+
+
+# --------------------------------------------------------------------- the whole
+
+
+def is_whole(config: Mapping[str, object]) -> bool:
+    """Whether this is what is in a file, and not the entry of one server."""
+    return any(key in config for key in _KEYS)
+
+
+def parsed(path: Path, data: bytes) -> dict[str, JSON]:
+    """What is in a file.
+
+    Raises:
+        ConnectFailed: it is no JSON object.
+    """
+    try:
+        return _OBJECT(data)
+    except Unfit as error:
+        raise ConnectFailed(f"{path} is not the JSON of an mcp.json: {error}") from error
+
+
+def read_servers(path: PathLike[str] | str) -> dict[str, Any]:
+    """The entries of all servers in a file, by name.
+
+    Raises:
+        ConnectFailed: the file cannot be read, or describes no server.
+    """
+    path = Path(path)
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConnectFailed(f"{path} cannot be read: {error.strerror or error}") from error
+    with about(str(path)):
+        return listed(parsed(path, data))
+
+
+def listed(config: Mapping[str, JSON]) -> dict[str, Any]:
+    """The entries of all servers, by name.
+
+    Raises:
+        ConnectFailed: there is none.
+    """
+    found: dict[str, Any] = {}
+    for key in _KEYS:
+        listed: JSON = config.get(key) or {}
+        if not isinstance(listed, Mapping):
+            raise ConnectFailed(f"{key!r} is no object with a server for each name")
+        found.update(cast("Mapping[str, Any]", listed))
+    if not found:
+        raise ConnectFailed("no server is described there", hint=_EXAMPLE)
+    return found
+
+
+def chosen(config: Mapping[str, JSON], server: str | None) -> tuple[str, Mapping[str, JSON]]:
+    """The name and the entry of a server.
+
+    Raises:
+        ConnectFailed: there is no such server, or none was named and there are several.
+    """
+    found = listed(config)
+    if server is None and len(found) == 1:
+        (server,) = found
+    if server not in found:
+        what = "there are several servers" if server is None else f"there is no server {server!r}"
+        raise ConnectFailed(what, hint=f"pass server=, one of: {', '.join(found)}")
+    entry = found[server]
+    if not isinstance(entry, Mapping):
+        raise ConnectFailed(f"server {server!r} is described by no object", hint=_EXAMPLE)
+    return server, cast("Mapping[str, JSON]", entry)
+
+
+@contextmanager
+def about(what: str) -> Generator[None]:
+    """Names what an error is about, also inside of something that is named already."""
+    try:
+        yield
+    except (AuthError, ConnectFailed) as error:
+        error.peer = what if error.peer is None else f"{what}, {error.peer}"
+        raise
+
+
+# --------------------------------------------------------------------- one entry
+
+
+def filled(entry: Mapping[str, JSON]) -> dict[str, JSON]:
+    """An entry with the variables of the environment that it names: `${NAME}`, or `${NAME:-otherwise}`.
+
+    Raises:
+        ConnectFailed: there is no such variable, or what is said about authorization cannot be meant. No
+            value is repeated.
+    """
+    filled: dict[str, Any] = dict(entry)
+    for key in _FILLED:
+        value: Any = entry.get(key)
+        if isinstance(value, str):
+            filled[key] = _expanded(value, f'"{key}"')
+        elif isinstance(value, Mapping):
+            filled[key] = {
+                name: _expanded(text, f'"{key}", {name!r}') if isinstance(text, str) else text
+                for name, text in cast("Mapping[str, Any]", value).items()
+            }
+    _check_auth(filled)
+    return filled
+
+
+def _expanded(text: str, where: str) -> str:
+    def value_of(found: "re.Match[str]") -> str:
+        name, otherwise = cast("tuple[str, str | None]", found.group("name", "otherwise"))
+        value = os.environ.get(name) if otherwise is None else os.environ.get(name) or otherwise
+        if value is None:
+            raise ConnectFailed(
+                f"{where} needs the variable {name}, which is not set in the environment",
+                hint=f"set it, or write ${{{name}:-…}} with what to take otherwise",
+            )
+        return value
+
+    return _VARIABLE.sub(value_of, text)
+
+
+def _check_auth(entry: Mapping[str, JSON]) -> None:
+    """Return if what an entry says about authorization can be meant.
+
+    Raises:
+        ConnectFailed: it cannot. Its text is not repeated: it may be a token.
+    """
+    for key in ("auth", "oauth"):
+        if isinstance(entry.get(key), Mapping):  # some programs keep their settings there
+            raise ConnectFailed(
+                f'"{key}": an object is not understood',
+                hint='for a login with the browser write "auth": "oauth"; what else there is to say, as '
+                "client_id, says OAuth(…) in the program: Client(…, auth=OAuth(…))",
+            )
+    auth = entry.get("auth")
+    if auth is None:
+        return
+    if "url" not in entry:
+        raise ConnectFailed('"auth" is for a server with a "url"', hint='a command gets secrets by "env"')
+    if not isinstance(auth, str):
+        raise ConnectFailed(f'"auth" is a text, not {msgspec.json.encode(auth).decode()[:40]}', hint=_AUTH)
+    if auth != OAUTH and auth.lower().startswith(OAUTH):
+        raise ConnectFailed('"auth" is neither "oauth" nor a token', hint=_AUTH)
