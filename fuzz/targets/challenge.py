@@ -36,11 +36,11 @@ def target(data: bytes) -> None:
     written = ", ".join(map(_written, found))
     if len(written) <= challenge.MAX_CHALLENGE:
         assert challenge.parse(written) == found, "what was read is written differently"
-    scopes = challenge.scopes_of(text)
-    assert challenge.scopes_of(" ".join(scopes)) == scopes
+    scopes = challenge.scopes_in(text)
+    assert challenge.scopes_in(" ".join(scopes)) == scopes
     for long in pumped(data):
         challenge.parse(long.decode("latin-1"))
-        challenge.scopes_of(long.decode("latin-1"))
+        challenge.scopes_in(long.decode("latin-1"))
 
 
 def _written(one: Challenge) -> str:

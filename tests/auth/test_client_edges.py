@@ -332,7 +332,7 @@ def test_what_was_sent_in_a_form_is_not_repeated(field, cut):
 
 def test_what_is_no_secret_may_be_repeated():
     async def visit(town: Town) -> None:
-        said = lambda form: {"error": "invalid_grant", "error_description": f"{form['redirect_uri']} is new"}  # noqa: E731
+        said = lambda form: {"error": "invalid_grant", "error_description": f"{form['redirect_uri']} is new"}  # noqa: E731 - short
         town.paths["/token"] = parroting(said)
         with pytest.raises(AuthError, match=r"invalid_grant: http://127\.0\.0\.1:\d+/callback is new"):
             await town.client().connect()

@@ -18,8 +18,8 @@ from toolpost import (
     OAuth,
     Server,
     WorkloadIdentity,
-    connect,
 )
+from toolpost.client import config
 from toolpost.errors import (
     AuthError,
     AuthorizationDenied,
@@ -182,7 +182,7 @@ def test_a_configuration_may_name_variables_of_the_environment(monkeypatch, entr
     for name, value in {"N7_HOST": "localhost", "N7_KEY": "k3y", "N7_VOID": ""}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("N7_NONE", raising=False)
-    filled = connect._filled(entry)
+    filled = config.filled(entry)
     if url is None:
         assert filled == entry  # these are no variables
     else:
@@ -209,7 +209,7 @@ def test_a_variable_that_is_not_set_is_told_with_its_place(tmp_path, monkeypatch
             with pytest.raises(ConnectFailed) as caught:
                 await client.connect()
             said = str(caught.value)
-            assert said.startswith(f"{path}, server 'notes': {where} needs the variable N7_NONE"), said
+            assert f"{path}, server 'notes': {where} needs the variable N7_NONE" in said
             assert "s3cret" not in said
 
     asyncio.run(main())

@@ -30,9 +30,10 @@ from toolpost.errors import (
     RequestFailed,
     TokenRejected,
 )
+from toolpost.secret import repeats
 from toolpost.transports import authorizer
 from toolpost.transports.authorizer import Errand, Refused
-from toolpost.transports.refusal import Unauthorized, repeats
+from toolpost.transports.refusal import Unauthorized
 
 PASSING = [408, 425, 429, 500, 503]
 

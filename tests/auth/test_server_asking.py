@@ -256,7 +256,7 @@ def test_scopes_of_a_principal_may_be_written_as_elsewhere(scopes):
         (lambda _: 5, 503, "the verifier returned a int, where a Principal, a subject or None is due"),
         (lambda token: {}[token], 500, "the verifier raised KeyError, in <lambda> ("),
         (lambda _: 1 / 0, 500, "the verifier raised ZeroDivisionError: division by zero, in <lambda> ("),
-        (lambda _: Principal("ann", scopes=5), 500, "the verifier raised TypeError: scopes have to be"),  # type: ignore[arg-type]
+        (lambda _: Principal("ann", scopes=5), 500, "the verifier raised TypeError: scopes have to be"),  # type: ignore[arg-type] - odd
     ],
 )
 def test_a_fault_of_a_function_is_told_where_it_can_be_mended(verifier, status, says, caplog):

@@ -20,7 +20,7 @@ PLAYS: dict[str, Callable[[World], Coroutine[Any, Any, list[Player]]]] = {
     "http": over_http,
 }
 
-WORLDS = {"channels": 3200, "http": 960}
+WORLDS = {"channels": 2000, "http": 600}
 """How many worlds of each there are in one run."""
 
 BLOCKS = {"channels": 8, "http": 4}

@@ -328,7 +328,7 @@ def test_posts_that_wait_have_one_sum_and_the_session_with_most_ends(monkeypatch
             await sessions.post(thin, other, post(20))
             assert sessions.load.waiting == 100
             await sessions.post(thin, other, post(1))
-            ended = {name: sessions.held(name)._ended for name in (fat, thin)}  # pyright: ignore[reportOptionalMemberAccess]
+            ended = {name: sessions.held(name)._ended for name in (fat, thin)}  # pyright: ignore[reportOptionalMemberAccess] - both
             assert (bool(ended[fat]), bool(ended[thin])) == (True, False)
             assert sessions.load.waiting == 21
 

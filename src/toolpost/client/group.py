@@ -135,7 +135,7 @@ class ClientGroup(Mapping[str, Client]):
         async with asyncio.TaskGroup() as tries:
             for name in self._clients:
                 tries.create_task(self._try(name))
-        if self._clients and not any(client.connected for client in self._clients.values()):
+        if self._failures and not any(client.connected for client in self._clients.values()):
             await self.close()
             each = "; ".join(f"{name}: {error}" for name, error in self._failures.items())
             failures = [*self._failures.values()]
@@ -143,8 +143,9 @@ class ClientGroup(Mapping[str, Client]):
                 if all(isinstance(error, kind) for error in failures):
                     raise kind(f"no server lets us in: {each}")
             raise ConnectFailed(f"no server can be reached: {each}")
-        for name in self._clients:
-            keeper = asyncio.get_running_loop().create_task(self._keep(name))
+        kept = {keeper.get_name() for keeper in self._keepers}
+        for name in self._clients.keys() - kept:
+            keeper = asyncio.get_running_loop().create_task(self._keep(name), name=name)
             self._keepers.add(keeper)
             keeper.add_done_callback(self._keepers.discard)
         return self

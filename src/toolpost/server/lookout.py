@@ -70,8 +70,8 @@ class Lookout:
 
     def _told(self) -> bool:
         """Whether something blocks the loop; it was told then."""
-        # There is no other way to look at another thread.
-        inner = sys._current_frames().get(self._watched)  # noqa: SLF001 # pyright: ignore[reportPrivateUsage]
+        frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the only way to look
+        inner = frames.get(self._watched)
         if inner is None or inner.f_code.co_filename.startswith(_LOOPS):
             return False  # it only waits, and was kept from its turn by something else than us
         guilty = _guilty(inner)
