@@ -145,7 +145,7 @@ async def drive(served: Served, over: str, revision: str | None) -> AsyncIterato
         trip = Trip(
             served.peer,
             over,
-            Stdio(command, args, stderr="discard"),
+            Stdio(command, args, stderr="discard", max_line=64 * 1024 * 1024),
             revision,
             revision or served.speaks(over)[-1],
             place if served.suite is FILESYSTEM else "",
