@@ -1,6 +1,7 @@
 """A client that heals: every transition is told with its cause, and what can do no harm is tried again."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -22,6 +23,7 @@ from toolpost.client.supervise import MAX_TRIES
 from toolpost.errors import (
     ChannelClosed,
     ConnectFailed,
+    InternalError,
     MCPError,
     RateLimited,
     RequestFailed,
@@ -182,6 +184,31 @@ def test_without_await_transitions_are_iterated_until_the_client_is_closed():
     watching.join(10)
     assert not watching.is_alive()
     assert states(seen) in ([], ["closed"])
+
+
+def test_without_await_transitions_are_those_from_the_call_on_and_not_from_the_first_look():
+    with SyncClient(RawServer()) as client:
+        events = client.events()
+        client.close()
+        client.connect()
+        assert next(events).state == "closed"
+
+
+def test_closing_says_nothing_of_a_connection_that_was_opened_meanwhile():
+    async def main() -> None:
+        for turns in range(30):
+            heard = Heard()
+            client = await client_of(server(), revision=SESSION, on_state=heard.__call__).connect()
+            closing = asyncio.create_task(client.close())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await client.connect()
+            await closing
+            assert client.connected == (client.state == "ready")
+            await client.close()
+            assert client.state == "closed"
+
+    run(main(), Clock)
 
 
 # --------------------------------------------------------------------- opening anew
@@ -688,6 +715,25 @@ def test_a_server_that_cannot_be_reached_is_left_alone_for_a_while():
     run(main(), Clock)
 
 
+def test_connecting_ends_the_time_for_which_a_server_is_left_alone():
+    async def main() -> None:
+        it = server()
+        async with client_of(it, revision=SESSION, retries=0) as client:
+            it.table["tools/call"] = RequestFailed("refused", sent=False)
+            for _ in range(MAX_FAILURES):
+                await asyncio.sleep(0.001)
+                with pytest.raises(RequestFailed, match="refused"):
+                    await client.call_tool("t")
+            it.table["tools/call"] = {"content": []}
+            with pytest.raises(RequestFailed, match="left alone"):
+                await client.call_tool("t")
+            await client.connect()
+            await client.call_tool("t")
+            assert client.state == "ready"
+
+    run(main(), Clock)
+
+
 # --------------------------------------------------------------------- signs of life
 
 
@@ -731,6 +777,41 @@ def test_a_refusal_is_a_sign_of_life():
             assert it.heard[0][: len(OPENED)] == OPENED
 
     run(main(), Clock)
+
+
+@pytest.mark.parametrize(
+    ("status", "later", "code", "kind"),
+    [
+        (503, "1", -32600, RequestFailed),  # whatever it says in JSON-RPC, it says when
+        (429, "1", -32603, RequestFailed),
+        (503, None, -32603, InternalError),
+        (400, "1", -32603, InternalError),
+        (429, "1", RateLimited.code, RateLimited),  # says so itself
+    ],
+)
+def test_a_busy_server_that_speaks_json_rpc_is_understood(status, later, code, kind):
+    async def main() -> None:
+        async def app(scope: Any, receive: Any, send: Any) -> None:
+            message = await receive()
+            if scope["type"] != "http":
+                return
+            asked = json.loads(message["body"])
+            found = asked["method"] == "server/discover"
+            told = {"result": DISCOVERED} if found else {"error": {"code": code, "message": "busy"}}
+            fields = [(b"content-type", b"application/json")]
+            if later is not None and not found:
+                fields.append((b"retry-after", later.encode()))
+            body = json.dumps({"jsonrpc": "2.0", "id": asked["id"], **told}).encode()
+            await send({"type": "http.response.start", "status": 200 if found else status, "headers": fields})
+            await send({"type": "http.response.body", "body": body})
+
+        async with Client("http://host/mcp", http=app, revision=DATES[-1], retries=0) as client:
+            with pytest.raises(kind, match="busy") as caught:
+                await client.call_tool("t")
+            if kind is RequestFailed:
+                assert caught.value.retry_after == 1.0
+
+    run(main())
 
 
 @pytest.mark.parametrize(

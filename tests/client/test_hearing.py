@@ -447,6 +447,19 @@ def test_a_resource_that_is_not_watched_any_more_is_logged(caplog):
     assert "the server does not watch x://a any more" in caplog.text
 
 
+def test_a_loop_may_begin_on_a_session_that_the_server_has_forgotten():
+    async def main() -> None:
+        server = Telling()
+        async with client_of(server, revision=ERAS[0]) as client:
+            server.now.forget()
+            async with client.listen(uris=["x://a"]) as changes:
+                server.change(UPDATED, uri="x://a")
+                assert await collect(changes, 1) == [Change("resource", "x://a")]
+            assert len(server.channels) == 2
+
+    run(main(), Clock)
+
+
 def test_tries_get_rarer_but_do_not_end():
     async def main() -> None:
         server = Telling()

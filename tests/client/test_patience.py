@@ -91,6 +91,15 @@ def test_a_handshake_that_takes_too_long_without_a_process_is_just_that():
 SILENT = "import sys; print('no licence yet', file=sys.stderr, flush=True); sys.stdin.read()"
 
 
+def test_a_child_that_prints_instead_of_speaking_is_told_of():
+    async def main() -> None:
+        stdio = Stdio(sys.executable, ["-c", "print('Starting …', flush=True); input(); input(); input()"])
+        with pytest.raises(ConnectFailed, match=r"1 line\(s\) on stdout that are no messages: does it print"):
+            await Client(stdio, connect_timeout=1.0).connect()
+
+    run(main())
+
+
 def test_a_child_that_is_silent_is_quoted():
     async def main() -> None:
         stdio = Stdio(sys.executable, ["-c", SILENT])

@@ -83,8 +83,12 @@ class Attempts:
         return limits.less(loop.time() - began)
 
     def reached(self) -> None:
-        """The server can be reached, or somebody says so: the next request is sent."""
+        """The server can be reached."""
         self._breaker.worked()
+
+    def relent(self) -> None:
+        """Somebody wants to try a server that is left alone: the next request is sent."""
+        self._breaker.relent()
 
     async def run(
         self, work: Callable[[Link, Limits], Awaitable[T]], limits: Limits, *, safe: bool | None = None

@@ -273,8 +273,8 @@ class Changes:
         wanted, self._wanted = self._wanted, self._wanted.offered(self._talk.listener)
         try:
             self._talk.listener.check_watched(await self._attend(link))
-        except BaseException:
-            self._wanted = wanted  # another server may offer something else
+        except BaseException:  # whatever it was: the next try may find a server that offers something else
+            self._wanted = wanted
             raise
 
     async def _attend(self, link: "Link") -> list[str]:

@@ -98,10 +98,6 @@ class Conversation:
         cache: bool,
     ) -> None:
         patience.check()
-        if not isinstance(retries, int) or retries < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - users err
-            raise ValueError(
-                f"retries: how often a request may be sent once more, 0 or more, not {retries!r}"
-            )
         self.stats = Stats()
         self.reading = Reading(self, self.stats, strict=strict, cache=cache)
         self.rounds = Rounds(self, answers)
@@ -135,7 +131,7 @@ class Conversation:
         Raises:
             ConnectFailed: the server cannot be reached, or there is no revision that both speak.
         """
-        self._attempts.reached()
+        self._attempts.relent()
         await self._supervisor.open()
 
     async def close(self) -> None:

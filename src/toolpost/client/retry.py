@@ -127,6 +127,10 @@ class Breaker:
         self.failures = 0
         self._backoff.reset()
 
+    def relent(self) -> None:
+        """Let the next request through, whenever it comes."""
+        self._until = 0.0
+
     def failed(self, began: float, now: float) -> float | None:
         """The seconds for which the server is left alone from now on; None if it is not.
 
