@@ -37,8 +37,8 @@ fmt: $(READY)            ## rewrite the files as `check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(READY)          ## the measurements, each beside a peer in the same run
-	@status=0; for part in core over_http start; do $(BIN)/python bench/$$part.py || status=$$?; echo; done; exit $$status
+bench: $(READY)          ## speed beside the peers and the limit; QUICK=1 for a minute, ONLY="http stdio" for a part
+	$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
 
 conformance: $(READY)    ## the official suite, judged strictly; LEG=name for one leg, or how its name begins
 	@status=0; PYTHONPATH=interop $(BIN)/python conformance/judge.py $(LEG) || status=$$?; \

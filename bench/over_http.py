@@ -1,302 +1,231 @@
-"""`tools/call` over HTTP at 1, 16 and 64 connections: toolpost beside PyPI's `mcp`, and beside the limit.
+"""Scenarios over HTTP: calls, lists and reads of servers that listen on loopback.
 
-Each target is a process of its own on loopback, as its documentation says to run it; the limit is the
-smallest ASGI application on the same uvicorn that reads the body and answers the right bytes. Rounds are
-interleaved, the median counts; the load comes from a loader of ours on another core. Run as
-`python bench/over_http.py [rounds]`.
+A table, and one function that runs a line of it. Each target is asked once before it is loaded, and what it
+answers is looked at: a fast refusal is no answer.
 """
 
 import asyncio
-import json
-import os
-import signal
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
-from statistics import median
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-ENVIRONMENTS: Final = ROOT / ".cache" / "interop"
-PEER: Final = "mcp-2.3.0"
-LATEST: Final = "2026-07-28"
-SESSION: Final = "2025-11-25"
-CONNECTIONS: Final = (1, 16, 64)
+from bench.arena import FEWER, ROUNDS, Arena, Scenario, Turn
+from bench.contenders import CONTENDERS
+from bench.figures import LIMIT, OFFICIAL, OURS, Row
+from bench.loader import Answer, Loader, ask, open_sessions, post
+from bench.process import Failed, Target
+from bench.targets import wire
+
+__all__ = ["SCENARIOS", "check", "requests_for"]
+
+PAIR: Final = (OURS, OFFICIAL)
+CORE: Final = (LIMIT, OURS, OFFICIAL)
+ALL: Final = tuple(CONTENDERS)
+PEERS: Final = tuple(name for name in CONTENDERS if name != LIMIT)
+
+VARIETY: Final = 256
+"""Requests that differ in their ids, more than are ever in flight."""
+
+WARM: Final = 0.25
+"""Seconds of load that do not count."""
+
 SECONDS: Final = 1.0
-PATIENCE: Final = 10.0
-
-TOOLPOST: Final = """
-import sys
-from toolpost import Server
-server = Server("bench", version="1")
-
-@server.tool
-async def add(a: int, b: int) -> int:
-    "Add two numbers."
-    return a + b
-
-server.run(http=f"127.0.0.1:{sys.argv[1]}")
-"""
-MCP: Final = """
-import sys
-from mcp.server.mcpserver import MCPServer
-server = MCPServer("bench", version="1", log_level="ERROR")
-
-@server.tool()
-async def add(a: int, b: int) -> int:
-    "Add two numbers."
-    return a + b
-
-server.run("streamable-http", port=int(sys.argv[1]), json_response=sys.argv[2] == "json")
-"""
-LIMIT: Final = """
-import sys, msgspec, uvicorn
-ANSWER = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"3"}],"structuredContent":3}}'
-
-class Call(msgspec.Struct):
-    id: int
-
-read = msgspec.json.Decoder(Call).decode
-
-async def app(scope, receive, send):
-    body = ANSWER % read((await receive())["body"]).id
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-uvicorn.run(app, port=int(sys.argv[1]), lifespan="off", ws="none", log_config=None, access_log=False)
-"""
+LARGE: Final = 1 << 20
 
 
-class Target(NamedTuple):
-    """Who is measured: its name, its program, the environment that it runs in, its last argument."""
+class Line(NamedTuple):
+    """A scenario.
 
-    name: str
-    code: str
-    python: Path
-    mode: str = "json"
+    Args:
+        key: its name.
+        title: what it is, for a reader.
+        asked: what is asked.
+        era: stateless, or session.
+        mode: how a peer that has to be told answers: json, or sse.
+        connections: how many.
+        who: the targets.
+        tools: how many the server has; 0 for as few as there are.
+        goal: whether a goal hangs on it.
+        kind: the content type that every answer has to have; none where it is the target's choice.
+    """
+
+    key: str
+    title: str
+    asked: str
+    era: str
+    mode: str
+    connections: int
+    who: tuple[str, ...]
+    tools: int = 0
+    goal: bool = False
+    kind: str = "application/json"
 
 
-TARGETS: Final = (
-    Target("limit", LIMIT, Path(sys.executable)),
-    Target("toolpost", TOOLPOST, Path(sys.executable)),
-    Target(PEER, MCP, ENVIRONMENTS / PEER / "bin" / "python"),
+_EVENTS: Final = "text/event-stream"
+
+LINES: Final = (
+    *(
+        Line(
+            f"http-stateless-{n}",
+            f"HTTP, stateless, `tools/call`, {n} connections",
+            "add",
+            "stateless",
+            "json",
+            n,
+            ALL if n == 16 else CORE,
+            goal=n == 16,
+            kind="",
+        )
+        for n in (1, 16, 64)
+    ),
+    *(
+        Line(
+            f"http-session-json-{n}",
+            f"HTTP, session, `tools/call` as JSON, {n} connections",
+            "add",
+            "session",
+            "json",
+            n,
+            ALL if n == 16 else PAIR,
+            goal=n == 16,
+        )
+        for n in (1, 16, 64)
+    ),
+    *(
+        Line(
+            f"http-session-sse-{n}",
+            f"HTTP, session, `tools/call` as SSE (one notice, then the answer), {n} connections",
+            "told",
+            "session",
+            "sse",
+            n,
+            PEERS if n == 16 else PAIR,
+            goal=n == 16,
+            kind=_EVENTS,
+        )
+        for n in (1, 16, 64)
+    ),
+    Line(
+        "http-session-default-16",
+        "HTTP, session, `tools/call` as each answers by default, 16 connections",
+        "add",
+        "session",
+        "sse",
+        16,
+        PAIR,
+        kind="",
+    ),
+    Line(
+        "http-list-100",
+        "HTTP, session, `tools/list`, 100 tools, 16 connections",
+        "list",
+        "session",
+        "json",
+        16,
+        PEERS,
+        tools=100,
+        goal=True,
+    ),
+    Line(
+        "http-read-stateless",
+        "HTTP, stateless, `resources/read` of 1 MiB, 16 connections",
+        "read",
+        "stateless",
+        "json",
+        16,
+        PAIR,
+        goal=True,
+    ),
+    Line(
+        "http-read-session",
+        "HTTP, session, `resources/read` of 1 MiB, 16 connections",
+        "read",
+        "session",
+        "json",
+        16,
+        PAIR,
+        goal=True,
+    ),
+    Line(
+        "http-progress",
+        "HTTP, session, `tools/call` with 10 progress notices, 16 connections",
+        "count",
+        "session",
+        "sse",
+        16,
+        PAIR,
+        kind=_EVENTS,
+    ),
 )
 
 
-class Rate(NamedTuple):
-    """How much a target did in a round: calls per second, and per second of its own CPU."""
-
-    calls: float
-    per_cpu: float
-
-
-# --------------------------------------------------------------------- targets
-
-
-@contextmanager
-def started(target: Target) -> Generator[tuple[int, int]]:
-    """A target that answers: its port and the id of its process."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")} if target.code is not MCP else None
-    command = [str(target.python), "-c", target.code, str(port), target.mode]
-    process = subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    try:
-        _pin(process.pid, 0)
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
-                break
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"{target.name} did not start")
-            time.sleep(0.05)
-        yield port, process.pid
-    finally:
-        process.terminate()
-        try:
-            process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+def _run(line: Line, arena: Arena) -> list[Row]:
+    prepare: dict[str, Callable[[], Turn]] = {}
+    for name in line.who:
+        if line.era == "session" or CONTENDERS[name].stateless:
+            prepare[name] = partial(_prepare, line, arena, name)
+    rounds = ROUNDS if line.goal else FEWER
+    return [arena.contest(Row.of(line.key, line.title), prepare, rounds=rounds)]
 
 
-def _pin(pid: int, core: int) -> None:
-    """Keep a process on one core, where that can be said."""
-    with suppress(AttributeError, OSError):
-        os.sched_setaffinity(pid, {core % (os.cpu_count() or 1)})
+def _prepare(line: Line, arena: Arena, name: str) -> Turn:
+    """Start a target, look at its answer, and load it for a moment."""
+    contender = CONTENDERS[name]
+    more = [str(line.tools)] if line.tools else []
+    target = arena.running(contender.http(line.mode, *more), listens=True)
+    era = "stateless" if name == LIMIT else line.era
+    requests = asyncio.run(requests_for(target, line.asked, era, line.connections))
+    check(line.asked, asyncio.run(ask(target.port, requests[0])), line.kind, line.tools)
+    Loader().run(target.port, target.pid, requests, line.connections, WARM)
+    return partial(arena.load.run, target.port, target.pid, requests, line.connections, SECONDS)
 
 
-def cpu(pid: int) -> float:
-    """Seconds of CPU that a process has used; nothing where that cannot be known."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+async def requests_for(
+    target: Target, asked: str, era: str, clients: int, headers: dict[str, str] | None = None
+) -> list[bytes]:
+    """The requests to load a target with; in the session era, of as many clients as there are connections."""
+    stateless = era == "stateless"
+    sessions = [""] if stateless else (await open_sessions(target.port, clients)).ids
+    made: list[bytes] = []
+    for number in range(1, VARIETY + 1):
+        session = sessions[number % len(sessions)]
+        told = wire.headers(asked, stateless=stateless, session=session) | (headers or {})
+        made.append(post(target.port, wire.body(asked, number, stateless=stateless), told))
+    return made
 
 
-# --------------------------------------------------------------------- load
+# --------------------------------------------------------------------- whether an answer is one
 
 
-def request(port: int, body: dict[str, object], **headers: str) -> bytes:
-    """The bytes of a POST."""
-    data = json.dumps({"jsonrpc": "2.0", **body}).encode()
-    sent = {
-        "host": f"127.0.0.1:{port}",
-        "content-type": "application/json",
-        "accept": "application/json, text/event-stream",
-        "content-length": str(len(data)),
-        **{name.replace("_", "-"): value for name, value in headers.items()},
-    }
-    lines = "".join(f"{name}: {value}\r\n" for name, value in sent.items())
-    return f"POST /mcp HTTP/1.1\r\n{lines}\r\n".encode() + data
+def _sum(result: dict[str, Any], _tools: int) -> bool:
+    return result["structuredContent"] in (3, {"result": 3}) and not result.get("isError")
 
 
-CALL: Final = {"name": "add", "arguments": {"a": 1, "b": 2}}
-META: Final = {
-    "io.modelcontextprotocol/protocolVersion": LATEST,
-    "io.modelcontextprotocol/clientInfo": {"name": "bench", "version": "1"},
-    "io.modelcontextprotocol/clientCapabilities": {},
+_RIGHT: Final[dict[str, Callable[[dict[str, Any], int], bool]]] = {
+    "add": _sum,
+    "told": _sum,
+    "count": lambda result, _: result["structuredContent"] in (10, {"result": 10}),
+    "list": lambda result, tools: len(result["tools"]) == tools,
+    "read": lambda result, _: len(result["contents"][0]["text"]) == LARGE,
 }
+_NOTICES: Final = {"told": 1, "count": 10}
 
 
-Call = Callable[[int], bytes]
-"""The bytes of a call with an id."""
+def check(asked: str, answer: Answer, kind: str, tools: int = 0) -> None:
+    """Return if an answer is what was asked for.
+
+    Raises:
+        Failed: it is not; the text shows it.
+    """
+    *notices, last = wire.said(answer.body)
+    told = answer.headers.get("content-type", "")
+    shown = answer.body[:300].decode(errors="replace")
+    if "result" not in last or not _RIGHT[asked](last["result"], tools):
+        raise Failed(f"a wrong answer: {shown}")
+    if len(notices) != _NOTICES.get(asked, 0):
+        raise Failed(f"{len(notices)} notices before the answer: {shown}")
+    if kind and not told.startswith(kind):
+        raise Failed(f"the answer is {told}, not {kind}: {shown}")
 
 
-def stateless_call(port: int, number: int) -> bytes:
-    """A call of the stateless era."""
-    return request(
-        port,
-        {"id": number, "method": "tools/call", "params": {**CALL, "_meta": META}},
-        mcp_protocol_version=LATEST,
-        mcp_method="tools/call",
-        mcp_name="add",
-    )
-
-
-async def session_call(port: int) -> Call:
-    """Calls in a session, which is opened first."""
-    hello = {"protocolVersion": SESSION, "capabilities": {}, "clientInfo": {"name": "bench", "version": "1"}}
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    try:
-        writer.write(request(port, {"id": 1, "method": "initialize", "params": hello}))
-        head = await answered(reader)
-        lines = head.decode("latin-1").split("\r\n")
-        ids = [line.split(":", 1)[1].strip() for line in lines if line.lower().startswith("mcp-session-id:")]
-        named = {"mcp_session_id": ids[0], "mcp_protocol_version": SESSION} if ids else {}
-        writer.write(request(port, {"method": "notifications/initialized"}, **named))
-        await answered(reader)
-    finally:
-        writer.close()
-    return lambda number: request(port, {"id": number, "method": "tools/call", "params": CALL}, **named)
-
-
-async def answered(reader: asyncio.StreamReader) -> bytes:
-    """Read one response; its head."""
-    head = await reader.readuntil(b"\r\n\r\n")
-    lowered = head.lower()
-    if not lowered.startswith((b"http/1.1 200", b"http/1.1 202")):
-        raise RuntimeError(f"refused: {head.decode('latin-1')}")
-    if b"transfer-encoding: chunked" in lowered:
-        while (size := int(await reader.readline(), 16)) > 0:
-            await reader.readexactly(size + 2)
-        await reader.readline()
-    else:
-        length = lowered.partition(b"content-length:")[2].partition(b"\r\n")[0]
-        await reader.readexactly(int(length or b"0"))
-    return head
-
-
-async def load(port: int, pid: int, call: Call, connections: int) -> Rate:
-    """Call as fast as it goes over so many connections, one call at a time on each."""
-    count = 0
-    until = time.perf_counter() + SECONDS
-
-    async def caller(number: int) -> None:
-        nonlocal count
-        data = call(number)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        try:
-            while time.perf_counter() < until:
-                writer.write(data)
-                await answered(reader)
-                count += 1
-        finally:
-            writer.close()
-
-    used, start = cpu(pid), time.perf_counter()
-    await asyncio.gather(*(caller(number) for number in range(1, connections + 1)))
-    taken, burnt = time.perf_counter() - start, cpu(pid) - used
-    return Rate(count / taken, count / burnt if burnt else 0.0)
-
-
-# --------------------------------------------------------------------- the table
-
-
-def main() -> int:
-    """Measure and tell; 2 if there is nobody to compare with."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    prepare = ROOT / "interop" / "environments.py"
-    if subprocess.run([sys.executable, prepare, PEER], check=False).returncode:
-        print(f"over HTTP: not measured, because {PEER} could not be installed; pip said why above")
-        return 2
-    signal.signal(signal.SIGTERM, _leave)
-    _pin(0, 1)
-    print(f"tools/call over HTTP, calls per second, median of {rounds} rounds of {SECONDS:g} s, interleaved")
-    print(f"  limit: the smallest ASGI application on the same uvicorn; {PEER}: with json_response=True\n")
-    with ExitStack() as stack:
-        running = {target.name: stack.enter_context(started(target)) for target in TARGETS}
-        for era in ("stateless", "session"):
-            calls = {
-                name: partial(stateless_call, port)
-                if era == "stateless" or name == "limit"
-                else asyncio.run(session_call(port))
-                for name, (port, _) in running.items()
-            }
-            for connections in CONNECTIONS:
-                _tell(era, connections, _contest(running, calls, connections, rounds))
-    return 0
-
-
-def _leave(*_: object) -> None:
-    """Leave in order, so that the targets end with us."""
-    sys.exit(143)
-
-
-def _contest(
-    running: dict[str, tuple[int, int]], calls: dict[str, Call], connections: int, rounds: int
-) -> dict[str, Rate]:
-    """The median of all rounds, targets taking turns; the first round does not count."""
-    seen: dict[str, list[Rate]] = {name: [] for name in running}
-    for number in range(rounds + 1):
-        for name, (port, pid) in running.items():
-            rate = asyncio.run(load(port, pid, calls[name], connections))
-            if number:
-                seen[name].append(rate)
-    return {
-        name: Rate(median(rate.calls for rate in rates), median(rate.per_cpu for rate in rates))
-        for name, rates in seen.items()
-    }
-
-
-def _tell(era: str, connections: int, rates: dict[str, Rate]) -> None:
-    ours, theirs, limit = rates["toolpost"], rates[PEER], rates["limit"]
-    shown = "  ".join(f"{name} {rate.calls:7.0f}" for name, rate in rates.items())
-    print(f"{era:9} {connections:3} connections   {shown}")
-    print(
-        f"{'':27}toolpost: {ours.calls / theirs.calls:.1f} x {PEER} "
-        f"({ours.per_cpu / theirs.per_cpu if theirs.per_cpu else 0:.1f} x per CPU second), "
-        f"{ours.calls / limit.calls:.2f} x the limit"
-    )
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+SCENARIOS: Final = tuple(Scenario(line.key, line.goal, partial(_run, line)) for line in LINES)

@@ -1,138 +1,145 @@
-"""How soon a server answers: from the start of its process to the first answer to `tools/list`, over stdio.
+"""How soon a server answers and how light it is: start, memory, import, and what an installation brings.
 
-The same server with one tool, made with toolpost and with PyPI's `mcp`, beside a bare start of Python that
-imports what any asyncio server with msgspec needs. Rounds are interleaved, the median counts. The
-environments are those of `make interop`. Run as `python bench/start.py [rounds]`.
+Each round starts every target anew, as a process with stdin and stdout for its client.
 """
 
-import json
-import os
 import subprocess
-import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from statistics import median
-from typing import Any, Final
+from typing import Final
 
-ROOT: Final = Path(__file__).resolve().parent.parent
-ENVIRONMENTS: Final = ROOT / ".cache" / "interop"
-PEER: Final = "mcp-2.3.0"
-TOOLPOST: Final = """
-from toolpost import Server
-server = Server("start", version="1")
+from bench.arena import Arena, Scenario, Turn
+from bench.contenders import BARE, CONTENDERS, HOME, Contender, python_of, script
+from bench.figures import OFFICIAL, OURS, Figure, Row, Sample
+from bench.over_stdio import Pipe
+from bench.process import ROOT, Failed, environment, keep_to, rss, started
 
-@server.tool
-def add(a: int, b: int) -> int:
-    "Add two numbers."
-    return a + b
+__all__ = ["SCENARIOS"]
 
-server.run()
-"""
-MCP: Final = """
-from mcp.server.mcpserver import MCPServer
-server = MCPServer("start", version="1", log_level="ERROR")
-
-@server.tool()
-def add(a: int, b: int) -> int:
-    "Add two numbers."
-    return a + b
-
-server.run()
-"""
-GOAL_PEER: Final = 5.0
-GOAL_BARE: Final = 1.6
+ROUNDS: Final = 7
 WARM: Final = 2
-"""Rounds that do not count: they write the bytecode and fill the caches of the file system."""
+"""Starts that do not count: they write the bytecode and fill the caches of the file system."""
 
-COVERS: Final = {
-    "bare": 'python -c "import asyncio, msgspec": starts, answers nothing, ends',
-    "toolpost": "a server with one tool, from this checkout",
-    PEER: "the same server, made with PyPI's mcp",
-}
+MB: Final = 1_000_000
+"""Of memory and of installations alike."""
 
-HELLO: Final[dict[str, Any]] = {
-    "protocolVersion": "2025-11-25",
-    "capabilities": {},
-    "clientInfo": {"name": "start", "version": "1"},
-}
+# --------------------------------------------------------------------- start
 
 
-def environment() -> dict[str, str]:
-    """Ours, with toolpost on the path and bytecode written."""
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return {**kept, "PYTHONPATH": str(ROOT / "src")}
+def _start(arena: Arena) -> list[Row]:
+    soon = Row.of("start-server-list", "process start to the first `tools/list` over stdio", "ms", more=False)
+    light = Row.of("start-server-rss", "memory after that", "MB", more=False)
+    held: dict[str, list[Sample]] = {}
 
+    def turn(contender: Contender) -> Sample:
+        taken, bytes_held = _first_list(contender.stdio(), arena.logs / "start.log")
+        held.setdefault(contender.name, []).append(Sample(bytes_held / MB))
+        return Sample(taken * 1000)
 
-def bare(python: Path) -> float:
-    """Seconds that an empty program takes."""
-    start = time.perf_counter()
-    subprocess.run([python, "-c", "import asyncio, msgspec"], check=True, env=environment())
-    return time.perf_counter() - start
+    def prepare(contender: Contender) -> Turn:
+        for _ in range(WARM):
+            turn(contender)
+        held.pop(contender.name)
+        return partial(turn, contender)
 
-
-def served(python: Path, code: str) -> float:
-    """Seconds until a server has told its tools."""
-    start = time.perf_counter()
-    process = subprocess.Popen(
-        [python, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment()
-    )
-    with process:
-        stdin, stdout = process.stdin, process.stdout
-        assert stdin is not None
-        assert stdout is not None
-
-        def ask(number: int, method: str, params: dict[str, Any]) -> dict[str, Any]:
-            say({"id": number, "method": method, "params": params})
-            return json.loads(stdout.readline())["result"]
-
-        def say(message: dict[str, Any]) -> None:
-            stdin.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
-            stdin.flush()
-
-        ask(1, "initialize", HELLO)
-        say({"method": "notifications/initialized"})
-        tools = ask(2, "tools/list", {})["tools"]
-        taken = time.perf_counter() - start
-        assert [tool["name"] for tool in tools] == ["add"]
-        stdin.close()
-    return taken
-
-
-def main() -> int:
-    """Measure and tell; 1 if a goal was missed, 2 if there is nobody to compare with."""
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 15
-    prepare = ROOT / "interop" / "environments.py"
-    if subprocess.run([sys.executable, prepare, PEER, "bare"], check=False).returncode:
-        print(f"start: not measured, because {PEER} or msgspec could not be installed; pip said why above")
-        return 2
-    ours, theirs = (ENVIRONMENTS / name / "bin" / "python" for name in ("bare", PEER))
-    contests = {
-        "bare": lambda: bare(ours),
-        "toolpost": lambda: served(ours, TOOLPOST),
-        PEER: lambda: served(theirs, MCP),
+    ready: dict[str, Callable[[], Turn]] = {
+        name: partial(prepare, contender) for name, contender in CONTENDERS.items()
     }
-    taken: dict[str, list[float]] = {name: [] for name in contests}
-    for number in range(WARM + rounds):
-        for name, run in contests.items():
-            seconds = run()
-            if number >= WARM:
-                taken[name].append(seconds)
-    typical = {name: median(seconds) for name, seconds in taken.items()}
-    print(f"from process start to the first tools/list answer, median of {rounds} rounds")
-    for name, seconds in typical.items():
-        print(f"  {name:10} {seconds * 1000:8.1f} ms   (best {min(taken[name]) * 1000:.1f})  {COVERS[name]}")
-    sooner, over = typical[PEER] / typical["toolpost"], typical["toolpost"] / typical["bare"]
-    goals = (
-        (
-            f"toolpost is {sooner:.2f} x sooner than {PEER}; goal: at least {GOAL_PEER:g} x",
-            sooner >= GOAL_PEER,
-        ),
-        (f"toolpost takes {over:.2f} x a bare start; goal: at most {GOAL_BARE:g} x", over <= GOAL_BARE),
-    )
-    for goal, reached in goals:
-        print(f"  {'reached' if reached else 'MISSED '}  {goal}")
-    return 0 if all(reached for _, reached in goals) else 1
+    arena.contest(soon, ready, rounds=ROUNDS, least=2)
+    light.figures.update({name: Figure(tuple(held[name])) for name in soon.figures})
+    light.failed.update(soon.failed)
+    return [soon, light]
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _first_list(command: list[str], log: Path) -> tuple[float, int]:
+    """Seconds until a server has told its tools, and the memory that it holds then."""
+    with keep_to("load"):
+        start = time.perf_counter()
+        with started(command, log=log) as target:
+            pipe = Pipe(target)
+            pipe.greet()
+            tools = pipe.ask("tools/list", {})["tools"]
+            taken, held = time.perf_counter() - start, rss(target.pid)
+    if "add" not in {tool["name"] for tool in tools}:
+        raise Failed(f"these are not its tools: {tools}")
+    return taken, held
+
+
+# --------------------------------------------------------------------- import
+
+IMPORTS: Final = {
+    "start-import": (
+        "import of the package",
+        {OURS: "import toolpost", OFFICIAL: "import mcp", "fastmcp-4.1.0": "import fastmcp"},
+    ),
+    "start-import-server": (
+        "import of what makes a server",
+        {
+            OURS: "from toolpost import Server; Server('bench')",
+            OFFICIAL: "from mcp.server.mcpserver import MCPServer; MCPServer('bench')",
+            "fastmcp-4.1.0": "from fastmcp import FastMCP; FastMCP('bench')",
+        },
+    ),
+}
+
+
+def _import(key: str, arena: Arena) -> list[Row]:
+    title, statements = IMPORTS[key]
+
+    def turn(name: str) -> Sample:
+        code = f"from time import perf_counter as t; start = t(); {statements[name]}; print(t() - start)"
+        command = [str(python_of(CONTENDERS[name].environment or BARE)), "-c", code]
+        with keep_to("target"):
+            ran = subprocess.run(command, check=False, capture_output=True, text=True, env=environment())
+        if ran.returncode:
+            raise Failed(ran.stderr.strip()[-300:])
+        return Sample(float(ran.stdout) * 1000)
+
+    def prepare(name: str) -> Turn:
+        turn(name)
+        return partial(turn, name)
+
+    row = Row.of(key, title, "ms", more=False)
+    return [arena.contest(row, {name: partial(prepare, name) for name in statements})]
+
+
+# --------------------------------------------------------------------- size
+
+
+def _size(arena: Arena) -> list[Row]:
+    row = Row.of("start-size", "what an installation brings", "MB", more=False)
+
+    def python(name: str, environment_: str | None, *wanted: str) -> None:
+        command = script("size", environment_, *wanted)
+        told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        # toolpost itself is not installed but lies beside us.
+        own = _bytes(ROOT / "src" / "toolpost") if wanted[0] == "toolpost" else 0
+        row.figures[name] = Figure((Sample((int(told) + own) / MB),))
+
+    def node(name: str, environment_: str) -> None:
+        row.figures[name] = Figure((Sample(_bytes(HOME / environment_ / "node_modules") / MB),))
+
+    arena.attempt(row, OURS, partial(python, OURS, None, "toolpost"))
+    arena.attempt(row, "toolpost[http]", partial(python, "toolpost[http]", None, "toolpost", "http"))
+    for name, contender in CONTENDERS.items():
+        if contender.environment is not None:
+            if contender.node:
+                arena.attempt(row, name, partial(node, name, contender.environment))
+            else:
+                package = name.partition("-")[0]
+                arena.attempt(row, name, partial(python, name, contender.environment, package))
+    return [row]
+
+
+def _bytes(folder: Path) -> int:
+    files = (file for file in folder.rglob("*") if file.suffix != ".pyc" and not file.is_symlink())
+    return sum(file.stat().st_size for file in files if file.is_file())
+
+
+SCENARIOS: Final = (
+    Scenario("start-server", True, _start),
+    *(Scenario(key, False, partial(_import, key)) for key in IMPORTS),
+    Scenario("start-size", False, _size),
+)

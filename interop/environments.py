@@ -1,8 +1,8 @@
 """The places that peers live in: a virtual environment or a Node folder each, made once.
 
-What goes into them is told by the files beside: `<peer>.txt` for pip, `<peer>.json` for npm. Packages come
-from the registries that pip and npm are set up with; none is named here. Run as a script, it makes the peers
-that are its arguments.
+What goes into them is told by the files beside and in `bench`: `<peer>.txt` for pip, `<peer>.json` for npm.
+Packages come from the registries that pip and npm are set up with; none is named here. Run as a script, it
+makes the peers that are its arguments.
 """
 
 import asyncio
@@ -20,6 +20,8 @@ HERE: Final = Path(__file__).resolve().parent
 ROOT: Final = HERE.parent
 HOME: Final = ROOT / ".cache" / "interop"
 NODE: Final = HOME / "node" / "bin" / "node"
+DESCRIPTIONS: Final = (HERE, ROOT / "bench")
+SCRIPTS: Final = (HERE / "peers", ROOT / "bench" / "targets")
 
 INSTALLED: Final = "toolpost"
 """Not a peer: an empty environment with this repository installed, as a user would have it."""
@@ -36,7 +38,7 @@ def python_of(peer: str) -> Path:
 
 async def prepare(peers: list[str]) -> dict[str, str]:
     """Make what is missing; why it failed, for each peer where it did."""
-    kinds = {peer: peer == INSTALLED or (HERE / f"{peer}.txt").is_file() for peer in peers}
+    kinds = {peer: peer == INSTALLED or _wanted(peer, "txt").is_file() for peer in peers}
     names = [peer for peer in peers if kinds[peer]]
     if not all(kinds.values()):
         names.append("node")
@@ -46,13 +48,19 @@ async def prepare(peers: list[str]) -> dict[str, str]:
     return broken | await _all({peer: _npm(peer) for peer in peers if not kinds[peer]})
 
 
+def _wanted(name: str, kind: str) -> Path:
+    """The file that tells what goes into an environment; where it should be, if there is none."""
+    places = [folder / f"{name}.{kind}" for folder in DESCRIPTIONS]
+    return next((place for place in places if place.is_file()), places[0])
+
+
 async def _all(jobs: dict[str, Awaitable[None]]) -> dict[str, str]:
     results = await asyncio.gather(*jobs.values(), return_exceptions=True)
     return {name: str(result) for name, result in zip(jobs, results, strict=True) if result is not None}
 
 
 async def _python(name: str) -> None:
-    wanted = HERE / f"{name}.txt"
+    wanted = _wanted(name, "txt")
     await _venv(name, [wanted], "-r", str(wanted))
 
 
@@ -70,7 +78,7 @@ async def _venv(name: str, made_of: list[Path], *wanted: str) -> None:
 
 
 async def _npm(name: str) -> None:
-    wanted = HERE / f"{name}.json"
+    wanted = _wanted(name, "json")
     if not _is_current(name, [wanted]):
         folder = _emptied(name)
         folder.mkdir(parents=True)
@@ -80,7 +88,7 @@ async def _npm(name: str) -> None:
         await _run(npm, "install", "--ignore-scripts", "--no-package-lock", *quiet, at=folder)
         _stamp(name, [wanted])
     # Node looks for packages where a script is, not where it is started.
-    for script in (HERE / "peers").glob("*.mjs"):
+    for script in (script for folder in SCRIPTS for script in folder.glob("*.mjs")):
         shutil.copy(script, HOME / name / script.name)
 
 

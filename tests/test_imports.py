@@ -1,6 +1,8 @@
 """What an import costs: no library that is not needed; no loop, socket, clock or log in the inner rings."""
 
 import ast
+import gc
+import json
 import pkgutil
 import subprocess
 import sys
@@ -64,13 +66,17 @@ HEAVY = {
 
 def loaded(*modules: str, then: str = "") -> set[str]:
     """The modules of a fresh interpreter that has imported these; the site's start-up files are left out."""
+    return set(fresh(*(f"import {module}" for module in modules), then, "print(*sys.modules)").split())
+
+
+def fresh(*lines: str, stdin: str = "") -> str:
+    """What a fresh interpreter prints that runs these lines."""
     paths = [str(PACKAGE.parent), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    lines = [f"import sys; sys.path += {paths}", *(f"import {module}" for module in modules), then]
-    script = "\n".join([*lines, "print(*sys.modules)"])
+    script = "\n".join([f"import sys; sys.path += {paths}", *lines])
     run = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=True
+        [sys.executable, "-I", "-S", "-c", script], input=stdin, capture_output=True, text=True, check=True
     )
-    return set(run.stdout.split())
+    return run.stdout
 
 
 def foreign(modules: set[str]) -> set[str]:
@@ -105,6 +111,98 @@ def test_no_public_name_loads_a_library_before_it_is_used():
     """HTTP, pydantic and their like come with a connection, and not with a name."""
     everything = "for name in toolpost.__all__: getattr(toolpost, name)"
     assert foreign(loaded("toolpost", then=everything)) == {"msgspec"}
+
+
+# --------------------------------------------------------------------- what a server on stdio starts with
+
+NEEDLESS = {
+    "difflib": "a name that there is not",
+    "email": "HTTP",
+    "hashlib": "seals, and journals of questions",
+    "hmac": "seals",
+    "http": "HTTP",
+    "ipaddress": "URLs",
+    "json": "msgspec reads and writes it",
+    "pathlib": "files that are sent",
+    "pydantic": "models",
+    "random": "seals",
+    "secrets": "seals, and visits of users",
+    "toolpost.auth": "HTTP",
+    "toolpost.client": "clients",
+    "toolpost.protocol.match": "templates of resources",
+    "toolpost.protocol.route": "HTTP",
+    "toolpost.protocol.seal": "cursors, and states that clients bring back",
+    "toolpost.protocol.sse": "HTTP",
+    "toolpost.protocol.uri": "resources",
+    "toolpost.server.complete": "prompts and templates",
+    "toolpost.server.prompts": "prompts",
+    "toolpost.server.resources": "resources",
+    "toolpost.server.states": "questions without a session",
+    "toolpost.server.verbatim": "schemas of the author's own",
+    "toolpost.stores": "sessions over HTTP",
+    "toolpost.transports.child": "clients",
+    "toolpost.transports.exchange": "HTTP",
+    "toolpost.web": "HTTP",
+    "urllib": "URLs",
+}
+"""What a server with one tool has not loaded when it has told its tools, and who needs it instead."""
+
+SERVER = """
+from toolpost import Server
+server = Server("start", version="1")
+
+@server.tool
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+
+server.run()
+"""
+
+ASKED = (
+    {
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "start", "version": "1"},
+        },
+    },
+    {"method": "notifications/initialized"},
+    {"id": 2, "method": "tools/list"},
+)
+
+
+def test_a_server_on_stdio_loads_what_it_needs():
+    """Start to first answer is one of the goals: each module here is a part of it."""
+    asked = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in ASKED)
+    lines = fresh(SERVER, "print(*sys.modules)", stdin=asked).splitlines()
+    assert [json.loads(line)["id"] for line in lines[:-1]] == [1, 2]
+    ours = set(lines[-1].split()) - loaded("asyncio", "msgspec")
+    assert {
+        module for module in ours if any(f"{module}.".startswith(f"{name}.") for name in NEEDLESS)
+    } == set()
+    assert foreign(ours) <= {"msgspec"}
+
+
+@pytest.mark.parametrize("collects", [True, False])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_loading_leaves_the_collector_as_it_was(collects, frozen):
+    before = gc.isenabled(), gc.get_freeze_count()
+    (gc.enable if collects else gc.disable)()
+    if frozen:
+        gc.freeze()
+    try:
+        held = gc.get_freeze_count()
+        toolpost.__dict__.pop("Ask", None)
+        assert toolpost.Ask is sys.modules["toolpost.server.ask"].Ask
+        assert gc.isenabled() is collects
+        assert (gc.get_freeze_count() > 0) is (held > 0)
+    finally:
+        (gc.enable if before[0] else gc.disable)()
+        if not before[1]:
+            gc.unfreeze()
 
 
 # --------------------------------------------------------------------- by reading the sources

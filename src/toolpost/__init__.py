@@ -248,11 +248,27 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a checker that knows of it would take any name for good
 
+    def _load(home: str) -> Any:
+        import gc  # noqa: PLC0415 - of use here only
+
+        # Nothing of what is loaded is garbage: the collector rests, and takes it for old afterwards. Or it
+        # would look at all of it again and again, for 8 % of the time from a server's start to its answer.
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            return import_module(home)
+        finally:
+            if collects:
+                if not gc.get_freeze_count():  # who has frozen something wants it to stay so
+                    gc.freeze()
+                    gc.unfreeze()  # into the oldest generation
+                gc.enable()
+
     def __getattr__(name: str) -> Any:
         home = _HOME.get(name)
         if home is None:
             raise AttributeError(f"module 'toolpost' has no attribute {name!r}")
-        value = getattr(import_module(home), name)
+        value = getattr(_load(home), name)
         globals()[name] = value
         return value
 

@@ -149,6 +149,7 @@ class Served:
         from toolpost.transports.memory import pair  # noqa: PLC0415 - see the module's docstring
 
         self._channel, other = pair()
+        self.offer, self.on_message = self._channel.offer, self._channel.on_message
         self._failure: Exception | None = None
         self._task = asyncio.get_running_loop().create_task(self._serve(server, other))
 

@@ -12,7 +12,7 @@ from msgspec import Struct, json
 
 __all__ = ["Principal", "scopeless", "scopes_of"]
 
-_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749 §3.3
+_SCOPE: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749 §3.3; compiled when it is first needed
 
 
 class Principal(Struct, frozen=True):
@@ -82,7 +82,7 @@ def scopes_of(given: Any) -> frozenset[str]:
     for each in found:
         if not isinstance(each, str):
             raise TypeError(f"scopes have {each!r} among them, which is no text")
-        if _SCOPE.fullmatch(each) is None:
+        if re.fullmatch(_SCOPE, each) is None:
             raise ValueError(f'{each!r} cannot be a scope: it takes visible ASCII letters but for " and \\')
     return cast("frozenset[str]", found)
 

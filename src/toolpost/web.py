@@ -11,17 +11,17 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from math import ceil, inf
+from math import inf
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Unpack, cast
+from typing import TYPE_CHECKING, Any, Final, Unpack
 from urllib.parse import urlsplit
 
 from toolpost.auth.denial import Denial, Reasons
 from toolpost.auth.places import WELL_KNOWN
-from toolpost.errors import MCPError, MissingScopes, RateLimited
+from toolpost.errors import MCPError, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
@@ -36,7 +36,7 @@ from toolpost.stores.promise import Store
 from toolpost.transports.exchange import Exchange
 from toolpost.transports.gate import Gate, Refusal
 from toolpost.transports.heads import heads
-from toolpost.transports.host import Caller, Outcome
+from toolpost.transports.host import Caller
 from toolpost.transports.http_server import Endpoint, Settings
 from toolpost.transports.http_session import Session
 from toolpost.transports.http_sessions import Limits
@@ -219,17 +219,15 @@ class _Host:
         handler = self._handler
         return Connection(handler.party, peer=peer, extra=handler.extra, limit=handler.limit)
 
-    async def answer(self, connection: Connection, incoming: Incoming, caller: Caller) -> Outcome:
-        """Serve one request that has no session."""
-        exchange, listens = caller.exchange, incoming.row.name == "subscriptions/listen"
-        say = _nothing if caller.json_only and not listens else exchange.event
+    def answer(
+        self, connection: Connection, incoming: Incoming, caller: Caller
+    ) -> Coroutine[Any, Any, tuple[bytes, RPCError | None]]:
+        """The answer to one request that has no session, and the error in it, if it is one."""
+        exchange = caller.exchange
+        quiet = caller.json_only and incoming.row.name != "subscriptions/listen"
+        say = _nothing if quiet else exchange.event
         once = Once(connection, say, caller.principal, exchange.headers, exchange.address)
-        data, error = await answered(self._handler, once, incoming, self._lifespan)
-        if error is None:
-            return Outcome(data)
-        lacks = error.scopes if isinstance(error, MissingScopes) else ()
-        later = _later(error) if isinstance(error, RateLimited) else 0
-        return Outcome(data, incoming.peer.revision.code(error.code), lacks, later)
+        return answered(self._handler, once, incoming, self._lifespan)
 
     async def hear(self, connection: Connection, notice: NoticeReceived, caller: Caller) -> None:
         """Hear a notice that has no session."""
@@ -246,13 +244,6 @@ class _Host:
     async def serve(self, session: Session, principal: Principal | None) -> None:
         """Hold the conversation of a session."""
         await self._handler.serve(session, principal=principal)
-
-
-def _later(error: RateLimited) -> int:
-    """Seconds after which a client that has asked too much may come back."""
-    told: Any = error.data
-    seconds: Any = cast("Any", told).get("retryAfter") if isinstance(told, dict) else None
-    return max(1, ceil(seconds)) if isinstance(seconds, int | float) and 0 < seconds < inf else 1
 
 
 async def _nothing(_data: bytes) -> None:

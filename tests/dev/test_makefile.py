@@ -46,7 +46,7 @@ def test_a_specification_is_found_where_its_path_has_a_space(make, tmp_path, mon
     ("word", "said"),
     [
         ("run", "python examples/call.py"),
-        ("bench", "python bench/core.py\n\npython bench/over_http.py\n\npython bench/start.py"),
+        ("bench", "python -m bench"),
         ("docs", "docs/README.md"),
         ("conformance", "python conformance/judge.py"),
         ("help", "make test"),

@@ -138,7 +138,7 @@ def test_options_are_stated_as_the_constructor_takes_them():
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
     assert list(keywords) == list(Options.__annotations__)
-    local: dict[str, Any] = {"Store": object, "Auth": object}
+    local: dict[str, Any] = {"Store": object, "Auth": object, "KeyRing": object}
     taken = get_type_hints(Handler.__init__, localns=local)
     stated = get_type_hints(Options, localns=local)
     assert {name: taken[name] for name in keywords} == stated

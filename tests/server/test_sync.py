@@ -24,6 +24,7 @@ FOR_THE_HANDLER = {
     "conversation",
     "hand_back",
     "hand_over",
+    "has_asked",
     "incoming",
     "input_responses",
     "introduce",

@@ -678,7 +678,7 @@ def test_who_does_not_read_loses_notices_but_not_the_answer(caplog, monkeypatch)
         async with hosted(server) as site:
             session = await site.open()
             wire, _ = await site.begin("POST", legacy(session), tool("flood", 1, token=1))
-            await until(lambda: not next(iter(sessions_of(site)._held.values()))[0].busy)
+            await until(lambda: not next(iter(sessions_of(site)._held.values())).session.busy)
             events = await wire.events()
             assert text(events[-1]) == "done"
             seen = steps(events)

@@ -108,8 +108,8 @@ class Arrivals:
     def _progressed(self, event: ProgressReceived) -> None:
         call = self._link.calls[event.request.id]
         call.extend(asyncio.get_running_loop().time())
-        tell = call.limits.progress
-        if tell is not None and not call.lane.put(partial(tell, event.params)):
+        tell, lane = call.limits.progress, call.lane
+        if tell is not None and lane is not None and not lane.put(partial(tell, event.params)):
             self._stats.discard("progress that nobody has time for")
 
     def lost(self, request_id: RequestId, error: TransportError | AuthError) -> None:

@@ -110,13 +110,15 @@ class Attempts:
             if self._breaker.failures:
                 self._check_reachable(began)
             try:
-                limits = await self.wait(limits)
-                result = await work(self._supervisor.link, limits)
+                link = self._supervisor.going
+                if link is None:
+                    limits = await self.wait(limits)
+                    link = self._supervisor.link
+                result = await work(link, limits)
             except (TransportError, RateLimited) as error:
                 now = loop.time()
                 self._failed(error, began, now)
-                if tries is None:
-                    tries = Tries(self._retries, safe=safe)
+                tries = tries or Tries(self._retries, safe=safe)
                 pause = tries.pause(error, now)
                 if pause is None or self._supervisor.left:
                     raise

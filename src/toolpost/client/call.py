@@ -5,13 +5,15 @@ sent and answered is the link's business.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from math import inf
 from typing import Final, NamedTuple, TypeAlias
 
+from toolpost.client.alarm import Alarm
 from toolpost.client.lane import Lane
 from toolpost.protocol.events import Outgoing
-from toolpost.types.base import RequestId, Result
+from toolpost.types.base import Result
 from toolpost.types.notices import ProgressParams
 
 __all__ = ["NO_LIMITS", "Call", "Limits", "Progress"]
@@ -55,16 +57,26 @@ class Call:
         limits: how long it may take.
         started: when it was sent, by the loop's clock.
         answer: its answer, some day.
-        lane: where its progress is told.
+        alarm: rings when it is late.
+
+    Attributes:
+        deadline: when it is late; never, while its clock stands still.
+        lane: where its progress is told, if anybody wants to hear of it.
+        late: whether it was not answered in time.
+        scope: around a wait for anything else than the answer, while there is one.
     """
 
     __slots__ = (
-        "_deadline",
+        "_alarm",
+        "_due",
         "_holders",
         "_since",
         "answer",
         "cap",
+        "deadline",
+        "id",
         "lane",
+        "late",
         "limits",
         "outgoing",
         "scope",
@@ -78,24 +90,23 @@ class Call:
         limits: Limits,
         started: float,
         answer: "asyncio.Future[Result]",
-        lane: Lane,
+        alarm: Alarm,
     ) -> None:
+        self.id = outgoing.id
         self.outgoing = outgoing
         self.limits = limits
         self.started = started
         self.answer = answer
-        self.lane = lane
+        self.lane: Lane | None = None
         self.cap = inf if limits.cap is None else started + limits.cap
-        self.scope = asyncio.timeout(None)
-        self.sent = False
-        self._deadline = inf if limits.timeout is None else started + limits.timeout
+        self.scope: asyncio.Timeout | None = None
+        self.sent = self.late = False
+        self._alarm = alarm
         self._holders = 0
         self._since = started
-
-    @property
-    def id(self) -> RequestId:
-        """Its id."""
-        return self.outgoing.id
+        self._due = self.deadline = inf if limits.timeout is None else started + limits.timeout
+        if self.deadline < alarm.next:
+            alarm.set(self.deadline)
 
     @property
     def method(self) -> str:
@@ -106,7 +117,7 @@ class Call:
         """Start the time-out anew, up to the cap (TIME-4)."""
         if self.limits.timeout is not None:
             now = self._since if self._holders else now
-            self._deadline = min(now + self.limits.timeout, self.cap)
+            self._due = min(now + self.limits.timeout, self.cap)
             self._set()
 
     def hold(self, now: float) -> None:
@@ -123,12 +134,41 @@ class Call:
             stood = now - self._since
             self.started += stood
             self.cap += stood
-            self._deadline += stood
+            self._due += stood
             self._set()
 
     def _set(self) -> None:
-        if self.limits.timeout is not None and not self.scope.expired():
-            self.scope.reschedule(None if self._holders else self._deadline)
+        if self.limits.timeout is None or self.late:
+            return
+        self.deadline = inf if self._holders else self._due
+        if self.deadline < self._alarm.next:
+            self._alarm.set(self.deadline)
+        if self.scope is not None and not self.scope.expired():
+            self.scope.reschedule(self._when)
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncGenerator[None]:
+        """A wait for anything else than the answer.
+
+        Raises:
+            TimeoutError: it was too long for the request.
+        """
+        try:
+            async with asyncio.timeout_at(self._when) as self.scope:
+                yield
+        finally:
+            self.scope = None
+
+    @property
+    def _when(self) -> float | None:
+        return None if self._holders or self._due == inf else self._due
+
+    def expire(self) -> None:
+        """Let whoever waits for the answer hear that it is late."""
+        self.deadline = inf
+        if not self.answer.done():
+            self.late = True
+            self.answer.set_exception(TimeoutError())
 
     def fail(self, error: Exception) -> None:
         """Let whoever waits for the answer have an error."""

@@ -8,7 +8,7 @@ in `supervise`, what is read over it in `reading`, what a server asks before it 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any, Final, NamedTuple
 
@@ -59,6 +59,7 @@ LOG_LEVEL_AT_FIRST: Final = "info"
 CLOSE_PATIENCE: Final = 5.0
 """How long a callback may take to hear that the client was closed."""
 
+_NOTHING: Final[Mapping[str, JSON]] = {}
 _OBJECT: Final = Reader(dict[str, JSON])
 
 logger: Final = logging.getLogger("toolpost.client")
@@ -112,6 +113,9 @@ class Conversation:
         answers.asker = self._called
         self._callbacks = callbacks
         self._patience = patience
+        self._usual = tuple(
+            patience.limits(None, None, answers.crew, extendable=extendable) for extendable in (False, True)
+        )
         self._level: LogLevel | None = None
         self._lost: _Wishes | None = None
         tell = callbacks.state
@@ -153,7 +157,7 @@ class Conversation:
     @property
     def ready(self) -> bool:
         """Whether there is a connection."""
-        return self._supervisor.ready
+        return self._supervisor.going is not None
 
     @property
     def link(self) -> Link:
@@ -292,9 +296,11 @@ class Conversation:
     ) -> Limits:
         """What a caller's time-out and progress callback come to."""
         tell = progress or self._callbacks.progress
+        if timeout is None and tell is None:
+            return self._usual[extendable]
         return self._patience.limits(timeout, tell, self._answers.crew, extendable=extendable)
 
-    async def request(
+    def request(
         self,
         method: str | Row,
         params: Wire | Mapping[str, JSON] | None,
@@ -303,7 +309,7 @@ class Conversation:
         party: Party | None = None,
         *,
         safe: bool | None = None,
-    ) -> Result:
+    ) -> Awaitable[Result]:
         """The answer to a request, be it a result or a wish for input.
 
         Args:
@@ -314,14 +320,14 @@ class Conversation:
             party: who asks, if it is stateless.
             safe: whether it may be sent twice, and False if it must not; by default if it only reads.
         """
-        more = named("meta", meta)
+        more = _NOTHING if meta is None else named("meta", meta)
 
-        async def once(link: Link, limits: Limits) -> Result:
-            return await self.send(method, params, limits, more, link, party=party)
+        def once(link: Link, limits: Limits) -> Awaitable[Result]:
+            return self.send(method, params, limits, more, link, party=party)
 
-        return await self.heal(once, limits, safe=True if safe is None and method in READS else safe)
+        return self.heal(once, limits, safe=True if safe is None and method in READS else safe)
 
-    async def send(
+    def send(
         self,
         method: str | Row,
         params: Wire | Mapping[str, JSON] | None,
@@ -330,11 +336,11 @@ class Conversation:
         link: Link,
         *,
         party: Party | None = None,
-    ) -> Result:
+    ) -> Awaitable[Result]:
         """The answer to a request over one connection, and no other."""
         if self.log_level is not None:
             meta = {LOG_LEVEL: self.log_level, **meta}
-        return await link.request(method, params, meta=meta or None, limits=limits, party=party)
+        return link.request(method, params, meta=meta or None, limits=limits, party=party)
 
     async def watch(self, uri: str, limits: Limits) -> None:
         """Ask to hear when a resource changes."""

@@ -8,18 +8,21 @@ nothing of tools or of how a channel is opened.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from contextvars import copy_context
 from functools import partial
 from typing import Any, Final
 
 from toolpost.channel import Channel, unattended
+from toolpost.client.alarm import Alarm
 from toolpost.client.arrivals import Arrivals
 from toolpost.client.call import NO_LIMITS, Call, Limits
 from toolpost.client.lane import Lane
 from toolpost.client.stats import Stats
-from toolpost.client.traits import Annotated, Aside, Bounded, Detained, Lossy, Mirroring
+from toolpost.client.traits import Annotated, Aside, Bounded, Detained, Lossy, Mirroring, Prompt, Vocal
 from toolpost.errors import ChannelClosed, MCPError, RequestTimeout, SessionLost
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming, NoticeReceived, Outgoing
+from toolpost.protocol.jsonrpc import Message
 from toolpost.protocol.methods import Row
 from toolpost.protocol.party import Party
 from toolpost.types.base import JSON, Raw, RequestId, Result, Wire
@@ -75,7 +78,9 @@ class Link:
         self.useful = False
         """Whether a request was answered; whoever opens the conversation starts it anew."""
         self._channel = channel
+        self._offer = channel.offer if isinstance(channel, Prompt) else _refuse
         self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._loop, self.calls)
         self._tasks: set[asyncio.Task[None]] = set()
         self._outbox = Lane(self.spawn)
         self._closing: tuple[asyncio.Task[None], asyncio.Task[None]] | None = None
@@ -93,7 +98,10 @@ class Link:
             channel.on_detained(self._detain)
         if isinstance(channel, Mirroring) and annotated is not None:
             channel.annotated = annotated
+        if isinstance(channel, Vocal):
+            channel.on_message(self._hear)
         with unattended(False):  # whoever has opened it; those who hear of something are there
+            self._context = copy_context()
             self._reader = self._loop.create_task(self._read(), name="toolpost reader")
 
     # ----------------------------------------------------------------- asking
@@ -103,7 +111,7 @@ class Link:
         """The requests in flight: id → method."""
         return {request_id: call.method for request_id, call in self.calls.items()}
 
-    async def request(
+    def request(
         self,
         method: str | Row,
         params: Wire | Mapping[str, JSON] | None = None,
@@ -111,8 +119,8 @@ class Link:
         meta: Mapping[str, JSON] | None = None,
         limits: Limits = NO_LIMITS,
         party: Party | None = None,
-    ) -> Result:
-        """The server's answer to a request.
+    ) -> Coroutine[Any, Any, Result]:
+        """The server's answer to a request, which is to be awaited at once.
 
         Args:
             method: its name, or a row of one's own.
@@ -130,7 +138,7 @@ class Link:
         self.check_open()
         progress = limits.extendable or limits.progress is not None
         outgoing = self.connection.request(method, params, meta=meta, progress=progress, party=party)
-        return await self.run(outgoing, limits)
+        return self.run(outgoing, limits)
 
     async def run(self, outgoing: Outgoing, limits: Limits = NO_LIMITS) -> Result:
         """The server's answer to a request that was made before.
@@ -148,19 +156,23 @@ class Link:
         """
         call = self._begin(outgoing, limits)
         try:
-            async with asyncio.timeout(limits.timeout) as call.scope:
-                if self._detained is not None:
-                    self._hold(call)
-                await self._send(outgoing.data)
-                call.sent = True
-                result = await call.answer
-                await call.lane.idle()
-                return result
+            if self._detained is not None:
+                self._hold(call)
+            # Nearly every message is taken at once, and then needs neither coroutine nor time-out: 17 µs
+            # for a call instead of 27.
+            if not self._offer(outgoing.data):
+                async with call.waiting():
+                    await self._send(outgoing.data)
+            call.sent = True
+            result = await call.answer
+            if call.lane is not None:
+                async with call.waiting():
+                    await call.lane.idle()
         except asyncio.CancelledError:
             self.abandon(call, "the caller no longer waits")
             raise
         except TimeoutError:
-            if call.answer.done() and not call.answer.cancelled():
+            if call.answer.done() and not call.late:
                 return call.answer.result()  # only a progress callback took too long
             self.abandon(call, "the time-out of the request has passed")
             self.stats.timeouts += 1
@@ -168,6 +180,8 @@ class Link:
             raise RequestTimeout(
                 f"{call.method} was not answered within {waited:.1f} s", sent=call.sent, peer=self.peer_name
             ) from None
+        else:
+            return result
         finally:
             self._forget(call)
 
@@ -237,8 +251,10 @@ class Link:
             raise self._end_of_it(sent=False)
 
     def _begin(self, outgoing: Outgoing, limits: Limits) -> Call:
-        call = Call(outgoing, limits, self._loop.time(), self._loop.create_future(), Lane(self.spawn))
-        self.calls[call.id] = call
+        call = Call(outgoing, limits, self._loop.time(), self._loop.create_future(), self._alarm)
+        if limits.progress is not None:
+            call.lane = Lane(self.spawn)
+        self.calls[outgoing.id] = call
         self.stats.requests += 1
         return call
 
@@ -258,8 +274,10 @@ class Link:
     def _forget(self, call: Call) -> None:
         """Keep nothing of a request that is over, one way or the other."""
         self.calls.pop(call.id, None)
-        self.connection.cancel(call.id)
-        call.lane.stop()
+        if call.id in self.connection.outgoing:
+            self.connection.cancel(call.id)
+        if call.lane is not None:
+            call.lane.stop()
         if not call.answer.cancel() and not call.answer.cancelled():
             call.answer.exception()  # nobody may be left to look at it, which is fine
 
@@ -323,13 +341,25 @@ class Link:
         except asyncio.CancelledError:
             self.on_end = _unheard  # we end it ourselves, or the loop ends with all that is in it
             raise
-        except Exception as error:  # a channel of somebody else's may fail in any way
-            logger.exception("the channel failed")
-            failure = ChannelClosed(f"the channel failed: {error}")
-            failure.__cause__ = error
-            self.end(failure)
+        except Exception as error:  # noqa: BLE001 - a channel of somebody else's may fail in any way
+            self._break(error)
         finally:
             self.end(ChannelClosed("the client was closed"))
+
+    def _hear(self, message: bytes | Message) -> None:
+        """Take what a channel tells by itself, be it read already or not."""
+        if self._closing is not None:
+            return
+        try:
+            if isinstance(message, bytes):
+                events = self.connection.receive(message)
+            else:
+                events = (self.connection.take(message),)
+            for event in events:
+                # Whoever tells it may be anybody, a call of ours as well: callbacks are not run in its name.
+                self._context.run(self._arrivals.take, event)
+        except Exception as error:  # noqa: BLE001 - whoever tells it can do nothing about it
+            self._break(error)
 
     async def _receive(self) -> bytes:
         data = await self._channel.receive()
@@ -339,6 +369,12 @@ class Link:
         return data
 
     # ----------------------------------------------------------------- the end
+
+    def _break(self, error: Exception) -> None:
+        logger.error("the channel failed", exc_info=error)
+        failure = ChannelClosed(f"the channel failed: {error}")
+        failure.__cause__ = error
+        self.end(failure)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Start a task that ends with the conversation."""
@@ -388,6 +424,7 @@ class Link:
         if self._closing is None:
             self.end(ChannelClosed("the client was closed"))
             self._fail_all()
+            self._alarm.stop()
             telling = self.spawn(self.lane.idle())
             self._closing = telling, self._loop.create_task(self._shut(telling))
         telling, closing = self._closing
@@ -415,6 +452,11 @@ class Link:
         _, stuck = await asyncio.wait(tasks, timeout=CLOSE_PATIENCE)
         if stuck:
             logger.warning("%d callbacks go on although the client was closed", len(stuck))
+
+
+def _refuse(_data: bytes) -> bool:
+    """A channel that takes nothing at once."""
+    return False
 
 
 def _unheard(_link: Link) -> None:

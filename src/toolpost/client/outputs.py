@@ -62,7 +62,8 @@ class Outputs:
 
     def wraps(self, name: str) -> bool:
         """Whether a tool is known to give its value inside of an object; FastMCP marks such schemas."""
-        return self._schemas.get(name, {}).get("x-fastmcp-wrap-result") is True
+        schema = self._schemas.get(name)
+        return schema is not None and schema.get("x-fastmcp-wrap-result") is True
 
     def check(self, name: str) -> Check | None:
         """How to check the results of a tool; None if it declares no schema, or none is known.
@@ -71,11 +72,13 @@ class Outputs:
             RemoteProtocolError: the schema cannot be used: it is invalid, of a dialect that nobody knows, or
                 refers to something elsewhere (JSCH-3, JSCH-10).
         """
-        check = self._checks.get(name)
         schema = self._schemas.get(name)
-        if schema is not None and self._outdated:
+        if schema is None:
+            return None
+        if self._outdated:
             return self._unchecked
-        if check is None and schema is not None:
+        check = self._checks.get(name)
+        if check is None:
             check = self._checks[name] = self._compile(name, schema)
         return check
 

@@ -52,7 +52,8 @@ class Reading:
         self._stats = stats
         self._strict = strict
         self._cache = ResponseCache() if cache else None
-        self._harmless: set[str] = set()
+        self.harmless: set[str] = set()
+        """The tools that may be called twice as well as once, as far as their server says and was asked."""
         self._learning: asyncio.Lock
 
     # ----------------------------------------------------------------- what is known
@@ -66,7 +67,7 @@ class Reading:
 
     def forget(self) -> None:
         """Know nothing of tools that may be called twice: the next server may be another one."""
-        self._harmless.clear()
+        self.harmless.clear()
 
     def gap(self) -> None:
         """Changes may have been missed: keep no answers."""
@@ -79,10 +80,6 @@ class Reading:
             self._cache.hear(event)
         if event.method == "notifications/tools/list_changed":
             self.outputs.outdate()
-
-    def harmless(self, name: str) -> bool:
-        """Whether a tool may be called twice as well as once, as far as its server says and was asked."""
-        return name in self._harmless
 
     def _skip(self, error: RemoteProtocolError) -> None:
         if self._strict:
@@ -159,7 +156,7 @@ class Reading:
             for tool in page.tools:
                 hints = tool.annotations
                 safe = hints is not None and (hints.read_only_hint or hints.idempotent_hint)
-                (self._harmless.add if safe else self._harmless.discard)(tool.name)
+                (self.harmless.add if safe else self.harmless.discard)(tool.name)
             names.update(tool.name for tool in page.tools)
         return page
 

@@ -4,14 +4,13 @@ Turns JSON into types by msgspec, and by their own `model_validate` for models t
 schema: that is the business of `outputs`.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
 from toolpost.errors import MCPError, RemoteProtocolError
 from toolpost.protocol.jsonrpc import Reader, Unfit
-from toolpost.types.base import JSON, UNSET, Meta, Open, Unset, dec_hook
+from toolpost.types.base import JSON, UNSET, Meta, Open, Struct, Unset, dec_hook
 from toolpost.types.content import Content, TextContent
 from toolpost.types.tools import CallToolResult
 
@@ -26,8 +25,7 @@ _RESULT: Final = "result"
 """Where it stands there."""
 
 
-@dataclass(frozen=True, slots=True)
-class ToolResult(Generic[T]):
+class ToolResult(Struct, Generic[T], frozen=True):
     """What a tool said.
 
     Attributes:

@@ -153,8 +153,13 @@ class Rounds:
             RemoteProtocolError: it has asked too often.
             RequestTimeout: it has taken too long, over all rounds.
         """
-        pause = FIRST_PAUSE
-        while isinstance(result := await self._timed(trip), InputRequiredResult):
+        pause, loop = FIRST_PAUSE, asyncio.get_running_loop()
+        while True:
+            began, limits = loop.time(), trip.limits_now()
+            result = await self._once(trip, limits)
+            if not isinstance(result, InputRequiredResult):
+                return result
+            trip.spent += loop.time() - began
             trip.rounds += 1
             if trip.rounds > MAX_ROUNDS:
                 raise RemoteProtocolError(
@@ -165,13 +170,12 @@ class Rounds:
                     f"{trip.method}: the server asks more than {MAX_ANSWERS} questions at once"
                 )
             if result.input_requests:
-                break
+                return result
             trip.limits_now(more=pause)
             await asyncio.sleep(pause)
             trip.spent += pause
             pause = min(2 * pause, LONGEST_PAUSE)
             trip.carry(result.request_state, None)
-        return result
 
     async def answer(
         self, trip: Trip, state: str | None, questions: Mapping[str, Question], given: Mapping[str, Answer]
@@ -206,25 +210,17 @@ class Rounds:
         assert isinstance(capabilities, ClientCapabilities), "we are a client"
         return capabilities
 
-    async def _timed(self, trip: Trip) -> Result:
-        loop = asyncio.get_running_loop()
-        limits, began = trip.limits_now(), loop.time()
-        result = await self._once(trip, limits)
-        trip.spent += loop.time() - began
-        return result
-
     async def _once(self, trip: Trip, limits: Limits) -> Result:
         """The answer to a request; a tool whose headers have changed is called once more (HDR-28)."""
-        request, params = self._talk.request, trip.params
+        talk, params, safe = self._talk, trip.params, trip.retry
         if not isinstance(params, CallToolParams):
-            return await request(trip.method, params, limits, trip.meta)
-        known = self._talk.reading.mirrors.of(params.name)
-        safe = trip.retry
-        if safe is None and self._talk.reading.harmless(params.name):
+            return await talk.request(trip.method, params, limits, trip.meta)
+        known = talk.reading.mirrors.of(params.name)
+        if safe is None and params.name in talk.reading.harmless:
             safe = True
         try:
-            return await request(trip.method, params, limits, trip.meta, trip.party, safe=safe)
+            return await talk.request(trip.method, params, limits, trip.meta, trip.party, safe=safe)
         except HeaderMismatch:
-            if not await self._talk.reading.relearn(params.name, known, limits):
+            if not await talk.reading.relearn(params.name, known, limits):
                 raise
-        return await request(trip.method, params, limits, trip.meta, trip.party, safe=safe)
+        return await talk.request(trip.method, params, limits, trip.meta, trip.party, safe=safe)

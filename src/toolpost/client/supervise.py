@@ -84,8 +84,16 @@ class Supervisor:
     @property
     def ready(self) -> bool:
         """Whether there is a conversation."""
-        link = self._held()
-        return link is not None and link.ended is None
+        return self.going is not None
+
+    @property
+    def going(self) -> Link | None:
+        """The conversation, if there is one that goes on."""
+        link = self._link
+        if link is not None and link.ended is None and not link.stranded:
+            return link
+        self._held()  # keeps none that cannot go on
+        return None
 
     @property
     def cause(self) -> Exception | None:

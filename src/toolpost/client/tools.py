@@ -14,7 +14,7 @@ from toolpost.client.conversation import Conversation
 from toolpost.client.door import named, written
 from toolpost.client.pages import TOOLS, whole
 from toolpost.client.patience import ProgressCallback
-from toolpost.client.paused import Paused
+from toolpost.client.paused import Paused, questions_of
 from toolpost.client.results import ToolResult, joined_text, tool_result
 from toolpost.client.rounds import Trip
 from toolpost.errors import LocalProtocolError, ToolError
@@ -134,15 +134,20 @@ class ToolMethods:
         if on_input is None and capabilities is not None:
             raise ValueError("capabilities: goes with on_input; those of the callbacks are the client's")
         params = CallToolParams(name=name, arguments=written(name, arguments))
-        limits = await self._talk.wait(self._limits(timeout, progress, extendable=True))
+        limits = self._limits(timeout, progress, extendable=True)
+        if not self._talk.ready:
+            limits = await self._talk.wait(limits)
         finish = self._finish(name, result_type, raise_on_error=raise_on_error, validate=validate)
         rounds = self._talk.rounds
-        if on_input is None:
-            return finish(await rounds.ask(CallToolResult, "tools/call", params, limits, meta, retry=retry))
-        trip = Trip("tools/call", params, limits, meta, party=self._declaring(capabilities), retry=retry)
+        party = None if on_input is None else self._declaring(capabilities)
+        trip = Trip("tools/call", params, limits, meta, party=party, retry=retry)
         while isinstance(result := await rounds.go(trip), InputRequiredResult):
-            paused = self._pause(trip, result, raise_on_error=raise_on_error, validate=validate)
-            await rounds.answer(trip, paused.state, paused.questions, await rounds.consult(on_input, paused))
+            if on_input is None:
+                questions, given = questions_of(result.input_requests or {}), {}
+            else:
+                paused = self._pause(trip, result, raise_on_error=raise_on_error, validate=validate)
+                questions, given = paused.questions, await rounds.consult(on_input, paused)
+            await rounds.answer(trip, result.request_state, questions, given)
         return finish(result)
 
     @overload
@@ -338,11 +343,10 @@ class ToolMethods:
         self, name: str, kind: type[Any] | None, *, raise_on_error: bool, validate: bool
     ) -> Callable[[Result], ToolResult[Any]]:
         """What makes of a result what the caller wants to see. What is known of the tool is known now."""
-        link = self._talk.link
         outputs = self._talk.reading.outputs
         wrapped = outputs.wraps(name)
         check = None
-        if validate and link.connection.revision.structured is not None:
+        if validate and self._talk.opened.revision.structured is not None:
             check = outputs.check(name)
 
         def finish(result: Result) -> ToolResult[Any]:

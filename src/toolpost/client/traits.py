@@ -8,12 +8,45 @@ from typing import Protocol, TypeAlias, runtime_checkable
 
 from toolpost.errors import AuthError, TransportError
 from toolpost.protocol.framing import Oversize
+from toolpost.protocol.jsonrpc import Message
 from toolpost.types.base import RequestId
 
-__all__ = ["Annotated", "Aside", "Bounded", "Detained", "Lossy", "Mirroring", "Mortal", "Process"]
+__all__ = [
+    "Annotated",
+    "Aside",
+    "Bounded",
+    "Detained",
+    "Lossy",
+    "Mirroring",
+    "Mortal",
+    "Process",
+    "Prompt",
+    "Vocal",
+]
 
 Annotated: TypeAlias = Callable[[str], Mapping[str, tuple[str, ...]] | None]
 """Tells the parameters of a tool that are mirrored in headers: header → path. None if the tool is unknown."""
+
+
+@runtime_checkable
+class Prompt(Protocol):
+    """A channel that can take most messages at once, with nobody waiting."""
+
+    def offer(self, data: bytes, /) -> bool:
+        """Take a request, if that needs no waiting; False if `send` has to be asked, which may know why."""
+        ...
+
+
+@runtime_checkable
+class Vocal(Protocol):
+    """A channel that tells each message as it arrives, so that no task has to be woken to come for it.
+
+    What arrived before somebody listens, and why it ends, is still to be had from `receive`.
+    """
+
+    def on_message(self, tell: Callable[[bytes | Message], object], /) -> None:
+        """Have each message told from now on: its bytes, or what they were read as."""
+        ...
 
 
 @runtime_checkable

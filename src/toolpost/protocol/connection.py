@@ -36,12 +36,12 @@ from toolpost.protocol.events import (
     Incoming,
     Outgoing,
 )
-from toolpost.protocol.jsonrpc import Message
+from toolpost.protocol.jsonrpc import Message, Request
 from toolpost.protocol.lifecycle import Lifecycle, State
-from toolpost.protocol.methods import CLIENT, SERVER, Role, Row
+from toolpost.protocol.methods import SERVER, Role, Row
 from toolpost.protocol.params import dressed, wishes_task
 from toolpost.protocol.party import Party, declares
-from toolpost.protocol.revisions import LATEST, Revision, newest
+from toolpost.protocol.revisions import Revision
 from toolpost.types.base import JSON, Number, Raw, RequestId, Result, Wire
 from toolpost.types.lifecycle import (
     LogLevel,
@@ -128,7 +128,7 @@ class Connection:
     ) -> None:
         self.party = party
         self.role: Role = party.role
-        self.other: Role = SERVER if party.role == CLIENT else CLIENT
+        self.other: Role = party.other
         self.peer = peer
         self.lifecycle = Lifecycle(party.role, state or ("new" if peer is None else "ready"))
         self.extra = extra or {}
@@ -143,7 +143,7 @@ class Connection:
         self.limit = limit
         self._depth = depth
         self.next_id = 1
-        self._revision = revision or newest(party.supported) or LATEST
+        self._revision = revision or party.newest
 
     @property
     def revision(self) -> Revision:
@@ -201,7 +201,9 @@ class Connection:
             meta: what it says of itself, where that was read before.
             peer: who sends it, where that was settled before (HTTP decides by headers).
         """
-        return inbox.take(self, message, meta, peer)
+        if isinstance(message, Request):
+            return inbox.requested(self, message, meta, peer)
+        return inbox.take(self, message)
 
     # ----------------------------------------------------------------- what we answer
 

@@ -266,15 +266,20 @@ class Stateless:
     def admit(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:  # noqa: ARG002 - a hook
         """Whoever the request says it comes from (VER-1)."""
         self.require(meta)
+        return self.peer(connection, meta)
+
+    def peer(self, connection: "Connection", meta: RequestMeta) -> Peer:
+        """Whoever a request comes from that carries all facts.
+
+        Raises:
+            UnsupportedRevision: we do not speak as it does.
+        """
         requested = cast("str", meta.protocol_version)
         revision = REVISIONS.get(requested)
         if revision is None or not revision.stateless or revision.date not in connection.party.supported:
             raise connection.party.refusal(requested)
         return Peer(
-            revision,
-            meta.client_capabilities or None,
-            meta.client_info or None,
-            meta.log_level or None,
+            revision, meta.client_capabilities or None, meta.client_info or None, meta.log_level or None
         )
 
     def stamp_request(

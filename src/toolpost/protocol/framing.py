@@ -5,7 +5,9 @@ was dropped because of its length: it costs its sender that one line, and nobody
 nothing of where the bytes come from.
 """
 
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.misread import outline, refuse
@@ -26,7 +28,7 @@ _CR: Final = 0x0D
 _JSON_SPACE: Final = b" \t\r"  # and LF, which no line holds
 
 
-class Oversize(NamedTuple):
+class Oversize(Struct, frozen=True):
     """Stands where a line was that is over the limit.
 
     Args:

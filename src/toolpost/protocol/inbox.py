@@ -30,7 +30,7 @@ from toolpost.protocol.events import (
     Refused,
     ReplyReceived,
 )
-from toolpost.protocol.jsonrpc import Failure, Message, Notice, Reader, Reply, Request, Unfit, shorten
+from toolpost.protocol.jsonrpc import Failure, Notice, Reader, Reply, Request, Unfit, shorten
 from toolpost.protocol.methods import CLIENT, SERVER, Row
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision, negotiate, newest
 from toolpost.types.base import UNSET, Raw, RequestId, Struct, Unset
@@ -48,7 +48,7 @@ from toolpost.types.notices import CancelledParams, ListenResult, ProgressParams
 if TYPE_CHECKING:
     from toolpost.protocol.connection import Connection
 
-__all__ = ["broken", "take"]
+__all__ = ["broken", "requested", "take"]
 
 
 class _Kind(Struct, rename="camel"):
@@ -87,10 +87,8 @@ _MADE: Final = Reader(_Made)
 _TAGGED: Final = Reader(_Tagged)
 
 
-def take(connection: "Connection", message: Message, meta: RequestMeta | None, peer: Peer | None) -> Event:
-    """What a message means; `meta` and `peer` where they were read and settled before."""
-    if isinstance(message, Request):
-        return _requested(connection, message, meta, peer)
+def take(connection: "Connection", message: Reply | Notice | Failure) -> Event:
+    """What a message means that is no request."""
     if isinstance(message, Reply):
         return _replied(connection, message)
     if isinstance(message, Notice):
@@ -98,9 +96,10 @@ def take(connection: "Connection", message: Message, meta: RequestMeta | None, p
     return _failed(connection, message)
 
 
-def _requested(
+def requested(
     connection: "Connection", message: Request, meta: RequestMeta | None, peer: Peer | None
 ) -> Event:
+    """What a request means; `meta` and `peer` where they were read and settled before."""
     method = message.method
     if connection.role == CLIENT and connection.revision.stateless:
         return _drop(connection, "request to a stateless client")  # it must not answer (MSG-21, MSG-22)
@@ -160,6 +159,10 @@ def _row_of(connection: "Connection", method: str, revision: Revision) -> Row:
     Raises:
         MethodNotFound: the revision lacks it, or we did not declare what it needs (ERR-10).
     """
+    if not connection.extra:
+        row = connection.party.served(revision).get(method)
+        if row is not None:
+            return row
     row = connection.request_row(method, revision, connection.other)
     if row is None:
         raise MethodNotFound(f"Method not found: {shorten(method)}")

@@ -137,6 +137,11 @@ _FRAME_FAILURE: Final = len('{"jsonrpc":"2.0","error":}')
 _FRAME_PARAMS: Final = len(',"params":')
 _SHORTEST_MEMBER: Final = len('"id":0,')
 
+# The quotes of such an envelope outside of its params or result. Each further member has two more.
+_QUOTES_NOTICE: Final = '"jsonrpc":"2.0","method":""'.count('"')
+_QUOTES_REPLY: Final = '"jsonrpc":"2.0","id":,"result":'.count('"')
+_QUOTES_FAILURE: Final = '"jsonrpc":"2.0","error":'.count('"')
+
 
 def decode(data: bytes, *, depth: int = MAX_DEPTH) -> Message:
     """The message that `data` holds.
@@ -172,18 +177,21 @@ def _asked(data: bytes, envelope: _Envelope, method: str) -> Request | Notice:
         raise refuse("a message has either a method or a result or an error", data)
     identity = envelope.id
     params = envelope.params
-    size = len(method)
+    size, quotes = len(method), _QUOTES_NOTICE
     if params is not UNSET:
         length = memoryview(params).nbytes
         size += _FRAME_PARAMS + length
+        quotes += 2
         if length == 4 and bytes(params) == b"null":
             params = UNSET  # not in the specification, but common, and it can mean only one thing
     if identity is UNSET:
-        _check_once(data, size + _FRAME_NOTICE)
+        _check_once(data, size + _FRAME_NOTICE, params, quotes)
         return Notice(method, params)
     if type(identity) is not int and type(identity) is not str:
         raise refuse('member "id" must be a string or an integer', data)
-    _check_once(data, size + _FRAME_REQUEST, identity)
+    size += _FRAME_REQUEST
+    if len(data) - size >= _SHORTEST_MEMBER:
+        _check_once(data, size, params, quotes + 2, identity)
     return Request(identity, method, params)
 
 
@@ -197,7 +205,7 @@ def _answered(data: bytes, envelope: _Envelope) -> Reply | Failure:
         if type(identity) is not int and type(identity) is not str:
             raise refuse('the "id" of an answer must be a string or an integer', data)
         result = cast("Raw", envelope.result)
-        _check_once(data, _FRAME_REPLY + memoryview(result).nbytes, identity)
+        _check_once(data, _FRAME_REPLY + memoryview(result).nbytes, result, _QUOTES_REPLY, identity)
         return Reply(identity, result)
     if identity is UNSET or identity is None:
         identity = None
@@ -209,7 +217,8 @@ def _answered(data: bytes, envelope: _Envelope) -> Reply | Failure:
         raise refuse(f"not a JSON-RPC message: {wrong} in the error", data) from wrong
     if type(failure.code) is not int:
         raise refuse("an error code must be an integer", data)
-    _check_once(data, _FRAME_FAILURE + memoryview(raw).nbytes, "" if identity is None else identity)
+    quotes = _QUOTES_FAILURE if identity is None else _QUOTES_FAILURE + 2
+    _check_once(data, _FRAME_FAILURE + memoryview(raw).nbytes, raw, quotes, identity)
     attached = None if failure.data is UNSET else _attached(failure.data)
     return Failure(identity, failure.code, failure.message, attached)
 
@@ -222,12 +231,30 @@ def _attached(data: Raw) -> JSON:
         return str(data, "utf-8")
 
 
-def _check_once(data: bytes, size: int, identity: RequestId = "") -> None:
-    """Refuse an envelope in which a member stands twice; `size` is what its parts need at least."""
+def _check_once(
+    data: bytes, size: int, part: Raw | Unset, quotes: int, identity: RequestId | None = None
+) -> None:
+    """Refuse an envelope in which a member stands twice.
+
+    Args:
+        data: the message.
+        size: what its parts need at least.
+        part: its params or its result.
+        quotes: how many it needs outside of that part, at least.
+        identity: its id.
+    """
     rest = len(data) - size
     if rest >= _SHORTEST_MEMBER:
-        rest -= len(identity) + 2 if isinstance(identity, str) else len(str(identity))
+        if isinstance(identity, str):
+            quotes += 2
+            rest -= len(identity) + 2
+        elif identity is not None:
+            rest -= len(str(identity))
         if rest >= _SHORTEST_MEMBER:
+            # Most of it is white space: then no quote is left over. Saves a whole parse for each message of
+            # a client that writes ", " and ": ", which is 2.4 of 2.9 us.
+            if data.count(b'"') - (0 if part is UNSET else bytes(part).count(b'"')) == quotes:
+                return
             if rest > MAX_UNKNOWN:
                 raise refuse(f"unknown members have more than {MAX_UNKNOWN} bytes", data)
             names = _NAMES.decode(data)
@@ -237,7 +264,7 @@ def _check_once(data: bytes, size: int, identity: RequestId = "") -> None:
 
 def is_batch(data: bytes) -> bool:
     """Whether the text is a JSON array."""
-    return data.lstrip(b" \t\r\n")[:1] == b"["
+    return data[:1] != b"{" and data.lstrip(b" \t\r\n")[:1] == b"["
 
 
 def decode_batch(

@@ -4,7 +4,6 @@ A row tells the types, who may send the method in which revisions, and which cap
 What a row does not say is not allowed: a method that a revision lacks is simply absent from its record.
 """
 
-from difflib import get_close_matches
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from toolpost.errors import RemoteProtocolError
@@ -68,10 +67,14 @@ class Row:
             the sender for a notice.
         needs_since: the revision from which on that capability exists.
         named: the parameter that HTTP mirrors in `Mcp-Name`; `member` is its name on the wire.
+
+    Attributes:
+        asks: whether its result may be a wish for input (MRTR-2).
     """
 
     __slots__ = (
         "asked",
+        "asks",
         "client",
         "member",
         "name",
@@ -110,6 +113,7 @@ class Row:
         self.member = (
             named and dict(zip(params.__struct_fields__, params.__struct_encode_fields__, strict=True))[named]
         )
+        self.asks = issubclass(params, inputs.AnswerParams)
         self.read_params = Reader(params)
         self.results: dict[str | None, Reader[Result]] = {}
         if result is not None:
@@ -121,11 +125,6 @@ class Row:
 
     def __repr__(self) -> str:
         return f"<Row {self.name}>"
-
-    @property
-    def asks(self) -> bool:
-        """Whether its result may be a wish for input (MRTR-2)."""
-        return issubclass(self.params, inputs.AnswerParams)
 
     def sent(self, by: Role, date: str) -> bool:
         """Whether that side may send it in that revision; a row without spans has no limits."""
@@ -267,6 +266,8 @@ def whereabouts(method: str) -> str:
     """Where a method is to be found that was looked for in vain: a hint for people."""
     row = next((row for row in ROWS if row.name == method), None)
     if row is None:
+        from difflib import get_close_matches  # noqa: PLC0415 - 0.7 ms of every start
+
         near = get_close_matches(method, [row.name for row in ROWS], 1)
         return f"did you mean {near[0]}?" if near else "a method of your own needs a Row"
     kind = "notice" if row.result is None else "request"

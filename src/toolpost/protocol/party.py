@@ -4,14 +4,14 @@ Made once and shared by all connections of a server or client, so that what foll
 once. Knows nothing of what is being said.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Final
 
 from toolpost.errors import UnsupportedRevision
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import shorten
-from toolpost.protocol.methods import CLIENT, DATES, SERVER, Role
+from toolpost.protocol.methods import CLIENT, DATES, SERVER, Role, Row
 from toolpost.protocol.revisions import REVISIONS, Revision
 from toolpost.types.base import JSON, Meta, Raw
 from toolpost.types.lifecycle import (
@@ -44,7 +44,19 @@ class Party:
         anonymous: keep the name tag out of stateless messages (META-9, META-16).
     """
 
-    __slots__ = ("_anonymous", "_declared", "_facts", "capabilities", "info", "role", "sessions", "supported")
+    __slots__ = (
+        "_anonymous",
+        "_declared",
+        "_facts",
+        "_served",
+        "capabilities",
+        "info",
+        "newest",
+        "other",
+        "role",
+        "sessions",
+        "supported",
+    )
 
     def __init__(
         self,
@@ -56,7 +68,9 @@ class Party:
     ) -> None:
         if isinstance(supported, str):
             raise TypeError("the supported revisions are a list, also when there is only one")
-        self.role: Role = CLIENT if isinstance(capabilities, ClientCapabilities) else SERVER
+        asks = isinstance(capabilities, ClientCapabilities)
+        self.role: Role = CLIENT if asks else SERVER
+        self.other: Role = SERVER if asks else CLIENT
         self.info = info
         self.capabilities = capabilities
         spoken = frozenset(supported)
@@ -64,9 +78,11 @@ class Party:
         self.sessions = any(not REVISIONS[date].stateless for date in self.supported)
         if not self.supported:
             raise ValueError(f"no known protocol revision is supported; there are {', '.join(DATES)}")
+        self.newest = REVISIONS[self.supported[-1]]
         self._anonymous = anonymous
         self._declared: dict[str, bool] = {}
         self._facts: dict[str, Meta] = {}
+        self._served: dict[str, dict[str, Row]] = {}
 
     def refusal(self, requested: str) -> UnsupportedRevision:
         """The error for a revision that we do not speak; it names those that we do (VER-1)."""
@@ -82,6 +98,17 @@ class Party:
         if known is None:
             known = self._declared[path] = declares(self.capabilities, path)
         return known
+
+    def served(self, revision: Revision) -> Mapping[str, Row]:
+        """The requests of a revision that the other end may send: we have declared what they need."""
+        rows = self._served.get(revision.date)
+        if rows is None:
+            rows = self._served[revision.date] = {
+                name: row
+                for name, row in revision.requests[self.other].items()
+                if not row.needs or name in revision.ungated or self.declares(row.needs)
+            }
+        return rows
 
     def declared(self, revision: Revision) -> Capabilities:
         """Our capabilities; in the stateless era without those that belong to sessions."""

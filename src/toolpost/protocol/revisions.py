@@ -47,6 +47,8 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
 
     date: str
     era: Literal["session", "stateless"]
+    stateless: bool
+    """Whether every request carries its own facts."""
     requests: Mapping[Role, Rows]
     """The requests that a client, or a server, may send."""
     notices: Mapping[Role, Rows]
@@ -78,11 +80,6 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
 
     def __repr__(self) -> str:
         return f"<Revision {self.date}>"
-
-    @property
-    def stateless(self) -> bool:
-        """Whether every request carries its own facts."""
-        return self.era == "stateless"
 
     def code(self, code: int) -> int:
         """The error code as this revision says it; one that nobody has defined becomes "internal error"."""
@@ -118,6 +115,7 @@ def _fold(date: str) -> Revision:
     return Revision(
         date=date,
         era="session" if session else "stateless",
+        stateless=not session,
         requests={by: _sent(by, date, requests=True) for by in (CLIENT, SERVER)},
         notices={by: _sent(by, date, requests=False) for by in (CLIENT, SERVER)},
         asks={row.name: row for row in ROWS if date in (row.asked or ())},

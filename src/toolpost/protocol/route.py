@@ -55,6 +55,8 @@ class Reject(Struct):
 
 Route: TypeAlias = ToStateless | ToSession | Reject
 
+_ASKING: Final = (Request, Notice)
+
 _STATUS: Final[dict[int, int]] = {
     ParseError.code: 400,
     InvalidRequest.code: 400,
@@ -82,8 +84,8 @@ def classify(sent: Mapping[str, str], message: Message | None, connection: Conne
     known = None if version is None else REVISIONS.get(version.strip(" \t"))
     # A version that nobody knows can only be newer than we are.
     modern = version is not None and (known is None or known.stateless)
-    if isinstance(message, Request | Notice):
-        modern = modern or is_marked(message.params)
+    if not modern and isinstance(message, _ASKING):
+        modern = is_marked(message.params)
     try:
         if modern:
             return _to_stateless(sent, message, connection)
@@ -113,26 +115,27 @@ def _to_session(
 
 def _to_stateless(sent: Mapping[str, str], message: Message | None, connection: Connection) -> ToStateless:
     """A request of the stateless era, checked as far as headers and `_meta` go."""
-    if not isinstance(message, Request | Notice):
+    if not isinstance(message, _ASKING):
         raise InvalidRequest("Invalid request: only a single request or notification may be posted")
     version = sent.get(headers.VERSION)
     if version is None:
         raise HeaderMismatch(f"{headers.VERSION}: the header is missing")
     version = version.strip(" \t")
     meta = read_meta(message.params)
-    if isinstance(message, Request):
+    asks = isinstance(message, Request)
+    if asks:
         STATELESS.require(meta)
     if meta.protocol_version not in (UNSET, version):
         raise HeaderMismatch(
             f"{headers.VERSION}: the header says {headers.show(version)}, "
             f"the body says {headers.show(meta.protocol_version)}"
         )
-    if isinstance(message, Notice):
+    if not asks:
         _check_supported(version, connection)
         if headers.METHOD in sent:
             _check_method(sent, message.method)
         return ToStateless()
-    peer = STATELESS.admit(connection, message.method, meta)
+    peer = STATELESS.peer(connection, meta)
     _check_method(sent, message.method)
     return ToStateless(peer, meta)
 
@@ -145,6 +148,8 @@ def _check_supported(version: str, connection: Connection) -> None:
 def _check_method(sent: Mapping[str, str], method: str) -> None:
     """`Mcp-Method` repeats the method of the body, letter for letter (HDR-1)."""
     said = sent.get(headers.METHOD)
+    if said == method:
+        return
     if said is None:
         raise HeaderMismatch(f"{headers.METHOD}: the header is missing; the body says {headers.show(method)}")
     if said.strip(" \t") != method:

@@ -6,11 +6,9 @@ happens to a request in `handler` and `dispatch`.
 
 from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
-from typing import Any, Final, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
 
 from toolpost.principal import scopes_of
-from toolpost.protocol.seal import KeyRing
-from toolpost.protocol.uri import Template
 from toolpost.server.bind import Bound, bind
 from toolpost.server.cache import Cache, Cached, check_cache, per_method
 from toolpost.server.catalogue import PAGE_SIZE, Catalogue
@@ -19,12 +17,9 @@ from toolpost.server.factory import Factory
 from toolpost.server.library import KINDS, Library
 from toolpost.server.notices import UNHEARD, Hearer
 from toolpost.server.options import Options, check_counts, check_times
-from toolpost.server.prompts import ServedPrompt
-from toolpost.server.resources import ServedResource, ServedTemplate, template_of
 from toolpost.server.returns import Returns
 from toolpost.server.sync import SyncContext
 from toolpost.server.tools import ServedTool
-from toolpost.server.verbatim import Verbatim
 from toolpost.types.base import Annotations, Icon, Meta
 from toolpost.types.prompts import (
     Prompt,
@@ -35,6 +30,12 @@ from toolpost.types.resources import (
     ResourceTemplate,
 )
 from toolpost.types.tools import Tool, ToolAnnotations
+
+if TYPE_CHECKING:
+    from toolpost.protocol.seal import KeyRing
+    from toolpost.protocol.uri import Template
+    from toolpost.server.prompts import ServedPrompt
+    from toolpost.server.resources import ServedResource, ServedTemplate
 
 __all__ = ["Server"]
 
@@ -86,7 +87,9 @@ class Server(Library):
             cached = self.cache_for(kind.method)
             setattr(self, attribute, Catalogue[Any](kind, self._changed, self._ring, page_size, cached))
 
-    def _ring(self) -> KeyRing:
+    def _ring(self) -> "KeyRing":
+        from toolpost.protocol.seal import KeyRing  # noqa: PLC0415 - 3.8 ms of a start, with hashlib and hmac
+
         with self._making_keys:  # two loops may ask at once, and a cursor of either is good for both
             if self._cursor_keys is None:
                 self._cursor_keys = KeyRing.random(encrypt=False)  # a cursor is no secret
@@ -210,6 +213,8 @@ class Server(Library):
         """
         if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
             raise TypeError(f"add_tool takes a Tool and a function, not {tool!r}")
+        from toolpost.server.verbatim import Verbatim  # noqa: PLC0415 - few servers have their own schemas
+
         bound = Verbatim(fn, tool.input_schema, context_types=_CONTEXTS, name=tool.name)
         served = ServedTool[..., Any](
             tool,
@@ -238,7 +243,7 @@ class Server(Library):
         meta: Meta | None = None,
         cache: Cache | None = None,
         scopes: Iterable[str] = (),
-    ) -> Callable[[Callable[P, R]], ServedResource[P, R] | ServedTemplate[P, R]]:
+    ) -> "Callable[[Callable[P, R]], ServedResource[P, R] | ServedTemplate[P, R]]":
         """Offer a function as a resource, or as many of them.
 
         A `uri` with variables, such as "users://{id}/profile", is a template (RFC 6570); its variables are
@@ -249,6 +254,12 @@ class Server(Library):
             TypeError: the signature cannot work; the text names the parameter.
             ValueError: the URI is taken, or is no URI and no template, or has no scheme.
         """
+        from toolpost.server.resources import (  # noqa: PLC0415 - 6 ms of a start, with `uri` and urllib
+            ServedResource,
+            ServedTemplate,
+            template_of,
+        )
+
         template = template_of(uri)
         check_cache(cache)
         needed = scopes_of(scopes)
@@ -282,7 +293,7 @@ class Server(Library):
         return register
 
     @overload
-    def prompt(self, fn: Callable[P, R], /) -> ServedPrompt[P, R]: ...
+    def prompt(self, fn: Callable[P, R], /) -> "ServedPrompt[P, R]": ...
 
     @overload
     def prompt(
@@ -296,7 +307,7 @@ class Server(Library):
         icons: list[Icon] | None = None,
         meta: Meta | None = None,
         scopes: Iterable[str] = (),
-    ) -> Callable[[Callable[P, R]], ServedPrompt[P, R]]: ...
+    ) -> "Callable[[Callable[P, R]], ServedPrompt[P, R]]": ...
 
     def prompt(
         self,
@@ -318,9 +329,11 @@ class Server(Library):
             TypeError: the signature cannot work; the text names the parameter.
             ValueError: the name is taken.
         """
+        from toolpost.server.prompts import ServedPrompt  # noqa: PLC0415 - 0.4 ms of a start, with `complete`
+
         needed = scopes_of(scopes)
 
-        def register(fn: Callable[..., Any]) -> ServedPrompt[..., Any]:
+        def register(fn: Callable[..., Any]) -> "ServedPrompt[..., Any]":
             bound = bind(fn, context_types=_CONTEXTS, name=name)
             prompt = Prompt(
                 name=bound.name,
@@ -369,7 +382,7 @@ class Server(Library):
             await hearer(ctx, params)
 
 
-def _check_variables(bound: Bound, template: Template) -> None:
+def _check_variables(bound: Bound, template: "Template") -> None:
     """The variables of a template and the parameters of its function are the same."""
     if template.unmatchable:
         raise ValueError(template.unmatchable)

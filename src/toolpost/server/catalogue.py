@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import islice
 from threading import RLock
-from typing import Any, Final, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from toolpost.errors import InvalidParams, SealBroken
@@ -19,10 +19,12 @@ from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.party import Party
-from toolpost.protocol.seal import KeyRing
 from toolpost.server.cache import Cache, kept
 from toolpost.types.base import Raw
 from toolpost.types.lifecycle import Page
+
+if TYPE_CHECKING:
+    from toolpost.protocol.seal import KeyRing
 
 __all__ = ["PAGE_SIZE", "Catalogue", "Handle", "Kind", "Selected"]
 
@@ -120,7 +122,7 @@ class Catalogue(Generic[E]):
         self,
         kind: Kind,
         changed: Callable[[str], None],
-        keys: Callable[[], KeyRing],
+        keys: "Callable[[], KeyRing]",
         size: int = PAGE_SIZE,
         cache: Cache | None = None,
     ) -> None:

@@ -329,6 +329,12 @@ class Context(Asking):
             self._recall = Recall(self.server, self.incoming, None if principal is None else principal.key)
         return self._recall
 
+    @property
+    def has_asked(self) -> bool:
+        """For handlers: whether it has asked something that has no answer yet, where there is no session."""
+        recall = self._recall
+        return recall is not None and recall.opened is not None and bool(recall.opened.asked)
+
     async def recall_answer(self, method: str, params: Wire, key: str | None) -> Result:
         """For handlers: what the client has answered to a question, where there is no session."""
         return await self.recall.answer(self._speaker.connection, method, params, key)

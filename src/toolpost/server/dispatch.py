@@ -8,7 +8,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from inspect import isawaitable
 from typing import Any, Final, TypeAlias
 
 from toolpost.errors import InternalError, MCPError, MethodNotFound, RPCError, UrlElicitationRequired
@@ -16,6 +15,7 @@ from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.party import declares
 from toolpost.server.context import Context
+from toolpost.server.pending import is_pending
 from toolpost.server.recall import ask_and_answer
 from toolpost.types.base import Raw, Result, Struct
 
@@ -83,7 +83,7 @@ async def through(middleware: Sequence[Middleware], call: Call, route: Callable[
 
     async def innermost(call: Call) -> Any:
         value = route(call.context, call.params)
-        return await value if isawaitable(value) else value
+        return await value if is_pending(value) else value
 
     step: Next = innermost
     for layer in reversed(middleware):

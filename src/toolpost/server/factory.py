@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from copy import copy
 from functools import cached_property
-from hashlib import sha256
 from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -160,6 +159,8 @@ class Factory(Handler):
 
     async def _remembered(self, ctx: Context) -> Handler:
         """Who serves a stateless client: the same as before, so that their cursors still mean something."""
+        from hashlib import sha256  # noqa: PLC0415 - as in `journal`
+
         client = ctx.client
         principal = ctx.principal
         who = principal and [principal.key, principal.client, sorted(principal.scopes)]

@@ -21,7 +21,6 @@ from toolpost.protocol.framing import MAX_LINE
 from toolpost.protocol.icons import check_icons
 from toolpost.protocol.methods import DATES, Row
 from toolpost.protocol.party import Party
-from toolpost.protocol.seal import KeyRing
 from toolpost.server import options
 from toolpost.server.cache import Cache, kept
 from toolpost.server.context import Context
@@ -33,7 +32,7 @@ from toolpost.server.notify import Announcer
 from toolpost.server.options import Lifespan, Offer
 from toolpost.server.request import arguments_of
 from toolpost.server.serve import Conversation
-from toolpost.server.states import States
+from toolpost.server.spare import Spare
 from toolpost.server.steps import finish
 from toolpost.server.web import Application, Served, Web, check_unused
 from toolpost.server.work import Work
@@ -71,6 +70,8 @@ from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult
 
 if TYPE_CHECKING:
     from toolpost.auth.resource import Auth
+    from toolpost.protocol.seal import KeyRing
+    from toolpost.server.states import States
     from toolpost.stores.promise import Store
 
 __all__ = ["Handler"]
@@ -132,7 +133,7 @@ class Handler:
         threads: int = 40,
         extra: Iterable[Row] = (),
         store: "Store | str" = _IN_MEMORY,
-        keys: KeyRing | None = None,
+        keys: "KeyRing | None" = None,
         answer_within: float = 600.0,
         answer_once: bool = False,
         auth: "Auth | None" = None,
@@ -155,6 +156,8 @@ class Handler:
         self.extra: dict[str, Row] = {row.name: row for row in extra}
         self._states: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self.limit = limit
+        self.spare = Spare()
+        """For conversations: where functions run that need no task."""
         self.steps: set[asyncio.Task[Any]] = set()
         """For contexts: the steps that are under way."""
         self.auth = options.auth_of(auth)
@@ -294,8 +297,10 @@ class Handler:
         }
 
     @cached_property
-    def states(self) -> States:
+    def states(self) -> "States":
         """For contexts: what clients without a session bring back to go on with a call."""
+        from toolpost.server.states import States  # noqa: PLC0415 - most servers never ask, and it needs seals
+
         return States(self, self._state_keys, self._answer_within, once=self.answer_once)
 
     @cached_property
@@ -339,6 +344,8 @@ class Handler:
     def prepare(self) -> None:
         """For transports: make what all worker processes have to share, before they part."""
         if self.in_memory and self._state_keys is None:
+            from toolpost.protocol.seal import KeyRing  # noqa: PLC0415 - 3.8 ms of a start, with hashlib and hmac
+
             self._state_keys = KeyRing.random()
 
     def announce_update(self, uri: str) -> None:

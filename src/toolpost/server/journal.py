@@ -9,7 +9,6 @@ nor stores: what it holds goes out and comes back as bytes, and whoever carries 
 from asyncio import CancelledError
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from hashlib import sha256
 from typing import Any, Final, cast
 
 from toolpost.errors import LocalProtocolError
@@ -190,4 +189,6 @@ class Journal:
 
 def _digest(kind: str, words: bytes) -> str:
     """What a question or a step is known by."""
+    from hashlib import sha256  # noqa: PLC0415 - 0.6 ms of every start
+
     return sha256(b"%b\0%b" % (kind.encode(), words)).hexdigest()[:DIGITS]

@@ -5,8 +5,8 @@ What is declared follows from what they hold. Who fills them is not known here: 
 
 from collections.abc import Callable, Mapping
 from copy import copy
-from types import MethodType
-from typing import Any, Final, Self
+from types import CoroutineType, MethodType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from toolpost.errors import InvalidParams, ResourceNotFound
 from toolpost.protocol.jsonrpc import shorten
@@ -14,8 +14,6 @@ from toolpost.server.cache import Cache, kept
 from toolpost.server.catalogue import Catalogue, Handle, Kind
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
-from toolpost.server.prompts import ServedPrompt
-from toolpost.server.resources import ServedResource, ServedTemplate
 from toolpost.server.tools import ServedTool
 from toolpost.types.base import Raw
 from toolpost.types.lifecycle import ListCapability, PageParams, ResourcesCapability, ServerCapabilities
@@ -34,6 +32,10 @@ from toolpost.types.resources import (
     ReadResourceResult,
 )
 from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult
+
+if TYPE_CHECKING:
+    from toolpost.server.prompts import ServedPrompt
+    from toolpost.server.resources import ServedResource, ServedTemplate
 
 __all__ = ["KINDS", "Library"]
 
@@ -56,9 +58,9 @@ class Library(Handler):
     """A handler that reads its answers from catalogues. Whoever makes one fills `tools` and the others."""
 
     tools: Catalogue[ServedTool[..., Any]]
-    resources: Catalogue[ServedResource[..., Any]]
-    templates: Catalogue[ServedTemplate[..., Any]]
-    prompts: Catalogue[ServedPrompt[..., Any]]
+    resources: "Catalogue[ServedResource[..., Any]]"
+    templates: "Catalogue[ServedTemplate[..., Any]]"
+    prompts: "Catalogue[ServedPrompt[..., Any]]"
     caches: Mapping[str, Cache]
     """How long clients may keep answers, by method."""
 
@@ -151,13 +153,13 @@ class Library(Handler):
     def _list_prompts(self, ctx: Context, params: PageParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
         return ctx.page(self.prompts, params.cursor)
 
-    async def _call_tool(self, ctx: Context, params: CallToolParams) -> CallToolResult:
+    def _call_tool(self, ctx: Context, params: CallToolParams) -> "CoroutineType[Any, Any, CallToolResult]":
         tool = self.tools.get(params.name)
         if tool is None:
             raise InvalidParams(f"Unknown tool: {shorten(params.name)}{self.tools.suggest(params.name)}")
         if tool.scopes:
             ctx.require(*tool.scopes)
-        return await tool.call(ctx, params)
+        return tool.call(ctx, params)
 
     async def _read_resource(self, ctx: Context, params: ReadResourceParams) -> ReadResourceResult:
         uri = params.uri
@@ -173,7 +175,7 @@ class Library(Handler):
         ctx.require(*template.scopes)
         return kept(await template.read(ctx, uri, values), _own(template, cache))
 
-    def _templated(self, uri: str) -> tuple[ServedTemplate[..., Any], Mapping[str, Any]] | None:
+    def _templated(self, uri: str) -> "tuple[ServedTemplate[..., Any], Mapping[str, Any]] | None":
         for template in self.templates:
             values = template.match(uri) if template.enabled else None
             if values is not None:
@@ -201,7 +203,7 @@ class Library(Handler):
         return await handle.completed(params.argument.name, params.argument.value, known, self.work)
 
 
-def _own(handle: ServedResource[..., Any] | ServedTemplate[..., Any], cache: Cache | None) -> Cache | None:
+def _own(handle: "ServedResource[..., Any] | ServedTemplate[..., Any]", cache: Cache | None) -> Cache | None:
     """How long clients may keep what a resource holds; not for others, if it is not for everybody."""
     cache = handle.cache or cache
     return cache.unshared() if cache is not None and handle.scopes else cache

@@ -4,8 +4,8 @@ Owns who counts as first and last. What is entered, and why, is not known here.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 __all__ = ["Life"]
@@ -25,9 +25,12 @@ class Life:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lock = asyncio.Lock()
 
-    @asynccontextmanager
-    async def held(self) -> AsyncGenerator[Any]:
-        """What the context gave to the first."""
+    def held(self) -> AbstractAsyncContextManager[Any]:
+        """Holds the context open, and gives what it gave to the first."""
+        return _Hold(self)
+
+    async def hold(self) -> Any:
+        """What the context gave to the first; it stays open until `let_go`."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:  # a lock belongs to the loop that it was waited for in
             self._loop, self._lock = loop, asyncio.Lock()
@@ -36,12 +39,28 @@ class Life:
                 context = self._enter()
                 self._entered = (context, await context.__aenter__())
             self._users += 1
-            value = self._entered[1]
-        try:
-            yield value
-        finally:
-            async with self._lock:
-                self._users -= 1
-                if self._users == 0:
-                    (context, _), self._entered = self._entered, None
-                    await context.__aexit__(None, None, None)
+            return self._entered[1]
+
+    async def let_go(self) -> None:
+        """Hold it no longer; the last one leaves it."""
+        async with self._lock:
+            self._users -= 1
+            if self._users == 0:
+                entered, self._entered = self._entered, None
+                assert entered is not None, "somebody has held it until now"
+                await entered[0].__aexit__(None, None, None)
+
+
+class _Hold(AbstractAsyncContextManager[Any, None]):
+    """One who holds it. A session does for as long as it lives: a generator would take 0.5 KiB of it."""
+
+    __slots__ = ("_life",)
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+
+    async def __aenter__(self) -> Any:
+        return await self._life.hold()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._life.let_go()

@@ -9,7 +9,6 @@ from abc import ABC, abstractmethod
 from base64 import b64encode
 from copy import copy
 from typing import ClassVar, Final, Self
-from urllib.parse import quote
 
 from toolpost.types.base import Annotations
 from toolpost.types.content import AudioContent, Content, EmbeddedResource, ImageContent, ResourceContents
@@ -136,6 +135,8 @@ class File(Media):
 
     def content(self) -> Content:
         """The content block; text stays text."""
+        from urllib.parse import quote  # noqa: PLC0415 - as in `asking`
+
         contents = ResourceContents(uri=f"file:///{quote(self.name)}", mime_type=self.mime_type)
         if self.mime_type.startswith("text/"):
             contents.text = self.read().decode(errors="replace")

@@ -103,9 +103,11 @@ class Announcer:
 class Bulletin:
     """What one listener has not been told yet. The same news twice is told once: it cannot grow for ever."""
 
+    __slots__ = ("_any", "_ended", "_news")
+
     def __init__(self) -> None:
         self._news: dict[Key, tuple[str, NoticeParams]] = {}
-        self._any = asyncio.Event()
+        self._any: asyncio.Event | None = None  # 0.8 KiB, which a session has no use for
         self._ended = False
 
     def __len__(self) -> int:
@@ -119,19 +121,23 @@ class Bulletin:
         elif isinstance(params, ElicitationCompleteParams):
             about = params.elicitation_id
         self._news[method, about] = (method, params)
-        self._any.set()
+        self._wake()
 
     def end(self) -> None:
         """There will be no more."""
         self._ended = True
-        self._any.set()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._any is not None:
+            self._any.set()
 
     async def take(self) -> tuple[str, NoticeParams] | None:
         """Take the oldest notice down, waiting for one if need be; None behind the last."""
         while not self._news:
             if self._ended:
                 return None
-            self._any.clear()
+            self._any = asyncio.Event()
             await self._any.wait()
         return self.pop()
 

@@ -6,7 +6,6 @@ and cancels it. Knows no HTTP; what is said before the answer goes to a function
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from inspect import isawaitable
 from typing import TYPE_CHECKING, Any
 
 from toolpost.errors import NotDeclared, RPCError
@@ -17,6 +16,7 @@ from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
 from toolpost.server.dispatch import begin, being_cancelled, refusal
 from toolpost.server.passage import asked, said
+from toolpost.server.pending import is_pending
 from toolpost.server.questions import question
 from toolpost.types.base import JSON, RequestId, Result, Wire
 
@@ -128,7 +128,7 @@ async def answered(
     try:
         context = Context(handler, once, incoming.row.name, incoming, lifespan=lifespan)
         begun = begin(handler.routes, handler.middleware, context, incoming)
-        data = connection.reply(incoming.id, await begun if isawaitable(begun) else begun)
+        data = connection.reply(incoming.id, await begun if is_pending(begun) else begun)
         error = None
     except asyncio.CancelledError as cancelled:
         if being_cancelled():

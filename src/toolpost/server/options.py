@@ -9,12 +9,12 @@ from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypedDict, cast, get_args
 
 from toolpost.protocol.methods import DATES, Row
-from toolpost.protocol.seal import KeyRing
 from toolpost.server.dispatch import Middleware
 from toolpost.types.base import Icon
 
 if TYPE_CHECKING:
     from toolpost.auth.resource import Auth
+    from toolpost.protocol.seal import KeyRing
     from toolpost.stores.promise import Store
 
 __all__ = [
@@ -59,7 +59,7 @@ class Options(TypedDict, total=False):
     threads: int
     extra: Iterable[Row]
     store: "Store | str"
-    keys: KeyRing | None
+    keys: "KeyRing | None"
     answer_within: float
     answer_once: bool
     auth: "Auth | None"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -36,7 +36,7 @@ MAX_SHOWN: Final = 60
 """How much of a value, or how many choices, a text repeats."""
 
 
-class Problem(NamedTuple):
+class Problem(msgspec.Struct, frozen=True):
     """What is wrong, and where: `path` is `days` or `items[2].price`, empty for the value itself."""
 
     path: str
@@ -114,11 +114,11 @@ def problems_of(error: Exception, path: str = "") -> list[Problem]:
     cause = error.__cause__
     if isinstance(cause, Misfit):
         return [Problem(_joined(path, problem.path), problem.text) for problem in cause.problems]
-    text = text[:1].lower() + _QUOTED.sub(lambda name: _WORDS.get(name[1], name[0]), text[1:])
+    text = text[:1].lower() + re.sub(_QUOTED, lambda name: _WORDS.get(name[1], name[0]), text[1:])
     return [Problem(path, f"a key: {text}" if of_key else text)]
 
 
-_QUOTED: Final = re.compile(r"`(\w+)`")
+_QUOTED: Final = r"`(\w+)`"
 
 
 def _joined(path: str, more: str) -> str:

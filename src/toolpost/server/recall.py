@@ -8,7 +8,6 @@ are kept here. What a journal holds is told in `journal`, how it travels in `sta
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from inspect import isawaitable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
@@ -19,6 +18,7 @@ from toolpost.protocol.events import Incoming
 from toolpost.protocol.inbox import MAX_ANSWERS
 from toolpost.server.forms import Accepted
 from toolpost.server.journal import Journal, Unanswered, is_unanswered
+from toolpost.server.pending import is_pending
 from toolpost.server.steps import Steps, read_again
 from toolpost.types.base import Raw, Result, Wire
 from toolpost.types.inputs import AnswerParams, InputRequiredResult
@@ -163,14 +163,13 @@ class Recall:
 
 async def ask_and_answer(route: "Route", context: "Context", params: AnswerParams) -> "Answer":
     """The answer of a route, or what it has to know first."""
-    recall = context.recall
     if params.request_state is not None or params.input_responses:
-        await recall.journal()  # what is brought back is looked at, whether it is needed or not
+        await context.recall.journal()  # what is brought back is looked at, whether it is needed or not
     wanted = None
     try:
         value: Any = route(context, params)
-        value = await value if isawaitable(value) else value
-        if recall.opened is None or not recall.opened.asked:
+        value = await value if is_pending(value) else value
+        if not context.has_asked:
             return value
         logger.warning(
             "%s (id %r) went on after a question that has no answer yet; the question is asked, and what it "
@@ -182,8 +181,9 @@ async def ask_and_answer(route: "Route", context: "Context", params: AnswerParam
         wanted = error
     except BaseException as error:
         if not is_unanswered(error):
-            recall.give_up()
+            context.recall.give_up()
             raise
+    recall = context.recall
     try:
         if wanted is not None:
             await _visit(context, wanted)

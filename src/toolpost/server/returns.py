@@ -14,7 +14,6 @@ from typing import (
     Annotated,
     Any,
     Final,
-    NamedTuple,
     Never,
     NoReturn,
     Self,
@@ -47,11 +46,14 @@ _LISTS: Final = frozenset({list, tuple, abc.Sequence, abc.Iterable, abc.Collecti
 _WITHOUT_SCHEMA: Final = (str, None, type(None), Never, NoReturn)
 """What is promised without a schema: text, nothing, and that it never returns."""
 
+_SCALARS: Final = frozenset({int, bool})
+"""What is the same before it is written and after it was read."""
+
 Check: TypeAlias = Callable[[bytes], Any]
 """Returns if the JSON keeps the output schema; raises if it does not."""
 
 
-class Writer(NamedTuple):
+class Writer(msgspec.Struct, frozen=True):
     """How a value becomes JSON. Both raise if they cannot."""
 
     write: Callable[[Any], bytes]
@@ -147,9 +149,8 @@ class Returns:
             text = _encode(value, self._writer or _OURS)
             if self._writer is None:
                 self._verify(text)
-            return CallToolResult(
-                content=[TextContent(text.decode())], structured_content=msgspec.json.decode(text)
-            )
+            plain = value if type(value) in _SCALARS else msgspec.json.decode(text)
+            return CallToolResult(content=[TextContent(text.decode())], structured_content=plain)
         if value is None:
             return CallToolResult(content=[])
         if isinstance(value, (str, *_BLOCKS)):

@@ -41,8 +41,8 @@ Schema: TypeAlias = Mapping[str, JSON]
 RESULT: Final = "result"
 """The key under which a peer that takes only objects finds another value."""
 _PREFIX: Final = "#/$defs/"
-_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.-]+")
-_REFERENCE: Final = re.compile(r'"\$ref":"#/\$defs/([^"]+)"')
+_NOT_IN_NAMES: Final = r"[^A-Za-z0-9_.-]+"
+_REFERENCE: Final = r'"\$ref":"#/\$defs/([^"]+)"'
 
 
 _KIND_OF: Final[dict[Any, str]] = {
@@ -70,7 +70,7 @@ class Definitions(dict[str, JSON]):
     def name(self, key: Hashable, wanted: str) -> str:
         """The name of a definition: the wanted one, with a number if another one has it."""
         if key not in self._names:
-            wanted = _NOT_IN_NAMES.sub("_", wanted).strip("_")
+            wanted = re.sub(_NOT_IN_NAMES, "_", wanted).strip("_")
             taken = set(self._names.values())
             numbered = (f"{wanted}_{number}" for number in count(2))
             self._names[key] = next(name for name in chain([wanted], numbered) if name not in taken)
@@ -158,7 +158,7 @@ def reached(schema: Schema, defs: Schema) -> dict[str, JSON]:
     found: dict[str, JSON] = {}
     texts = [msgspec.json.encode(schema)]
     for text in texts:  # grows while it is walked
-        for name in _REFERENCE.findall(text.decode()):
+        for name in re.findall(_REFERENCE, text.decode()) if b'"$ref"' in text else ():
             if name not in found:
                 found[name] = defs.get(name)
                 texts.append(msgspec.json.encode(found[name]))

@@ -7,7 +7,7 @@ How arguments and results are bound is told in `bind` and `returns`; who calls i
 import asyncio
 import logging
 from copy import copy
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from toolpost.errors import ChannelClosed, LocalProtocolError, NotDeclared, RPCError, ToolError
 from toolpost.protocol.icons import check_icons
@@ -18,11 +18,13 @@ from toolpost.server.dispatch import being_cancelled
 from toolpost.server.journal import is_unanswered
 from toolpost.server.options import check_texts, check_times
 from toolpost.server.returns import Returns
-from toolpost.server.verbatim import Verbatim
 from toolpost.server.work import Work
 from toolpost.types.base import Icon, Meta
 from toolpost.types.content import TextContent
 from toolpost.types.tools import CallToolParams, CallToolResult, Tool, ToolAnnotations
+
+if TYPE_CHECKING:
+    from toolpost.server.verbatim import Verbatim
 
 __all__ = ["ServedTool", "tool_error"]
 
@@ -57,7 +59,7 @@ class ServedTool(Handle[P, R]):
     def __init__(
         self,
         tool: Tool,
-        bound: Bound | Verbatim,
+        bound: "Bound | Verbatim",
         returns: Returns,
         home: Catalogue[Any],
         work: Work,
@@ -124,11 +126,15 @@ class ServedTool(Handle[P, R]):
 
     async def call(self, context: Context, params: CallToolParams) -> CallToolResult:
         """The result of a call. An `RPCError` is the only exception of the function's that comes through."""
-        limit = asyncio.timeout(self.timeout)
+        limit = None
         try:
-            async with limit:
-                arguments = self._bound.read(params.arguments)
+            arguments = self._bound.read(params.arguments)
+            if self.timeout is None:
                 value = await self._work.run(self._bound, arguments, context)
+            else:
+                limit = asyncio.timeout(self.timeout)
+                async with limit:
+                    value = await self._work.run(self._bound, arguments, context)
             return self._returns.convert(value, wrap=context.wraps)
         except RPCError:
             raise
@@ -139,7 +145,7 @@ class ServedTool(Handle[P, R]):
         except ToolError as error:
             return tool_error(_text_of(error))
         except TimeoutError as error:
-            return self._late() if limit.expired() else self._broken(error)
+            return self._late() if limit is not None and limit.expired() else self._broken(error)
         except BaseException as error:  # whatever the function raises stays with its call
             if is_unanswered(error):
                 raise

@@ -5,11 +5,12 @@ Also reads the files that it returns, which would block the loop as well. Knows 
 
 import asyncio
 from collections.abc import Callable
-from inspect import isawaitable
-from typing import TYPE_CHECKING, Any, cast
+from types import NoneType
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from toolpost.server.context import Context
 from toolpost.server.media import Media
+from toolpost.server.pending import is_pending
 from toolpost.server.sync import SyncContext
 from toolpost.threads import Threads
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from toolpost.server.verbatim import Verbatim
 
 __all__ = ["Work"]
+
+_MANY: Final = (list, tuple)
+_FILELESS: Final[frozenset[type[Any]]] = frozenset({NoneType, bool, int, float, str, bytes, dict})
 
 
 class Work(Threads):
@@ -33,7 +37,7 @@ class Work(Threads):
         else:
             loop = asyncio.get_running_loop()
             value = await self.in_thread(lambda: bound.call(arguments, SyncContext(context, loop), **extra))
-        if isawaitable(value):  # a wrapper may hide that there is something to await, or that there is not
+        if is_pending(value):  # a wrapper may hide that there is something to await, or that there is not
             value = await value
         return await self.in_thread(lambda: _loaded(value)) if _has_file(value) else value
 
@@ -54,8 +58,11 @@ class Work(Threads):
 
 def _has_file(value: Any) -> bool:
     """Whether a file has to be read before the value can be sent."""
-    items = cast("list[Any]", value) if isinstance(value, list | tuple) else (value,)
-    return any(isinstance(item, Media) and item.path is not None for item in items)
+    if type(value) in _FILELESS:  # most of them, and classes of media take longer to tell
+        return False
+    if isinstance(value, _MANY):
+        return any(isinstance(item, Media) and item.path is not None for item in cast("list[Any]", value))
+    return isinstance(value, Media) and value.path is not None
 
 
 def _loaded(value: Any) -> Any:

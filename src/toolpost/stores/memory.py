@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from itertools import islice
 from math import inf
 from typing import Final
 
@@ -68,15 +67,15 @@ class _Reader:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._news = asyncio.Event()
+        self._news: asyncio.Future[None] | None = None  # 0.8 KiB less than an event
 
     async def wait(self) -> None:
-        self._news.clear()
-        await self._news.wait()
+        self._news = self._loop.create_future()
+        await self._news
 
     def wake(self) -> None:
-        if not self._loop.is_closed():
-            self._news.set()
+        if self._news is not None and not (self._news.done() or self._loop.is_closed()):
+            self._news.set_result(None)
 
 
 # --------------------------------------------------------------------- records
@@ -117,12 +116,12 @@ class _Log:
     __slots__ = ("_data", "_gone", "_label", "ended", "readers", "size")
 
     def __init__(self) -> None:
-        self._data: deque[bytes] = deque()
+        self._data: list[bytes] = []  # it is short; a deque takes 0.7 KiB more, and most logs have one entry
         self._gone = 0
         self._label = secrets.token_hex(8)  # tells us from an earlier log of the same name
         self.size = 0
         self.ended = False
-        self.readers: set[_Tail] = set()
+        self.readers: list[_Tail] = []
 
     @property
     def last(self) -> int:
@@ -137,9 +136,12 @@ class _Log:
 
     def cut(self, entries: int, size: int) -> None:
         """Let the oldest entries go, until there are no more than this; the newest stays."""
-        while len(self._data) > 1 and (len(self._data) > entries or self.size > size):
-            self.size -= len(self._data.popleft())
-            self._gone += 1
+        gone = 0
+        while len(self._data) - gone > 1 and (len(self._data) - gone > entries or self.size > size):
+            self.size -= len(self._data[gone])
+            gone += 1
+        del self._data[:gone]
+        self._gone += gone
 
     def end(self) -> None:
         self.ended = True
@@ -159,7 +161,7 @@ class _Log:
         start = position - self._gone
         if start < 0:
             raise LogGap("entries have gone before they were read; read without an id")
-        data = islice(self._data, start, None if most is None else start + most)
+        data = self._data[start : None if most is None else start + most]
         return [Entry(f"{self._label}-{number}", each) for number, each in enumerate(data, position + 1)]
 
     def _wake(self) -> None:
@@ -216,7 +218,7 @@ class _Logs:
         reader = _Tail(found, found.seek(after))
         if not found.last:
             self._shelf.put(log, found, None)  # where the first entry will look for us
-        found.readers.add(reader)
+        found.readers.append(reader)
         try:
             yield reader
         finally:

@@ -131,6 +131,14 @@ class Child:
             reason = self._box.reason or error.message
             raise ChannelClosed(reason, sent=False, peer=self._box.peer) from None
 
+    def offer(self, data: bytes) -> bool:
+        """Hand one message over, if that needs no waiting; False if `send` has to be asked, and why not."""
+        return self._stdin.offer(frame(data))
+
+    def on_message(self, tell: Callable[[bytes], object]) -> None:
+        """Have each message told as it comes, instead of keeping it for `receive`."""
+        self._box.tell = tell
+
     def on_oversized(self, tell: Callable[[Oversize], object]) -> None:
         """Tell somebody else than the log of messages that are dropped because of their length."""
         self._box.oversized = tell

@@ -8,7 +8,8 @@ import contextlib
 import logging
 import re
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
 from typing import Final
 
 from toolpost.channel import is_unattended
@@ -68,6 +69,7 @@ class Courier:
 
     def __init__(self, http: Http) -> None:
         self._http = http
+        self._label = http.label
         self._backend: Backend = open_backend(http.http)
         ours = (
             {"user-agent": f"toolpost/{__version__}"}
@@ -99,10 +101,9 @@ class Courier:
             for tell in self._told:
                 tell(self._detained > 0)
 
-    @asynccontextmanager
-    async def send(
+    def send(
         self, method: str, headers: Mapping[str, str], body: bytes | None = None, *, url: str | None = None
-    ) -> AsyncGenerator[Response]:
+    ) -> AbstractAsyncContextManager[Response]:
         """Send a request; entering the context waits for the status and headers of the response.
 
         Args:
@@ -118,20 +119,8 @@ class Courier:
         here = url or self._http.url
         headers = {**self._headers, **headers}
         if self._authorizer is not None:
-            async with self._authorized(self._authorizer, method, here, headers, body) as response:
-                yield response
-            return
-        try:
-            for left in reversed(range(MAX_REDIRECTS + 1)):
-                async with self._backend.send(method, here, headers, body) as response:
-                    if response.status not in _MOVED:
-                        yield response
-                        return
-                    here = _next(here, response, left)
-        except (ConnectFailed, RequestFailed) as error:
-            error.peer = error.peer or self._http.label
-            _hush(error, headers)
-            raise
+            return self._authorized(self._authorizer, method, here, headers, body)
+        return _Plain(self._backend, self._label, method, here, headers, body=body)
 
     @asynccontextmanager
     async def _authorized(
@@ -184,6 +173,60 @@ class Courier:
             await self._backend.close()
         except Exception:  # whatever a library raises, we leave
             logger.exception("%s: the connections could not be closed in order", self._http.label)
+
+
+class _Plain:
+    """A request without credentials, on its way to where it is answered, and the response.
+
+    A class, because a generator as a context takes 1.4 µs more for each request.
+    """
+
+    __slots__ = ("_backend", "_body", "_headers", "_here", "_method", "_open", "_peer")
+
+    def __init__(
+        self,
+        backend: Backend,
+        peer: str,
+        method: str,
+        here: str,
+        headers: dict[str, str],
+        *,
+        body: bytes | None,
+    ) -> None:
+        self._backend = backend
+        self._peer = peer
+        self._method = method
+        self._here = here
+        self._headers = headers
+        self._body = body
+
+    async def __aenter__(self) -> Response:
+        here, left = self._here, MAX_REDIRECTS
+        try:
+            while True:
+                self._open = self._backend.send(self._method, here, self._headers, self._body)
+                response = await self._open.__aenter__()
+                if response.status not in _MOVED:
+                    return response
+                try:
+                    here, left = _next(here, response, left), left - 1
+                finally:
+                    await self._open.__aexit__(None, None, None)
+        except (ConnectFailed, RequestFailed) as error:
+            self._tell(error)
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        if isinstance(error, ConnectFailed | RequestFailed):
+            self._tell(error)
+        return await self._open.__aexit__(kind, error, trace)
+
+    def _tell(self, error: MCPError) -> None:
+        """Say who has failed, and no secrets."""
+        error.peer = error.peer or self._peer
+        _hush(error, self._headers)
 
 
 @contextlib.contextmanager

@@ -7,12 +7,13 @@ JSON-RPC: which answer is due is for others to say.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from functools import partial
-from inspect import iscoroutine
+from types import CoroutineType
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote
 
+from toolpost.begun import Begun
 from toolpost.errors import ChannelClosed
 from toolpost.principal import Principal
 from toolpost.protocol import sse
@@ -21,6 +22,7 @@ __all__ = [
     "ASGIReceive",
     "ASGISend",
     "BodyTooLarge",
+    "BodyTooSlow",
     "Disconnected",
     "Exchange",
     "Headers",
@@ -30,8 +32,9 @@ __all__ = [
 ]
 
 Scope: TypeAlias = MutableMapping[str, Any]
-ASGIReceive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
-ASGISend: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Event: TypeAlias = MutableMapping[str, Any]
+ASGIReceive: TypeAlias = Callable[[], Awaitable[Event]]
+ASGISend: TypeAlias = Callable[[Event], Awaitable[None]]
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
 Pulse: TypeAlias = Callable[[], Awaitable[object]]
@@ -42,6 +45,10 @@ logger: Final = logging.getLogger("toolpost.http")
 
 KEEP_ALIVE: Final = 15.0
 """Seconds of silence after which a stream carries a comment: proxies close what is quiet for 30 or 60."""
+
+SOON: Final = 0.05
+"""Seconds of work after which we look whether the client is still there: most of it ends before, and a task
+that looks takes as long as all the rest of a request."""
 
 LINGER: Final = 2.0
 """Seconds for which we read what is not wanted."""
@@ -70,6 +77,10 @@ class BodyTooLarge(Exception):
     def __init__(self, *, more: bool) -> None:
         super().__init__()
         self.more = more
+
+
+class BodyTooSlow(Exception):
+    """The body does not come in time."""
 
 
 class Disconnected(ChannelClosed):
@@ -107,7 +118,6 @@ class Exchange:
         "query",
         "scope",
         "session",
-        "size",
         "streaming",
     )
 
@@ -115,13 +125,10 @@ class Exchange:
         self.scope = scope
         self.method: str = scope["method"]
         self.query: bytes = scope.get("query_string", b"")
-        self.headers: dict[str, str] = {}
-        self.size = 0
-        for name, value in scope["headers"]:
-            self.size += len(name) + len(value)
-            key, text = name.decode("latin-1"), value.decode("latin-1")
-            # A list that was split over several lines is one list (RFC 9110 §5.3).
-            self.headers[key] = f"{self.headers[key]}, {text}" if key in self.headers else text
+        given: list[tuple[bytes, bytes]] = scope["headers"]
+        self.headers = {str(name, "latin-1"): str(value, "latin-1") for name, value in given}
+        if len(self.headers) < len(given):
+            self.headers = _joined(given)
         self.extra: list[tuple[bytes, bytes]] = []
         self.principal: Principal | None = None  # on whose behalf it speaks, once somebody has found out
         self.session = ""  # whose one stream this is (HTTP+SSE)
@@ -138,6 +145,8 @@ class Exchange:
         """The path below the place where the application is mounted."""
         path: str = self.scope["path"]
         root: str = self.scope.get("root_path", "").rstrip("/")
+        if not root:
+            return path
         return path[len(root) :] if path == root or path.startswith(f"{root}/") else path
 
     @property
@@ -149,6 +158,11 @@ class Exchange:
         local = self.path.rstrip("/")
         before = whole[: len(whole) - len(local)]
         return before if whole.endswith(local) and len(before) > len(root) else root
+
+    @property
+    def size(self) -> int:
+        """How many bytes the headers have together."""
+        return sum(map(len, self.headers)) + sum(map(len, self.headers.values()))
 
     @property
     def address(self) -> str:
@@ -164,17 +178,23 @@ class Exchange:
         Raises:
             BodyTooLarge: it is longer than `limit`; what comes behind is not read.
             Disconnected: the client has gone before the end of it.
-            TimeoutError: nothing of it has come for `SLOW` seconds, or less than `FLOOR` bytes a second.
+            BodyTooSlow: nothing of it has come for `SLOW` seconds, or less than `FLOOR` bytes a second.
         """
         length = self.headers.get("content-length", "")
         if length.isdecimal() and (len(length) > 18 or int(length) > limit):
             raise BodyTooLarge(more=True)
-        event = await self._next(0)
+        event = self._next()
+        if not isinstance(event, dict):
+            event = await self._in_time(event, 0)
         if event["type"] == "http.request" and not event.get("more_body"):
             data: bytes = event.get("body", b"")
             if len(data) > limit:
                 raise BodyTooLarge(more=False)
             return data
+        return await self._parts(event, limit)
+
+    async def _parts(self, event: Event, limit: int) -> bytes:
+        """The whole body, of which this is the first piece."""
         parts: list[bytes] = []
         size = 0
         while True:
@@ -187,20 +207,34 @@ class Exchange:
                 raise BodyTooLarge(more=more)
             if not more:
                 return b"".join(parts)
-            event = await self._next(size)
+            following = self._next()
+            event = following if isinstance(following, dict) else await self._in_time(following, size)
 
-    async def _next(self, size: int) -> MutableMapping[str, Any]:
-        """What comes next of the body behind so many bytes; nearly always it is there already."""
+    def _next(self) -> Event | Awaitable[Event]:
+        """What comes next of the body, which is nearly always there already, or what to wait for."""
         begun: Any = self._receive()
-        if iscoroutine(begun):
+        if begun.__class__ is CoroutineType:
             try:
-                begun = _Begun(begun, begun.send(None))
+                return Begun(begun, begun.send(None))
             except StopIteration as done:
                 return done.value
+        return begun
+
+    async def _in_time(self, begun: Event | Awaitable[Event], size: int) -> Event:
+        """What comes behind so many bytes of the body.
+
+        Raises:
+            BodyTooSlow: it does not come in time.
+        """
+        if not isinstance(begun, Awaitable):
+            return begun
         now = asyncio.get_running_loop().time()
         self._since = now if self._since is None else self._since
-        async with asyncio.timeout_at(min(now + SLOW, self._since + SLOW + size / FLOOR)):
-            return await begun
+        try:
+            async with asyncio.timeout_at(min(now + SLOW, self._since + SLOW + size / FLOOR)):
+                return await begun
+        except TimeoutError:
+            raise BodyTooSlow from None
 
     async def discard(self, limit: int) -> None:
         """Read on for so many bytes: who still sends would be cut off before it could read our answer."""
@@ -223,24 +257,23 @@ class Exchange:
 
     async def json(self, status: int, body: bytes, headers: Headers = ()) -> None:
         """Answer with one JSON text."""
-        await self._whole(status, body, (_JSON, *headers))
+        self._ended = True
+        sent = [(b"content-length", b"%d" % len(body)), _JSON, *headers, *self.extra]
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
+        await self._send({"type": "http.response.body", "body": body})
 
     async def empty(self, status: int, headers: Headers = ()) -> None:
         """Answer without a body."""
-        await self._whole(status, b"", headers)
+        self._ended = True
+        sent = [(b"content-length", b"0"), *headers, *self.extra]
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
+        await self._send({"type": "http.response.body", "body": b""})
 
     async def abandon(self) -> None:
         """Answer a client that has gone: nobody reads it, but what is in between may insist on an answer."""
         if not (self.streaming or self._ended):
             with contextlib.suppress(Exception):  # others insist on none
                 await self.empty(400)
-
-    async def _whole(self, status: int, body: bytes, headers: Headers) -> None:
-        self._ended = True
-        length = (b"content-length", b"%d" % len(body))
-        sent = [length, *headers, *self.extra]
-        await self._send({"type": "http.response.start", "status": status, "headers": sent})
-        await self._send({"type": "http.response.body", "body": body})
 
     async def open(self) -> None:
         """Begin an event stream, unless it has begun."""
@@ -287,7 +320,7 @@ class Exchange:
     ) -> T:
         """What the work gives, done in this very task; once it waits, a client that leaves cancels it.
 
-        Work that never waits costs neither a task nor a look at the connection.
+        Work that is soon done costs neither a task nor a look at the connection.
 
         Args:
             work: what is to be done.
@@ -306,18 +339,15 @@ class Exchange:
         assert task is not None, "a request is served in a task"
         self._task, self._cut = task, False
         others = task.cancelling()
-        loop = asyncio.get_running_loop()
-        watcher = loop.create_task(self._watch(unwanted))
-        heart = _Heart(loop, partial(self._beat, pulse))
+        heart = _Heart(asyncio.get_running_loop(), partial(self._watch, unwanted), partial(self._beat, pulse))
         try:
-            result = await _Begun(work, waits_for)
+            result = await Begun(work, waits_for)
         except asyncio.CancelledError:
             if not self._cut or task.cancelling() > others + 1:  # somebody else cancels us
                 raise
             raise (Disconnected if self.left else HungUp) from None
         finally:
             self._task = None
-            watcher.cancel()
             heart.stop()
             if self._cut:
                 task.uncancel()
@@ -348,21 +378,36 @@ class Exchange:
             await pulse()
 
 
+def _joined(given: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    """Headers by name: a list that was split over several lines is one list (RFC 9110 §5.3)."""
+    headers: dict[str, str] = {}
+    for name, value in given:
+        key, text = str(name, "latin-1"), str(value, "latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    return headers
+
+
+Doing: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
+
+
 class _Heart:
-    """Beats every `KEEP_ALIVE` seconds. Most work ends before the first time, and has cost a timer only."""
+    """Watches soon, and beats every `KEEP_ALIVE` seconds. Most work ends before, at the cost of a timer."""
 
-    __slots__ = ("_beat", "_loop", "_task", "_timer")
+    __slots__ = ("_beat", "_loop", "_tasks", "_timer", "_watch")
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, beat: Callable[[], Coroutine[Any, Any, None]]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, watch: Doing, beat: Doing) -> None:
         self._loop = loop
+        self._watch = watch
         self._beat = beat
-        self._task: asyncio.Task[None] | None = None
-        self._timer = loop.call_later(KEEP_ALIVE, self._start)
+        self._tasks: dict[Doing, asyncio.Task[None]] = {}
+        self._timer = loop.call_later(SOON, self._look)
+
+    def _look(self) -> None:
+        self._tasks[self._watch] = self._loop.create_task(self._watch())
+        self._timer = self._loop.call_later(KEEP_ALIVE - SOON, self._start)
 
     def _start(self) -> None:
-        self._task = self._loop.create_task(self._live())
+        self._tasks[self._beat] = self._loop.create_task(self._live())
 
     async def _live(self) -> None:
         try:
@@ -373,29 +418,5 @@ class _Heart:
 
     def stop(self) -> None:
         self._timer.cancel()
-        if self._task is not None:
-            self._task.cancel()
-
-
-class _Begun:
-    """A coroutine that has run up to its first wait, to be awaited from there."""
-
-    __slots__ = ("_waits_for", "_work")
-
-    def __init__(self, work: Coroutine[Any, Any, Any], waits_for: Any) -> None:
-        self._work = work
-        self._waits_for = waits_for
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        waits_for = self._waits_for
-        while True:
-            try:
-                sent: Any = yield waits_for
-            except BaseException as error:  # noqa: BLE001 - it belongs to the coroutine
-                resume: Callable[[], Any] = partial(self._work.throw, error)
-            else:
-                resume = partial(self._work.send, sent)
-            try:
-                waits_for = resume()
-            except StopIteration as done:
-                return done.value
+        for task in self._tasks.values():
+            task.cancel()

@@ -133,7 +133,7 @@ class Gate:
         )
 
 
-def check_post(exchange: Exchange, *wanted: str) -> None:
+def check_post(exchange: Exchange, wanted: tuple[str, ...] = ()) -> None:
     """Return if a POST brings JSON and takes what we may answer with.
 
     Args:
@@ -144,8 +144,8 @@ def check_post(exchange: Exchange, *wanted: str) -> None:
         Refusal: 415 or 406.
     """
     sent = exchange.headers
-    encoding = sent.get("content-encoding", "identity")
-    if encoding.lower() != "identity":
+    encoding = sent.get("content-encoding")
+    if encoding is not None and encoding.lower() != "identity":
         raise Refusal(
             415,
             f"The Content-Encoding {headers.show(encoding)} is not read here: send the body as it is.",

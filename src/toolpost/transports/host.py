@@ -3,10 +3,11 @@
 The promise that keeps transports and servers apart: whoever implements it can be served over HTTP.
 """
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
+from toolpost.errors import RPCError
 from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
@@ -16,11 +17,12 @@ from toolpost.transports.exchange import Exchange
 from toolpost.transports.http_load import Load
 from toolpost.transports.http_session import Session
 from toolpost.transports.keeper import Keeper
+from toolpost.types.base import Struct
 
-__all__ = ["Caller", "Host", "Outcome"]
+__all__ = ["Caller", "Host"]
 
 
-class Caller(NamedTuple):
+class Caller(Struct, frozen=True):
     """Who sends a request that has no session, and where what is said before its answer goes."""
 
     exchange: Exchange
@@ -28,17 +30,6 @@ class Caller(NamedTuple):
     json_only: bool
     load: Load
     keeper: Keeper | None = None
-
-
-class Outcome(NamedTuple):
-    """The answer to one request, and its error code if it is one."""
-
-    data: bytes
-    code: int = 0
-    lacks: Sequence[str] = ()
-    """The scopes that it needs, if that is why it is an error."""
-    later: int = 0
-    """Seconds after which to come back, if it is an error because its client has asked too much."""
 
 
 class Host(Protocol):
@@ -72,8 +63,8 @@ class Host(Protocol):
 
     def answer(
         self, connection: Connection, incoming: Incoming, caller: Caller
-    ) -> Coroutine[Any, Any, Outcome]:
-        """Serve one request that has no session."""
+    ) -> Coroutine[Any, Any, tuple[bytes, RPCError | None]]:
+        """The answer to one request that has no session, and the error in it, if it is one."""
         ...
 
     async def hear(self, connection: Connection, notice: NoticeReceived, caller: Caller) -> None:

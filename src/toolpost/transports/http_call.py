@@ -5,7 +5,7 @@ and resumed. What arrives goes to a mailbox. Knows nothing of other requests, of
 mirror a message.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from toolpost.errors import (
@@ -18,7 +18,7 @@ from toolpost.errors import (
     UnsupportedRevision,
 )
 from toolpost.protocol import headers, jsonrpc
-from toolpost.protocol.jsonrpc import Failure, Message, Reader, Reply, Request, Unfit
+from toolpost.protocol.jsonrpc import Failure, Message, Reader, Reply, Unfit
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.transports.courier import Courier
 from toolpost.transports.http_backend import Response
@@ -70,7 +70,8 @@ class HttpCall:
     """One request and what comes back.
 
     Args:
-        request: the request.
+        request_id: the id of the request.
+        method: its method.
         session: the session that it belongs to; None in the stateless era.
         courier: carries it.
         box: where the messages go that come back.
@@ -80,10 +81,17 @@ class HttpCall:
     __slots__ = ("_box", "_courier", "_limit", "_odd", "_trail", "id", "method", "session")
 
     def __init__(
-        self, request: Request, session: Session | None, courier: Courier, box: Basin, limit: int
+        self,
+        request_id: RequestId,
+        method: str,
+        session: Session | None,
+        courier: Courier,
+        box: Basin,
+        *,
+        limit: int,
     ) -> None:
-        self.id: RequestId = request.id
-        self.method = request.method
+        self.id = request_id
+        self.method = method
         self.session = session
         self._courier = courier
         self._box = box
@@ -111,7 +119,7 @@ class HttpCall:
         try:
             async with self._courier.send("POST", fields, data) as response:
                 if not is_events(response):
-                    self._box.put(await self._whole(response))
+                    self._box.hand(*await self._whole(response))
                     return
                 self._admit(response)
                 self._trail = Trail(self._hear, self._limit)
@@ -124,13 +132,13 @@ class HttpCall:
 
     # ----------------------------------------------------------------- one body
 
-    async def _whole(self, response: Response) -> bytes:
-        """The answer, from a response that is not a stream."""
+    async def _whole(self, response: Response) -> tuple[bytes, Message | None]:
+        """The answer, and what it was read as, from a response that is not a stream."""
         if response.status in _UNAUTHORIZED or not is_json(response):
             raise await self._refused(response)
         body = await response.read(self._limit)
         try:
-            data, answer = self._find(body, alone=True)
+            data, message, answer = self._find(body, alone=True)
         except RemoteProtocolError as error:
             raise await self._refused(response, body, error.message) from error
         if answer is None or (self._forgotten(response) and not self._unknown_method(answer)):
@@ -140,9 +148,10 @@ class HttpCall:
         if self._outdated(answer):
             assert self.session is not None
             raise self.session.gone(self._box.peer, sent=False)
-        self._admit(response)
-        self._learn(answer)
-        return data
+        if self.opens:
+            self._admit(response)
+            self._learn(answer)
+        return data, message
 
     def _forgotten(self, response: Response) -> bool:
         return self.session is not None and not self.opens and self.session.lost(response)
@@ -181,14 +190,15 @@ class HttpCall:
     async def _hear(self, data: bytes) -> None:
         """Hand on one message of the stream."""
         assert self._trail is not None
+        message = answer = None
         try:
-            data, answer = self._find(data, alone=False)
+            data, message, answer = self._find(data, alone=False)
         except RemoteProtocolError as error:
-            answer, self._odd = None, error  # whoever reads the mailbox counts it
+            self._odd = error  # whoever reads the mailbox counts it
         if answer is not None:
             self._learn(answer)
             self._trail.over = True
-        await self._box.take(data)
+        await self._box.take(data, message)
 
     async def _resume(self, trail: Trail, cut: RequestFailed | None) -> None:
         """Come back for the answer, as often as makes sense (HTTPL-4, HTTPL-20)."""
@@ -211,8 +221,8 @@ class HttpCall:
 
     # ----------------------------------------------------------------- the answer
 
-    def _find(self, data: bytes, *, alone: bool) -> tuple[bytes, Reply | Failure | None]:
-        """The message as it is handed on, and the answer if it is or holds that.
+    def _find(self, data: bytes, *, alone: bool) -> tuple[bytes, Message | None, Reply | Failure | None]:
+        """The message as it is handed on, what it was read as, and the answer if it is or holds that.
 
         An error that has lost the id gets it back: a server that could not read the request does not know
         it, but the response tells. If nothing else came, an error is the answer, whatever its id.
@@ -221,13 +231,13 @@ class HttpCall:
             RemoteProtocolError: it is no message.
         """
         # Read as strictly as by whoever gets it: an answer that is dropped there would be waited for in vain.
-        if self._batches and jsonrpc.is_batch(data):
-            return data, self._among(jsonrpc.decode_batch(data))
+        if jsonrpc.is_batch(data) and self._batches:
+            return data, None, self._among(jsonrpc.decode_batch(data))
         message = jsonrpc.decode(data)
         if isinstance(message, Failure) and message.id != self.id and (alone or message.id is None):
             error = RPCError(message.message, message.data, code=message.code)
-            return jsonrpc.encode_failure(self.id, error), message
-        return data, self._among([message])
+            return jsonrpc.encode_failure(self.id, error), None, message
+        return data, message, self._among((message,))
 
     @property
     def _batches(self) -> bool:
@@ -237,7 +247,7 @@ class HttpCall:
         )
         return revision is not None and revision.batches
 
-    def _among(self, messages: list[Message | RemoteProtocolError] | list[Message]) -> Reply | Failure | None:
+    def _among(self, messages: Iterable[Message | RemoteProtocolError]) -> Reply | Failure | None:
         for message in messages:
             if isinstance(message, Reply | Failure) and message.id == self.id:
                 return message

@@ -21,16 +21,19 @@ from toolpost.errors import (
     SessionLost,
     TransportError,
 )
-from toolpost.protocol import jsonrpc
+from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.eras import is_marked
-from toolpost.protocol.jsonrpc import Notice, Reader, Request, Unfit
+from toolpost.protocol.jsonrpc import Message, Notice, Reader, Request, Unfit
+from toolpost.protocol.methods import CLIENT
+from toolpost.protocol.revisions import LATEST
 from toolpost.protocol.route import mirrored
 from toolpost.transports.address import Http
 from toolpost.transports.courier import Courier
 from toolpost.transports.http_call import HttpCall, Session
 from toolpost.transports.refusal import EVENTS, JSON, accepted
 from toolpost.transports.trail import Basin, Trail
-from toolpost.types.base import RequestId, Wire
+from toolpost.types.base import UNSET, RequestId, Struct, Unset, Wire
+from toolpost.types.lifecycle import PROTOCOL_VERSION
 from toolpost.types.notices import CancelledParams
 
 __all__ = ["Annotated", "HttpChannel"]
@@ -48,19 +51,53 @@ connection."""
 CLOSE_PATIENCE: Final = 2.0
 """Seconds for our tasks to end; all they have to do is to close a connection."""
 
+MAX_HEADS: Final = 256
+"""For how many tools and methods headers are kept: more than a server has."""
+
 Annotated = Callable[[str], Mapping[str, tuple[str, ...]] | None]
 """The annotated parameters of a tool, if they are known."""
 
 _CLOSED: Final = "the channel was closed"
+_NAMED: Final = frozenset(
+    name for name, row in LATEST.requests[CLIENT].items() if row.member in {None, "name"}
+)
+"""Requests whose headers repeat nothing of the params but a name."""
+_NAMES: Final = {headers.VERSION, headers.METHOD, headers.NAME}
 _POSTED: Final = {"content-type": JSON, "accept": f"{JSON}, {EVENTS}"}
 
 logger: Final = logging.getLogger("toolpost.http")
+
+
+class _Facts(Struct, rename={"version": PROTOCOL_VERSION}):
+    version: str | Unset = UNSET
+
+
+class _Params(Struct, rename={"facts": "_meta"}):
+    name: str | Unset = UNSET
+    facts: _Facts | None = None
+
+
+class _Asked(Struct):
+    """As much of a request as most headers need."""
+
+    id: RequestId
+    method: str
+    params: _Params | Unset = UNSET
+
+    @property
+    def key(self) -> tuple[str, str | Unset, str] | None:
+        """What the headers of a stateless request say, if they say no more; None in a session."""
+        facts = None if self.params is UNSET else self.params.facts
+        if facts is None or facts.version is UNSET or self.params is UNSET:
+            return None
+        return self.method, self.params.name, facts.version
 
 
 class _Called(Wire):
     name: str
 
 
+_ASKED: Final = Reader(_Asked)
 _CALLED: Final = Reader(_Called)
 _CANCELLED: Final = Reader(CancelledParams)
 
@@ -90,9 +127,14 @@ class HttpChannel:
         self._forgotten = False
         self._listener: asyncio.Task[None] | None = None
         self._asked: dict[RequestId, tuple[HttpCall, asyncio.Task[None]]] = {}
+        self._heads: dict[tuple[str, str | Unset, str], Mapping[str, str]] = {}
         self._answering = asyncio.Semaphore(MAX_ANSWERING)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Future[None] | None = None
+
+    def on_message(self, tell: Callable[[bytes | Message], object]) -> None:
+        """Have each message told as it comes, instead of keeping it for `receive`."""
+        self._box.listen(tell)
 
     def on_lost(self, tell: Callable[[RequestId, TransportError | AuthError], object]) -> None:
         """Tell somebody of each request whose answer cannot come any more; by default the log is told."""
@@ -148,6 +190,28 @@ class HttpChannel:
             async with self._answering:
                 await self._post(data, session.fields, session)
 
+    def offer(self, data: bytes) -> bool:
+        """Post a request, if that is as simple as it mostly is; False if `send` has to look at it.
+
+        Here it is read once and not six times, and its headers were made for one like it. That saves 18 µs of
+        the 47 that a call costs besides what aiohttp does.
+        """
+        try:
+            asked = _ASKED(data)
+        except Unfit:
+            return False
+        session, key = self._session, asked.key
+        if key is not None:
+            session, fields = None, self._made(*key)
+        elif session is not None and asked.method != "initialize":
+            fields = {**_POSTED, **session.fields}
+        else:
+            fields = None
+        if fields is None or self._box.reason is not None:
+            return False
+        self._begin(asked.id, asked.method, session, data, fields)
+        return True
+
     async def close(self) -> None:
         """End every stream, and the session. Closing twice is fine, and nothing is raised."""
         if self._closing is not None:
@@ -173,11 +237,26 @@ class HttpChannel:
             self._unlisten()
         elif is_marked(request.params):
             session, fields = None, self._mirrored(request)
+            self._keep(data, fields)
         elif session is not None:
             fields = session.fields
-        call = HttpCall(request, session, self._courier, self._box, self._http.max_answer)
-        task = self._spawn(self._run(call, data, {**_POSTED, **fields}))
-        self._asked[request.id] = call, task
+        self._begin(request.id, request.method, session, data, {**_POSTED, **fields})
+
+    def _begin(
+        self,
+        request_id: RequestId,
+        method: str,
+        session: Session | None,
+        data: bytes,
+        fields: Mapping[str, str],
+    ) -> None:
+        limit = self._http.max_answer
+        call = HttpCall(request_id, method, session, self._courier, self._box, limit=limit)
+        if request_id in self._asked:
+            self._retire(self._asked[request_id][1])
+        # Kept here until it ends, and not in `_tasks`: a callback at its end would cost 0.8 µs.
+        task = asyncio.get_running_loop().create_task(self._run(call, data, fields))
+        self._asked[request_id] = call, task
 
     async def _run(self, call: HttpCall, data: bytes, fields: Mapping[str, str]) -> None:
         try:
@@ -219,6 +298,7 @@ class HttpChannel:
         if request_id is None or request_id not in self._asked:
             return self._session is not None
         call, task = self._asked.pop(request_id)
+        self._retire(task)
         task.cancel()
         return call.session is not None
 
@@ -239,6 +319,23 @@ class HttpChannel:
             ) from None
         finally:
             self._posting.discard(scope)
+
+    def _made(self, method: str, name: str | Unset, version: str) -> Mapping[str, str] | None:
+        """Headers that were made before; None if there are none, or they have to repeat arguments as well."""
+        if method == "tools/call" and name is not UNSET and self.annotated(name):
+            return None
+        return self._heads.get((method, name, version))
+
+    def _keep(self, data: bytes, fields: Mapping[str, str]) -> None:
+        """Keep the headers of a stateless request for others like it, if they repeat no more than a name."""
+        try:
+            asked = _ASKED(data)
+        except Unfit:
+            return
+        if asked.key is not None and asked.method in _NAMED and fields.keys() <= _NAMES:
+            if len(self._heads) >= MAX_HEADS:
+                self._heads.clear()
+            self._heads[asked.key] = {**_POSTED, **fields}
 
     def _mirrored(self, message: Request | Notice) -> dict[str, str]:
         try:
@@ -286,12 +383,16 @@ class HttpChannel:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._retire(task)
         return task
 
+    def _retire(self, task: asyncio.Task[None]) -> None:
+        """Keep a task that nobody asks for any more until it has ended."""
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
     async def _hush(self) -> None:
-        tasks = [*self._tasks]
+        tasks = [*self._tasks, *(task for _, task in self._asked.values())]
         for task in tasks:
             task.cancel()
         if tasks:

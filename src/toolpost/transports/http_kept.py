@@ -4,12 +4,16 @@ Owns the bound over all sessions of a worker; the store bounds each stream, and 
 neither sessions nor what was said.
 """
 
+import time
 from collections import OrderedDict
 from typing import Final
 
 from toolpost.stores.promise import Logs
 
-__all__ = ["Kept"]
+__all__ = ["KEPT", "Kept"]
+
+KEPT: Final = 300.0
+"""Seconds for which a stream can be resumed after its last event."""
 
 ROOM: Final = 128 * 1024 * 1024
 """Bytes of all of them together: 32 of the largest, or some seconds of a busy server."""
@@ -30,17 +34,22 @@ class Kept:
 
     def __init__(self, logs: Logs) -> None:
         self._logs = logs
-        self._sizes: OrderedDict[str, int] = OrderedDict()
+        self._held: OrderedDict[str, tuple[int, float]] = OrderedDict()  # how large, and until when
         self._size = 0
 
     async def add(self, log: str, size: int) -> None:
         """Keep a log of this size; the oldest make room for it. Who reads one of them reads it to its end."""
-        self._sizes[log] = size = min(size, LARGEST) + EACH
+        now, size = time.monotonic(), min(size, LARGEST) + EACH
+        self._held[log] = (size, now + KEPT)
         self._size += size
-        while self._size > ROOM:
-            await self.drop(next(iter(self._sizes)))
+        while self._size > ROOM or self._is_over(now):
+            await self.drop(next(iter(self._held)))
+
+    def _is_over(self, now: float) -> bool:
+        """Whether the time of the oldest is over; else the names of 30 000 that are gone would be kept."""
+        return bool(self._held) and next(iter(self._held.values()))[1] <= now
 
     async def drop(self, log: str) -> None:
         """Forget a log."""
-        self._size -= self._sizes.pop(log, 0)
+        self._size -= self._held.pop(log, (0, 0.0))[0]
         await self._logs.drop(log)

@@ -6,9 +6,10 @@ here.
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from functools import partial
-from typing import Final, TypeAlias
+from itertools import count
+from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import parse_qs, quote
 
 from toolpost.errors import MissingScopes, RemoteProtocolError
@@ -17,16 +18,19 @@ from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.jsonrpc import Message, Notice, Reader, Request, Unfit
 from toolpost.protocol.revisions import OLDEST_HTTP, REVISIONS, Revision
 from toolpost.protocol.route import ToSession
+from toolpost.stores.promise import Entry
 from toolpost.transports.exchange import Exchange
 from toolpost.transports.gate import Refusal
 from toolpost.transports.http_room import Crowded
-from toolpost.transports.http_session import Post, outline
+from toolpost.transports.http_session import Lane, Post, outline
 from toolpost.transports.http_sessions import Record, Sessions
 from toolpost.transports.http_streams import Streams
 from toolpost.transports.keeper import Keeper, lacking, step_up
 from toolpost.types.base import UNSET, Raw, Struct
 
 __all__ = ["Legacy"]
+
+T = TypeVar("T")
 
 _SESSION: Final = headers.SESSION.encode()
 
@@ -71,6 +75,16 @@ Needs: TypeAlias = Callable[[str, str], frozenset[str]]
 """The scopes that a request needs, by its method and by what it is about."""
 
 
+class _Asked(Struct, eq=False):
+    """A post that wants answers: where it came in, of which session, what was posted, what is spoken."""
+
+    exchange: Exchange
+    session: str
+    record: Record
+    post: Post
+    revision: Revision
+
+
 class Legacy:
     """What old clients use.
 
@@ -89,6 +103,9 @@ class Legacy:
         self._sessions = sessions
         self._streams = Streams(sessions.store)
         self._messages = messages
+        # Streams have names of their own on all workers; who knows one still has to know the session.
+        self._prefix = secrets.token_hex(4)
+        self._numbers = count(1)
 
     # ----------------------------------------------------------------- POST
 
@@ -114,12 +131,14 @@ class Legacy:
         revision = REVISIONS.get(record.revision, route.revision)
         if message is None and not revision.batches:
             raise Refusal(400, "A batch is not part of the protocol revision of this session.")
-        post = _post(message, data, exchange)
+        post = self._post(message, data, exchange)
         if not post.ids:
             await self._hand_over(route.session, record, post)
             await exchange.empty(202)
             return
-        answers = await self._answers(exchange, route.session, record, post, revision)
+        asked = _Asked(exchange, route.session, record, post, revision)
+        lane = self._sessions.begin(route.session, message, post) if isinstance(message, Request) else None
+        answers = await (self._answers(asked) if lane is None else self._brought(asked, lane))
         if answers is None:
             return
         lacks = self._lacks(message, answers)
@@ -143,9 +162,9 @@ class Legacy:
     ) -> None:
         """Open a session; its id goes out with the answer to the handshake, if that is no error."""
         session_id, record = await self._opened(principal)
-        post = _post(message, data, exchange)
+        post = self._post(message, data, exchange)
         exchange.extra.append((_SESSION, session_id.encode()))
-        answers = await self._answers(exchange, session_id, record, post, OLDEST_HTTP)
+        answers = await self._answers(_Asked(exchange, session_id, record, post, OLDEST_HTTP))
         if answers is None:
             return  # what a session says before it is open comes from a server that breaks the rules
         if not answers:
@@ -164,26 +183,45 @@ class Legacy:
         except Crowded as crowded:
             raise Refusal(*((429, _TOO_MANY) if crowded.own else (503, _FULL)), _LATER) from None
 
-    async def _answers(
-        self, exchange: Exchange, session_id: str, record: Record, post: Post, revision: Revision
-    ) -> list[bytes] | None:
+    async def _answers(self, asked: _Asked) -> list[bytes] | None:
         """The answers to a post; None if they went out as events."""
-        streams, stream = self._streams, post.stream
-        pulse = partial(self._check_served, exchange, session_id, record)
-        async with streams.tail(session_id, stream) as entries:
-            await self._hand_over(session_id, record, post)
-            with self._sessions.awaited(session_id):
-                relay = streams.relay(exchange, entries, session_id, stream, revision)
-                answers = await exchange.attend(relay, pulse)
+        async with self._streams.tail(asked.session, asked.post.stream) as entries:
+            await self._hand_over(asked.session, asked.record, asked.post)
+            return await self._read(asked, entries)
+
+    async def _brought(self, asked: _Asked, lane: Lane) -> list[bytes] | None:
+        """The answer to a request that is being served; None if it went out as an event."""
+        answer = lane.result() if lane.done() else await self._attended(asked, _result_of(lane))
+        if answer is None:  # something was said before
+            async with self._streams.tail(asked.session, asked.post.stream) as entries:
+                return await self._read(asked, entries)
+        return [answer] if answer else []
+
+    async def _read(self, asked: _Asked, entries: AsyncIterator[Entry]) -> list[bytes] | None:
+        """The answers that stand on the stream of a post; None if they went out as events."""
+        stream = asked.post.stream
+        relay = self._streams.relay(asked.exchange, entries, asked.session, stream, asked.revision)
+        answers = await self._attended(asked, relay)
         if answers is not None:
-            await self._sessions.forget(session_id, stream)
+            await self._sessions.forget(asked.session, stream)
         return answers
 
-    async def _check_served(self, exchange: Exchange, session_id: str, record: Record) -> None:
+    async def _attended(self, asked: _Asked, work: Coroutine[Any, Any, T]) -> T:
+        """What is waited for, while the client waits for it; until then the session is in use."""
+        session = self._sessions.held(asked.session)  # none, if another worker holds it
+        if session is not None:
+            session.awaited += 1
+        try:
+            return await asked.exchange.attend(work, partial(self._check_served, asked))
+        finally:
+            if session is not None:
+                session.awaited -= 1
+
+    async def _check_served(self, asked: _Asked) -> None:
         """Wait no longer for an answer of a worker that has died; while we wait, the session is in use."""
-        await self._sessions.touch(session_id)
-        if not await self._sessions.served(record):
-            exchange.hang_up()
+        await self._sessions.touch(asked.session)
+        if not await self._sessions.served(asked.record):
+            asked.exchange.hang_up()
 
     async def _found(self, session_id: str, principal: Principal | None, *, single: bool = False) -> Record:
         record = await self._sessions.find(session_id, principal, single=single)
@@ -194,6 +232,21 @@ class Legacy:
     async def _hand_over(self, session_id: str, record: Record, post: Post) -> None:
         if not await self._sessions.post(session_id, record, post):
             raise Refusal(404, _GONE)
+
+    def _post(self, message: Message | None, data: bytes, exchange: Exchange) -> Post:
+        """What a client has posted, told apart as far as a session has to know.
+
+        Raises:
+            Refusal: it is a batch of which something cannot be read.
+        """
+        if isinstance(message, Request):
+            ids, ready = (message.id,), False
+        else:
+            items = _items(data) if message is None else [message]
+            ids = tuple(item.id for item in items if isinstance(item, Request))
+            ready = any(isinstance(item, Notice) and item.method == _READY for item in items)
+        stream = f"{self._prefix}{next(self._numbers):x}" if ids else ""
+        return Post(Raw(data), stream, ids, exchange.headers, ready, exchange.principal)
 
     # ----------------------------------------------------------------- GET and DELETE
 
@@ -263,7 +316,7 @@ class Legacy:
             self._check_scopes(message, principal)
             if message.method == "initialize":
                 await self._sessions.choose(asked[0], record, principal)
-        await self._hand_over(asked[0], record, _post(message, data, exchange))
+        await self._hand_over(asked[0], record, self._post(message, data, exchange))
         await exchange.empty(202)
 
     def _check_scopes(self, message: Request, principal: Principal | None) -> None:
@@ -283,6 +336,10 @@ class Legacy:
             )
 
 
+async def _result_of(lane: Lane) -> bytes | None:
+    return await lane
+
+
 def _session_of(exchange: Exchange) -> str:
     session_id = exchange.headers.get(headers.SESSION)
     if session_id is None:
@@ -290,20 +347,6 @@ def _session_of(exchange: Exchange) -> str:
     if not headers.session_id_ok(session_id):
         raise Refusal(400, "The session id has characters that it may not have.")
     return session_id
-
-
-def _post(message: Message | None, data: bytes, exchange: Exchange) -> Post:
-    """What a client has posted, told apart as far as a session has to know.
-
-    Raises:
-        Refusal: it is a batch of which something cannot be read.
-    """
-    items = _items(data) if message is None else [message]
-    ids = tuple(item.id for item in items if isinstance(item, Request))
-    ready = any(isinstance(item, Notice) and item.method == _READY for item in items)
-    return Post(
-        Raw(data), secrets.token_hex(8) if ids else "", ids, exchange.headers, ready, exchange.principal
-    )
 
 
 def _items(data: bytes) -> list[Message]:

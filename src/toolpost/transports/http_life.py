@@ -36,19 +36,20 @@ class Life:
     Attributes:
         legacy: what old clients use.
         load: how much is under way.
-        running: the requests that are being served, by their tasks.
+        running: the requests that are being served, each with its task.
         listening: the streams on which we speak when there is something to say.
         answering: those on which clients of HTTP+SSE hear everything, answers too.
+        ready: whether it has begun.
         stopping: whether new requests are turned away.
         over: whether all are.
     """
 
     def __init__(self, host: Host, sessions: Sessions, legacy: Legacy) -> None:
         self.loop = asyncio.get_running_loop()
-        self.running: dict[asyncio.Task[Any], Exchange] = {}
+        self.running: dict[Exchange, asyncio.Task[Any]] = {}
         self.listening: set[Exchange] = set()
         self.answering: set[Exchange] = set()
-        self.stopping = self.over = False
+        self.stopping = self.over = self.ready = False
         self.legacy = legacy
         self.load = sessions.load
         self._sessions = sessions
@@ -66,6 +67,7 @@ class Life:
         try:
             async with host.alive():
                 self._begun.set_result(None)
+                self.ready = True
                 try:
                     await self._over.wait()
                 finally:
@@ -86,10 +88,10 @@ class Life:
             exchange.hang_up()
         await self._drain(drain)
         self.over = True
-        for exchange in (*self.running.values(), *self.answering):
+        for exchange in (*self.running, *self.answering):
             exchange.hang_up()
         await self._wait(HEED)
-        for task in self.running:
+        for task in self.running.values():
             task.cancel()
         self._over.set()
         await asyncio.wait([self._task])
@@ -108,6 +110,6 @@ class Life:
         await self._wait(max(0.0, until - self.loop.time()))
 
     async def _wait(self, seconds: float) -> None:
-        others = self.running.keys() - {asyncio.current_task()}
+        others = {*self.running.values()} - {asyncio.current_task()}
         if others:
             await asyncio.wait(others, timeout=seconds)

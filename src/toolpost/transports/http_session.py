@@ -8,16 +8,16 @@ it, on any worker. Knows neither HTTP nor servers.
 import asyncio
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Protocol, TypeAlias
 
 from toolpost.errors import ChannelClosed, InternalError, InvalidRequest, LocalProtocolError, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import Reader
+from toolpost.protocol.jsonrpc import Reader, Request
 from toolpost.stores.promise import Store
-from toolpost.transports.http_kept import Kept
+from toolpost.transports.http_kept import KEPT, Kept
 from toolpost.transports.http_load import Load
 from toolpost.types.base import UNSET, Raw, RequestId, Struct, Unset
 
@@ -27,6 +27,7 @@ __all__ = [
     "KEPT",
     "LAST",
     "OVER",
+    "Lane",
     "Lease",
     "Outline",
     "Post",
@@ -42,9 +43,6 @@ logger: Final = logging.getLogger("toolpost.http")
 
 GENERAL: Final = "0"
 """The stream of what belongs to no request."""
-
-KEPT: Final = 300.0
-"""Seconds for which a stream can be resumed after its last event."""
 
 INTERRUPTED: Final = b""
 """In a log: who reads the stream is to come back later."""
@@ -119,6 +117,31 @@ class Post(Struct):
     principal: Principal | None = None
 
 
+Lane: TypeAlias = asyncio.Future[bytes | None]
+"""Brings the answer to a request past its stream: nothing if there is none, None if it goes by its stream."""
+
+
+class _Call(Struct, eq=False):
+    """A request that waits for its answer."""
+
+    stream: str
+    headers: Mapping[str, str]
+    principal: Principal | None
+    lane: Lane | None = None
+
+
+class Taker(Protocol):
+    """A conversation, as far as it takes requests past the queue."""
+
+    def is_free(self) -> bool:
+        """Whether the next request may be taken now."""
+        ...
+
+    def take(self, request: Request) -> None:
+        """Begin to serve a request, which is the next."""
+        ...
+
+
 def key_of(session_id: str) -> str:
     """The key of a session's record."""
     return f"session/{session_id}"
@@ -170,22 +193,29 @@ class Session:
         self._calls = self._asked = 0
         self._single = single
         self._json_only = json_only
-        self._posts: deque[Post] = deque()
-        self._news = asyncio.Event()
+        # An empty deque takes 0.7 KiB, and so does an event: an idle session has neither.
+        self._posts: list[Post] = []
+        self._news: asyncio.Future[None] | None = None
         self._ended = ""
         self._turn = asyncio.Lock()
         self._unread = self._waiting = 0
-        self._room = asyncio.Event()
-        self._answered: deque[str] = deque(maxlen=ANSWERED)
-        self._streams: dict[RequestId, str] = {}
+        self._room: asyncio.Event | None = None
+        self._answered: list[str] = []
+        self._served: dict[RequestId, _Call] = {}
         self._said: Counter[str] = Counter()
-        self._headers: dict[RequestId, Mapping[str, str]] = {}
-        self._principals: dict[RequestId | None, Principal | None] = {}
+        self._sender: Principal | None = None
+        self._taker: Taker | None = None
+        self._resting = False  # whether the conversation waits for what comes next
 
     @property
     def busy(self) -> bool:
         """Whether a request waits for its answer, or to be served at all."""
-        return bool(self._headers) or self._asked > 0
+        return bool(self._served) or self._asked > 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether it takes nothing more."""
+        return self._ended != ""
 
     def deliver(self, post: Post) -> None:
         """Take what was posted."""
@@ -194,9 +224,33 @@ class Session:
         self._posts.append(post)
         self._asked += len(post.ids)
         self._wait(memoryview(post.data).nbytes)
-        self._news.set()
+        self._wake()
         if len(self._posts) > WAITING or self._waiting > WAITING_SIZE:
             self.end("its client says more than it hears")
+
+    def begin(self, request: Request, post: Post) -> Lane | None:
+        """Let a request be served at once, if nothing is before it: what will bring its answer.
+
+        As good as `deliver`, in a quarter of the time: what is answered without a word before has no need of
+        a stream to come back to. None if it has to be delivered.
+        """
+        taker = self._taker
+        if taker is None or not self._resting or self._posts or self._ended or not taker.is_free():
+            return None
+        if request.id in self._served or self._load.begin(self._peer) is not None:
+            return None  # it will be refused when its turn comes
+        self._calls += 1
+        self.used = time.monotonic()
+        lane: Lane = asyncio.get_running_loop().create_future()
+        self._served[request.id] = _Call(post.stream, post.headers, post.principal, lane)
+        self._sender = post.principal
+        taker.take(request)
+        return lane
+
+    def straight(self, taker: Taker) -> None:
+        """Let requests be served at once while the conversation waits for them."""
+        if not self._single:
+            self._taker = taker
 
     @property
     def waiting(self) -> int:
@@ -212,8 +266,14 @@ class Session:
         """Let the conversation end, behind what was posted before."""
         self._load.waiting -= self.waiting
         self._ended = self._ended or why
-        self._news.set()
-        self._room.set()
+        self._wake()
+        if self._room is not None:
+            self._room.set()
+
+    def _wake(self) -> None:
+        """Let the conversation look what there is."""
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
     # ----------------------------------------------------------------- the channel
 
@@ -223,14 +283,18 @@ class Session:
             while not self._posts:
                 if self._ended:
                     raise ChannelClosed(self._ended)
-                self._news.clear()
-                await self._news.wait()
-            post = self._posts.popleft()
+                self._news = asyncio.get_running_loop().create_future()
+                self._resting = True
+                try:
+                    await self._news
+                finally:
+                    self._resting = False
+            post = self._posts.pop(0)  # they are few: the conversation takes them at once
             self._wait(-memoryview(post.data).nbytes)
             admitted = await self._admit(post)
             self._asked -= len(post.ids)
             if admitted:
-                self._principals[None] = post.principal
+                self._sender = post.principal
                 return bytes(post.data)
 
     async def _admit(self, post: Post) -> bool:
@@ -241,19 +305,17 @@ class Session:
             for request_id in post.ids:
                 await self._say(stream, jsonrpc.encode_failure(request_id, error))
             if not self._single:
-                self._answered.append(stream)
+                self._note(stream)
                 await self._close(stream, OVER)
             return False
         for request_id in post.ids:
-            self._headers[request_id] = post.headers
-            self._principals[request_id] = post.principal
-            self._streams[request_id] = stream
+            self._served[request_id] = _Call(stream, post.headers, post.principal)
         return True
 
     def _count(self, ids: tuple[RequestId, ...]) -> RPCError | None:
         """Count the requests of a post; what is wrong if they have not ids of their own, or are too many."""
         times = Counter(ids)
-        taken = next((each for each in times if each in self._headers or times[each] > 1), None)
+        taken = next((each for each in times if each in self._served or times[each] > 1), None)
         if taken is not None:
             shown = jsonrpc.shorten(repr(taken))
             return InvalidRequest(f"Invalid request: id {shown} is in use by another request")
@@ -265,11 +327,15 @@ class Session:
 
     def headers_of(self, request_id: RequestId) -> Mapping[str, str]:
         """The headers that a request came with, as long as it waits for its answer."""
-        return self._headers.get(request_id, {})
+        call = self._served.get(request_id)
+        return {} if call is None else call.headers
 
     def principal_of(self, request_id: RequestId | None) -> Principal | None:
         """On whose behalf a request speaks, as long as it waits for its answer; None: what came last."""
-        return self._principals.get(request_id)
+        if request_id is None:
+            return self._sender
+        call = self._served.get(request_id)
+        return None if call is None else call.principal
 
     async def send(self, data: bytes, related: RequestId | None = None) -> None:
         """Say something on the stream of the request that it belongs to.
@@ -280,20 +346,46 @@ class Session:
         if self._ended:
             raise ChannelClosed(self._ended)
         said = outline(data)
-        stream = GENERAL if related is None else self._streams.get(related)
-        if stream is None:
-            if said.method != "notifications/cancelled":
-                return  # nobody waits for it any more (HTTPL-14)
-            stream = GENERAL  # a question outlives the request that it was asked for, until the client hears
+        if said.answers and related is not None:
+            await self.answer(data, related)
+            return
+        call = None if related is None else self._served.get(related)
+        if call is None and related is not None and said.method != "notifications/cancelled":
+            return  # nobody waits for it any more (HTTPL-14)
+        # A question outlives the request that it was asked for, until the client hears.
+        stream = GENERAL if call is None else call.stream
         if said.asks:
             await self._check_heard(stream)
-        elif self._json_only and related is not None and not said.answers and not self._single:
+        elif self._json_only and related is not None and not self._single:
             logger.debug("not sent, because only answers are: %s", said.method)
             return
-        if said.answers and related is not None and self._retire(related):
-            await self._close(stream, LAST + data)
-            return
+        if call is not None:
+            _by_stream(call)
         await self._say(stream, data)
+
+    async def answer(self, data: bytes, request_id: RequestId) -> None:
+        """Answer a request, if anybody still waits for it."""
+        if self._ended:
+            raise ChannelClosed(self._ended)
+        if self.settle(data, request_id):
+            return
+        call = self._served.get(request_id)
+        if call is None:
+            return  # nobody waits for it any more (HTTPL-14)
+        if self._retire(request_id, call):
+            await self._close(call.stream, LAST + data)
+        else:
+            await self._say(call.stream, data)
+
+    def settle(self, data: bytes, request_id: RequestId) -> bool:
+        """Whether a request was answered past its stream; nothing, if it has no answer."""
+        call = self._served.get(request_id)
+        if call is None or call.lane is None:
+            return False
+        self._let_go(request_id)
+        if not call.lane.done():  # whoever waits may have gone, and nobody could come back
+            call.lane.set_result(data)
+        return True
 
     async def _say(self, stream: str, data: bytes) -> None:
         async with self._turn:  # who speaks fast lets others read: a log does not hold everything
@@ -304,7 +396,7 @@ class Session:
 
     async def _wait_for_room(self, size: int) -> None:
         while self._unread > UNREAD and not self._ended:
-            self._room.clear()
+            self._room = asyncio.Event()
             await self._room.wait()
         if self._ended:
             raise ChannelClosed(self._ended)
@@ -313,7 +405,8 @@ class Session:
     def taken(self, size: int) -> None:
         """The client of HTTP+SSE has taken so many bytes."""
         self._unread -= size
-        self._room.set()
+        if self._room is not None:
+            self._room.set()
 
     async def _check_heard(self, stream: str) -> None:
         """Return if a question can reach the client."""
@@ -335,44 +428,64 @@ class Session:
 
     async def drop(self, request_id: RequestId) -> None:
         """Nothing more will come for a request: nobody wants it any more."""
-        stream = self._streams.get(request_id)
-        if stream is not None and self._retire(request_id):
-            await self._close(stream, OVER)
+        call = self._served.get(request_id)
+        if call is None or self.settle(b"", request_id):
+            return
+        if self._retire(request_id, call):
+            await self._close(call.stream, OVER)
 
-    def _retire(self, request_id: RequestId) -> bool:
-        """Whether the stream of a request is over with it."""
-        stream = self._streams.pop(request_id)
-        del self._headers[request_id], self._principals[request_id]
+    def _let_go(self, request_id: RequestId) -> None:
+        del self._served[request_id]
         self._calls -= 1
         self._load.end(self._peer)
-        if stream == GENERAL or stream in self._streams.values():
+
+    def _retire(self, request_id: RequestId, call: _Call) -> bool:
+        """Whether the stream of a request is over with it."""
+        self._let_go(request_id)
+        stream = call.stream
+        if stream == GENERAL or any(other.stream == stream for other in self._served.values()):
             return False
-        self._answered.append(stream)
+        self._note(stream)
         return True
+
+    def _note(self, stream: str) -> None:
+        """Remember a stream that is over, to drop it with the session."""
+        self._answered.append(stream)
+        del self._answered[:-ANSWERED]
+
+    async def forget(self, stream: str) -> None:
+        """Drop a stream to which nobody can come back."""
+        if stream in self._answered:
+            self._answered.remove(stream)
+        await self._kept.drop(log_of(self.id, stream))
 
     async def interrupt(self, request_id: RequestId) -> None:
         """Let the client of a request come back for the rest of its stream, instead of holding it open."""
-        stream = self._streams.get(request_id)
-        if stream is not None and stream != GENERAL and not self._json_only:
-            await self._append(stream, INTERRUPTED)
+        call = self._served.get(request_id)
+        if call is not None and call.stream != GENERAL and not self._json_only:
+            _by_stream(call)
+            await self._append(call.stream, INTERRUPTED)
 
     async def close(self) -> None:
         """Forget the session and its streams."""
         self.end("the session has ended")
+        for request_id in tuple(self._served):
+            self.settle(b"", request_id)
         if self._calls:
             self._load.end(self._peer, self._calls)
             self._calls = 0
         await self._store.records.delete(key_of(self.id))
         await self._store.records.delete(reader_of(self.id))
         posted = (post.stream for post in self._posts if post.stream)
-        for stream in {GENERAL, *self._answered, *self._streams.values(), *posted}:
+        served = (call.stream for call in self._served.values())
+        for stream in {GENERAL, *self._answered, *served, *posted}:
             await self._kept.drop(log_of(self.id, stream))
 
     # ----------------------------------------------------------------- its streams
 
     async def keep(self) -> None:
         """Keep the streams of requests that are still being served."""
-        for stream in set(self._streams.values()):
+        for stream in {call.stream for call in self._served.values() if call.lane is None}:
             await self._store.logs.touch(log_of(self.id, stream), KEPT)
 
     async def _append(self, stream: str, data: bytes) -> None:
@@ -384,3 +497,10 @@ class Session:
         # First, since who reads it may forget it at once.
         await self._kept.add(log_of(self.id, stream), self._said.pop(stream, 0) + len(data))
         await self._store.logs.append(log_of(self.id, stream), data, KEPT)
+
+
+def _by_stream(call: _Call) -> None:
+    """Let whoever waits for an answer read the stream: something is said before."""
+    lane, call.lane = call.lane, None
+    if lane is not None and not lane.done():
+        lane.set_result(None)

@@ -12,18 +12,19 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from math import inf
 from typing import Final
 
 from msgspec.structs import replace
 
 from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import Reader
+from toolpost.protocol.jsonrpc import Reader, Request
 from toolpost.stores.promise import Store, TopicGap
 from toolpost.transports.http_kept import Kept
 from toolpost.transports.http_load import MAX_WAITING, Load
 from toolpost.transports.http_room import Room
-from toolpost.transports.http_session import KEPT, OVER, Post, Session, key_of, log_of
+from toolpost.transports.http_session import KEPT, OVER, Lane, Post, Session, key_of, log_of
 from toolpost.types.base import Struct
 
 __all__ = ["Limits", "Record", "Sessions"]
@@ -32,6 +33,9 @@ logger: Final = logging.getLogger("toolpost.http")
 
 SWEEP: Final = 5.0
 """Seconds between two looks at the sessions that this worker holds: how late a time-out may come."""
+
+TOUCH: Final = 1.0
+"""Seconds for which a session in use is not noted again as such: the store has its time-out in minutes."""
 
 ALIVE: Final = 30.0
 """Seconds for which a worker counts as alive without a sign of it: several times `SWEEP`."""
@@ -61,6 +65,16 @@ class Record(Struct, frozen=True):
     """What a request has to be allowed, or it cannot be one of this session."""
     single: bool = False
     revision: str = ""
+
+
+class _Held(Struct, eq=False):
+    """A session whose conversation this worker holds."""
+
+    session: Session
+    task: "asyncio.Task[None]"
+    record: Record
+    noted: float = 0.0
+    """When the store was last told that it is in use."""
 
 
 class _Mail(Struct):
@@ -109,7 +123,7 @@ class Sessions:
         self._worker = secrets.token_urlsafe(12)
         self._kept = Kept(store.logs)
         self._room = Room(limits.most)
-        self._held: dict[str, tuple[Session, asyncio.Task[None]]] = {}
+        self._held: dict[str, _Held] = {}
         self._care: asyncio.Task[None] | None = None
         self._heard = asyncio.Event()
 
@@ -141,7 +155,7 @@ class Sessions:
         )
         loop = asyncio.get_running_loop()
         self._room.add(session)
-        self._held[session_id] = (session, loop.create_task(self._hold(session, principal)))
+        self._held[session_id] = _Held(session, loop.create_task(self._hold(session, principal)), record)
         if self._care is None:
             self._heard = asyncio.Event()
             self._care = loop.create_task(self._look_after(self._heard))
@@ -152,10 +166,12 @@ class Sessions:
     def held(self, session_id: str) -> Session | None:
         """A session, if this worker holds it."""
         held = self._held.get(session_id)
-        return held and held[0]
+        return held and held.session
 
     async def note(self, session_id: str, record: Record) -> None:
         """Let every worker know this of a session, which is in use."""
+        if session_id in self._held:
+            self._held[session_id].record = record
         await self.store.records.put(key_of(session_id), jsonrpc.encode(record), self._limits.idle)
 
     async def find(
@@ -166,16 +182,25 @@ class Sessions:
         None if there is none, or it is somebody else's, or it is reached in another way, or the principal is
         allowed less than it takes.
         """
-        key = key_of(session_id)
-        found = await self.store.records.get(key)
-        if found is None:
-            return None
-        record = _RECORD(found)
+        key, held = key_of(session_id), self._held.get(session_id)
+        if held is None or held.session.ended:
+            found = await self.store.records.get(key)
+            if found is None:
+                return None
+            record, noted = _RECORD(found), -inf
+        else:
+            record, noted = held.record, held.noted
         ours = hmac.compare_digest(record.principal.encode(), _key(principal).encode())
         allowed = frozenset[str]() if principal is None else principal.scopes
         if not ours or record.single is not single or not record.scopes <= allowed:
             return None
-        return record if await self.store.records.touch(key, self._limits.idle) else None
+        now = time.monotonic()
+        if now - noted > min(TOUCH, self._limits.idle / 10):
+            if not await self.store.records.touch(key, self._limits.idle):
+                return None
+            if held is not None:
+                held.noted = now
+        return record
 
     async def agree(self, session_id: str, record: Record, revision: str) -> None:
         """Let every worker know which revision is spoken in a session."""
@@ -193,7 +218,7 @@ class Sessions:
     async def touch(self, session_id: str) -> bool:
         """Whether a session is still there; it is in use."""
         if session_id in self._held:
-            session, _ = self._held[session_id]
+            session = self._held[session_id].session
             session.used = time.monotonic()
             self._room.use(session)
         return await self.store.records.touch(key_of(session_id), self._limits.idle)
@@ -204,7 +229,7 @@ class Sessions:
         """Whether what was posted could be handed to whoever holds the conversation."""
         held = self._held.get(session_id)
         if held is not None:
-            self._deliver(held[0], post)
+            self._deliver(held.session, post)
             return True
         if record.worker != self._worker and await self.served(record):
             await self._mail(record, _Mail(session_id, post))
@@ -212,11 +237,19 @@ class Sessions:
         await self.store.records.delete(key_of(session_id))  # whoever held it has died
         return False
 
+    def begin(self, session_id: str, request: Request, post: Post) -> Lane | None:
+        """What will bring the answer to a request, if this worker can serve it at once."""
+        held = self._held.get(session_id)
+        if held is None:
+            return None
+        self._room.use(held.session)
+        return held.session.begin(request, post)
+
     def _deliver(self, session: Session, post: Post) -> None:
         session.deliver(post)
         self._room.use(session)
         if self.load.waiting > MAX_WAITING:
-            fattest = max((held for held, _ in self._held.values()), key=lambda held: held.waiting)
+            fattest = max((held.session for held in self._held.values()), key=lambda held: held.waiting)
             fattest.end(f"posts of more than {MAX_WAITING} bytes wait, and most of them are its own")
 
     @contextmanager
@@ -234,7 +267,11 @@ class Sessions:
 
     async def forget(self, session_id: str, stream: str) -> None:
         """Forget a stream whose answer was no event, so that nobody can come back to it."""
-        await self._kept.drop(log_of(session_id, stream))
+        session = self.held(session_id)
+        if session is None:
+            await self._kept.drop(log_of(session_id, stream))
+        else:
+            await session.forget(stream)
 
     async def served(self, record: Record) -> bool:
         """Whether the worker that holds a session lives."""
@@ -246,7 +283,7 @@ class Sessions:
         if record.worker != self._worker:
             await self._mail(record, _Mail(session_id))
         elif session_id in self._held:
-            self._held[session_id][0].end(why)
+            self._held[session_id].session.end(why)
 
     async def _mail(self, record: Record, mail: _Mail) -> None:
         await self.store.topics.publish(f"worker/{record.worker}", jsonrpc.encode(mail))
@@ -254,10 +291,10 @@ class Sessions:
     async def close(self) -> None:
         """End all sessions that this worker holds, and wait for their conversations."""
         held = tuple(self._held.values())
-        for session, _ in held:
-            session.end("the server stops")
+        for each in held:
+            each.session.end("the server stops")
         if held:
-            await asyncio.wait([task for _, task in held])
+            await asyncio.wait([each.task for each in held])
         if self._heard.is_set():
             await self.store.records.delete(_sign(self._worker))
 
@@ -277,10 +314,10 @@ class Sessions:
             await session.close()
 
     async def _evict(self, session_id: str) -> None:
-        session, task = self._held[session_id]
-        logger.info("session %s… ends: there are too many (max_sessions=)", session.id[:8])
-        session.end("other sessions need the room")
-        await asyncio.wait([task])
+        held = self._held[session_id]
+        logger.info("session %s… ends: there are too many (max_sessions=)", session_id[:8])
+        held.session.end("other sessions need the room")
+        await asyncio.wait([held.task])
 
     async def _look_after(self, heard: asyncio.Event) -> None:
         """Hear what other workers hand on, and end the sessions that nobody uses."""
@@ -312,9 +349,9 @@ class Sessions:
             if post is not None and post.stream:  # whoever waits there learns that the session is gone
                 await self.store.logs.append(log_of(mail.session, post.stream), OVER, KEPT)
         elif post is None:
-            held[0].end("its client has ended it")
+            held.session.end("its client has ended it")
         else:
-            self._deliver(held[0], post)
+            self._deliver(held.session, post)
 
     async def _sweep(self) -> None:
         limits = self._limits
@@ -322,8 +359,8 @@ class Sessions:
             await asyncio.sleep(min(SWEEP, limits.idle / 2, limits.handshake / 2))
             try:
                 await self.store.records.put(_sign(self._worker), b"", ALIVE)
-                for session, _ in tuple(self._held.values()):
-                    await self._look_at(session)
+                for held in tuple(self._held.values()):
+                    await self._look_at(held.session)
             except Exception:  # as above
                 logger.exception("the sessions could not be looked at; trying again")
 

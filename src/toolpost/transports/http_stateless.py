@@ -5,8 +5,18 @@ server only by the `Host` promise.
 """
 
 from collections.abc import Sequence
+from math import ceil, inf
+from typing import Any, cast
 
-from toolpost.errors import HeaderMismatch, InternalError, InvalidRequest, RemoteProtocolError, RPCError
+from toolpost.errors import (
+    HeaderMismatch,
+    InternalError,
+    InvalidRequest,
+    MissingScopes,
+    RateLimited,
+    RemoteProtocolError,
+    RPCError,
+)
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
@@ -15,7 +25,7 @@ from toolpost.protocol.jsonrpc import Message, Notice, Request
 from toolpost.protocol.revisions import Revision
 from toolpost.protocol.route import ToStateless, status, verify
 from toolpost.transports.gate import LATER, Refusal
-from toolpost.transports.host import Caller, Host, Outcome
+from toolpost.transports.host import Caller, Host
 from toolpost.transports.http_load import LISTENS
 from toolpost.transports.keeper import step_up
 
@@ -36,22 +46,24 @@ async def serve_stateless(
         await exchange.json(_status(event), event.data or b"")
         return
     assert isinstance(event, Incoming), "a request is taken or refused"
+    annotated = host.annotated(event.params.name) if event.row.name == "tools/call" else None
     try:
-        annotated = host.annotated(event.params.name) if event.row.name == "tools/call" else None
         verify(exchange.headers, event, annotated)
     except HeaderMismatch as error:
         await exchange.json(status(error.code), jsonrpc.encode_failure(event.id, error))
         return
-    outcome = await _outcome(host, connection, event, caller)
+    data, error = await _answer(host, connection, event, caller)
     if exchange.streaming:
-        await exchange.event(outcome.data)
+        await exchange.event(data)
         await exchange.end()
-    elif outcome.lacks:
-        await _ask_for_more(caller, outcome.lacks, outcome.data)
-    elif outcome.later:
-        await exchange.json(429, outcome.data, [(b"retry-after", b"%d" % outcome.later)])
+    elif error is None:
+        await exchange.json(200, data)
+    elif isinstance(error, MissingScopes):
+        await _ask_for_more(caller, error.scopes, data)
+    elif isinstance(error, RateLimited | _Crowded):
+        await exchange.json(429, data, [(b"retry-after", _later(error))])
     else:
-        await exchange.json(status(outcome.code), outcome.data)
+        await exchange.json(status(event.peer.revision.code(error.code)), data)
 
 
 async def _ask_for_more(caller: Caller, scopes: Sequence[str], data: bytes) -> None:
@@ -59,7 +71,23 @@ async def _ask_for_more(caller: Caller, scopes: Sequence[str], data: bytes) -> N
     await caller.exchange.json(403, data, step_up(caller.keeper, scopes, caller.principal))
 
 
-async def _outcome(host: Host, connection: Connection, incoming: Incoming, caller: Caller) -> Outcome:
+class _Crowded(InternalError):
+    """A client has more under way than it may."""
+
+
+def _later(error: RPCError) -> bytes:
+    """Seconds after which a client that has asked too much may come back."""
+    if isinstance(error, _Crowded):
+        return LATER[429]
+    told: Any = error.data
+    seconds: Any = cast("Any", told).get("retryAfter") if isinstance(told, dict) else None
+    known = isinstance(seconds, int | float) and 0 < seconds < inf
+    return b"%d" % (max(1, ceil(seconds)) if known else 1)
+
+
+async def _answer(
+    host: Host, connection: Connection, incoming: Incoming, caller: Caller
+) -> tuple[bytes, RPCError | None]:
     load, principal = caller.load, caller.principal
     peer = caller.exchange.address if principal is None else principal.key
     listens = incoming.row.name == "subscriptions/listen"
@@ -82,9 +110,9 @@ async def _outcome(host: Host, connection: Connection, incoming: Incoming, calle
         (load.unlisten if listens else load.end)(peer)
 
 
-def _too_many(connection: Connection, incoming: Incoming, words: str) -> Outcome:
-    error = InternalError(words)
-    return Outcome(connection.fail(incoming.id, error) or b"", error.code, later=int(LATER[429]))
+def _too_many(connection: Connection, incoming: Incoming, words: str) -> tuple[bytes, RPCError]:
+    error = _Crowded(words)
+    return connection.fail(incoming.id, error) or b"", error
 
 
 def full_of_streams(most: int) -> Refusal:
@@ -156,6 +184,6 @@ async def _alone(
         return [], ()
     event = connection.take(message)
     if isinstance(event, Incoming):
-        outcome = await _outcome(host, connection, event, caller)
-        return [outcome.data], outcome.lacks
+        data, error = await _answer(host, connection, event, caller)
+        return [data], error.scopes if isinstance(error, MissingScopes) else ()
     return [event.data] if isinstance(event, Refused) and event.data else [], ()

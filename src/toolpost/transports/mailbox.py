@@ -9,13 +9,26 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Protocol
 
 from toolpost.errors import ChannelClosed, LocalProtocolError
 from toolpost.protocol.framing import Oversize
 
-__all__ = ["Mailbox", "Turnstile"]
+__all__ = ["Mailbox", "Taker", "Turnstile"]
 
 _log = logging.getLogger("toolpost.transports")
+
+
+class Taker(Protocol):
+    """Who takes messages past the mailbox while it waits for them."""
+
+    def is_free(self) -> bool:
+        """Whether the next message may be taken now."""
+        ...
+
+    def take_data(self, data: bytes, /) -> None:
+        """Take the next message. Neither waits nor raises."""
+        ...
 
 
 class Mailbox:
@@ -32,9 +45,12 @@ class Mailbox:
             by default the log is. It must not raise.
         reason: why there will be no more, once that is so.
         relief: called after each message that is read; set it while something waits for room.
+        tell: is given each message as it comes, instead of whoever would have to be woken for it. It must
+            neither wait nor raise.
+        taker: the same for one who is not always free, and receives what comes then.
     """
 
-    __slots__ = ("_end", "_waiting", "arrived", "oversized", "peer", "reason", "relief")
+    __slots__ = ("_end", "_waiting", "arrived", "oversized", "peer", "reason", "relief", "taker", "tell")
 
     def __init__(self, peer: str | None = None) -> None:
         self.peer = peer
@@ -42,6 +58,8 @@ class Mailbox:
         self.oversized: Callable[[Oversize], object] = partial(_log_oversized, peer)
         self.reason: str | None = None
         self.relief: Callable[[], None] | None = None
+        self.tell: Callable[[bytes], object] | None = None
+        self.taker: Taker | None = None
         self._waiting: asyncio.Future[None] | None = None
         self._end: asyncio.Event | None = None
 
@@ -82,8 +100,23 @@ class Mailbox:
 
     def put(self, message: bytes | Oversize) -> None:
         """Add one message, or what stands for one that was dropped."""
+        if self.tell is not None and not self.arrived:
+            if isinstance(message, Oversize):
+                self.oversized(message)
+            else:
+                self.tell(message)
+            return
+        taker, waiting = self.taker, self._waiting
+        if (
+            taker is not None
+            and waiting is not None
+            and not (waiting.done() or self.arrived or isinstance(message, Oversize))
+            and taker.is_free()
+        ):
+            taker.take_data(message)
+            return
         self.arrived.append(message)
-        if self._waiting is not None:
+        if waiting is not None:
             self._wake()
 
     def end(self, reason: str) -> None:

@@ -4,8 +4,10 @@ Owns the bounded queues between them. Knows nothing of descriptors, and copies n
 the very object that was sent. Both ends belong to the same event loop.
 """
 
+from collections.abc import Callable
+
 from toolpost.errors import ChannelClosed
-from toolpost.transports.mailbox import Mailbox, Turnstile
+from toolpost.transports.mailbox import Mailbox, Taker, Turnstile
 
 __all__ = ["MemoryChannel", "pair"]
 
@@ -60,6 +62,22 @@ class MemoryChannel:
             self._turnstile.admit()
         elif theirs.relief is not None:
             theirs.relief = None
+
+    def offer(self, data: bytes) -> bool:
+        """Hand one message over, if that needs no waiting; False if `send` has to be asked, and why not."""
+        theirs = self._theirs
+        if self._ours.reason is not None or self._turnstile.queue or len(theirs.arrived) >= self._limit:
+            return False
+        theirs.put(data)
+        return True
+
+    def on_message(self, tell: Callable[[bytes], object]) -> None:
+        """Have each message told as it comes, instead of keeping it for `receive`."""
+        self._ours.tell = tell
+
+    def serve(self, taker: Taker | None) -> None:
+        """Let whoever receives take messages at once while it waits for them; None for nobody."""
+        self._ours.taker = taker
 
     async def close(self) -> None:
         """End both directions. The other end may still read what was sent before. Closing twice is fine."""

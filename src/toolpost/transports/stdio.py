@@ -18,7 +18,7 @@ from typing import Final, Self
 
 from toolpost.errors import ConnectFailed, LocalProtocolError
 from toolpost.protocol.framing import MAX_LINE, Oversize, frame
-from toolpost.transports.mailbox import Mailbox
+from toolpost.transports.mailbox import Mailbox, Taker
 from toolpost.transports.reader import LineFeed
 from toolpost.transports.writer import ThreadWriter, Writer, open_writer
 
@@ -74,6 +74,14 @@ class OwnStdio:
             ChannelClosed: nobody reads our stdout any more, or the channel was closed; nothing was sent.
         """
         await self._writer.send(frame(data))
+
+    def offer(self, data: bytes) -> bool:
+        """Hand one message over, if that needs no waiting; False if `send` has to be asked, and why not."""
+        return self._writer.offer(frame(data))
+
+    def serve(self, taker: Taker | None) -> None:
+        """Let whoever receives take messages at once while it waits for them; None for nobody."""
+        self._box.taker = taker
 
     def on_oversized(self, tell: Callable[[Oversize], object]) -> None:
         """Tell somebody else than the log of messages that are dropped because of their length."""

@@ -12,6 +12,7 @@ from typing import Final
 
 from toolpost.errors import RemoteProtocolError, RequestFailed
 from toolpost.protocol import headers
+from toolpost.protocol.jsonrpc import Message
 from toolpost.protocol.sse import Decoder
 from toolpost.transports.courier import Courier
 from toolpost.transports.mailbox import Mailbox, Turnstile
@@ -59,19 +60,31 @@ logger: Final = logging.getLogger("toolpost.http")
 class Basin(Mailbox):
     """A mailbox into which streams may flow only as fast as somebody reads."""
 
-    __slots__ = ("_turnstile",)
+    __slots__ = ("_tell_message", "_turnstile")
 
     def __init__(self, peer: str | None = None) -> None:
         super().__init__(peer)
+        self._tell_message: Callable[[Message], object] | None = None
         self._turnstile = Turnstile(lambda: len(self.arrived) < BACKLOG)
 
-    async def take(self, message: bytes) -> None:
+    def listen(self, tell: Callable[[bytes | Message], object]) -> None:
+        """Have each message told as it comes."""
+        self.tell = self._tell_message = tell
+
+    def hand(self, data: bytes, message: Message | None) -> None:
+        """Add one message; who listens gets what it was read as, if that was done, and need not read it."""
+        if message is not None and self._tell_message is not None and not self.arrived:
+            self._tell_message(message)
+        else:
+            self.put(data)
+
+    async def take(self, data: bytes, message: Message | None = None) -> None:
         """Add one message, when there is room."""
         waiting = self._turnstile.queue
         if waiting or len(self.arrived) >= BACKLOG:
             self.relief = self._turnstile.admit
             await self._turnstile.wait()
-        self.put(message)
+        self.hand(data, message)
         if waiting:
             self._turnstile.admit()
         elif self.relief is not None:

@@ -70,6 +70,15 @@ class Writer(ABC):
         if self._reason is not None:
             raise ChannelClosed(self._reason, sent=False)
 
+    def offer(self, line: bytes) -> bool:
+        """Write the line or take it on, if there is room; False if `send` has to be asked, and why not."""
+        if self._turnstile.queue or self._held > HIGH_WATER or self._reason is not None:
+            return False
+        self._held += len(line)
+        self._pending.append(line)
+        self._accept()
+        return self._reason is None
+
     def finish(self, reason: str) -> None:
         """Take no more lines, and give the descriptor up as soon as all is written."""
         if self._reason is None:

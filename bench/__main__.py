@@ -1,0 +1,108 @@
+"""All scenarios, or some: `python -m bench [--quick] [--only WORD ...]`.
+
+Prints each row when it is there, then every goal with its figure. A whole run writes the results; ends with 1
+if a goal was missed, and with 2 if there is nobody to compare with.
+"""
+
+import argparse
+import sys
+import time
+
+from bench import by_turns, idle, options, over_http, over_stdio, start
+from bench.arena import Arena, Scenario
+from bench.contenders import CONTENDERS, Missing, prepare
+from bench.figures import LIMIT, OFFICIAL, OURS, Row
+from bench.goals import GOALS, Goal, judge
+from bench.process import Failed, frozen_source, leave_in_order, open_files
+from bench.report import shown, write
+from bench.wrk import best_load
+
+SCENARIOS: tuple[Scenario, ...] = (
+    *over_http.SCENARIOS,
+    *options.SCENARIOS,
+    *over_stdio.SCENARIOS,
+    *by_turns.SCENARIOS,
+    *idle.SCENARIOS,
+    *start.SCENARIOS,
+)
+
+
+def chosen(words: list[str], *, quick: bool) -> list[Scenario]:
+    """The scenarios whose names begin with one of the words; of a quick run, those that goals hang on."""
+    return [
+        scenario
+        for scenario in SCENARIOS
+        if (any(scenario.key.startswith(word) for word in words) if words else scenario.goal or not quick)
+    ]
+
+
+def _measured(scenario: Scenario, arena: Arena) -> list[Row]:
+    """Its rows; one without figures if the scenario as such has failed."""
+    try:
+        return scenario.run(arena)
+    except (Failed, OSError) as error:
+        row = Row.of(scenario.key, scenario.key)
+        row.failed[OURS] = str(error)
+        return [row]
+
+
+def _concerns(goal: Goal, scenarios: list[Scenario]) -> bool:
+    """Whether a goal hangs on one of the scenarios."""
+    return any(goal.key == scenario.key or goal.key.startswith(f"{scenario.key}-") for scenario in scenarios)
+
+
+def main() -> int:
+    """Measure, tell, and write what was measured."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench", description="Speed beside the peers and the limit."
+    )
+    parser.add_argument("--quick", action="store_true", help="one round of what goals hang on")
+    parser.add_argument("--only", nargs="+", default=[], metavar="WORD", help="scenarios that begin with it")
+    given = parser.parse_args()
+    scenarios = chosen(given.only, quick=given.quick)
+    if not scenarios:
+        parser.error(f"no scenario begins so; there are {', '.join(scenario.key for scenario in SCENARIOS)}")
+    leave_in_order()
+    open_files()
+    begun = time.monotonic()
+    try:
+        missing = prepare([LIMIT, OURS, OFFICIAL] if given.quick else list(CONTENDERS))
+    except Missing as error:
+        print(f"bench: not measured, because {error}")
+        return 2
+    if given.quick:
+        missing |= {
+            name: "left out of a quick run" for name in CONTENDERS if name not in {LIMIT, OURS, OFFICIAL}
+        }
+    load = best_load()
+    print(f"load: {load.name}\n")
+    if given.quick:
+        print("A quick run: one round, and a fifth of the sessions. It shows the way; a whole run judges.\n")
+    rows: dict[str, Row] = {}
+    with frozen_source(), Arena(load, quick=given.quick, missing=missing) as arena:
+        group = ""
+        for scenario in scenarios:
+            if scenario.key.partition("-")[0] != group:
+                arena.clear()
+                group = scenario.key.partition("-")[0]
+            for row in _measured(scenario, arena):
+                rows[row.key] = row
+                print(shown(row), flush=True)
+    for name, why in missing.items():
+        print(f"missing: {name}: {why}")
+    verdicts = [judge(goal, rows) for goal in GOALS if _concerns(goal, scenarios)]
+    if not given.quick and not given.only:
+        undrawn = write(rows, verdicts, missing, load.name)
+        print(f"no chart: {undrawn}" if undrawn else "written: bench/results.json, results.md, results.png")
+    print(f"\nall of it took {time.monotonic() - begun:.0f} s\n")
+    print(*verdicts, sep="\n")
+    missed = sum(not verdict.reached for verdict in verdicts)
+    print(f"{len(verdicts) - missed} reached, {missed} missed")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

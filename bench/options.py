@@ -1,0 +1,51 @@
+"""What may be switched on, and what it costs: a plain stateless call beside the same with one thing more.
+
+The table of switches is in `targets/toolpost_http.py`, as a user would write them.
+"""
+
+import asyncio
+from functools import partial
+from typing import Final
+
+from bench.arena import FEWER, Arena, Scenario, Turn
+from bench.contenders import CONTENDERS
+from bench.figures import OURS, Row
+from bench.loader import Loader, ask
+from bench.over_http import SECONDS, WARM, check, requests_for
+
+__all__ = ["SCENARIOS"]
+
+SWITCHES: Final = (
+    "middleware",
+    "logging",
+    "rate limit",
+    "concurrency limit",
+    "timeout",
+    "token, by a function",
+    "token, signed",
+)
+
+CONNECTIONS: Final = 16
+
+
+def _prepare(arena: Arena, switch: str) -> Turn:
+    target = arena.running(CONTENDERS[OURS].http("json", "0", switch), listens=True)
+    token = target.output().splitlines()[0] if switch == "token, signed" else "bench-token"
+    headers = {"authorization": f"Bearer {token}"} if switch.startswith("token") else {}
+    requests = asyncio.run(requests_for(target, "add", "stateless", CONNECTIONS, headers))
+    check("add", asyncio.run(ask(target.port, requests[0])), "application/json")
+    Loader().run(target.port, target.pid, requests, CONNECTIONS, WARM)
+    return partial(arena.load.run, target.port, target.pid, requests, CONNECTIONS, SECONDS)
+
+
+def _run(arena: Arena) -> list[Row]:
+    row = Row.of("options", "what it costs to switch on: HTTP, stateless, `tools/call`, 16 connections")
+    plain = {OURS: partial(_prepare, arena, "")}
+    return [
+        arena.contest(
+            row, plain | {f"with {name}": partial(_prepare, arena, name) for name in SWITCHES}, rounds=FEWER
+        )
+    ]
+
+
+SCENARIOS: Final = (Scenario("options", False, _run),)

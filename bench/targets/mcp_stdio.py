@@ -1,0 +1,14 @@
+"""PyPI's `mcp` over stdio, as its documentation says."""
+
+from mcp.server.mcpserver import MCPServer
+
+server = MCPServer("bench", version="1", log_level="ERROR")
+
+
+@server.tool()
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+server.run()

@@ -1,0 +1,14 @@
+"""toolpost over stdio, as docs/server.md says."""
+
+from toolpost import Server
+
+server = Server("bench", version="1")
+
+
+@server.tool
+async def add(a: int, b: int) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+server.run()

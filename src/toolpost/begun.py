@@ -1,0 +1,45 @@
+"""A coroutine that has run up to its first wait: whether it waits at all is known before a task is made.
+
+Owns how it goes on from there, in its own context variables if it has any. Knows no task and no loop.
+"""
+
+from collections.abc import Callable, Coroutine, Generator
+from contextvars import Context
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+__all__ = ["Begun"]
+
+T = TypeVar("T")
+
+
+class Begun(Generic[T]):
+    """The rest of a coroutine, to be awaited.
+
+    Args:
+        work: the coroutine.
+        waits_for: what it waits for.
+        context: what it runs in; without it, in whatever awaits it.
+    """
+
+    __slots__ = ("_context", "_waits_for", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, T], waits_for: Any, context: Context | None = None) -> None:
+        self._work = work
+        self._waits_for = waits_for
+        self._context = context
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        """What the coroutine gives in the end."""
+        waits_for, context = self._waits_for, self._context
+        while True:
+            try:
+                sent: Any = yield waits_for
+            except BaseException as error:  # noqa: BLE001 - it belongs to the coroutine
+                resume: Callable[[], Any] = partial(self._work.throw, error)
+            else:
+                resume = partial(self._work.send, sent)
+            try:
+                waits_for = resume() if context is None else context.run(resume)
+            except StopIteration as done:
+                return done.value

@@ -1,0 +1,104 @@
+"""One timer for all requests of a link: it rings for those that are late, and for nobody else."""
+
+import asyncio
+from collections.abc import Coroutine
+from math import inf
+from typing import Any
+
+import pytest
+
+from raw_server import Clock
+from toolpost.client.alarm import SPACING, Alarm
+
+
+class Waiting:
+    """Something that may be late."""
+
+    def __init__(self, deadline: float) -> None:
+        self.deadline = deadline
+        self.rang: list[float] = []
+
+    def expire(self) -> None:
+        self.rang.append(asyncio.get_running_loop().time())
+        self.deadline = inf
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    with asyncio.Runner(loop_factory=Clock) as runner:
+        runner.run(main)
+
+
+def watch(*deadlines: float) -> tuple[Alarm, list[Waiting]]:
+    """An alarm, and those who wait; it is set as a link sets it."""
+    loop = asyncio.get_running_loop()
+    now = loop.time()
+    waiting = [Waiting(now + after) for after in deadlines]
+    alarm = Alarm(loop, dict(enumerate(waiting)))
+    for each in waiting:
+        if each.deadline < alarm.next:
+            alarm.set(each.deadline)
+    return alarm, waiting
+
+
+@pytest.mark.parametrize("deadlines", [(5.0, 7.0, 60.0), (60.0, 7.0, 5.0), (5.0, 5.0, 7.0), (3.0, inf)])
+def test_each_hears_of_its_own_deadline(deadlines):
+    async def main() -> None:
+        began = asyncio.get_running_loop().time()
+        _, waiting = watch(*deadlines)
+        await asyncio.sleep(100)
+        heard = [[at - began for at in each.rang] for each in waiting]
+        assert heard == [
+            [] if after == inf else pytest.approx([after], abs=2 * SPACING * len(deadlines))
+            for after in deadlines
+        ]
+
+    run(main())
+
+
+def test_it_rings_for_nobody_and_is_not_set_again():
+    async def main() -> None:
+        alarm, [each] = watch(5.0)
+        each.deadline = inf
+        await asyncio.sleep(10)
+        assert each.rang == []
+        assert alarm.next == inf
+
+    run(main())
+
+
+def test_a_deadline_that_was_moved_is_heard_of_once():
+    async def main() -> None:
+        alarm, [each] = watch(5.0)
+        each.deadline += 20
+        await asyncio.sleep(10)
+        assert each.rang == []
+        assert alarm.next == each.deadline
+        await asyncio.sleep(20)
+        assert len(each.rang) == 1
+
+    run(main())
+
+
+def test_one_that_is_stopped_does_not_ring():
+    async def main() -> None:
+        alarm, [each] = watch(5.0)
+        alarm.stop()
+        alarm.stop()
+        assert alarm.next == inf
+        await asyncio.sleep(10)
+        assert each.rang == []
+
+    run(main())
+
+
+def test_many_that_are_late_one_after_the_other_are_looked_at_together():
+    """Else n requests would be looked at n times."""
+
+    async def main() -> None:
+        count = 2000
+        _, waiting = watch(*(5 + SPACING * number for number in range(count)))
+        await asyncio.sleep(10)
+        moments = {each.rang[0] for each in waiting}
+        assert len(moments) <= 3
+
+    run(main())

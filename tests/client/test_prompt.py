@@ -1,0 +1,234 @@
+"""Channels that take a message at once, or tell what comes: a link needs no task for either."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Self
+
+import pytest
+
+from raw_server import ALL, Clock, run
+from toolpost.client.call import Limits
+from toolpost.client.client import Client
+from toolpost.client.link import Link
+from toolpost.client.stats import Stats
+from toolpost.client.traits import Prompt, Vocal
+from toolpost.errors import ChannelClosed, RequestTimeout
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.eras import Peer
+from toolpost.protocol.events import Incoming, NoticeReceived
+from toolpost.protocol.jsonrpc import Message, decode
+from toolpost.protocol.party import Party
+from toolpost.protocol.revisions import LATEST_SESSION
+from toolpost.server.app import Server
+from toolpost.testing import ScriptedChannel
+from toolpost.types import ClientCapabilities, Implementation, ListCapability, ListRootsResult, Result
+
+REPLY = b'{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}'
+ASK = b'{"jsonrpc":"2.0","id":"r","method":"roots/list"}'
+
+WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
+
+
+class QuickChannel(ScriptedChannel):
+    """Takes messages at once while there is room, and tells what comes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.room = True
+        self.taken: list[bytes] = []
+        self.tell: Callable[[bytes | Message], object] = print
+
+    def offer(self, data: bytes) -> bool:
+        if self.room:
+            self.taken.append(data)
+        return self.room
+
+    def on_message(self, tell: Callable[[bytes | Message], object]) -> None:
+        self.tell = tell
+
+
+class Harness:
+    """A link over such a channel, in the middle of a session."""
+
+    def __init__(self) -> None:
+        party = Party(Implementation("me", "1"), ClientCapabilities(roots=ListCapability()))
+        self.channel = QuickChannel()
+        self.stats = Stats()
+        self.notices: list[NoticeReceived] = []
+        self.asked_by: list[str] = []
+        self.connection = Connection(party, peer=Peer(LATEST_SESSION, ALL, Implementation("them", "1")))
+        self.link = Link(
+            self.channel, self.connection, self.stats, on_ask=self._ask, on_notice=self.notices.append
+        )
+
+    async def _ask(self, _: Incoming) -> Result:
+        self.asked_by.append(WHO.get())
+        return ListRootsResult(roots=[])
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.link.close()
+        assert not self.link.pending
+        assert not self.connection.outgoing
+
+    def start(self, **limits: Any) -> asyncio.Task[Result]:
+        return asyncio.create_task(self.link.request("tools/list", limits=Limits(**limits)))
+
+
+async def turns() -> None:
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def test_what_a_channel_offers_is_found_by_its_methods():
+    channel = QuickChannel()
+    assert isinstance(channel, Prompt)
+    assert isinstance(channel, Vocal)
+    assert not isinstance(ScriptedChannel(), Prompt | Vocal)
+
+
+@pytest.mark.parametrize("read", [bytes, decode])
+def test_a_request_is_taken_and_answered_at_once(read):
+    async def main() -> None:
+        async with Harness() as it:
+            call = it.start(timeout=10)
+            await turns()
+            assert len(it.channel.taken) == 1
+            assert it.channel.raw == []
+            it.channel.tell(read(REPLY))
+            assert (await call).raw == b'{"tools":[]}'
+
+    run(main())
+
+
+def test_where_there_is_no_room_it_is_sent_as_always():
+    async def main() -> None:
+        async with Harness() as it:
+            it.channel.room = False
+            call = it.start(timeout=10)
+            assert (await it.channel.next_sent())["method"] == "tools/list"
+            it.channel.tell(REPLY)
+            await call
+
+    run(main())
+
+
+def test_what_was_there_before_is_received_as_always():
+    async def main() -> None:
+        async with Harness() as it:
+            call = it.start()
+            await turns()
+            it.channel.feed(REPLY)
+            await call
+
+    run(main())
+
+
+def test_a_request_that_was_taken_is_late_all_the_same():
+    async def main() -> None:
+        async with Harness() as it:
+            call = it.start(timeout=10)
+            with pytest.raises(RequestTimeout, match=r"not answered within 10\.0 s") as late:
+                await call
+            assert late.value.sent
+            assert it.stats.timeouts == 1
+            assert (await it.channel.next_sent())["method"] == "notifications/cancelled"
+
+    with asyncio.Runner(loop_factory=Clock) as runner:
+        runner.run(main())
+
+
+def test_whoever_waits_for_room_is_late_too_and_was_not_sent():
+    async def main() -> None:
+        async with Harness() as it:
+            it.channel.room = False
+            it.channel.flows.clear()
+            call = it.start(timeout=10)
+            await turns()
+            (waiting,) = it.link.calls.values()
+            loop = asyncio.get_running_loop()
+            waiting.hold(loop.time())
+            await asyncio.sleep(100)
+            waiting.go_on(loop.time())
+            with pytest.raises(RequestTimeout) as late:
+                await call
+            assert not late.value.sent
+
+    with asyncio.Runner(loop_factory=Clock) as runner:
+        runner.run(main())
+
+
+def test_an_ask_is_answered_in_nobodys_name():
+    """It may come while a call of ours is being told its answer: what that has set is not for callbacks."""
+
+    async def main() -> None:
+        async with Harness() as it:
+            WHO.set("a caller")
+            it.channel.tell(ASK)
+            sent = await it.channel.next_sent()
+            assert sent == {"jsonrpc": "2.0", "id": "r", "result": {"roots": []}}
+            assert it.asked_by == ["nobody"]
+
+    run(main())
+
+
+def test_what_comes_after_closing_is_not_heard():
+    async def main() -> None:
+        it = Harness()
+        async with it:
+            pass
+        it.channel.tell(b'{"jsonrpc":"2.0","method":"notifications/tools/list_changed"}')
+        assert it.notices == []
+
+    run(main())
+
+
+def test_a_message_that_breaks_us_ends_the_link_and_not_whoever_tells_it(caplog, monkeypatch):
+    async def main() -> None:
+        async with Harness() as it:
+            call = it.start()
+            await turns()
+
+            def broken(*_: object) -> None:
+                raise ZeroDivisionError("a fault of ours")
+
+            monkeypatch.setattr(Connection, "receive", broken)
+            it.channel.tell(REPLY)
+            with pytest.raises(ChannelClosed, match="the channel failed: a fault of ours"):
+                await call
+            monkeypatch.undo()
+
+    with caplog.at_level(logging.CRITICAL, "toolpost.client"):
+        run(main())
+
+
+def test_a_server_in_this_process_needs_no_task_of_the_client():
+    """An answer is told by whoever sends it; the reader of the client is not woken for any."""
+    server = Server("s")
+
+    @server.tool
+    def double(n: int) -> int:
+        """Twice as much."""
+        return 2 * n
+
+    async def main() -> None:
+        async with Client(server) as client:
+            woken = 0
+            channel: Any = client._talk.link._channel
+            receive = channel.receive
+
+            async def count() -> bytes:
+                nonlocal woken
+                woken += 1
+                return await receive()
+
+            channel.receive = count
+            results = await asyncio.gather(*(client.call_tool("double", {"n": n}) for n in range(50)))
+            assert [result.data for result in results] == [2 * n for n in range(50)]
+            assert woken == 0
+
+    run(main())
