@@ -14,6 +14,7 @@ from bench.contenders import CONTENDERS, Missing, prepare
 from bench.figures import LIMIT, OFFICIAL, OURS, Row
 from bench.goals import GOALS, Goal, judge
 from bench.process import Failed, frozen_source, leave_in_order, open_files
+from bench.publish import PAGES, publish
 from bench.report import shown, write
 from bench.wrk import best_load
 
@@ -93,7 +94,9 @@ def main() -> int:
     verdicts = [judge(goal, rows) for goal in GOALS if _concerns(goal, scenarios)]
     if not given.quick and not given.only:
         undrawn = write(rows, verdicts, missing, load.name)
+        publish()
         print(f"no chart: {undrawn}" if undrawn else "written: bench/results.json, results.md, results.png")
+        print(f"and what these have, into {', '.join(PAGES)}")
     print(f"\nall of it took {time.monotonic() - begun:.0f} s\n")
     print(*verdicts, sep="\n")
     missed = sum(not verdict.reached for verdict in verdicts)

@@ -45,6 +45,7 @@ def told(target: Target, way: str, at_once: int = 1, seconds: float = SECONDS) -
 APPLICATIONS: Final = {
     "stateless": "the ASGI application alone, stateless `tools/call`",
     "session-json": "the ASGI application alone, session `tools/call` as JSON",
+    "session-default": "the ASGI application alone, session `tools/call`, mcp as SSE (its default)",
     "session-sse": "the ASGI application alone, session `tools/call` as SSE (one notice, then the answer)",
 }
 
@@ -118,6 +119,9 @@ def _rate(target: Target, at_once: int) -> Sample:
 
 
 SCENARIOS: Final = (
-    *(Scenario(f"asgi-{way}", way != "session-json", partial(_application, way)) for way in APPLICATIONS),
+    *(
+        Scenario(f"asgi-{way}", way in {"stateless", "session-default"}, partial(_application, way))
+        for way in APPLICATIONS
+    ),
     *(Scenario(visit.key, visit.goal, partial(_visit, visit)) for visit in VISITS),
 )

@@ -100,19 +100,19 @@ LINES: Final = (
             "sse",
             n,
             PEERS if n == 16 else PAIR,
-            goal=n == 16,
             kind=_EVENTS,
         )
         for n in (1, 16, 64)
     ),
     Line(
         "http-session-default-16",
-        "HTTP, session, `tools/call` as each answers by default, 16 connections",
+        "HTTP, session, `tools/call`, mcp as SSE (its default), 16 connections",
         "add",
         "session",
         "sse",
         16,
-        PAIR,
+        PEERS,
+        goal=True,
         kind="",
     ),
     Line(

@@ -37,11 +37,11 @@ def row(more=True, **figures):
 def test_the_goals_are_those_that_were_set():
     assert [(goal.key, goal.sense, goal.figure, goal.unit) for goal in GOALS] == [
         ("asgi-stateless", "at least", 25, "× less"),
-        ("asgi-session-sse", "at least", 40, "× less"),
+        ("asgi-session-default", "at least", 40, "× less"),
         ("http-stateless-16", "at least", 8, "×"),
         ("http-stateless-16", "at least", 75, "%"),
         ("http-session-json-16", "at least", 8, "×"),
-        ("http-session-sse-16", "at least", 15, "×"),
+        ("http-session-default-16", "at least", 15, "×"),
         ("http-list-100", "at least", 60, "×"),
         ("http-read-stateless", "at least", 5, "×"),
         ("http-read-session", "at least", 2, "×"),

@@ -16,9 +16,8 @@ __all__ = ["ways"]
 App = Callable[[Any, Any, Any], Awaitable[None]]
 
 
-async def _ask(app: App, headers: dict[str, str], body: bytes) -> tuple[dict[bytes, bytes], bytes]:
+async def _ask(app: App, scope: dict[str, Any], body: bytes) -> tuple[dict[bytes, bytes], bytes]:
     """The headers and the body of the response."""
-    scope = _scope(headers)
     inbox = [{"type": "http.request", "body": body, "more_body": False}]
     outbox: list[Any] = []
 
@@ -31,7 +30,7 @@ async def _ask(app: App, headers: dict[str, str], body: bytes) -> tuple[dict[byt
     async def send(message: Any) -> None:
         outbox.append(message)
 
-    await app(scope, receive, send)
+    await app(dict(scope), receive, send)
     start, *rest = outbox
     if start["status"] not in {200, 202}:
         raise RuntimeError(f"status {start['status']}: {rest}")
@@ -64,31 +63,33 @@ async def _opened(app: App) -> str:
     """The id of a session."""
     plain = wire.headers("", stateless=False)
     hello = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": wire.HELLO}
-    headers, _ = await _ask(app, plain, json.dumps(hello).encode())
+    headers, _ = await _ask(app, _scope(plain), json.dumps(hello).encode())
     session = headers[b"mcp-session-id"].decode()
     known = wire.headers("", stateless=False, session=session)
-    await _ask(app, known, b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
+    await _ask(app, _scope(known), b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
     return session
 
 
 async def ways(stateless: App, as_json: App, as_sse: App) -> dict[str, Callable[[], Awaitable[None]]]:
     """A call of the application for each way of asking; they may be three applications."""
-    sessions = {"session-json": await _opened(as_json), "session-sse": await _opened(as_sse)}
+    told = await _opened(as_sse)
+    sessions = {"session-json": await _opened(as_json), "session-default": told, "session-sse": told}
     asked = {
         "stateless": (stateless, "add"),
         "session-json": (as_json, "add"),
+        "session-default": (as_sse, "add"),
         "session-sse": (as_sse, "told"),
     }
 
     def way(name: str) -> Callable[[], Awaitable[None]]:
         app, ask = asked[name]
         alone = name == "stateless"
-        headers = wire.headers(ask, stateless=alone, session=sessions.get(name, ""))
+        scope = _scope(wire.headers(ask, stateless=alone, session=sessions.get(name, "")))
         body = wire.body(ask, 1, stateless=alone)
         wanted = b"progress" if ask == "told" else b'"structuredContent"'
 
         async def call() -> None:
-            _, answer = await _ask(app, headers, body)
+            _, answer = await _ask(app, scope, body)
             if wanted not in answer:
                 raise RuntimeError(f"a wrong answer: {answer[:300]}")
 

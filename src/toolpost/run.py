@@ -12,12 +12,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from toolpost.channel import Channel
 from toolpost.protocol.framing import MAX_LINE, Oversize
 from toolpost.server.handler import Handler
 from toolpost.server.lookout import Lookout
 from toolpost.server.serve import Conversation
-from toolpost.transports.stdio import own_stdio
+from toolpost.transports.stdio import OwnStdio, own_stdio
 from toolpost.transports.watchdog import GRACE, Watchdog
 
 __all__ = ["DRAIN", "run_stdio", "serve_stdio"]
@@ -83,9 +82,11 @@ async def serve_stdio(
 class _Lent:
     """A channel that a conversation may use, but not close: the lifespan that is still to end may print."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: OwnStdio) -> None:
         self.receive = channel.receive
         self.send = channel.send
+        self.offer = channel.offer
+        self.serve = channel.serve
         self.local = True  # whoever started us is at the other end
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from math import inf
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 from urllib.parse import urlsplit
 
 from toolpost.auth.denial import Denial, Reasons
@@ -378,6 +378,7 @@ def _server(app: Endpoint, told: Callable[[], object] | None = None) -> "uvicorn
     """
     try:
         import uvicorn  # noqa: PLC0415 - only who serves over HTTP needs it
+        from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware  # noqa: PLC0415 - as above
     except ImportError as error:
         raise MCPError("serving over HTTP needs uvicorn", hint="pip install 'toolpost[http]'") from error
 
@@ -412,9 +413,12 @@ def _server(app: Endpoint, told: Callable[[], object] | None = None) -> "uvicorn
                 for number, handler in before.items():
                     signal.signal(number, handler)
 
+    trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")  # as uvicorn has it
+    protocol = heads(forwarded=ProxyHeadersMiddleware(cast("Any", app), trusted_hosts=trusted))
     config = uvicorn.Config(
         app,  # pyright: ignore[reportArgumentType] - its messages are dicts, which uvicorn types one by one
-        http=heads() or "auto",
+        http=protocol or "auto",
+        proxy_headers=protocol is None,
         ws="none",
         lifespan="off",  # we begin it ourselves, so that what it raises is raised here
         log_config=None,

@@ -34,6 +34,10 @@ class Outputs:
         self._checks: dict[str, Check] = {}
         self._outdated = False
 
+    def __bool__(self) -> bool:
+        """Whether anything is known at all."""
+        return bool(self._schemas)
+
     def learn(self, tools: Iterable[Tool]) -> None:
         """Remember what tools declare."""
         for tool in tools:

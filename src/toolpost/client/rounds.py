@@ -17,7 +17,7 @@ from toolpost.client.paused import Paused, Question, questions_of
 from toolpost.errors import HeaderMismatch, RemoteProtocolError, RequestTimeout
 from toolpost.protocol.inbox import MAX_ANSWERS
 from toolpost.protocol.party import Party
-from toolpost.types.base import JSON, Raw, Result, Wire
+from toolpost.types.base import JSON, Raw, Result, Struct, Wire
 from toolpost.types.inputs import AnswerParams, InputRequiredResult
 from toolpost.types.lifecycle import ClientCapabilities
 from toolpost.types.tools import CallToolParams
@@ -40,7 +40,7 @@ LONGEST_PAUSE: Final = 5.0
 R = TypeVar("R", bound=Result)
 
 
-class Trip:
+class Trip(Struct):
     """A request on its way through the rounds.
 
     Args:
@@ -54,28 +54,14 @@ class Trip:
         spent: how many seconds it has taken so far. What a person or a model takes is not counted.
     """
 
-    __slots__ = ("limits", "meta", "method", "params", "party", "retry", "rounds", "spent")
-
-    def __init__(
-        self,
-        method: str,
-        params: Wire | None,
-        limits: Limits,
-        meta: Mapping[str, JSON] | None = None,
-        *,
-        party: Party | None = None,
-        retry: bool | None = None,
-        rounds: int = 0,
-        spent: float = 0.0,
-    ) -> None:
-        self.method = method
-        self.params = params
-        self.limits = limits
-        self.meta = meta
-        self.party = party
-        self.retry = retry
-        self.rounds = rounds
-        self.spent = spent
+    method: str
+    params: Wire | None
+    limits: Limits
+    meta: Mapping[str, JSON] | None = None
+    party: Party | None = None
+    retry: bool | None = None
+    rounds: int = 0
+    spent: float = 0.0
 
     def carry(self, state: str | None, answers: Mapping[str, Raw] | None) -> None:
         """Go on with the state and the answers of this round, and of no other (MRTR-18, MRTR-20)."""
@@ -155,8 +141,16 @@ class Rounds:
         """
         pause, loop = FIRST_PAUSE, asyncio.get_running_loop()
         while True:
-            began, limits = loop.time(), trip.limits_now()
-            result = await self._once(trip, limits)
+            began, limits = loop.time(), trip.limits_now() if trip.spent else trip.limits
+            tool = trip.params.name if isinstance(trip.params, CallToolParams) else None
+            known = None if tool is None else self._talk.reading.mirrors.of(tool)
+            try:
+                result = await self._send(trip, limits)
+            except HeaderMismatch:
+                # A tool whose headers have changed is called once more (HDR-28).
+                if tool is None or not await self._talk.reading.relearn(tool, known, limits):
+                    raise
+                result = await self._send(trip, limits)
             if not isinstance(result, InputRequiredResult):
                 return result
             trip.spent += loop.time() - began
@@ -210,17 +204,9 @@ class Rounds:
         assert isinstance(capabilities, ClientCapabilities), "we are a client"
         return capabilities
 
-    async def _once(self, trip: Trip, limits: Limits) -> Result:
-        """The answer to a request; a tool whose headers have changed is called once more (HDR-28)."""
+    def _send(self, trip: Trip, limits: Limits) -> Awaitable[Result]:
+        """The answer to a request; a tool that is known to do no harm may be called twice."""
         talk, params, safe = self._talk, trip.params, trip.retry
-        if not isinstance(params, CallToolParams):
-            return await talk.request(trip.method, params, limits, trip.meta)
-        known = talk.reading.mirrors.of(params.name)
-        if safe is None and params.name in talk.reading.harmless:
+        if safe is None and isinstance(params, CallToolParams) and params.name in talk.reading.harmless:
             safe = True
-        try:
-            return await talk.request(trip.method, params, limits, trip.meta, trip.party, safe=safe)
-        except HeaderMismatch:
-            if not await talk.reading.relearn(params.name, known, limits):
-                raise
-        return await talk.request(trip.method, params, limits, trip.meta, trip.party, safe=safe)
+        return talk.request(trip.method, params, limits, trip.meta, trip.party, safe=safe)

@@ -6,12 +6,13 @@ told in `rounds`, what a paused one is in `paused`.
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from copy import copy
-from typing import Any, TypeAlias, TypeVar, overload
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 
 from toolpost.client.answer import Answer
 from toolpost.client.call import Limits
 from toolpost.client.conversation import Conversation
 from toolpost.client.door import named, written
+from toolpost.client.outputs import Check
 from toolpost.client.pages import TOOLS, whole
 from toolpost.client.patience import ProgressCallback
 from toolpost.client.paused import Paused, questions_of
@@ -30,6 +31,16 @@ InputCallback: TypeAlias = Callable[[Paused], Mapping[str, Answer] | Awaitable[M
 """Is given what a call waits for, and returns the answers by key."""
 
 T = TypeVar("T")
+
+
+class _Known(NamedTuple):
+    """What the list of tools says about the results of one."""
+
+    wraps: bool = False
+    check: Check | None = None
+
+
+_NOTHING: Final = _Known()
 
 
 class ToolMethods:
@@ -137,7 +148,7 @@ class ToolMethods:
         limits = self._limits(timeout, progress, extendable=True)
         if not self._talk.ready:
             limits = await self._talk.wait(limits)
-        finish = self._finish(name, result_type, raise_on_error=raise_on_error, validate=validate)
+        known = self._known(name, validate=validate)
         rounds = self._talk.rounds
         party = None if on_input is None else self._declaring(capabilities)
         trip = Trip("tools/call", params, limits, meta, party=party, retry=retry)
@@ -148,7 +159,7 @@ class ToolMethods:
                 paused = self._pause(trip, result, raise_on_error=raise_on_error, validate=validate)
                 questions, given = paused.questions, await rounds.consult(on_input, paused)
             await rounds.answer(trip, result.request_state, questions, given)
-        return finish(result)
+        return self._told(name, result, result_type, known, raise_on_error=raise_on_error)
 
     @overload
     async def begin_call(
@@ -219,12 +230,12 @@ class ToolMethods:
         """
         params = CallToolParams(name=name, arguments=written(name, arguments))
         limits = await self._talk.wait(self._limits(timeout, progress, extendable=True))
-        finish = self._finish(name, result_type, raise_on_error=raise_on_error, validate=validate)
+        known = self._known(name, validate=validate)
         trip = Trip("tools/call", params, limits, meta, party=self._declaring(capabilities), retry=retry)
         result = await self._talk.rounds.go(trip)
         if isinstance(result, InputRequiredResult):
             return self._pause(trip, result, raise_on_error=raise_on_error, validate=validate)
-        return finish(result)
+        return self._told(name, result, result_type, known, raise_on_error=raise_on_error)
 
     @overload
     async def resume(
@@ -278,7 +289,7 @@ class ToolMethods:
             raise TypeError(f"paused: a Paused call, not a {type(paused).__name__}")
         options = {"raise_on_error": paused.raise_on_error, "validate": paused.validate}
         limits = await self._talk.wait(self._limits(timeout, progress, extendable=True))
-        finish = self._finish(paused.name, result_type, **options)
+        known = self._known(paused.name, validate=paused.validate)
         if not self._talk.opened.revision.stateless:
             raise LocalProtocolError(
                 "a paused call cannot be resumed in a session",
@@ -298,7 +309,7 @@ class ToolMethods:
         result = await rounds.go(trip)
         if isinstance(result, InputRequiredResult):
             return self._pause(trip, result, **options)
-        return finish(result)
+        return self._told(paused.name, result, result_type, known, raise_on_error=paused.raise_on_error)
 
     # ----------------------------------------------------------------- what it comes to
 
@@ -339,25 +350,24 @@ class ToolMethods:
         self._talk.rounds.check(trip, paused.questions)
         return paused
 
-    def _finish(
-        self, name: str, kind: type[Any] | None, *, raise_on_error: bool, validate: bool
-    ) -> Callable[[Result], ToolResult[Any]]:
-        """What makes of a result what the caller wants to see. What is known of the tool is known now."""
+    def _known(self, name: str, *, validate: bool) -> "_Known":
+        """What is known of a tool now, before it is called: its list may be forgotten in the meantime."""
         outputs = self._talk.reading.outputs
-        wrapped = outputs.wraps(name)
-        check = None
-        if validate and self._talk.opened.revision.structured is not None:
-            check = outputs.check(name)
+        if not outputs:
+            return _NOTHING
+        structured = self._talk.opened.revision.structured is not None
+        return _Known(outputs.wraps(name), outputs.check(name) if validate and structured else None)
 
-        def finish(result: Result) -> ToolResult[Any]:
-            assert isinstance(result, CallToolResult), "the row says so"
-            if result.is_error and raise_on_error:
-                raise self._failed(name, result)
-            if check is not None:
-                check(result)
-            return tool_result(name, result, kind, wrapped=wrapped)
-
-        return finish
+    def _told(
+        self, name: str, result: Result, kind: type[Any] | None, known: "_Known", *, raise_on_error: bool
+    ) -> ToolResult[Any]:
+        """What the caller wants to see of a result."""
+        assert isinstance(result, CallToolResult), "the row says so"
+        if result.is_error and raise_on_error:
+            raise self._failed(name, result)
+        if known.check is not None:
+            known.check(result)
+        return tool_result(name, result, kind, wrapped=known.wraps)
 
     def _failed(self, name: str, result: CallToolResult) -> ToolError:
         """The error for a tool that says that it failed. A note is for people: models read the text."""

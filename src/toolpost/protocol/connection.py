@@ -38,7 +38,8 @@ from toolpost.protocol.events import (
 )
 from toolpost.protocol.jsonrpc import Message, Request
 from toolpost.protocol.lifecycle import Lifecycle, State
-from toolpost.protocol.methods import SERVER, Role, Row
+from toolpost.protocol.like import Like
+from toolpost.protocol.methods import CLIENT, SERVER, Role, Row
 from toolpost.protocol.params import dressed, wishes_task
 from toolpost.protocol.party import Party, declares
 from toolpost.protocol.revisions import Revision
@@ -63,6 +64,9 @@ _TASKS: Final = {
     "elicitation/create": "tasks.requests.elicitation.create",
 }
 """The capability behind running a request as a task."""
+
+_NONE: Final[dict[str | Row, Like]] = {}
+"""What no server has, and all of them share: an idle session must cost little."""
 
 
 class Connection:
@@ -98,6 +102,7 @@ class Connection:
 
     __slots__ = (
         "_depth",
+        "_like",
         "_revision",
         "dropped",
         "extra",
@@ -142,6 +147,7 @@ class Connection:
         self.dropped: dict[str, int] = {}
         self.limit = limit
         self._depth = depth
+        self._like: dict[str | Row, Like] = {} if party.role == CLIENT else _NONE
         self.next_id = 1
         self._revision = revision or party.newest
 
@@ -270,6 +276,31 @@ class Connection:
             NotDeclared: the peer did not declare the capability for it.
             ChannelClosed: the conversation is over.
         """
+        if meta is not None or party is not None:
+            return self._ask(method, params, meta, party, progress=progress)
+        like = self._like.get(method)
+        if like is None or not like.holds(self, params):
+            outgoing = self._ask(method, params, None, None, progress=progress)
+            if outgoing.row is not method and (like := Like.of(self, outgoing, params)) is not None:
+                self._like[outgoing.row.name] = like
+            return outgoing
+        request_id = self.next_id
+        data = like.write(request_id, params, progress=progress)
+        self.next_id += 1
+        token = request_id if progress else None
+        outgoing = self.outgoing[request_id] = Outgoing(request_id, like.row, data, like.revision, token)
+        return outgoing
+
+    def _ask(
+        self,
+        method: str | Row,
+        params: Wire | Mapping[str, JSON] | None,
+        meta: Mapping[str, JSON] | None,
+        party: Party | None,
+        *,
+        progress: bool,
+    ) -> Outgoing:
+        """A request that is looked at in every way."""
         revision = self.revision
         row = method if isinstance(method, Row) else self._sendable(method, revision)
         if self.role == SERVER and revision.stateless:

@@ -163,7 +163,8 @@ def _spelled(value: CallToolResult | ToolResultContent) -> list[Content]:
 
 
 def _call(params: CallToolParams, revision: Revision) -> CallToolParams:
-    return _changed(_answers(params, revision), task=params.task if revision.tasks else None)
+    params = _answers(params, revision)
+    return params if params.task is None or revision.tasks else _changed(params, task=None)
 
 
 def _answers(params: Answers, revision: Revision) -> Answers:

@@ -9,7 +9,8 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.jsonrpc import Reader, Unfit, shorten
 from toolpost.types import asks, inputs, lifecycle, notices, prompts, resources, tasks, tools
-from toolpost.types.base import Params, Raw, Result, Wire
+from toolpost.types.base import JSON, UNSET, Params, Raw, Result, Unset, Wire
+from toolpost.types.content import Known
 from toolpost.types.notices import NoticeParams
 
 __all__ = [
@@ -49,6 +50,38 @@ STATELESS: Final = Span(R_2026_07_28, R_2026_07_28)
 TASKS: Final = Span(R_2025_11_25, R_2025_11_25)
 ELICITATION: Final = Span(R_2025_06_18, R_2025_11_25)
 
+
+class _Plain(Result):
+    """A `CallToolResult` of known kinds only, which msgspec reads by itself."""
+
+    content: list[Known]
+    structured_content: JSON | Unset = UNSET
+    is_error: bool | None = None
+
+
+class _Outcome(Reader[Result]):
+    """Reads what a tool said: nearly all is of kinds that we know, and then takes 0.5 µs instead of 1.4."""
+
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__(tools.CallToolResult)
+
+    def __call__(self, raw: Raw | bytes | Unset) -> Result:
+        try:
+            said = _PLAIN(raw)
+        except Unfit:
+            return super().__call__(raw)  # of other kinds, or wrong
+        return tools.CallToolResult(
+            said.content,
+            said.structured_content,
+            said.is_error,
+            meta=said.meta,
+            result_type=said.result_type,
+        )
+
+
+_PLAIN: Final = Reader(_Plain)
 INPUT_REQUIRED: Final = Reader[Result](inputs.InputRequiredResult)
 TASK_MADE: Final = Reader[Result](tasks.CreateTaskResult)
 
@@ -117,7 +150,7 @@ class Row:
         self.read_params = Reader(params)
         self.results: dict[str | None, Reader[Result]] = {}
         if result is not None:
-            self.results["complete"] = Reader(result)
+            self.results["complete"] = _Outcome() if result is tools.CallToolResult else Reader(result)
             if self.asks:
                 self.results["input_required"] = INPUT_REQUIRED
             if "task" in params.__struct_fields__:

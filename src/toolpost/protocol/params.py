@@ -68,5 +68,7 @@ def _merged(own: Any, meta: Meta | None, revision: Revision) -> Meta:
 
 def wishes_task(params: Wire | Mapping[str, JSON] | None, revision: Revision) -> bool:
     """Whether a request wants to be run as a task, in the revision that has them (TASK-4)."""
+    if not revision.tasks:
+        return False
     wish = params.get("task") if isinstance(params, Mapping) else getattr(params, "task", None)
-    return wish is not None and revision.tasks
+    return wish is not None

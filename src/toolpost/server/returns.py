@@ -46,6 +46,9 @@ _LISTS: Final = frozenset({list, tuple, abc.Sequence, abc.Iterable, abc.Collecti
 _WITHOUT_SCHEMA: Final = (str, None, type(None), Never, NoReturn)
 """What is promised without a schema: text, nothing, and that it never returns."""
 
+_WRAPPED: Final = {"toolpost/wrapped": True}
+"""In `_meta`, so that clients can undo it."""
+
 _SCALARS: Final = frozenset({int, bool})
 """What is the same before it is written and after it was read."""
 
@@ -131,26 +134,31 @@ class Returns:
         Raises:
             OutputError: the value is not what was promised, or cannot be sent.
         """
-        if isinstance(value, CallToolResult):
-            result = value
-            _encode(result, _WIRE)
-            if self._check is not None and not result.is_error:
-                self._verify(_encode(result.structured_content))
-        else:
-            result = self._convert(value)
-        if wrap and self.wrapped and result.structured_content is not UNSET:
-            result = copy(result)
-            result.structured_content = {RESULT: result.structured_content}
-            result.meta = {**(result.meta or {}), "toolpost/wrapped": True}  # so that clients can undo it
-        return result
+        wrap = wrap and self.wrapped
+        if not isinstance(value, CallToolResult):
+            return self._unpromised(value) if self._check is None else self._promised(value, wrap=wrap)
+        _encode(value, _WIRE)
+        if self._check is not None and not value.is_error:
+            self._verify(_encode(value.structured_content))
+        if wrap and value.structured_content is not UNSET:
+            value = copy(value)
+            value.structured_content = {RESULT: value.structured_content}
+            value.meta = {**(value.meta or {}), **_WRAPPED}
+        return value
 
-    def _convert(self, value: Any) -> CallToolResult:
-        if self._check is not None:
-            text = _encode(value, self._writer or _OURS)
-            if self._writer is None:
-                self._verify(text)
-            plain = value if type(value) in _SCALARS else msgspec.json.decode(text)
-            return CallToolResult(content=[TextContent(text.decode())], structured_content=plain)
+    def _promised(self, value: Any, *, wrap: bool) -> CallToolResult:
+        """The result of a tool that has promised something."""
+        text = _encode(value, self._writer or _OURS)
+        if self._writer is None:
+            self._verify(text)
+        plain = value if type(value) in _SCALARS else msgspec.json.decode(text)
+        content: list[Content] = [TextContent(text.decode())]
+        if wrap:
+            return CallToolResult(content=content, structured_content={RESULT: plain}, meta={**_WRAPPED})
+        return CallToolResult(content=content, structured_content=plain)
+
+    def _unpromised(self, value: Any) -> CallToolResult:
+        """The result of a tool that has promised nothing."""
         if value is None:
             return CallToolResult(content=[])
         if isinstance(value, (str, *_BLOCKS)):

@@ -105,7 +105,8 @@ class Gate:
         if (host, origin) not in self._known:
             self._admit(host, origin)
         if self._cors and origin is not None:
-            exchange.extra += (
+            exchange.extra = (
+                *exchange.extra,
                 (b"access-control-allow-origin", origin.encode("latin-1")),
                 (b"access-control-expose-headers", _EXPOSED),
                 (b"vary", b"Origin"),

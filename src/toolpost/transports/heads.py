@@ -9,7 +9,7 @@ import contextlib
 import logging
 import re
 import socket
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from toolpost.transports.gate import MAX_HEADERS, Refusal
 
@@ -29,19 +29,23 @@ STALLED: Final = 60.0
 """Seconds for which a client may take nothing of a response that waits for it."""
 
 _END: Final = b"\r\n\r\n"
+_OFFER: Final = b"\r\nupgrade:"
 _UPGRADE: Final = re.compile(rb"(?<=\r\n)upgrade(?=:)", re.IGNORECASE)
+_FORWARDED: Final = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
 _UNKNOWN: Final = b"ignored"  # as long as the other: whoever counts bytes counts the same
 _PHRASES: Final = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
 def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
-    head: float = HEAD, stalled: float = STALLED
+    head: float = HEAD, stalled: float = STALLED, forwarded: Any = None
 ) -> "type[asyncio.Protocol] | None":
     """The protocol for uvicorn; None where it uses another parser, which has a bound and ignores upgrades.
 
     Args:
         head: seconds that a client has for a head.
         stalled: seconds for which a client may take nothing of what waits for it.
+        forwarded: the application for requests that a proxy has handed on, if it is another one: to ask for
+            each request whether its sender is such a proxy takes 3 us.
     """
     try:
         from uvicorn.protocols.http.httptools_impl import (  # noqa: PLC0415 - only who serves needs it
@@ -58,10 +62,12 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
         _due: "asyncio.TimerHandle | None" = None
         _stuck: "asyncio.TimerHandle | None" = None
         _unread = 0
+        _direct: Any = None
 
         def connection_made(self, transport: "asyncio.Transport") -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn has it
             super().connection_made(transport)
             _send_at_once(transport)
+            self._direct = self.app
             self._due = self.loop.call_later(head, self._late)
 
         def connection_lost(self, exc: Exception | None) -> None:
@@ -86,6 +92,9 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
             self._size, self._within = 0, True
             if self._due is not None:
                 self._due = _stop(self._due)
+            if forwarded is not None:
+                handed_on = any(name in _FORWARDED for name, _ in self.headers)
+                self.app = forwarded if handed_on else self._direct
             super().on_headers_complete()
 
         def on_message_complete(self) -> None:
@@ -171,7 +180,7 @@ def _answered(last: "RequestResponseCycle") -> bool:
 def _plain(data: bytes) -> bytes:
     """What comes of a head, without an offer to go on in another protocol: a server may ignore it."""
     end = data.find(_END)
-    if _UPGRADE.search(data, 0, len(data) if end < 0 else end) is None:  # nearly always
+    if _OFFER not in (data if end < 0 else data[:end]).lower():  # nearly always
         return data
     head, mark, rest = data.partition(_END)
     return _UPGRADE.sub(_UNKNOWN, head) + mark + rest

@@ -163,17 +163,18 @@ class Legacy:
         """Open a session; its id goes out with the answer to the handshake, if that is no error."""
         session_id, record = await self._opened(principal)
         post = self._post(message, data, exchange)
-        exchange.extra.append((_SESSION, session_id.encode()))
+        before = exchange.extra
+        exchange.extra = (*before, (_SESSION, session_id.encode()))
         answers = await self._answers(_Asked(exchange, session_id, record, post, OLDEST_HTTP))
         if answers is None:
             return  # what a session says before it is open comes from a server that breaks the rules
         if not answers:
-            exchange.extra.pop()
+            exchange.extra = before
             raise Refusal(503, "The session has ended before it was opened.")
         if outline(answers[0]).error is UNSET:
             await self._sessions.agree(session_id, record, _WELCOME(answers[0]).result.protocol_version)
         else:
-            exchange.extra.pop()
+            exchange.extra = before
             await self._sessions.end(session_id, record, "the handshake has failed")
         await exchange.json(200, answers[0])
 

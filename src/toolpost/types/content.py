@@ -18,6 +18,7 @@ __all__ = [
     "Content",
     "EmbeddedResource",
     "ImageContent",
+    "Known",
     "ResourceContents",
     "ResourceLink",
     "TextContent",
@@ -155,9 +156,22 @@ KINDS: Final[dict[str, type[Content]]] = {
 }
 
 if TYPE_CHECKING:
+    Known: TypeAlias = Content
+    """A block that is mostly of a kind which we know; who reads it and fails reads it as `Content` again."""
+
     Blocks: TypeAlias = Content | list[Content]
     """One block, or several."""
 else:
+    # msgspec reads one of these by itself, and a result in 0.35 µs: with an open kind it takes 1.35.
+    Known = (
+        TextContent
+        | ImageContent
+        | AudioContent
+        | ResourceLink
+        | EmbeddedResource
+        | ToolUseContent
+        | ToolResultContent
+    )
 
     class Blocks(Open, ABC):
         """One block, or several. A class at run time: msgspec has no union of an open kind and a list."""

@@ -1,0 +1,97 @@
+"""The tables of the last run, on the pages that show them: `python -m bench.publish`.
+
+Between `<!-- bench: NAME -->` and `<!-- bench: end -->` on a page stands what the results have under NAME. A
+whole run ends with this, and a test holds the pages against the results. Knows no figure.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from bench.figures import LIMIT, OFFICIAL, OURS
+from bench.instructions import RECORD, WAYS
+from bench.process import ROOT
+from bench.report import SERIES
+
+__all__ = ["PAGES", "publish", "published", "room", "sections"]
+
+PAGES: Final = ("README.md", "docs/performance.md")
+HERE: Final = Path(__file__).resolve().parent
+_BLOCK: Final = re.compile(r"(<!-- bench: (?!end)([^>]+) -->\n).*?(<!-- bench: end -->)", re.DOTALL)
+
+
+def sections() -> dict[str, str]:
+    """What there is to show, by name: the parts of `results.md`, and two tables made for the pages."""
+    about, *parts = re.split(r"^## ", (HERE / "results.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    told = {"The run": about.strip()}
+    for part in parts:
+        title, _, body = part.partition("\n")
+        told[title] = body.strip()
+    told["Room"] = room(json.loads((HERE / "results.json").read_text(encoding="utf-8")))
+    told["Instructions"] = _instructions(json.loads(RECORD.read_text(encoding="utf-8")))
+    return told
+
+
+def room(results: Mapping[str, Any]) -> str:
+    """What the limit reaches where there is one: a goal beyond that can be reached by nobody."""
+    targets = {row["key"]: row["targets"] for row in results["rows"]}
+    lines = [f"| goal, × {OFFICIAL} | wanted | toolpost | the limit |", "| --- | ---: | ---: | ---: |"]
+    for goal in results["goals"]:
+        row = targets.get(goal["key"], {})
+        reached = [row[name]["vs_official"] for name in (OURS, LIMIT) if "vs_official" in row.get(name, {})]
+        if goal["measure"] == "times the official SDK" and len(reached) == 2:
+            ours, limit = reached
+            lines.append(f"| {goal['name']} | {goal['goal']:g} | {ours:.3g} | {limit:.3g} |")
+    return "\n".join(lines)
+
+
+def _instructions(record: Mapping[str, Any]) -> str:
+    """What callgrind has counted."""
+    counts: dict[str, int] = record["per_call"]
+    lines = [f"| one call, with Python {record['python']} | instructions |", "| --- | ---: |"]
+    lines += [f"| {title} | {counts[way]:,} |" for way, title in WAYS.items() if way in counts]
+    return "\n".join(lines)
+
+
+def _under(name: str, told: Mapping[str, str]) -> Iterator[str]:
+    """All that stands under a name, or under names that begin so, which are then told."""
+    if name in told:
+        yield told[name]
+        return
+    found = {title: body for title, body in told.items() if title.startswith(f"{name}: ")}
+    if not found and name in SERIES.values():
+        yield "The last run has not measured it."
+    elif not found:
+        raise KeyError(f"the results have nothing under {name!r}; there are {', '.join(told)}")
+    for title, body in found.items():
+        words = title.removeprefix(f"{name}: ")
+        yield f"{words[0].upper()}{words[1:]}:"
+        yield body
+
+
+def published(page: str, told: Mapping[str, str]) -> str:
+    """A page, with what is to stand between its marks.
+
+    Raises:
+        KeyError: a mark names what the results do not have.
+    """
+
+    def filled(block: re.Match[str]) -> str:
+        return "\n\n".join([block[1].strip(), *_under(block[2], told), block[3]])
+
+    return _BLOCK.sub(filled, page)
+
+
+def publish() -> None:
+    """Write the last results into all pages that show them."""
+    told = sections()
+    for page in PAGES:
+        path = ROOT / page
+        path.write_text(published(path.read_text(encoding="utf-8"), told), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    publish()
+    print(f"written: {', '.join(PAGES)}")

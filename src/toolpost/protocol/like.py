@@ -1,0 +1,95 @@
+"""What requests of one method have in common: checked once, written once, and good until something changes.
+
+Owns the bytes around the parameters of a client's request, and the judgement whether they still hold. Knows
+nothing of the requests in flight, nor of what one of them is about.
+"""
+
+from typing import TYPE_CHECKING, Any, Final
+
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.eras import ERAS, Peer
+from toolpost.protocol.events import Outgoing
+from toolpost.protocol.lowering import lower
+from toolpost.protocol.methods import CLIENT
+from toolpost.types.base import UNSET, Raw
+
+if TYPE_CHECKING:
+    from toolpost.protocol.connection import Connection
+
+__all__ = ["Like"]
+
+LARGE: Final = 16 * 1024
+"""From this size on it takes longer to copy parameters than to make a view of them."""
+
+
+class Like:
+    """A request that was sent, and all others like it.
+
+    Those are of the same method, from the same client to the same server in the same state, with nothing of
+    their own in `_meta` and no wish to be run as a task. Nothing else decides whether they may be sent, and
+    only id, parameters and progress token are written anew: 1.3 µs for a call instead of 3.9.
+    """
+
+    __slots__ = ("_kind", "_party", "_peer", "_plain", "_state", "_tasks", "_told", "revision", "row")
+
+    def __init__(self, connection: "Connection", outgoing: Outgoing, peer: Peer) -> None:
+        revision = self.revision = outgoing.revision
+        self.row = outgoing.row
+        self._peer = peer
+        self._party = connection.party
+        self._state = connection.lifecycle.state
+        self._kind: type[Any] = outgoing.row.params
+        self._tasks = revision.tasks and "task" in self._kind.__struct_fields__
+        facts = ERAS[revision.era].stamp_request(connection.party, revision, None, None)
+        written = jsonrpc.encode(facts or {})[1:-1]
+        self._plain = self._form(written) if written else None
+        self._told = self._form(b'%b,"progressToken":' % written if written else b'"progressToken":', b"%d")
+
+    @classmethod
+    def of(cls, connection: "Connection", outgoing: Outgoing, params: Any) -> "Like | None":
+        """What a request has in common with those that follow; None if each has to be looked at for itself.
+
+        That is so with what a server asks, about which its parameters decide; before it is agreed how to
+        speak; and where extensions have rows, which come before those of the protocol.
+        """
+        peer, state = connection.peer, connection.lifecycle.state
+        settled = state == "ready" or (outgoing.revision.stateless and state != "closed")
+        if connection.role != CLIENT or connection.extra or peer is None or not settled:
+            return None
+        # One that is unlike others tells nothing about them, and to prepare it each time would cost 8 µs.
+        kind: type[Any] = outgoing.row.params
+        unlike = type(params) is not kind or params.meta is not UNSET or outgoing.task
+        return None if unlike else cls(connection, outgoing, peer)
+
+    def _form(self, meta: bytes, token: bytes = b"") -> bytes:
+        """A request with blanks: for its id, its parameters, a comma behind them, and its token if any."""
+        method = jsonrpc.encode(self.row.name).replace(b"%", b"%%")
+        before = b'{"jsonrpc":"2.0","id":%d,"method":' + method + b',"params":%b%b'
+        return before + b'"_meta":{' + meta.replace(b"%", b"%%") + token + b"}}}"
+
+    def holds(self, connection: "Connection", params: Any) -> bool:
+        """Whether a request with these parameters is like it, and nothing has changed since."""
+        return (
+            type(params) is self._kind
+            and connection.peer is self._peer
+            and connection.lifecycle.state == self._state
+            and connection.party is self._party
+            and not connection.extra
+            and params.meta is UNSET
+            and not (self._tasks and params.task is not None)
+        )
+
+    def write(self, request_id: int, params: Any, *, progress: bool) -> bytes:
+        """The bytes of a request like it.
+
+        Raises:
+            LocalProtocolError: the parameters cannot be said.
+        """
+        members = jsonrpc.encode(lower(params, self.revision))
+        form = self._told if progress else self._plain
+        if form is None:
+            return jsonrpc.encode_request(request_id, self.row.name, Raw(members))
+        size = len(members)
+        opened = (members if size < LARGE else memoryview(members))[:-1]
+        comma = b"," if size > 2 else b""
+        return form % ((request_id, opened, comma, request_id) if progress else (request_id, opened, comma))
