@@ -67,13 +67,7 @@ class Holdings:
     """What this process holds."""
 
     def __init__(self) -> None:
-        # A server that lives on has a task in reserve, and another once that one was needed.
-        self.tasks = {
-            task
-            for runner in _runners
-            for task in asyncio.all_tasks(runner.get_loop())
-            if task.get_name() != "toolpost: in reserve"
-        }
+        self.tasks = {task for runner in _runners for task in asyncio.all_tasks(runner.get_loop())}
         self.threads = {one for one in threading.enumerate() if not isinstance(one, threading._DummyThread)}
         self.children = children()
         self.descriptors = set(descriptors().items())

@@ -1,10 +1,9 @@
 """A coroutine that has run up to its first wait: whether it waits at all is known before a task is made.
 
-Owns how it goes on from there, in its own context variables if it has any. Knows no task and no loop.
+Owns how it goes on from there. Knows no task and no loop.
 """
 
 from collections.abc import Callable, Coroutine, Generator
-from contextvars import Context
 from functools import partial
 from typing import Any, Generic, TypeVar
 
@@ -19,19 +18,17 @@ class Begun(Generic[T]):
     Args:
         work: the coroutine.
         waits_for: what it waits for.
-        context: what it runs in; without it, in whatever awaits it.
     """
 
-    __slots__ = ("_context", "_waits_for", "_work")
+    __slots__ = ("_waits_for", "_work")
 
-    def __init__(self, work: Coroutine[Any, Any, T], waits_for: Any, context: Context | None = None) -> None:
+    def __init__(self, work: Coroutine[Any, Any, T], waits_for: Any) -> None:
         self._work = work
         self._waits_for = waits_for
-        self._context = context
 
     def __await__(self) -> Generator[Any, Any, T]:
         """What the coroutine gives in the end."""
-        waits_for, context = self._waits_for, self._context
+        waits_for = self._waits_for
         while True:
             try:
                 sent: Any = yield waits_for
@@ -40,6 +37,6 @@ class Begun(Generic[T]):
             else:
                 resume = partial(self._work.send, sent)
             try:
-                waits_for = resume() if context is None else context.run(resume)
+                waits_for = resume()
             except StopIteration as done:
                 return done.value

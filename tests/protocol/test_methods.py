@@ -1,8 +1,10 @@
 """The 34 rows and the five official schemas say the same; a result is read by its type."""
 
 import json
+from typing import get_args
 
 import pytest
+from msgspec.structs import fields
 
 from official import Official
 from pair import open_pair
@@ -21,6 +23,7 @@ from toolpost.protocol.methods import (
     TASKS,
     Row,
     Span,
+    _Plain,
     whereabouts,
 )
 from toolpost.protocol.revisions import REVISIONS
@@ -37,6 +40,7 @@ from toolpost.types import (
     TaskParams,
     TaskPayload,
 )
+from toolpost.types.content import KINDS
 from toolpost.types.lifecycle import Cacheable
 
 ROW = {row.name: row for row in ROWS}
@@ -213,6 +217,49 @@ def test_a_result_of_the_wrong_shape_is_refused(name, result, path):
         ROW[name].read_result(Raw(result), "complete")
     assert path in str(caught.value)
     assert caught.value.answer is None
+
+
+SAID = [
+    {"content": []},
+    {"content": [{"type": "text", "text": "a", "_meta": {"k": 1}, "new": 1}]},
+    {"content": [{"type": "text", "text": "a"}, {"type": "hologram", "rays": 2}], "isError": True},
+    {
+        "content": [{"type": "hologram"}],
+        "structuredContent": None,
+        "_meta": {"k": 1},
+        "resultType": "complete",
+    },
+    {"content": [{"type": "tool_result", "toolUseId": "1", "content": [{"type": "hologram"}]}]},
+    {
+        "content": [{"type": "resource", "resource": {"uri": "a:", "text": ""}}],
+        "structuredContent": {"a": [1]},
+    },
+    {
+        "content": [],
+        "structuredContent": 0,
+        "isError": False,
+        "_meta": {},
+        "resultType": "complete",
+        "new": 1,
+    },
+]
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_what_a_tool_said_is_read_the_same_in_the_short_way_and_in_the_long_one(said):
+    raw = Raw(json.dumps(said).encode())
+    result = ROW["tools/call"].read_result(raw, "complete")
+    assert type(result) is CallToolResult
+    assert result == Reader(CallToolResult)(raw)
+    assert result.raw == bytes(raw)
+
+
+def test_the_short_way_knows_every_kind_and_every_member():
+    [content, *_] = fields(_Plain)
+    assert set(get_args(get_args(content.type)[0])) == set(KINDS.values())
+    assert [(each.name, each.encode_name) for each in fields(_Plain)] == [
+        (each.name, each.encode_name) for each in fields(CallToolResult)
+    ]
 
 
 def test_a_payload_is_whatever_was_asked_for():

@@ -69,7 +69,7 @@ class Arrivals:
         self._answering = 0
         self._visits = Visits()
         self._on: dict[type, Callable[[Any], None]] = {
-            ReplyReceived: self._replied,
+            ReplyReceived: self.replied,
             FailureReceived: self._failed,
             ProgressReceived: self._progressed,
             NoticeReceived: self._noticed,
@@ -94,10 +94,12 @@ class Arrivals:
 
     # ----------------------------------------------------------------- about requests of ours
 
-    def _replied(self, event: ReplyReceived) -> None:
-        call = self._link.calls[event.request.id]
-        self._link.useful = True
-        if not call.answer.done():  # its caller may be on the way out
+    def replied(self, event: ReplyReceived) -> None:
+        """Hand on an answer, if anybody waits for it."""
+        link = self._link
+        call = link.calls.get(event.request.id)
+        link.useful = True
+        if call is not None and not call.answer.done():  # its caller may be on the way out
             call.answer.set_result(event.result)
 
     def _failed(self, event: FailureReceived) -> None:

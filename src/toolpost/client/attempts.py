@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from toolpost.client.call import NO_LIMITS, Limits
+from toolpost.client.call import NO_LIMITS, Limits, Tried
 from toolpost.client.life import Life, Transition
 from toolpost.client.link import Link
 from toolpost.client.retry import Breaker, Tries
@@ -90,8 +90,18 @@ class Attempts:
         """Somebody wants to try a server that is left alone: the next request is sent."""
         self._breaker.relent()
 
+    @property
+    def steady(self) -> Link | None:
+        """The connection, if there is one and nothing has failed lately."""
+        return None if self._breaker.failures else self._supervisor.going
+
     async def run(
-        self, work: Callable[[Link, Limits], Awaitable[T]], limits: Limits, *, safe: bool | None = None
+        self,
+        work: Callable[[Link, Limits], Awaitable[T]],
+        limits: Limits,
+        *,
+        safe: bool | None = None,
+        tried: Tried[T] | None = None,
     ) -> T:
         """What comes of some work over the connection, which is done once more where that can do no harm.
 
@@ -100,23 +110,27 @@ class Attempts:
             limits: how long it may take, all tries together.
             safe: whether the work may be done twice, as far as the server is concerned; None if nobody
                 knows, and False if it must not be.
+            tried: what has come of the first try, if it was made already.
 
         Raises:
             MCPError: what the last try came to.
         """
         loop, tries, whole = asyncio.get_running_loop(), None, limits
-        first = began = loop.time()
+        first = began = loop.time() if tried is None else tried.began
         while True:
-            if self._breaker.failures:
+            if self._breaker.failures and tried is None:
                 self._check_reachable(began)
             try:
-                link = self._supervisor.going
-                if link is None:
-                    limits = await self.wait(limits)
-                    link = self._supervisor.link
-                result = await work(link, limits)
+                if tried is None:
+                    link = self._supervisor.going
+                    if link is None:
+                        limits = await self.wait(limits)
+                        link = self._supervisor.link
+                    result = await work(link, limits)
+                else:
+                    result = tried.tell()
             except (TransportError, RateLimited) as error:
-                now = loop.time()
+                now, tried = loop.time(), None
                 self._failed(error, began, now)
                 tries = tries or Tries(self._retries, safe=safe)
                 pause = tries.pause(error, now)
@@ -132,10 +146,14 @@ class Attempts:
                 await asyncio.sleep(pause)
                 began = loop.time()
             else:
-                if self._breaker.failures:
-                    self._breaker.worked()
-                    self._life.enter(Transition("ready"))
+                self.answered()
                 return result
+
+    def answered(self) -> None:
+        """The server has answered: it can be reached."""
+        if self._breaker.failures:
+            self._breaker.worked()
+            self._life.enter(Transition("ready"))
 
     def _failed(self, error: MCPError, began: float, now: float) -> None:
         """Count a request that has not reached the server, over a connection that stands."""

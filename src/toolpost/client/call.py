@@ -8,15 +8,18 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from math import inf
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 from toolpost.client.alarm import Alarm
 from toolpost.client.lane import Lane
+from toolpost.errors import MCPError
 from toolpost.protocol.events import Outgoing
 from toolpost.types.base import Result
 from toolpost.types.notices import ProgressParams
 
-__all__ = ["NO_LIMITS", "Call", "Limits", "Progress"]
+__all__ = ["NO_LIMITS", "Call", "Limits", "Progress", "Tried"]
+
+T = TypeVar("T")
 
 Progress: TypeAlias = Callable[[ProgressParams], Awaitable[object]]
 
@@ -47,6 +50,23 @@ class Limits(NamedTuple):
 
 
 NO_LIMITS: Final = Limits()
+
+
+class Tried(NamedTuple, Generic[T]):
+    """What has come of a first try, for those who know what to do next."""
+
+    began: float
+    outcome: T | MCPError
+
+    def tell(self) -> T:
+        """What it came to.
+
+        Raises:
+            MCPError: what went wrong instead.
+        """
+        if isinstance(self.outcome, MCPError):
+            raise self.outcome
+        return self.outcome
 
 
 class Call:

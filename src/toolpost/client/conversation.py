@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from toolpost.channel import Channel, unattended
 from toolpost.client.answer import Answers
 from toolpost.client.attempts import Attempts
-from toolpost.client.call import NO_LIMITS, Limits
+from toolpost.client.call import NO_LIMITS, Limits, Tried
 from toolpost.client.changes import Changes
 from toolpost.client.door import named
 from toolpost.client.lane import Lane
@@ -300,6 +300,19 @@ class Conversation:
             return self._usual[extendable]
         return self._patience.limits(timeout, tell, self._answers.crew, extendable=extendable)
 
+    @property
+    def straight(self) -> Link | None:
+        """The connection, if a request may be tried over it as it is, and looked at more closely if it fails.
+
+        Over HTTP that needs to know first which headers the request was sent with.
+        """
+        link = self._attempts.steady
+        return None if link is None or link.mirrors or self.log_level is not None else link
+
+    def answered(self) -> None:
+        """A request that went straight was answered."""
+        self._attempts.answered()
+
     def request(
         self,
         method: str | Row,
@@ -309,6 +322,7 @@ class Conversation:
         party: Party | None = None,
         *,
         safe: bool | None = None,
+        tried: Tried[Result] | None = None,
     ) -> Awaitable[Result]:
         """The answer to a request, be it a result or a wish for input.
 
@@ -319,13 +333,17 @@ class Conversation:
             meta: what to put into `_meta`.
             party: who asks, if it is stateless.
             safe: whether it may be sent twice, and False if it must not; by default if it only reads.
+            tried: what has come of it over `straight`.
         """
         more = _NOTHING if meta is None else named("meta", meta)
 
         def once(link: Link, limits: Limits) -> Awaitable[Result]:
+            if self.log_level is None:
+                return link.request(method, params, meta=more or None, limits=limits, party=party)
             return self.send(method, params, limits, more, link, party=party)
 
-        return self.heal(once, limits, safe=True if safe is None and method in READS else safe)
+        safe = True if safe is None and method in READS else safe
+        return self.heal(once, limits, safe=safe, tried=tried)
 
     def send(
         self,

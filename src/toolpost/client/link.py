@@ -79,8 +79,8 @@ class Link:
         """Whether a request was answered; whoever opens the conversation starts it anew."""
         self._channel = channel
         self._offer = channel.offer if isinstance(channel, Prompt) else _refuse
-        self._loop = asyncio.get_running_loop()
-        self._alarm = Alarm(self._loop, self.calls)
+        self.loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self.loop, self.calls)
         self._tasks: set[asyncio.Task[None]] = set()
         self._outbox = Lane(self.spawn)
         self._closing: tuple[asyncio.Task[None], asyncio.Task[None]] | None = None
@@ -102,7 +102,7 @@ class Link:
             channel.on_message(self._hear)
         with unattended(False):  # whoever has opened it; those who hear of something are there
             self._context = copy_context()
-            self._reader = self._loop.create_task(self._read(), name="toolpost reader")
+            self._reader = self.loop.create_task(self._read(), name="toolpost reader")
 
     # ----------------------------------------------------------------- asking
 
@@ -135,7 +135,8 @@ class Link:
             RequestFailed: the request was lost on its way; the conversation goes on.
             ChannelClosed: the conversation is over.
         """
-        self.check_open()
+        if self.ended is not None:
+            self.check_open()
         progress = limits.extendable or limits.progress is not None
         outgoing = self.connection.request(method, params, meta=meta, progress=progress, party=party)
         return self.run(outgoing, limits)
@@ -179,7 +180,7 @@ class Link:
                 return call.answer.result()  # only a progress callback took too long
             self.abandon(call, "the time-out of the request has passed")
             self.stats.timeouts += 1
-            waited = self._loop.time() - call.started
+            waited = self.loop.time() - call.started
             raise RequestTimeout(
                 f"{call.method} was not answered within {waited:.1f} s", sent=call.sent, peer=self.peer_name
             ) from None
@@ -243,7 +244,7 @@ class Link:
     @property
     def stranded(self) -> bool:
         """Whether the event loop has ended before the conversation; nothing can be done with it any more."""
-        return self._loop.is_closed()
+        return self.loop.is_closed()
 
     def check_open(self) -> None:
         """Return if the conversation goes on.
@@ -255,7 +256,7 @@ class Link:
             raise self._end_of_it(sent=False)
 
     def _begin(self, outgoing: Outgoing, limits: Limits) -> Call:
-        call = Call(outgoing, limits, self._loop.time(), self._loop.create_future(), self._alarm)
+        call = Call(outgoing, limits, self.loop.time(), self.loop.create_future(), self._alarm)
         if limits.progress is not None:
             call.lane = Lane(self.spawn)
         self.calls[outgoing.id] = call
@@ -295,14 +296,14 @@ class Link:
             detained, self._detained = self._detained or [], None
             for call in detained:
                 if self.calls.get(call.id) is call:
-                    call.go_on(self._loop.time())
+                    call.go_on(self.loop.time())
         if self._on_detained is not None:
             self._on_detained(waiting)
 
     def _hold(self, call: Call) -> None:
         assert self._detained is not None
         self._detained.append(call)
-        call.hold(self._loop.time())
+        call.hold(self.loop.time())
 
     # ----------------------------------------------------------------- sending
 
@@ -361,7 +362,7 @@ class Link:
                 events = (self.connection.take(message),)
             for event in events:
                 if type(event) is ReplyReceived:
-                    self._arrivals.take(event)  # runs nothing: who waits goes on in its own name
+                    self._arrivals.replied(event)  # runs nothing: who waits goes on in its own name
                 else:
                     # Whoever tells it may be anybody, a call of ours as well: no callback runs in its name.
                     self._context.run(self._arrivals.take, event)
@@ -385,7 +386,7 @@ class Link:
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Start a task that ends with the conversation."""
-        task = self._loop.create_task(work)
+        task = self.loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -407,7 +408,7 @@ class Link:
         self.connection.close()
         self._arrivals.cancel_asks()
         if isinstance(reason, SessionLost):
-            self._loop.call_later(LOST_PATIENCE, self._fail_all)
+            self.loop.call_later(LOST_PATIENCE, self._fail_all)
         else:
             self._fail_all()
         self.on_end(self)
@@ -433,7 +434,7 @@ class Link:
             self._fail_all()
             self._alarm.stop()
             telling = self.spawn(self.lane.idle())
-            self._closing = telling, self._loop.create_task(self._shut(telling))
+            self._closing = telling, self.loop.create_task(self._shut(telling))
         telling, closing = self._closing
         if self.lane.busy_with_us:
             telling.cancel()  # two that wait for each other would wait long

@@ -56,7 +56,7 @@ class ToolResult(Struct, Generic[T], frozen=True):
 
 def joined_text(content: list[Content]) -> str:
     """The text blocks, joined by line breaks."""
-    return "\n".join(block.text for block in content if isinstance(block, TextContent))
+    return "\n".join([block.text for block in content if isinstance(block, TextContent)])
 
 
 def tool_result(

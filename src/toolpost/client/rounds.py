@@ -11,7 +11,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from toolpost.client.answer import Answer, Answers
-from toolpost.client.call import Limits
+from toolpost.client.call import Limits, Tried
 from toolpost.client.door import named
 from toolpost.client.paused import Paused, Question, questions_of
 from toolpost.errors import HeaderMismatch, RemoteProtocolError, RequestTimeout
@@ -52,6 +52,7 @@ class Trip(Struct):
         retry: whether it may be sent twice; by default if it does no harm.
         rounds: how often the server has asked so far.
         spent: how many seconds it has taken so far. What a person or a model takes is not counted.
+        tried: what has come of the first try, if it was made already.
     """
 
     method: str
@@ -62,6 +63,7 @@ class Trip(Struct):
     retry: bool | None = None
     rounds: int = 0
     spent: float = 0.0
+    tried: Tried[Result] | None = None
 
     def carry(self, state: str | None, answers: Mapping[str, Raw] | None) -> None:
         """Go on with the state and the answers of this round, and of no other (MRTR-18, MRTR-20)."""
@@ -141,16 +143,17 @@ class Rounds:
         """
         pause, loop = FIRST_PAUSE, asyncio.get_running_loop()
         while True:
-            began, limits = loop.time(), trip.limits_now() if trip.spent else trip.limits
+            limits = trip.limits_now() if trip.spent else trip.limits
+            began = loop.time() if trip.tried is None else trip.tried.began
             tool = trip.params.name if isinstance(trip.params, CallToolParams) else None
             known = None if tool is None else self._talk.reading.mirrors.of(tool)
             try:
-                result = await self._send(trip, limits)
+                result = await self._send(trip, limits, tool)
             except HeaderMismatch:
                 # A tool whose headers have changed is called once more (HDR-28).
                 if tool is None or not await self._talk.reading.relearn(tool, known, limits):
                     raise
-                result = await self._send(trip, limits)
+                result = await self._send(trip, limits, tool)
             if not isinstance(result, InputRequiredResult):
                 return result
             trip.spent += loop.time() - began
@@ -204,9 +207,10 @@ class Rounds:
         assert isinstance(capabilities, ClientCapabilities), "we are a client"
         return capabilities
 
-    def _send(self, trip: Trip, limits: Limits) -> Awaitable[Result]:
+    def _send(self, trip: Trip, limits: Limits, tool: str | None) -> Awaitable[Result]:
         """The answer to a request; a tool that is known to do no harm may be called twice."""
-        talk, params, safe = self._talk, trip.params, trip.retry
-        if safe is None and isinstance(params, CallToolParams) and params.name in talk.reading.harmless:
+        talk, safe = self._talk, trip.retry
+        if safe is None and tool in talk.reading.harmless:
             safe = True
-        return talk.request(trip.method, params, limits, trip.meta, trip.party, safe=safe)
+        tried, trip.tried = trip.tried, None
+        return talk.request(trip.method, trip.params, limits, trip.meta, trip.party, safe=safe, tried=tried)

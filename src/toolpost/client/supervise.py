@@ -90,7 +90,7 @@ class Supervisor:
     def going(self) -> Link | None:
         """The conversation, if there is one that goes on."""
         link = self._link
-        if link is not None and link.ended is None and not link.stranded:
+        if link is not None and link.ended is None and not link.loop.is_closed():
             return link
         self._held()  # keeps none that cannot go on
         return None

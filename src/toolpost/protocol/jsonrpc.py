@@ -6,7 +6,7 @@ could be read, the id. Knows no method, no revision and no transport.
 """
 
 from collections.abc import Callable
-from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -204,8 +204,11 @@ def _answered(data: bytes, envelope: _Envelope) -> Reply | Failure:
     if raw is UNSET:
         if type(identity) is not int and type(identity) is not str:
             raise refuse('the "id" of an answer must be a string or an integer', data)
-        result = cast("Raw", envelope.result)
-        _check_once(data, _FRAME_REPLY + memoryview(result).nbytes, result, _QUOTES_REPLY, identity)
+        result = envelope.result
+        assert result is not UNSET, "it has one of both"
+        size = _FRAME_REPLY + memoryview(result).nbytes
+        if len(data) - size >= _SHORTEST_MEMBER:
+            _check_once(data, size, result, _QUOTES_REPLY, identity)
         return Reply(identity, result)
     if identity is UNSET or identity is None:
         identity = None

@@ -8,7 +8,7 @@ untouched, and nothing is changed in place.
 from collections.abc import Callable
 from copy import copy
 from operator import is_
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from toolpost.errors import LocalProtocolError, NotDeclared
 from toolpost.protocol import jsonrpc
@@ -55,7 +55,7 @@ def lower(value: W, revision: Revision) -> W:
         LocalProtocolError: the revision has no way to say it.
     """
     change = _CHANGES[type(value)]
-    return value if change is None else cast("W", change(value, revision))
+    return value if change is None else change(value, revision)
 
 
 def _changed(value: W, **members: object) -> W:
@@ -163,8 +163,9 @@ def _spelled(value: CallToolResult | ToolResultContent) -> list[Content]:
 
 
 def _call(params: CallToolParams, revision: Revision) -> CallToolParams:
-    params = _answers(params, revision)
-    return params if params.task is None or revision.tasks else _changed(params, task=None)
+    if params.task is not None and not revision.tasks:
+        params = _changed(params, task=None)
+    return params if revision.stateless else _answers(params, revision)
 
 
 def _answers(params: Answers, revision: Revision) -> Answers:
@@ -312,7 +313,7 @@ def _choice(name: str, choice: JSON) -> tuple[str, str]:
             )
 
 
-_CHANGES: Final[_ByKind[Callable[..., Wire]]] = _ByKind(
+_CHANGES: Final[_ByKind[Callable[..., Any]]] = _ByKind(
     {
         CallToolParams: _call,
         AnswerParams: _answers,

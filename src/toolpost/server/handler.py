@@ -32,7 +32,6 @@ from toolpost.server.notify import Announcer
 from toolpost.server.options import Lifespan, Offer
 from toolpost.server.request import arguments_of
 from toolpost.server.serve import Conversation
-from toolpost.server.spare import Spare
 from toolpost.server.steps import finish
 from toolpost.server.web import Application, Served, Web, check_unused
 from toolpost.server.work import Work
@@ -156,8 +155,6 @@ class Handler:
         self.extra: dict[str, Row] = {row.name: row for row in extra}
         self._states: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self.limit = limit
-        self.spare = Spare()
-        """For conversations: where functions run that need no task."""
         self.steps: set[asyncio.Task[Any]] = set()
         """For contexts: the steps that are under way."""
         self.auth = options.auth_of(auth)

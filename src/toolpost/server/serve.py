@@ -35,11 +35,11 @@ from toolpost.protocol.jsonrpc import Request
 from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
 from toolpost.server.dispatch import Answer, answer, begin, failed
+from toolpost.server.eager import Going, start
 from toolpost.server.notify import Bulletin
 from toolpost.server.passage import asked, heard, is_heard, said
 from toolpost.server.pending import is_pending
 from toolpost.server.questions import Questions
-from toolpost.server.spare import Going
 from toolpost.types.base import JSON, RequestId, Result, Wire
 from toolpost.types.notices import ElicitationCompleteParams, NoticeParams, ResourceUpdatedParams
 
@@ -50,6 +50,9 @@ __all__ = ["Conversation"]
 
 MAX_UNSENT: Final = 16 * 1024 * 1024
 """Bytes of answers that may wait for a client to take them before no more is read from it."""
+
+EACH: Final = 2048
+"""Bytes that an answer takes that waits, beside its own."""
 
 logger: Final = logging.getLogger("toolpost.server")
 
@@ -109,7 +112,6 @@ class Conversation:
         self.handler = handler
         self.channel = channel
         self.connection = handler.connection()
-        self._spare = handler.spare
         self._web = channel if isinstance(channel, _Web) else None
         self._prompt = channel if isinstance(channel, _Prompt) else None
         self.connection.unordered = self._web is not None
@@ -128,6 +130,8 @@ class Conversation:
         self._questions = Questions(self)
         self._lives: AsyncExitStack | None = None
         self._chores: set[asyncio.Task[None]] = set()
+        self._owed = 0  # answers that the client has to make room for
+        self._paid: asyncio.Event | None = None
         self._unsent = 0  # bytes of answers that the channel has not taken yet
         self._relief: asyncio.Event | None = None
 
@@ -135,7 +139,6 @@ class Conversation:
         """Serve until the channel closes, then end everything that is still going on."""
         web = self._web
         self.handler.announcer.join(self)
-        self._spare.hold()
         try:
             if web is not None:
                 web.straight(self)
@@ -152,14 +155,13 @@ class Conversation:
                     self._keep(data, sender)
         except ChannelClosed as error:
             logger.debug("conversation over: %s", error)
+            if self._paid is not None:
+                await self._paid.wait()  # a client that says no more may still read
         finally:
             self.handler.announcer.leave(self)
             if self._prompt is not None:
                 self._prompt.serve(None)
-            try:
-                await self._end()
-            finally:
-                self._spare.let_go()
+            await self._end()
 
     async def hand_over(self, handler: "Handler") -> None:
         """Let another handler serve all that comes from here on; its lifespan is held open until the end."""
@@ -206,6 +208,8 @@ class Conversation:
         """Wait until every request that is being served has its answer."""
         while self._serving:
             await asyncio.wait(self._serving.values())
+        if self._paid is not None:
+            await self._paid.wait()
 
     async def _end(self) -> None:
         self._questions.end(self.connection.close())
@@ -232,7 +236,18 @@ class Conversation:
         """Do what an event asks for; `sender` is on whose behalf it came, where each message says so."""
         if isinstance(event, Incoming):
             await self._serve(event)
-        elif isinstance(event, ReplyReceived | FailureReceived):
+        elif isinstance(event, Refused):
+            logger.debug("refused: %s", event.error)
+            if event.data is not None:
+                await self._answer(event.data, event.id)
+        else:
+            self._note(event, sender)
+            if isinstance(event, CancelReceived) and self._web is not None:
+                await self._web.drop(event.request.id)
+
+    def _note(self, event: Event, sender: Principal | None) -> None:
+        """Do what an event asks for that has no answer."""
+        if isinstance(event, ReplyReceived | FailureReceived):
             self._questions.settle(event)
         elif isinstance(event, CancelReceived):
             task = self._serving.get(event.request.id)
@@ -241,12 +256,6 @@ class Conversation:
             )
             if task is not None:
                 task.cancel()
-            if self._web is not None:
-                await self._web.drop(event.request.id)
-        elif isinstance(event, Refused):
-            logger.debug("refused: %s", event.error)
-            if event.data is not None:
-                await self._answer(event.data, event.id)
         elif isinstance(event, NoticeReceived):
             self._noticed(event, sender)
         elif isinstance(event, Dropped):
@@ -254,7 +263,8 @@ class Conversation:
 
     def is_free(self) -> bool:
         """For channels: whether the next message may be taken past `receive`."""
-        return not (self._opening or self._taking) and self._unsent <= MAX_UNSENT
+        busy = self._opening or self._taking or self._owed
+        return not busy and self._unsent <= MAX_UNSENT
 
     def take_data(self, data: bytes) -> None:
         """For channels: take a message that is the next, without a turn of the loop for it.
@@ -267,17 +277,31 @@ class Conversation:
                 self.connection.party = self.handler.party
             for event in self.connection.receive(data):
                 if isinstance(event, Incoming):
-                    answer = self._begin(event)
-                    if answer is not None and not self._offer(answer):
-                        self.chore(self._deliver(answer, event.id))
-                elif isinstance(event, ReplyReceived | FailureReceived):
-                    self._questions.settle(event)
-                elif isinstance(event, NoticeReceived):
-                    self._noticed(event, None)
+                    self._tell(self._begin(event), event.id)
+                elif isinstance(event, Refused):
+                    logger.debug("refused: %s", event.error)
+                    self._tell(event.data, event.id)
                 else:
-                    self.chore(self.heed(event))
+                    self._note(event, None)
         finally:
             self._taking = False
+
+    def _tell(self, data: bytes | None, request_id: RequestId | None) -> None:
+        """Answer at once, or as soon as the client takes it; until then it is heard no more."""
+        if data is not None and not self._offer(data):
+            if self._paid is None:
+                self._paid = asyncio.Event()
+            self._owed += 1
+            self.chore(self._pay(data, request_id, self._paid))
+
+    async def _pay(self, data: bytes, request_id: RequestId | None, paid: asyncio.Event) -> None:
+        try:
+            await self._deliver(data, request_id)
+        finally:
+            self._owed -= 1
+            if not self._owed:
+                self._paid = None
+                paid.set()
 
     def _offer(self, data: bytes) -> bool:
         return self._prompt is not None and self._prompt.offer(data)
@@ -316,26 +340,25 @@ class Conversation:
                 self._opening = True
                 self._hold(incoming.id, asyncio.create_task(self._open(incoming, begun)), begun)
                 return None
-            going = self._spare.start(answer(self.connection, incoming, begun))
+            going = start(answer(self.connection, incoming, begun))
         except BaseException as error:  # noqa: BLE001 - nothing is awaited here: it belongs to this request
             return failed(self.connection, incoming, error)
         if not isinstance(going, Going):
             return going
-        self._hold(incoming.id, going.go_on(self._finish(incoming, going)), going, begun)
+        self._hold(incoming.id, going.go_on(self._finish(incoming, going)))
         return None
 
-    def _hold(self, request_id: RequestId, task: asyncio.Task[None], *begun: Awaitable[Any]) -> None:
-        """Remember the task that serves a request, by awaiting what has begun."""
+    def _hold(
+        self, request_id: RequestId, task: asyncio.Task[None], begun: Awaitable[Any] | None = None
+    ) -> None:
+        """Remember the task that serves a request, and awaits this if it is not cancelled before."""
         self._serving[request_id] = task
         self._tasks.add(task)
         task.add_done_callback(partial(self._served, request_id, begun))
 
-    def _served(
-        self, request_id: RequestId, begun: tuple[Awaitable[Any], ...], task: asyncio.Task[None]
-    ) -> None:
-        for each in begun:
-            if isinstance(each, Going) or iscoroutine(each):
-                each.close()  # if it was cancelled before its task began, nobody has awaited it
+    def _served(self, request_id: RequestId, begun: Awaitable[Any] | None, task: asyncio.Task[None]) -> None:
+        if iscoroutine(begun):
+            begun.close()  # if it was cancelled before its task began, nobody has awaited it
         self._tasks.discard(task)
         if self._serving.get(request_id) is task:
             del self._serving[request_id]
@@ -371,15 +394,16 @@ class Conversation:
         if data is not None and not self._offer(data):
             await self._deliver(data, incoming.id)
 
-    async def _deliver(self, data: bytes, request_id: RequestId) -> None:
+    async def _deliver(self, data: bytes, request_id: RequestId | None) -> None:
         """Hand an answer over that may have to wait until the client takes it."""
-        self._unsent += len(data)
+        size = len(data) + EACH
+        self._unsent += size
         try:
             await self._answer(data, request_id)
         except ChannelClosed:
             logger.debug("the client has gone before its answer to %r", request_id)
         finally:
-            self._unsent -= len(data)
+            self._unsent -= size
             if self._unsent <= MAX_UNSENT and self._relief is not None:
                 self._relief.set()
 

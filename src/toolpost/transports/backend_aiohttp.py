@@ -155,7 +155,8 @@ class _Exchange(Response):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._response.close()  # does nothing where the body has ended: the connection is in the pool again
+        if self._response.connection is not None:  # else the body has ended, and it is in the pool again
+            self._response.close()
 
     def chunks(self) -> AsyncIterator[bytes]:
         return self

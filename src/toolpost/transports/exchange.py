@@ -9,6 +9,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from functools import partial
+from inspect import isawaitable
 from itertools import chain
 from types import CoroutineType
 from typing import Any, Final, TypeAlias, TypeVar
@@ -219,7 +220,7 @@ class Exchange:
         Raises:
             BodyTooSlow: it does not come in time.
         """
-        if not isinstance(begun, Awaitable):
+        if not isawaitable(begun):
             return begun
         now = asyncio.get_running_loop().time()
         self._since = now if self._since is None else self._since

@@ -6,10 +6,11 @@ who wait for room. Knows nothing of where messages come from.
 
 import asyncio
 import logging
+import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Protocol
+from typing import Final, Protocol
 
 from toolpost.errors import ChannelClosed, LocalProtocolError
 from toolpost.protocol.framing import Oversize
@@ -17,6 +18,16 @@ from toolpost.protocol.framing import Oversize
 __all__ = ["Mailbox", "Taker", "Turnstile"]
 
 _log = logging.getLogger("toolpost.transports")
+
+MAX_NESTED: Final = 8
+"""How many messages may be taken while another one is: servers in one process may call each other."""
+
+
+class _Nested(threading.local):
+    depth = 0
+
+
+_nested: Final = _Nested()
 
 
 class Taker(Protocol):
@@ -111,9 +122,14 @@ class Mailbox:
             taker is not None
             and waiting is not None
             and not (waiting.done() or self.arrived or isinstance(message, Oversize))
+            and _nested.depth < MAX_NESTED
             and taker.is_free()
         ):
-            taker.take_data(message)
+            _nested.depth += 1
+            try:
+                taker.take_data(message)
+            finally:
+                _nested.depth -= 1
             return
         self.arrived.append(message)
         if waiting is not None:

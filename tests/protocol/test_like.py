@@ -1,0 +1,315 @@
+"""Requests that are like one before: the same bytes as if each was looked at, and no check less."""
+
+import json
+from typing import Any, cast
+
+import pytest
+from conversation import (
+    CLIENT_CAN,
+    CLIENT_INFO,
+    CLIENT_PARTY,
+    PARAMS,
+    SERVER_CAN,
+    SERVER_INFO,
+    cases,
+    every_revision,
+    every_session,
+    one,
+    parse,
+    party,
+    talk,
+    without,
+)
+
+from toolpost.errors import ChannelClosed, LocalProtocolError, NotDeclared
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.eras import Peer
+from toolpost.protocol.events import Incoming, ReplyReceived
+from toolpost.protocol.like import LARGE, Like
+from toolpost.protocol.methods import CLIENT, ROWS, Row
+from toolpost.protocol.party import Party
+from toolpost.protocol.revisions import LATEST, LATEST_SESSION
+from toolpost.types import (
+    CLIENT_CAPABILITIES,
+    CallToolParams,
+    CallToolResult,
+    ClientCapabilities,
+    ElicitationCapability,
+    ElicitParams,
+    Implementation,
+    InitializeParams,
+    PageParams,
+    Params,
+    Raw,
+    Result,
+    TaskMetadata,
+)
+
+ADD = CallToolParams(name="add", arguments=Raw(b'{"a":1}'))
+
+
+def called(revision, **options):
+    """A conversation in which a tool was called before."""
+    conversation = talk(revision, **options)
+    conversation.client.request("tools/call", ADD, progress=True)
+    return conversation
+
+
+def like_of(client: Connection, method: str = "tools/call", params: Any = ADD) -> Like | None:
+    return Like.of(client, client.request(method, params, meta={}), params)
+
+
+# --------------------------------------------------------------------- the same bytes
+
+
+def _usual(revision, by, row):
+    return by == CLIENT and row.name != "initialize"
+
+
+@cases(lambda revision, by: revision.requests[by], _usual)
+@pytest.mark.parametrize("progress", [True, False])
+def test_a_request_like_one_before_is_what_it_would_be_anyway(revision, by, row, progress):
+    client = talk(revision).end(by)
+    params = row.read_params(json.dumps(PARAMS[row.name]).encode())
+    client.request(row.name, params)
+    prepared = client.request(row.name, params, progress=progress)
+    client.next_id -= 1
+    looked_at = client.request(row.name, params, meta={}, progress=progress)
+    assert parse(prepared.data) == parse(looked_at.data)
+    for name in ("id", "row", "revision", "token", "progress", "task"):
+        assert getattr(prepared, name) == getattr(looked_at, name), name
+    assert client.outgoing[prepared.id] is looked_at
+
+
+@every_revision
+@pytest.mark.parametrize("progress", [True, False])
+def test_it_is_understood_and_answered(revision, progress):
+    conversation = called(revision)
+    outgoing = conversation.client.request("tools/call", ADD, progress=progress)
+    incoming = one(conversation.server.receive(outgoing.data), Incoming)
+    assert (incoming.params.name, bytes(incoming.params.arguments)) == ("add", b'{"a":1}')
+    assert incoming.token == (outgoing.id if progress else None)
+    answer = conversation.server.reply(incoming.id, CallToolResult(content=[]))
+    assert answer is not None
+    assert one(conversation.client.receive(answer), ReplyReceived).request is outgoing
+
+
+def test_every_request_of_a_client_has_parameters_that_it_can_judge():
+    assert [
+        row.name for row in ROWS if row.client and row.result and not issubclass(row.params, Params)
+    ] == []
+
+
+@every_revision
+def test_names_may_look_like_blanks(revision):
+    client = called(revision, client=Party(Implementation("100 % %d %b", "%s"), CLIENT_CAN)).client
+    outgoing = client.request("tools/call", CallToolParams(name="50 %d"), progress=True)
+    assert parse(outgoing.data)["params"]["name"] == "50 %d"
+    if revision.stateless:
+        assert b"100 % %d %b" in outgoing.data
+
+
+@pytest.mark.parametrize("size", [LARGE // 2, LARGE - 1, LARGE, 4 * LARGE])
+def test_parameters_of_any_size(size):
+    client = called(LATEST).client
+    text = "x" * size
+    outgoing = client.request("tools/call", CallToolParams(name=text), progress=True)
+    assert parse(outgoing.data)["params"]["name"] == text
+
+
+@pytest.mark.requirement("MRTR-18")
+@every_revision
+def test_a_retry_is_told_as_the_revision_has_it(revision):
+    params = CallToolParams(name="add", request_state="s", task=None)
+    said = parse(called(revision).client.request("tools/call", params).data)["params"]
+    assert said.get("requestState") == ("s" if revision.stateless else None)
+
+
+def test_what_cannot_be_said_takes_no_id():
+    client = called(LATEST).client
+    before = client.next_id
+    with pytest.raises(LocalProtocolError, match="JSON"):
+        client.request("tools/call", CallToolParams(name=cast("str", object())))
+    assert client.next_id == before
+    assert before not in client.outgoing
+
+
+# --------------------------------------------------------------------- no check less
+
+
+@pytest.mark.requirement("LIFE-15")
+@every_revision
+def test_another_server_may_offer_less(revision):
+    client = called(revision).client
+    client.peer = Peer(revision, without(SERVER_CAN, "tools"), SERVER_INFO)
+    with pytest.raises(NotDeclared, match="tools"):
+        client.request("tools/call", ADD)
+
+
+@every_revision
+def test_nothing_is_sent_over_a_conversation_that_is_over(revision):
+    client = called(revision).client
+    client.close()
+    with pytest.raises(ChannelClosed):
+        client.request("tools/call", ADD)
+    with pytest.raises(ChannelClosed):
+        client.request("tools/list", PageParams())
+
+
+@pytest.mark.requirement("LIFE-5")
+@every_session
+def test_after_another_revision_was_chosen_there_is_a_handshake_first(revision):
+    client = called(revision).client
+    client.adopt(LATEST_SESSION)
+    with pytest.raises(LocalProtocolError, match="initialized"):
+        client.request("tools/call", ADD)
+
+
+def test_another_revision_has_other_facts():
+    client = called(LATEST_SESSION).client
+    client.adopt(LATEST)
+    assert CLIENT_CAPABILITIES in parse(client.request("tools/call", ADD).data)["params"]["_meta"]
+
+
+def test_a_session_is_opened_once_by_whoever_knows_the_server_already():
+    client = Connection(
+        CLIENT_PARTY, revision=LATEST_SESSION, peer=Peer(LATEST_SESSION, SERVER_CAN), state="new"
+    )
+    params = InitializeParams(
+        protocol_version=LATEST_SESSION.date, capabilities=CLIENT_CAN, client_info=CLIENT_INFO
+    )
+    client.request("initialize", params)
+    with pytest.raises(LocalProtocolError, match="already"):
+        client.request("initialize", params)
+
+
+@pytest.mark.requirement("TASK-4")
+@every_revision
+def test_a_wish_for_a_task_is_looked_at(revision):
+    wish = CallToolParams(name="add", task=TaskMetadata())
+    client = called(revision).client
+    outgoing = client.request("tools/call", wish)
+    assert outgoing.task is revision.tasks
+    assert ("task" in parse(outgoing.data)["params"]) is revision.tasks
+    assert client.request("tools/call", ADD).task is False
+    client.peer = Peer(revision, without(SERVER_CAN, "tasks"))
+    client.request("tools/call", ADD)
+    if revision.tasks:
+        with pytest.raises(NotDeclared, match="task"):
+            client.request("tools/call", wish)
+
+
+@every_revision
+def test_what_stands_in_meta_is_looked_at(revision):
+    client = called(revision).client
+    with pytest.raises(LocalProtocolError, match="_meta"):
+        client.request("tools/call", ADD, meta={"not/a/key": 1})
+    own = CallToolParams(name="add", meta=Raw(b'{"progressToken":7,"com.example/a":1}'))
+    meta = parse(client.request("tools/call", own).data)["params"]["_meta"]
+    assert meta["com.example/a"] == 1
+    assert "progressToken" not in meta
+
+
+def test_a_request_may_present_somebody_else():
+    client = called(LATEST).client
+    other = party(ClientCapabilities(), anonymous=True)
+    facts = [
+        parse(client.request("tools/call", ADD, party=who).data)["params"]["_meta"]
+        for who in (None, other, None)
+    ]
+    assert facts[0] == facts[2] != facts[1]
+    client.party = other
+    assert parse(client.request("tools/call", ADD).data)["params"]["_meta"] == facts[1]
+
+
+@every_revision
+def test_a_row_of_an_extension_comes_before_that_of_the_protocol(revision):
+    client = called(revision).client
+    mine = Row("tools/call", CallToolParams, Result)
+    client.extra = {"tools/call": mine}
+    assert client.request("tools/call", ADD).row is mine
+    assert client.request("tools/call", ADD).row is mine
+
+
+def test_a_row_that_is_handed_in_is_the_row():
+    client = called(LATEST).client
+    mine = Row("tools/call", CallToolParams, Result)
+    assert [client.request(each, ADD).row is mine for each in (mine, "tools/call", mine)] == [
+        True,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.requirement("ELIC-9")
+def test_what_a_server_asks_depends_on_what_it_asks():
+    can = ClientCapabilities(elicitation=ElicitationCapability(form={}))
+    server = talk(LATEST_SESSION, client=party(can)).server
+    schema = {"type": "object", "properties": {}}
+    server.request("elicitation/create", ElicitParams(message="Who?", requested_schema=schema))
+    by_url = ElicitParams(mode="url", message="Pay", url="https://example.com", elicitation_id="e")
+    with pytest.raises(NotDeclared, match=r"elicitation\.url"):
+        server.request("elicitation/create", by_url)
+
+
+# --------------------------------------------------------------------- which requests have anything in common
+
+
+@every_revision
+def test_a_usual_request_is_like_others(revision):
+    client = talk(revision).client
+    like = like_of(client)
+    assert like is not None
+    assert like.row is revision.requests[CLIENT]["tools/call"]
+    assert like.holds(client, ADD)
+
+
+class Special(CallToolParams):
+    """Parameters of somebody else's making."""
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"name": "add"},
+        Special(name="add"),
+        CallToolParams(name="add", meta=Raw(b"{}")),
+        CallToolParams(name="add", task=TaskMetadata()),
+    ],
+    ids=lambda params: type(params).__name__,
+)
+def test_an_unusual_one_is_like_no_other(params):
+    client = talk(LATEST_SESSION).client
+    like = like_of(client)
+    assert like is not None
+    assert not like.holds(client, params)
+    assert like_of(client, params=params) is None
+
+
+@pytest.mark.parametrize("params", [None, ADD])
+def test_parameters_of_another_method_are_like_none(params):
+    client = talk(LATEST).client
+    like = like_of(client, "tools/list", PageParams())
+    assert like is not None
+    assert not like.holds(client, params)
+
+
+def test_there_is_nothing_to_hold_on_to_before_a_server_is_known():
+    client = Connection(CLIENT_PARTY, revision=LATEST)
+    assert like_of(client) is None
+
+
+def test_there_is_nothing_to_hold_on_to_before_a_session_is_open():
+    client = Connection(CLIENT_PARTY, revision=LATEST_SESSION, peer=Peer(LATEST_SESSION), state="new")
+    assert like_of(client, "ping", Params()) is None
+
+
+def test_a_server_prepares_nothing():
+    server = talk(LATEST_SESSION).server
+    params = Params()
+    assert Like.of(server, server.request("ping", params), params) is None
+
+
+def test_where_there_are_extensions_each_request_is_looked_at():
+    client = talk(LATEST, extra={"x/y": Row("x/y", Params, Result)}).client
+    assert like_of(client) is None
