@@ -17,7 +17,7 @@ run: $(READY)            ## start the example server, list its tools, call one
 test: $(READY)           ## all tests in parallel, coverage gate, table of proven rules
 	@$(BIN)/python dev/chromium.py
 	@$(BIN)/coverage erase
-	$(BIN)/pytest -n $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) + 1 ))) --cov --cov-report= $(ARGS)
+	$(BIN)/pytest -n $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) + 2 ))) --cov --cov-report= $(ARGS)
 ifneq ($(strip $(ARGS)),)
 	@echo "coverage: judged on whole runs only, that is without ARGS"
 else

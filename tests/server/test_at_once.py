@@ -94,7 +94,7 @@ def test_all_is_answered_that_was_asked_before_the_end(method: str, tmp_path: Pa
 
         writing = threading.Thread(target=write)
         writing.start()
-        writing.join(1)  # a server that waits for us has not taken it all
+        writing.join(0.2)  # a server that waits for us has not taken it all
         answers = process.stdout.read().splitlines()
         writing.join()
     assert len(answers) == count + 1

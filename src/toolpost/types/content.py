@@ -18,7 +18,6 @@ __all__ = [
     "Content",
     "EmbeddedResource",
     "ImageContent",
-    "Known",
     "ResourceContents",
     "ResourceLink",
     "TextContent",
