@@ -418,6 +418,16 @@ def test_the_method_header_repeats_the_method(said, text):
     assert "'tools/list'" in error.message
 
 
+@pytest.mark.requirement("HDR-25")
+def test_white_space_in_a_method_is_in_no_header():
+    """A header is read without the white space around it, so it cannot repeat such a method."""
+    post = Post("tools/list ", None)
+    post.sent[METHOD] = "tools/list "
+    found, error = post.walk()
+    assert error is not None
+    assert (found, error.code) == (400, -32020)
+
+
 @pytest.mark.requirement("HTTPM-18")
 @pytest.mark.parametrize(
     "method",

@@ -148,8 +148,6 @@ def _check_supported(version: str, connection: Connection) -> None:
 def _check_method(sent: Mapping[str, str], method: str) -> None:
     """`Mcp-Method` repeats the method of the body, letter for letter (HDR-1)."""
     said = sent.get(headers.METHOD)
-    if said == method:
-        return
     if said is None:
         raise HeaderMismatch(f"{headers.METHOD}: the header is missing; the body says {headers.show(method)}")
     if said.strip(" \t") != method:
