@@ -99,17 +99,28 @@ class Turns:
     def __init__(self, *urls: str) -> None:
         self._ports = [int(url.split(":")[2].partition("/")[0]) for url in urls]
         self.served: list[tuple[int, str]] = []
+        self._relays: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> str:
-        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/mcp"
 
     async def __aexit__(self, *_: object) -> None:
         self._server.close()
         await self._server.wait_closed()
+        for relay in self._relays:
+            relay.cancel()  # what a client that has left would still have brought
+        await asyncio.gather(*self._relays, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._relays.add(asyncio.ensure_future(self._relay(reader, writer)))
 
     async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Take one request, hand it on, and bring the answer back; then the connection is closed."""
+        async with closing(writer):
+            await self._hand_on(reader, writer)
+
+    async def _hand_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
         fields = dict(line.lower().split(": ", 1) for line in head.split("\r\n")[1:-2])
         body = await reader.readexactly(int(fields.get("content-length", "0")))
@@ -118,13 +129,20 @@ class Turns:
         inner, outer = await asyncio.open_connection("127.0.0.1", self._ports[turn])
         first, _, rest = head.partition("\r\n")
         kept = [line for line in rest.split("\r\n") if not line.lower().startswith("connection:")]
-        outer.write("\r\n".join([first, "Connection: close", *kept]).encode() + body)
-        while data := await inner.read(65536):
-            writer.write(data)
-        await writer.drain()
-        for stream in (outer, writer):
-            stream.close()
-            await stream.wait_closed()
+        async with closing(outer):
+            outer.write("\r\n".join([first, "Connection: close", *kept]).encode() + body)
+            while data := await inner.read(65536):
+                writer.write(data)
+            await writer.drain()
+
+
+@asynccontextmanager
+async def closing(writer: asyncio.StreamWriter) -> AsyncGenerator[None]:
+    try:
+        yield
+    finally:
+        writer.close()
+        await writer.wait_closed()
 
 
 @pytest.mark.requirement("MRTR-7", "MRTR-9")
