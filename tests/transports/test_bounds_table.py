@@ -13,12 +13,12 @@ from toolpost.server import (
     catalogue,
     complete,
     context,
+    delivery,
     factory,
     handler,
     measure,
     middleware,
     recall,
-    serve,
     states,
 )
 from toolpost.server.web import Web
@@ -60,7 +60,7 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "bytes of calls in flight that are larger than 64 KiB": (inbox.MAX_HELD,),
     "notices being served": (connection.MAX_IN_FLIGHT,),
     "messages before the handshake is answered": (connection.MAX_IN_FLIGHT,),
-    "answers that the peer has not taken": (serve.MAX_UNSENT,),
+    "answers that the peer has not taken": (delivery.MAX_UNSENT,),
     "posts that wait for a conversation": (http_session.WAITING,),
     "bytes of posts that wait for a conversation": (http_session.WAITING_SIZE,),
     "unread on the stream of HTTP+SSE": (http_session.UNREAD,),

@@ -18,7 +18,7 @@ from toolpost.client.arrivals import Arrivals
 from toolpost.client.call import NO_LIMITS, Call, Limits
 from toolpost.client.lane import Lane
 from toolpost.client.stats import Stats
-from toolpost.client.traits import Annotated, Aside, Bounded, Detained, Lossy, Mirroring, Prompt, Vocal
+from toolpost.client.traits import Annotated, Aside, Bounded, Detained, Instant, Lossy, Mirroring, Vocal
 from toolpost.errors import ChannelClosed, MCPError, RequestTimeout, SessionLost
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming, NoticeReceived, Outgoing, ReplyReceived
@@ -78,7 +78,7 @@ class Link:
         self.useful = False
         """Whether a request was answered; whoever opens the conversation starts it anew."""
         self._channel = channel
-        self._offer = channel.offer if isinstance(channel, Prompt) else _refuse
+        self._offer = channel.offer if isinstance(channel, Instant) else _refuse
         self.loop = asyncio.get_running_loop()
         self._alarm = Alarm(self.loop, self.calls)
         self._tasks: set[asyncio.Task[None]] = set()

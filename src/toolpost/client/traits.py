@@ -16,11 +16,11 @@ __all__ = [
     "Aside",
     "Bounded",
     "Detained",
+    "Instant",
     "Lossy",
     "Mirroring",
     "Mortal",
     "Process",
-    "Prompt",
     "Vocal",
 ]
 
@@ -29,7 +29,7 @@ Annotated: TypeAlias = Callable[[str], Mapping[str, tuple[str, ...]] | None]
 
 
 @runtime_checkable
-class Prompt(Protocol):
+class Instant(Protocol):
     """A channel that can take most messages at once, with nobody waiting."""
 
     def offer(self, data: bytes, /) -> bool:

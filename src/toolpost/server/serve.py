@@ -34,6 +34,7 @@ from toolpost.protocol.events import (
 from toolpost.protocol.jsonrpc import Request
 from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
+from toolpost.server.delivery import Delivery
 from toolpost.server.dispatch import Answer, answer, begin, failed
 from toolpost.server.eager import Going, start
 from toolpost.server.notify import Bulletin
@@ -47,12 +48,6 @@ if TYPE_CHECKING:
     from toolpost.server.handler import Handler
 
 __all__ = ["Conversation"]
-
-MAX_UNSENT: Final = 16 * 1024 * 1024
-"""Bytes of answers that may wait for a client to take them before no more is read from it."""
-
-EACH: Final = 2048
-"""Bytes that an answer takes that waits, beside its own."""
 
 logger: Final = logging.getLogger("toolpost.server")
 
@@ -75,18 +70,12 @@ class _Web(Protocol):
 
     async def drop(self, request_id: RequestId, /) -> None: ...
 
-    async def answer(self, data: bytes, request_id: RequestId, /) -> None: ...
-
     def settle(self, data: bytes, request_id: RequestId, /) -> bool: ...
-
-    def straight(self, taker: "Conversation", /) -> None: ...
 
 
 @runtime_checkable
-class _Prompt(Protocol):
-    """A channel with one stream that need not be waited for, as long as nothing holds it up."""
-
-    def offer(self, data: bytes, /) -> bool: ...
+class _Handing(Protocol):
+    """A channel that hands over what comes while the conversation waits for it, with nobody to be woken."""
 
     def serve(self, taker: "Conversation | None", /) -> None: ...
 
@@ -113,7 +102,7 @@ class Conversation:
         self.channel = channel
         self.connection = handler.connection()
         self._web = channel if isinstance(channel, _Web) else None
-        self._prompt = channel if isinstance(channel, _Prompt) else None
+        self._handing = channel if isinstance(channel, _Handing) else None
         self.connection.unordered = self._web is not None
         self.lifespan = lifespan
         self.remote = not getattr(channel, "local", False)
@@ -124,29 +113,23 @@ class Conversation:
         self._serving: dict[RequestId, asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._opening = self._announcing = self._taking = False
-        # An empty deque takes 0.7 KiB, and so do an event and a stack: an idle session has none of them.
+        # An empty deque takes 0.7 KiB, and so does a stack: an idle session has none of them.
         self._later: list[tuple[bytes, Principal | None]] = []
         self._news = Bulletin()
         self._questions = Questions(self)
         self._lives: AsyncExitStack | None = None
         self._chores: set[asyncio.Task[None]] = set()
-        self._owed = 0  # answers that the client has to make room for
-        self._paid: asyncio.Event | None = None
-        self._unsent = 0  # bytes of answers that the channel has not taken yet
-        self._relief: asyncio.Event | None = None
+        self._delivery = Delivery(channel, self.chore)
 
     async def run(self) -> None:
         """Serve until the channel closes, then end everything that is still going on."""
         web = self._web
         self.handler.announcer.join(self)
         try:
-            if web is not None:
-                web.straight(self)
-            if self._prompt is not None:
-                self._prompt.serve(self)
+            if self._handing is not None:
+                self._handing.serve(self)
             while True:
-                if self._unsent > MAX_UNSENT:
-                    await self._relieved()
+                await self._delivery.relieved()
                 data = await self.channel.receive()
                 sender = None if web is None else web.principal_of(None)
                 if not self._opening:
@@ -155,12 +138,11 @@ class Conversation:
                     self._keep(data, sender)
         except ChannelClosed as error:
             logger.debug("conversation over: %s", error)
-            if self._paid is not None:
-                await self._paid.wait()  # a client that says no more may still read
+            await self._delivery.paid()  # a client that says no more may still read
         finally:
             self.handler.announcer.leave(self)
-            if self._prompt is not None:
-                self._prompt.serve(None)
+            if self._handing is not None:
+                self._handing.serve(None)
             await self._end()
 
     async def hand_over(self, handler: "Handler") -> None:
@@ -208,8 +190,7 @@ class Conversation:
         """Wait until every request that is being served has its answer."""
         while self._serving:
             await asyncio.wait(self._serving.values())
-        if self._paid is not None:
-            await self._paid.wait()
+        await self._delivery.paid()
 
     async def _end(self) -> None:
         self._questions.end(self.connection.close())
@@ -239,7 +220,7 @@ class Conversation:
         elif isinstance(event, Refused):
             logger.debug("refused: %s", event.error)
             if event.data is not None:
-                await self._answer(event.data, event.id)
+                await self._delivery.answer(event.data, event.id)
         else:
             self._note(event, sender)
             if isinstance(event, CancelReceived) and self._web is not None:
@@ -263,8 +244,7 @@ class Conversation:
 
     def is_free(self) -> bool:
         """For channels: whether the next message may be taken past `receive`."""
-        busy = self._opening or self._taking or self._owed
-        return not busy and self._unsent <= MAX_UNSENT
+        return not (self._opening or self._taking) and self._delivery.is_free
 
     def take_data(self, data: bytes) -> None:
         """For channels: take a message that is the next, without a turn of the loop for it.
@@ -277,34 +257,17 @@ class Conversation:
                 self.connection.party = self.handler.party
             for event in self.connection.receive(data):
                 if isinstance(event, Incoming):
-                    self._tell(self._begin(event), event.id)
+                    said = self._begin(event)
                 elif isinstance(event, Refused):
                     logger.debug("refused: %s", event.error)
-                    self._tell(event.data, event.id)
+                    said = event.data
                 else:
                     self._note(event, None)
+                    continue
+                if said is not None:
+                    self._delivery.tell(said, event.id)
         finally:
             self._taking = False
-
-    def _tell(self, data: bytes | None, request_id: RequestId | None) -> None:
-        """Answer at once, or as soon as the client takes it; until then it is heard no more."""
-        if data is not None and not self._offer(data):
-            if self._paid is None:
-                self._paid = asyncio.Event()
-            self._owed += 1
-            self.chore(self._pay(data, request_id, self._paid))
-
-    async def _pay(self, data: bytes, request_id: RequestId | None, paid: asyncio.Event) -> None:
-        try:
-            await self._deliver(data, request_id)
-        finally:
-            self._owed -= 1
-            if not self._owed:
-                self._paid = None
-                paid.set()
-
-    def _offer(self, data: bytes) -> bool:
-        return self._prompt is not None and self._prompt.offer(data)
 
     def take(self, request: Request) -> None:
         """For channels: serve a request that is the next, and whose answer they settle."""
@@ -321,12 +284,12 @@ class Conversation:
             logger.debug("refused: %s", event.error)
             data = event.data or b""
         if data is not None and not self._web.settle(data, request.id):
-            self.chore(self._answer(data, request.id))  # behind what was said before
+            self.chore(self._delivery.answer(data, request.id))  # behind what was said before
 
     async def _serve(self, incoming: Incoming) -> None:
         data = self._begin(incoming)
         if data is not None:
-            await self._answer(data, incoming.id)
+            await self._delivery.answer(data, incoming.id)
 
     def _begin(self, incoming: Incoming) -> bytes | None:
         """The answer, if there is one at once; the rest is given a task of its own."""
@@ -391,26 +354,8 @@ class Conversation:
             data = failed(self.connection, incoming, error)
             if data is None:  # nobody wants it any more; otherwise the function has cancelled itself
                 raise
-        if data is not None and not self._offer(data):
-            await self._deliver(data, incoming.id)
-
-    async def _deliver(self, data: bytes, request_id: RequestId | None) -> None:
-        """Hand an answer over that may have to wait until the client takes it."""
-        size = len(data) + EACH
-        self._unsent += size
-        try:
-            await self._answer(data, request_id)
-        except ChannelClosed:
-            logger.debug("the client has gone before its answer to %r", request_id)
-        finally:
-            self._unsent -= size
-            if self._unsent <= MAX_UNSENT and self._relief is not None:
-                self._relief.set()
-
-    async def _relieved(self) -> None:
-        """Wait until a client that asks has taken some of its answers: until then it is not heard."""
-        self._relief = asyncio.Event()
-        await self._relief.wait()
+        if data is not None and not self._delivery.offer(data):
+            await self._delivery.deliver(data, incoming.id)
 
     def _noticed(self, event: NoticeReceived, sender: Principal | None) -> None:
         if not is_heard(self.handler, event):
@@ -423,13 +368,6 @@ class Conversation:
         self.chore(heard(self.handler, self, self.lifespan, event, sender))
 
     # ----------------------------------------------------------------- what leaves
-
-    async def _answer(self, data: bytes, request_id: RequestId | None) -> None:
-        """Hand the answer to a request over to the peer."""
-        if self._web is None or request_id is None:
-            await self.channel.send(data, request_id)
-        else:
-            await self._web.answer(data, request_id)
 
     async def send(self, data: bytes, related: RequestId | None = None) -> None:
         """Hand a message over to the peer."""

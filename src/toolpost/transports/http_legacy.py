@@ -22,7 +22,7 @@ from toolpost.stores.promise import Entry
 from toolpost.transports.exchange import Exchange
 from toolpost.transports.gate import Refusal
 from toolpost.transports.http_room import Crowded
-from toolpost.transports.http_session import Lane, Post, outline
+from toolpost.transports.http_session import Post, Shortcut, outline
 from toolpost.transports.http_sessions import Record, Sessions
 from toolpost.transports.http_streams import Streams
 from toolpost.transports.keeper import Keeper, lacking, step_up
@@ -137,8 +137,10 @@ class Legacy:
             await exchange.empty(202)
             return
         asked = _Asked(exchange, route.session, record, post, revision)
-        lane = self._sessions.begin(route.session, message, post) if isinstance(message, Request) else None
-        answers = await (self._answers(asked) if lane is None else self._brought(asked, lane))
+        shortcut = (
+            self._sessions.begin(route.session, message, post) if isinstance(message, Request) else None
+        )
+        answers = await (self._answers(asked) if shortcut is None else self._brought(asked, shortcut))
         if answers is None:
             return
         lacks = self._lacks(message, answers)
@@ -190,9 +192,9 @@ class Legacy:
             await self._hand_over(asked.session, asked.record, asked.post)
             return await self._read(asked, entries)
 
-    async def _brought(self, asked: _Asked, lane: Lane) -> list[bytes] | None:
+    async def _brought(self, asked: _Asked, shortcut: Shortcut) -> list[bytes] | None:
         """The answer to a request that is being served; None if it went out as an event."""
-        answer = lane.result() if lane.done() else await self._attended(asked, _result_of(lane))
+        answer = shortcut.result() if shortcut.done() else await self._attended(asked, _result_of(shortcut))
         if answer is None:  # something was said before
             async with self._streams.tail(asked.session, asked.post.stream) as entries:
                 return await self._read(asked, entries)
@@ -209,14 +211,8 @@ class Legacy:
 
     async def _attended(self, asked: _Asked, work: Coroutine[Any, Any, T]) -> T:
         """What is waited for, while the client waits for it; until then the session is in use."""
-        session = self._sessions.held(asked.session)  # none, if another worker holds it
-        if session is not None:
-            session.awaited += 1
-        try:
+        with self._sessions.awaited(asked.session):
             return await asked.exchange.attend(work, partial(self._check_served, asked))
-        finally:
-            if session is not None:
-                session.awaited -= 1
 
     async def _check_served(self, asked: _Asked) -> None:
         """Wait no longer for an answer of a worker that has died; while we wait, the session is in use."""
@@ -337,8 +333,8 @@ class Legacy:
             )
 
 
-async def _result_of(lane: Lane) -> bytes | None:
-    return await lane
+async def _result_of(shortcut: Shortcut) -> bytes | None:
+    return await shortcut
 
 
 def _session_of(exchange: Exchange) -> str:

@@ -27,11 +27,11 @@ __all__ = [
     "KEPT",
     "LAST",
     "OVER",
-    "Lane",
     "Lease",
     "Outline",
     "Post",
     "Session",
+    "Shortcut",
     "key_of",
     "lease_of",
     "log_of",
@@ -117,7 +117,7 @@ class Post(Struct):
     principal: Principal | None = None
 
 
-Lane: TypeAlias = asyncio.Future[bytes | None]
+Shortcut: TypeAlias = asyncio.Future[bytes | None]
 """Brings the answer to a request past its stream: nothing if there is none, None if it goes by its stream."""
 
 
@@ -127,7 +127,7 @@ class _Call(Struct, eq=False):
     stream: str
     headers: Mapping[str, str]
     principal: Principal | None
-    lane: Lane | None = None
+    shortcut: Shortcut | None = None
 
 
 class Taker(Protocol):
@@ -228,7 +228,7 @@ class Session:
         if len(self._posts) > WAITING or self._waiting > WAITING_SIZE:
             self.end("its client says more than it hears")
 
-    def begin(self, request: Request, post: Post) -> Lane | None:
+    def begin(self, request: Request, post: Post) -> Shortcut | None:
         """Let a request be served at once, if nothing is before it: what will bring its answer.
 
         As good as `deliver`, in a quarter of the time: what is answered without a word before has no need of
@@ -241,14 +241,14 @@ class Session:
             return None  # it will be refused when its turn comes
         self._calls += 1
         self.used = time.monotonic()
-        lane: Lane = asyncio.get_running_loop().create_future()
-        self._served[request.id] = _Call(post.stream, post.headers, post.principal, lane)
+        shortcut: Shortcut = asyncio.get_running_loop().create_future()
+        self._served[request.id] = _Call(post.stream, post.headers, post.principal, shortcut)
         self._sender = post.principal
         taker.take(request)
-        return lane
+        return shortcut
 
-    def straight(self, taker: Taker) -> None:
-        """Let requests be served at once while the conversation waits for them."""
+    def serve(self, taker: Taker | None) -> None:
+        """Let requests be served at once while the conversation waits for them; None if it has ended."""
         if not self._single:
             self._taker = taker
 
@@ -380,11 +380,11 @@ class Session:
     def settle(self, data: bytes, request_id: RequestId) -> bool:
         """Whether a request was answered past its stream; nothing, if it has no answer."""
         call = self._served.get(request_id)
-        if call is None or call.lane is None:
+        if call is None or call.shortcut is None:
             return False
         self._let_go(request_id)
-        if not call.lane.done():  # whoever waits may have gone, and nobody could come back
-            call.lane.set_result(data)
+        if not call.shortcut.done():  # whoever waits may have gone, and nobody could come back
+            call.shortcut.set_result(data)
         return True
 
     async def _say(self, stream: str, data: bytes) -> None:
@@ -485,7 +485,7 @@ class Session:
 
     async def keep(self) -> None:
         """Keep the streams of requests that are still being served."""
-        for stream in {call.stream for call in self._served.values() if call.lane is None}:
+        for stream in {call.stream for call in self._served.values() if call.shortcut is None}:
             await self._store.logs.touch(log_of(self.id, stream), KEPT)
 
     async def _append(self, stream: str, data: bytes) -> None:
@@ -501,6 +501,6 @@ class Session:
 
 def _by_stream(call: _Call) -> None:
     """Let whoever waits for an answer read the stream: something is said before."""
-    lane, call.lane = call.lane, None
-    if lane is not None and not lane.done():
-        lane.set_result(None)
+    shortcut, call.shortcut = call.shortcut, None
+    if shortcut is not None and not shortcut.done():
+        shortcut.set_result(None)

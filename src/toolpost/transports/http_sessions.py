@@ -24,7 +24,7 @@ from toolpost.stores.promise import Store, TopicGap
 from toolpost.transports.http_kept import Kept
 from toolpost.transports.http_load import MAX_WAITING, Load
 from toolpost.transports.http_room import Room
-from toolpost.transports.http_session import KEPT, OVER, Lane, Post, Session, key_of, log_of
+from toolpost.transports.http_session import KEPT, OVER, Post, Session, Shortcut, key_of, log_of
 from toolpost.types.base import Struct
 
 __all__ = ["Limits", "Record", "Sessions"]
@@ -237,7 +237,7 @@ class Sessions:
         await self.store.records.delete(key_of(session_id))  # whoever held it has died
         return False
 
-    def begin(self, session_id: str, request: Request, post: Post) -> Lane | None:
+    def begin(self, session_id: str, request: Request, post: Post) -> Shortcut | None:
         """What will bring the answer to a request, if this worker can serve it at once."""
         held = self._held.get(session_id)
         if held is None:

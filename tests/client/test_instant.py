@@ -13,7 +13,7 @@ from toolpost.client.call import Limits
 from toolpost.client.client import Client
 from toolpost.client.link import Link
 from toolpost.client.stats import Stats
-from toolpost.client.traits import Prompt, Vocal
+from toolpost.client.traits import Instant, Vocal
 from toolpost.errors import ChannelClosed, RequestTimeout
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
@@ -86,9 +86,9 @@ async def turns() -> None:
 
 def test_what_a_channel_offers_is_found_by_its_methods():
     channel = QuickChannel()
-    assert isinstance(channel, Prompt)
+    assert isinstance(channel, Instant)
     assert isinstance(channel, Vocal)
-    assert not isinstance(ScriptedChannel(), Prompt | Vocal)
+    assert not isinstance(ScriptedChannel(), Instant | Vocal)
 
 
 @pytest.mark.parametrize("read", [bytes, decode])
