@@ -1,18 +1,20 @@
 # Each word sets up what it needs; a second call installs nothing.
 PYTHON ?= python3
 BIN := .venv/bin
-# One stamp per version, so that another PYTHON makes a new environment.
-READY := .venv/.ready-$(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+# One stamp per version, so that another PYTHON makes a new environment. `run` needs a small part of it only.
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])' 2>/dev/null)
+READY := .venv/.ready-$(VERSION)
+RUNS := .venv/.runs-$(VERSION)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help run test check fmt bench conformance interop fuzz soak docs clean
+.PHONY: help run test check fmt bench conformance interop fuzz soak docs pictures clean
 .DEFAULT_GOAL := help
 
 help:                    ## list the words
 	@sed -n 's/^\([a-z]*\):[^#]*## \(.*\)/  make \1	\2/p' Makefile | expand -t 22
 
-run: $(READY)            ## start the example server, list its tools, call one
-	$(BIN)/python examples/call.py
+run: $(RUNS)             ## serve the weather example on loopback, call each of its tools; PORT=8000
+	@$(BIN)/python dev/showcase.py $(if $(PORT),--port $(PORT))
 
 test: $(READY)           ## all tests in parallel, coverage gate, table of proven rules
 	@$(BIN)/python dev/chromium.py
@@ -53,17 +55,29 @@ fuzz: $(READY)           ## coverage-guided fuzzing, FUZZ_SECONDS for each targe
 soak: $(READY)           ## all transports and revisions while things break, for SOAK_SECONDS (600)
 	$(BIN)/python dev/soak.py
 
-docs:                    ## where the documentation is (there is no site yet)
-	@echo "There is no documentation site yet. The pages are Markdown, to be read as they are: docs/README.md"
+docs: $(READY)           ## the documentation as a site, in site/
+	$(BIN)/python dev/website.py
+
+pictures: $(READY)       ## the pictures of the command line in docs/pictures, by Chromium
+	@$(BIN)/python dev/chromium.py
+	$(BIN)/python dev/pictures.py
 
 clean:                   ## remove everything that `make` has made
 	rm -rf .venv .cache build dist site .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml dev/requirements.txt dev/constraints.txt
+.PHONY: python
+python:
 	@$(PYTHON) -c '' || { echo "there is no $(PYTHON); name one: make test PYTHON=python3.12"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "toolpost needs Python 3.11 or newer; $(PYTHON) is older. Try: make test PYTHON=python3.12"; exit 1; }
+
+$(RUNS): pyproject.toml dev/constraints.txt | python
+	@test -f $(RUNS) || $(PYTHON) -m venv --clear .venv
+	PIP_CONSTRAINT=dev/constraints.txt $(BIN)/python -m pip install --quiet -e '.[http,cli]'
+	@touch $(RUNS)
+
+$(READY): pyproject.toml dev/requirements.txt dev/constraints.txt | python
 	$(PYTHON) -m venv --clear .venv
 	PIP_CONSTRAINT=dev/constraints.txt $(BIN)/python -m pip install --quiet -r dev/requirements.txt -e .
-	@mkdir -p .cache && touch $(READY)
+	@mkdir -p .cache && touch $(RUNS) $(READY)

@@ -18,12 +18,12 @@ from toolpost import (
     AuthError,
     Client,
     ClientCredentials,
-    ElicitParams,
     EnterpriseManaged,
     MemoryTokens,
     OAuth,
     WorkloadIdentity,
 )
+from toolpost.types import ElicitParams
 
 DONE: Final = "The scenario was gone through."
 """What is said last; a driver that was killed has not said it."""

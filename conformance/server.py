@@ -12,20 +12,8 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from msgspec import Meta
 
-from toolpost import (
-    Accepted,
-    Audio,
-    Context,
-    EmbeddedResource,
-    Header,
-    Image,
-    PromptMessage,
-    ResourceContents,
-    Server,
-    Titles,
-    Tool,
-    ToolError,
-)
+from toolpost import Accepted, Audio, Context, Header, Image, Server, Titles, ToolError
+from toolpost.types import EmbeddedResource, PromptMessage, ResourceContents, Tool
 
 PIXEL: Final = Image(
     b64decode(

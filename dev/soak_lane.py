@@ -13,8 +13,8 @@ from itertools import repeat
 from typing import Any, Final
 
 from soak_ledger import Ledger
-from toolpost import Client, InvalidParams, MCPError, RequestTimeout, ToolError
-from toolpost.errors import TransportError
+from toolpost import Client, MCPError, RequestTimeout, ToolError
+from toolpost.errors import InvalidParams, TransportError
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 

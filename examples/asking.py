@@ -9,7 +9,8 @@ import sys
 from pathlib import Path
 from typing import TypeVar
 
-from toolpost import Accepted, Context, KeyRing, NotDeclared, Server, ToolError
+from toolpost import Accepted, Context, KeyRing, Server, ToolError
+from toolpost.errors import NotDeclared
 
 # A stateless client may come back with its answers to any process that has the same key.
 KEY = os.environ.get("TRIPS_KEY")

@@ -1,6 +1,7 @@
 import asyncio
 
-from toolpost import ChannelClosed, Client, Server
+from toolpost import Client, Server
+from toolpost.errors import ChannelClosed
 
 LIMIT = 16 * 1024 * 1024  # bytes of one message: a peer must not fill our memory
 

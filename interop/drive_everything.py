@@ -9,13 +9,15 @@ from typing import Any, Final
 
 from cases import Suite, at_least, eventually
 from ours import Guest
-from toolpost import InvalidParams, MCPError, ResourceLink, RPCError, ToolError
+from toolpost import MCPError, RPCError, ToolError
+from toolpost.errors import InvalidParams
 from toolpost.types import (
     CreateMessageParams,
     ElicitParams,
     EmbeddedResource,
     ImageContent,
     PromptReference,
+    ResourceLink,
     ResourceReference,
     TextContent,
 )

@@ -11,8 +11,8 @@ import msgspec
 
 from cases import Suite, eventually
 from ours import Guest
-from toolpost import InvalidParams, ResourceNotFound, RPCError, ToolError
-from toolpost.errors import NotDeclared
+from toolpost import RPCError, ToolError
+from toolpost.errors import InvalidParams, NotDeclared, ResourceNotFound
 from toolpost.types import (
     CreateMessageParams,
     ElicitParams,

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from toolpost import Accepted, Audio, Context, File, Header, Image, ResourceLink, Server, ToolError
+from toolpost import Accepted, Audio, Context, File, Header, Image, Server, ToolError
 from toolpost.protocol.methods import DATES
-from toolpost.types import CreateMessageResult, PromptMessage, TextContent
+from toolpost.types import CreateMessageResult, PromptMessage, ResourceLink, TextContent
 
 PIXEL = bytes.fromhex(
     "89504e470d0a1a0a0000000d49484452000000010000000108060000001f15c4890000000d49444154789c6360f8cf"

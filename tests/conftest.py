@@ -16,7 +16,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 import specification
 
-pytest_plugins = ["proof", "blocking", "remains", "recording"]
+pytest_plugins = ["toolpost.testing.plugin", "proof", "blocking", "remains", "recording"]
 
 _HYPOTHESIS = Path(__file__).resolve().parents[1] / ".cache" / "hypothesis"
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import toolpost
-from toolpost import types
+from toolpost import errors, types
 from toolpost.channel import Channel
 
 SOURCE = Path(toolpost.__file__).read_text(encoding="utf-8")
@@ -63,9 +63,9 @@ def test_every_name_resolves(name):
 
 def test_a_name_is_looked_up_once():
     """From then on it is an ordinary attribute of the module."""
-    toolpost.__dict__.pop("Tool", None)
-    assert toolpost.Tool is types.Tool
-    assert vars(toolpost)["Tool"] is types.Tool
+    toolpost.__dict__.pop("MCPError", None)
+    assert toolpost.MCPError is errors.MCPError
+    assert vars(toolpost)["MCPError"] is errors.MCPError
 
 
 def test_dir_lists_the_names():

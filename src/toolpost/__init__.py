@@ -32,21 +32,11 @@ if TYPE_CHECKING:
     from toolpost.client.results import ToolResult as ToolResult
     from toolpost.client.sync import SyncClient as SyncClient
     from toolpost.errors import AuthError as AuthError
-    from toolpost.errors import ChannelClosed as ChannelClosed
-    from toolpost.errors import ConnectFailed as ConnectFailed
-    from toolpost.errors import InvalidParams as InvalidParams
     from toolpost.errors import MCPError as MCPError
-    from toolpost.errors import NotDeclared as NotDeclared
-    from toolpost.errors import ProtocolError as ProtocolError
-    from toolpost.errors import RateLimited as RateLimited
-    from toolpost.errors import RequestFailed as RequestFailed
     from toolpost.errors import RequestTimeout as RequestTimeout
-    from toolpost.errors import ResourceNotFound as ResourceNotFound
     from toolpost.errors import RPCError as RPCError
     from toolpost.errors import ToolError as ToolError
     from toolpost.errors import TransportError as TransportError
-    from toolpost.errors import UrlElicitationRequired as UrlElicitationRequired
-    from toolpost.errors import UserRejected as UserRejected
     from toolpost.principal import Principal as Principal
     from toolpost.protocol.icons import safe_icons as safe_icons
     from toolpost.protocol.seal import KeyRing as KeyRing
@@ -68,26 +58,6 @@ if TYPE_CHECKING:
     from toolpost.server.sync import SyncContext as SyncContext
     from toolpost.transports.address import Http as Http
     from toolpost.transports.command import Stdio as Stdio
-    from toolpost.types.asks import CreateMessageParams as CreateMessageParams
-    from toolpost.types.asks import CreateMessageResult as CreateMessageResult
-    from toolpost.types.asks import ElicitParams as ElicitParams
-    from toolpost.types.asks import ElicitResult as ElicitResult
-    from toolpost.types.base import Annotations as Annotations
-    from toolpost.types.base import Icon as Icon
-    from toolpost.types.content import AudioContent as AudioContent
-    from toolpost.types.content import Content as Content
-    from toolpost.types.content import EmbeddedResource as EmbeddedResource
-    from toolpost.types.content import ImageContent as ImageContent
-    from toolpost.types.content import ResourceContents as ResourceContents
-    from toolpost.types.content import ResourceLink as ResourceLink
-    from toolpost.types.content import TextContent as TextContent
-    from toolpost.types.prompts import Completion as Completion
-    from toolpost.types.prompts import PromptMessage as PromptMessage
-    from toolpost.types.prompts import PromptReference as PromptReference
-    from toolpost.types.prompts import ResourceReference as ResourceReference
-    from toolpost.types.tools import CallToolResult as CallToolResult
-    from toolpost.types.tools import Tool as Tool
-    from toolpost.types.tools import ToolAnnotations as ToolAnnotations
 
 _HOMES: Final = {
     "auth.enterprise": ("EnterpriseManaged",),
@@ -100,21 +70,11 @@ _HOMES: Final = {
     "channel": ("Channel",),
     "errors": (
         "AuthError",
-        "ChannelClosed",
-        "ConnectFailed",
-        "InvalidParams",
         "MCPError",
-        "NotDeclared",
-        "ProtocolError",
         "RPCError",
-        "RateLimited",
-        "RequestFailed",
         "RequestTimeout",
-        "ResourceNotFound",
         "ToolError",
         "TransportError",
-        "UrlElicitationRequired",
-        "UserRejected",
     ),
     "client.answer": ("Answer",),
     "client.changes": ("Change",),
@@ -140,106 +100,55 @@ _HOMES: Final = {
     "server.sync": ("SyncContext",),
     "transports.address": ("Http",),
     "transports.command": ("Stdio",),
-    "types": (
-        "Annotations",
-        "AudioContent",
-        "CallToolResult",
-        "Completion",
-        "Content",
-        "CreateMessageParams",
-        "CreateMessageResult",
-        "ElicitParams",
-        "ElicitResult",
-        "EmbeddedResource",
-        "Icon",
-        "ImageContent",
-        "PromptMessage",
-        "PromptReference",
-        "ResourceContents",
-        "ResourceLink",
-        "ResourceReference",
-        "TextContent",
-        "Tool",
-        "ToolAnnotations",
-    ),
+    "types": (),
 }
 _HOME: Final = {name: f"toolpost.{home}" for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Accepted",
-    "Annotations",
     "Answer",
     "Ask",
     "Audio",
-    "AudioContent",
     "Auth",
     "AuthError",
     "Cache",
-    "CallToolResult",
     "Cancelled",
     "Change",
     "Channel",
-    "ChannelClosed",
     "Client",
     "ClientCredentials",
     "ClientGroup",
-    "Completion",
-    "ConnectFailed",
-    "Content",
     "Context",
-    "CreateMessageParams",
-    "CreateMessageResult",
     "Declined",
-    "ElicitParams",
-    "ElicitResult",
-    "EmbeddedResource",
     "EnterpriseManaged",
     "File",
     "FileTokens",
     "Handler",
     "Header",
     "Http",
-    "Icon",
     "Image",
-    "ImageContent",
     "InputRequired",
     "Introspection",
-    "InvalidParams",
     "Jwt",
     "KeyRing",
     "MCPError",
     "MemoryTokens",
-    "NotDeclared",
     "OAuth",
     "Paused",
     "Principal",
-    "PromptMessage",
-    "PromptReference",
-    "ProtocolError",
     "Question",
     "RPCError",
-    "RateLimited",
-    "RequestFailed",
     "RequestTimeout",
-    "ResourceContents",
-    "ResourceLink",
-    "ResourceNotFound",
-    "ResourceReference",
     "Server",
     "SignatureError",
     "Stdio",
     "SyncClient",
     "SyncContext",
-    "TextContent",
     "Titles",
-    "Tool",
-    "ToolAnnotations",
     "ToolError",
     "ToolResult",
     "Transition",
     "TransportError",
-    "UrlElicitationRequired",
-    "UserRejected",
     "WorkloadIdentity",
     "__version__",
     "safe_icons",

@@ -36,6 +36,14 @@ class Channel(Protocol):
     One with `local = True` leads to nobody but whoever started this process, or into it. At the other end of
     all others could be anybody: a server lets them do what needs scopes only with a `principal` that has
     them.
+
+    Examples:
+        >>> class Letters:
+        ...     async def receive(self) -> bytes: ...
+        ...     async def send(self, data: bytes, related: int | str | None = None) -> None: ...
+        ...     async def close(self) -> None: ...
+        >>> isinstance(Letters(), Channel)
+        True
     """
 
     async def receive(self) -> bytes:

@@ -47,8 +47,17 @@ class Serves(Protocol):
         ...
 
 
+@runtime_checkable
+class Reaching(Protocol):
+    """A target that says itself how it is reached, as those of `toolpost.testing` do."""
+
+    def way(self, options: "Options", /) -> Way:
+        """How to reach it."""
+        ...
+
+
 Target: TypeAlias = (
-    "Channel | Serves | Stdio | Http | Sequence[str] | Mapping[str, JSON] | PathLike[str] | str"
+    "Channel | Serves | Reaching | Stdio | Http | Sequence[str] | Mapping[str, JSON] | PathLike[str] | str"
 )
 """A channel, a server object, a command, an entry of an `mcp.json` or the whole of it, its path, or a URL.
 
@@ -130,6 +139,10 @@ def _channel(target: object, _options: Options) -> Way | None:
         return unused.pop()
 
     return Way(type(target).__name__, take, again=False)
+
+
+def _reaching(target: object, options: Options) -> Way | None:
+    return target.way(options) if isinstance(target, Reaching) else None
 
 
 def _served(target: object, _options: Options) -> Way | None:
@@ -303,6 +316,7 @@ def _file(target: object, options: Options) -> Way | None:
 
 ROWS: Final[dict[Callable[[object, Options], Way | None], bool]] = {
     _no_class: False,
+    _reaching: True,
     _channel: False,
     _served: False,
     _url: True,

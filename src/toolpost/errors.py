@@ -75,6 +75,10 @@ class MCPError(Exception):
         retry_safe: whether the same request may be sent again without doing its work twice.
 
     The cause, where there is one, is the exception's `__cause__`.
+
+    Examples:
+        >>> str(MCPError("the shop is closed", hint="come back at nine"))
+        'the shop is closed (come back at nine)'
     """
 
     retry_safe: bool = False
@@ -107,7 +111,12 @@ class MCPError(Exception):
 
 
 class AuthError(MCPError):
-    """The peer wants to know who we are, or does not like the answer."""
+    """The peer wants to know who we are, or does not like the answer.
+
+    Examples:
+        >>> issubclass(AuthError, MCPError)
+        True
+    """
 
 
 class AuthorizationDenied(AuthError):
@@ -156,6 +165,10 @@ class RPCError(MCPError):
 
     Raise one in a handler and the peer receives it; a call that was refused raises one. `code` is the
     number on the wire, `data` whatever JSON the sender attached, `kind` a readable name for the code.
+
+    Examples:
+        >>> RPCError("no more of that", code=-31999, data={"left": 0}).data
+        {'left': 0}
     """
 
     code: int = -32603
@@ -205,7 +218,12 @@ class MethodNotFound(RPCError):
 
 
 class InvalidParams(RPCError):
-    """The parameters do not fit the method."""
+    """The parameters do not fit the method.
+
+    Examples:
+        >>> InvalidParams("there is no such shelf").code
+        -32602
+    """
 
     code = -32602
     kind = "invalid params"
@@ -219,7 +237,12 @@ class InternalError(RPCError):
 
 
 class ResourceNotFound(RPCError):
-    """No resource has this URI. −32002 in the session era, −32602 in the stateless one."""
+    """No resource has this URI. −32002 in the session era, −32602 in the stateless one.
+
+    Examples:
+        >>> ResourceNotFound("there is no item 7").code
+        -32002
+    """
 
     code = -32002
     kind = "resource not found"
@@ -250,6 +273,10 @@ class UrlElicitationRequired(RPCError):
     """The user has to visit a URL first; then the same request can be served (2025-11-25).
 
     A server raises what `ctx.url_required` gives. A client that catches it shows the URLs, and asks again.
+
+    Examples:
+        >>> UrlElicitationRequired("sign in first", {"elicitations": []}).elicitations
+        []
     """
 
     code = -32042
@@ -278,7 +305,12 @@ def _texts(entry: Any) -> dict[str, str]:
 
 
 class UserRejected(RPCError):
-    """The user said no: to a sampling request, or to a URL that had to be visited."""
+    """The user said no: to a sampling request, or to a URL that had to be visited.
+
+    Examples:
+        >>> issubclass(UserRejected, RPCError)
+        True
+    """
 
     code = -1
     kind = "user rejected"
@@ -310,7 +342,12 @@ class MissingScopes(RPCError, InsufficientScope):
 
 
 class RateLimited(RPCError):
-    """The client has asked too much in too short a time. The code is ours, outside the reserved (ERR-8)."""
+    """The client has asked too much in too short a time. The code is ours, outside the reserved (ERR-8).
+
+    Examples:
+        >>> RateLimited("too fast", data={"retryAfter": 3}).data["retryAfter"]
+        3
+    """
 
     code = 429
     kind = "rate limited"
@@ -371,11 +408,22 @@ def from_wire(
 
 
 class ToolError(MCPError):
-    """A tool says no. The model reads the text; the protocol sees a result with `isError`."""
+    """A tool says no. The model reads the text; the protocol sees a result with `isError`.
+
+    Examples:
+        >>> raise ToolError("we never sold a cat; ask for a pen")
+        Traceback (most recent call last):
+        toolpost.errors.ToolError: we never sold a cat; ask for a pen
+    """
 
 
 class ProtocolError(MCPError):
-    """A rule of the protocol was broken."""
+    """A rule of the protocol was broken.
+
+    Examples:
+        >>> issubclass(NotDeclared, ProtocolError)
+        True
+    """
 
 
 class LocalProtocolError(ProtocolError):
@@ -385,7 +433,12 @@ class LocalProtocolError(ProtocolError):
 
 
 class NotDeclared(LocalProtocolError):
-    """We attempted what was not declared, by the peer or by us. `capability` names what is missing."""
+    """We attempted what was not declared, by the peer or by us. `capability` names what is missing.
+
+    Examples:
+        >>> NotDeclared("prompts", "the server has no prompts").capability
+        'prompts'
+    """
 
     def __init__(
         self, capability: str, message: str, *, hint: str | None = None, peer: str | None = None
@@ -440,7 +493,12 @@ class RemoteProtocolError(ProtocolError):
 
 
 class TransportError(MCPError):
-    """The way to the peer failed. `sent` tells whether the request may have left us."""
+    """The way to the peer failed. `sent` tells whether the request may have left us.
+
+    Examples:
+        >>> TransportError("the line is dead", sent=False).sent
+        False
+    """
 
     sent: bool = True
 
@@ -461,14 +519,25 @@ class TransportError(MCPError):
 
 
 class ConnectFailed(TransportError):
-    """There was no way to the peer at all."""
+    """There was no way to the peer at all.
+
+    Examples:
+        >>> SyncClient(["no-such-program"]).connect()
+        Traceback (most recent call last):
+        toolpost.errors.ConnectFailed: no-such-program: there is no program...
+    """
 
     sent = False
     retry_safe = True
 
 
 class ChannelClosed(TransportError):
-    """The channel ended, by our hand or theirs."""
+    """The channel ended, by our hand or theirs.
+
+    Examples:
+        >>> issubclass(ChannelClosed, TransportError)
+        True
+    """
 
 
 class SessionLost(ChannelClosed):
@@ -481,6 +550,10 @@ class RequestFailed(TransportError):
     Attributes:
         status: the HTTP status that the peer answered with; None where there was no answer at all.
         retry_after: the seconds after which the peer wants to be asked again, if it says so.
+
+    Examples:
+        >>> RequestFailed("it was too busy", status=503).status
+        503
     """
 
     retry_after: float | None = None
@@ -500,7 +573,12 @@ class RequestFailed(TransportError):
 
 
 class RequestTimeout(TransportError, TimeoutError):
-    """No answer came in time."""
+    """No answer came in time.
+
+    Examples:
+        >>> issubclass(RequestTimeout, TimeoutError)
+        True
+    """
 
 
 class SealBroken(MCPError):

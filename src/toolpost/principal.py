@@ -18,12 +18,17 @@ _SCOPE: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749 §3.3; compiled when it
 class Principal(Struct, frozen=True):
     """Somebody who was recognised.
 
-    Args:
+    Attributes:
         subject: the user, or whoever else the credentials stand for; empty if they stand for a client alone.
         issuer: who says so: the URL of the authorization server. A subject is unique within its issuer.
         client: the software that speaks for the subject, by its client id.
         scopes: what it may do, those included that others imply.
         claims: what else is known, such as the claims of the token.
+
+    Examples:
+        >>> ann = Principal("ann", issuer="https://login.example.com", scopes=frozenset({"notes:read"}))
+        >>> str(ann), "notes:read" in ann.scopes
+        ('ann', True)
     """
 
     subject: str

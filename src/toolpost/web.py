@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from toolpost.auth.admission import Admission
 
-__all__ = ["endpoint", "run_http", "serve_http"]
+__all__ = ["endpoint", "is_alone", "run_http", "serve_http"]
 
 logger: Final = logging.getLogger("toolpost.server")
 auth_logger: Final = logging.getLogger("toolpost.auth")
@@ -199,7 +199,7 @@ class _Host:
         self._handler = handler
         self._lifespan: Any = None
         self.annotated = handler.annotated
-        self.chooses = handler.forwards
+        self.chooses = handler.chooses
         self.needs = handler.needs
         self.end_listens = handler.end_listens
 
@@ -307,12 +307,17 @@ def _refuse_loop() -> None:
     )
 
 
+def is_alone(handler: Handler) -> bool:
+    """Whether what a server keeps is known to one process only, so that several share no sessions."""
+    return handler.in_memory or isinstance(handler.store, MemoryStore)
+
+
 def _check_workers(handler: Handler, workers: int, served: Mapping[str, Any]) -> None:
     if workers < 1:
         raise ValueError(f"workers is {workers}; give 1 or more")
     if workers > 1 and not hasattr(os, "fork"):
         raise ValueError("workers= needs processes that fork, which this system has not")
-    alone = handler.in_memory or isinstance(handler.store, MemoryStore)
+    alone = is_alone(handler)
     if workers > 1 and alone and handler.party.sessions and not served.get("stateless"):
         raise ValueError(
             f"{workers} workers cannot share sessions that live in the memory of one: "

@@ -16,10 +16,10 @@ import pytest
 from guarded import place
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from leftovers import descriptors
 from scripted import Heard, answer
 from town import CALLED, DISCOVERED, NEWEST, Town, browse, origin, run
 
-from remains import descriptors
 from toolpost import AuthError, Client, ClientCredentials, FileTokens, MemoryTokens, OAuth
 from toolpost.auth.listener import MAX_GUESTS, listening
 from toolpost.auth.storage import default_folder

@@ -9,9 +9,15 @@ import pytest
 from scripted import Heard, answer, chunk, event, scripted, stream
 from town import Town, run
 
-from toolpost import AuthError, Client, ConnectFailed, Http, OAuth, RequestFailed, Server, SyncClient
+from toolpost import AuthError, Client, Http, OAuth, Server, SyncClient
 from toolpost.connect import way_to
-from toolpost.errors import AuthorizationRequired, InsufficientScope, TokenRejected
+from toolpost.errors import (
+    AuthorizationRequired,
+    ConnectFailed,
+    InsufficientScope,
+    RequestFailed,
+    TokenRejected,
+)
 from toolpost.protocol.methods import DATES
 from toolpost.transports.authorizer import Asked, Errand, Refused, Token, authorizer_of
 

@@ -18,6 +18,7 @@ from typing import Any, cast
 from remains import Holdings
 from toolpost import Client, Handler, Stdio, web
 from toolpost.client.verdicts import VERDICTS
+from toolpost.testing import in_process
 from toolpost.types import ClientCapabilities, ElicitationCapability, SamplingCapability
 
 __all__ = ["PATIENCE", "PROGRAMS", "Desk", "Links", "Shared", "hosted", "server_of", "stdio", "until"]
@@ -57,7 +58,7 @@ async def served(server: Handler, transport: str) -> AsyncGenerator[dict[str, An
     if transport == "memory":
         yield {"target": server}
     elif transport == "asgi":
-        yield {"target": "http://127.0.0.1/mcp", "http": server.asgi()}
+        yield {"target": in_process(server)}
     else:
         async with hosted(server) as origin:
             sse = {"url": f"{origin}/sse", "type": "sse"}

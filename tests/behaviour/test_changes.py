@@ -4,7 +4,8 @@ import pytest
 from features import needs, record
 from links import until
 
-from toolpost import InvalidParams, MCPError, RPCError
+from toolpost import MCPError, RPCError
+from toolpost.errors import InvalidParams
 
 CHANGED = {
     "tool": "notifications/tools/list_changed",

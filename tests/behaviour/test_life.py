@@ -5,8 +5,8 @@ from contextlib import asynccontextmanager
 import pytest
 from features import on
 
-from toolpost import Client, ConnectFailed, Context, InvalidParams, Server
-from toolpost.errors import NotDeclared
+from toolpost import Client, Context, Server
+from toolpost.errors import ConnectFailed, InvalidParams, NotDeclared
 
 
 @pytest.mark.requirement("LIFE-2", "LIFE-3", "LIFE-4", "LIFE-7", "LIFE-9", "LIFE-14")

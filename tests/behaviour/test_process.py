@@ -11,7 +11,8 @@ import pytest
 from features import on
 from links import PROGRAMS, stdio, until
 
-from toolpost import ChannelClosed, Client
+from toolpost import Client
+from toolpost.errors import ChannelClosed
 from toolpost.protocol.framing import MAX_LINE
 
 pytestmark = on("stdio")

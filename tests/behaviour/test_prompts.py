@@ -3,8 +3,7 @@
 import pytest
 from features import needs
 
-from toolpost import InvalidParams
-from toolpost.errors import InternalError
+from toolpost.errors import InternalError, InvalidParams
 from toolpost.types import ImageContent, PromptReference, ResourceReference
 
 

@@ -3,8 +3,8 @@
 import pytest
 from features import record
 
-from toolpost import InvalidParams, RequestFailed, RPCError
-from toolpost.errors import InternalError
+from toolpost import RPCError
+from toolpost.errors import InternalError, InvalidParams, RequestFailed
 
 
 @pytest.mark.requirement("RES-1", "RES-2", "PAGE-1", "PAGE-3")

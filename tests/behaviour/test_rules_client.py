@@ -12,10 +12,10 @@ import pytest
 from features import needs, on, record
 
 from raw_server import Asked, RawServer
-from toolpost import Client, Context, InvalidParams, Server, Tool
+from toolpost import Client, Context, Server
 from toolpost.client.outputs import Outputs
 from toolpost.client.stats import Stats
-from toolpost.errors import RemoteProtocolError
+from toolpost.errors import InvalidParams, RemoteProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.types import (
     CallToolResult,
@@ -23,6 +23,7 @@ from toolpost.types import (
     Raw,
     SamplingMessage,
     TextContent,
+    Tool,
     ToolResultContent,
     ToolUseContent,
 )

@@ -8,8 +8,8 @@ import jsonschema_rs
 import pytest
 from features import needs, on
 
-from toolpost import Audio, File, InvalidParams, MCPError, RPCError, Server, ToolError
-from toolpost.errors import InternalError, RateLimited
+from toolpost import Audio, File, MCPError, RPCError, Server, ToolError
+from toolpost.errors import InternalError, InvalidParams, RateLimited
 from toolpost.server.middleware import RateLimit
 from toolpost.types import (
     AudioContent,

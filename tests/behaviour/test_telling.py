@@ -6,8 +6,8 @@ import pytest
 from features import lacks, needs
 from links import until
 
-from toolpost import InvalidParams, MCPError, RequestTimeout
-from toolpost.errors import InternalError
+from toolpost import MCPError, RequestTimeout
+from toolpost.errors import InternalError, InvalidParams
 from toolpost.types import LogParams
 
 

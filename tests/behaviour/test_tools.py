@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from features import lacks, needs, record
 
-from toolpost import InvalidParams, RequestFailed, RPCError, ToolError
+from toolpost import RPCError, ToolError
+from toolpost.errors import InvalidParams, RequestFailed
 from toolpost.types import UNSET, AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent
 
 

@@ -13,7 +13,8 @@ import pytest
 from hosted import hosted, serving
 from victims import NEW, OLD, PROGRAMS, run
 
-from toolpost import Auth, Client, Context, InvalidParams, MemoryTokens, OAuth, Paused, Server
+from toolpost import Auth, Client, Context, MemoryTokens, OAuth, Paused, Server
+from toolpost.errors import InvalidParams
 from toolpost.testing import AuthorizationServer
 
 

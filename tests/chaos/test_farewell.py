@@ -9,7 +9,8 @@ import pytest
 from leftovers import until
 from victims import NEW, OLD, WAYS, begun, failures, gone, run, stdio, victim
 
-from toolpost import ChannelClosed, Client
+from toolpost import Client
+from toolpost.errors import ChannelClosed
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 

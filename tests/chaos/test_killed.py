@@ -22,8 +22,8 @@ from victims import (
     victim,
 )
 
-from toolpost import ChannelClosed, Client, ToolResult
-from toolpost.errors import TransportError
+from toolpost import Client, ToolResult
+from toolpost.errors import ChannelClosed, TransportError
 
 MANY = 5
 

@@ -177,7 +177,8 @@ def test_a_server_that_ignores_everything_does_not_outlive_a_forgetful_script(tm
 
 STUCK = """
 import threading, time
-from toolpost import ChannelClosed, Context, Server, SyncClient
+from toolpost import Context, Server, SyncClient
+from toolpost.errors import ChannelClosed
 server = Server("s")
 asked = threading.Event()
 

@@ -26,7 +26,17 @@ def make(tmp_path, monkeypatch):
 
     def run(*words: str) -> str:
         # An environment of the test's own, which counts as made: `-o` keeps make from making it again.
-        command = ["make", "-C", str(ROOT), "-o", str(ready), f"READY={ready}", f"BIN={tools}", *words]
+        command = [
+            "make",
+            "-C",
+            str(ROOT),
+            "-o",
+            str(ready),
+            f"READY={ready}",
+            f"RUNS={ready}",
+            f"BIN={tools}",
+            *words,
+        ]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
     return run
@@ -45,9 +55,9 @@ def test_a_specification_is_found_where_its_path_has_a_space(make, tmp_path, mon
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("run", "python examples/call.py"),
+        ("run", "python dev/showcase.py"),
         ("bench", "python -m bench"),
-        ("docs", "docs/README.md"),
+        ("docs", "python dev/website.py"),
         ("conformance", "python conformance/judge.py"),
         ("help", "make test"),
     ],

@@ -1,4 +1,4 @@
-"""The examples for HTTP do what they say: a server by itself, and mounted in two frameworks."""
+"""The examples for HTTP do what they say: a server by itself, and mounted in another application."""
 
 import asyncio
 import runpy
@@ -13,7 +13,7 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
 @pytest.mark.parametrize("revision", DATES[1:])
-@pytest.mark.parametrize("example", ["mounted.py", "mounted_fastapi.py"])
+@pytest.mark.parametrize("example", ["mounted.py"])
 def test_a_mounted_server_is_called_below_its_mount(example, revision):
     app = runpy.run_path(str(EXAMPLES / example))["app"]
 
@@ -25,7 +25,7 @@ def test_a_mounted_server_is_called_below_its_mount(example, revision):
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("example", ["mounted.py", "mounted_fastapi.py"])
+@pytest.mark.parametrize("example", ["mounted.py"])
 def test_the_old_transport_is_mounted_with_it(example):
     app = runpy.run_path(str(EXAMPLES / example))["app"]
 

@@ -14,9 +14,10 @@ from typing import Any
 
 from world import World
 
-from toolpost import Accepted, Client, Context, ElicitParams, Server, ToolAnnotations, ToolError
+from toolpost import Accepted, Client, Context, Server, ToolError
 from toolpost.errors import ChannelClosed, MCPError
 from toolpost.stores.memory import MemoryStore
+from toolpost.types import ElicitParams, ToolAnnotations
 
 __all__ = ["CALLS", "EXPECTED", "Ledger", "Player", "judge", "server_for"]
 

@@ -16,6 +16,7 @@ from world import World
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed
 from toolpost.protocol.framing import LineBuffer, frame
+from toolpost.testing.faults import JUNK, garbled
 from toolpost.transports.mailbox import Mailbox
 
 __all__ = ["CALM", "FAULTS", "Faults", "Way", "Wire"]
@@ -84,32 +85,6 @@ FAULTS = {
     "all": Faults(0.05, 0.1, 0.1, 0.2, 0.05, 0.1, 0.2, 0.02),
     "all on a line": Faults(drop=0.05, late=0.05, garble=0.05, junk=0.1, slow=0.1, cut=0.02, line=True),
 }
-
-JUNK = (
-    b"",
-    b"\n",
-    b"null",
-    b"[]",
-    b"{}",
-    b"[[[[[[",
-    b"\xff\xfe\x00",
-    b"Listening on port 8000",
-    b'{"jsonrpc":"2.0"}',
-    b'{"jsonrpc":"2.0","id":null,"result":{}}',
-    b'{"jsonrpc":"2.0","id":"1","result":{}}',
-    b'{"jsonrpc":"2.0","id":true,"result":{}}',
-    b'{"jsonrpc":"2.0","id":1e400,"result":{}}',
-    b'{"jsonrpc":"2.0","id":987654321,"result":{}}',
-    b'{"jsonrpc":"2.0","id":987654321,"error":{"code":1,"message":"no"}}',
-    b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"what?"}}',
-    b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":987654321}}',
-    b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":987654321,"progress":1}}',
-    b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
-    b'{"jsonrpc":"2.0","method":"what/is/this"}',
-    b'{"jsonrpc":"2.0","id":"x","method":"what/is/this"}',
-    b'{"jsonrpc":"2.0","id":{},"method":"ping"}',
-)
-"""What arrives out of nowhere. None of it names anything that is under way."""
 
 END = object()
 """Stands on a wire behind the last message."""
@@ -246,24 +221,10 @@ class Wire:
             self._note(f"{way} dropped")
             return
         if self._tossed(faults.garble):
-            data = self._garbled(data)
+            data = garbled(rng, data)
             self._note(f"{way} garbled {data!r}")
         for _ in range(2 if self._tossed(faults.twice) else 1):
             self._pass(way, data)
-
-    def _garbled(self, data: bytes) -> bytes:
-        rng, some = self._world.rng, bytearray(data)
-        place = rng.randrange(len(some))
-        how = rng.randrange(4)
-        if how == 0:
-            del some[place:]
-        elif how == 1:
-            del some[place : place + rng.randrange(1, 9)]
-        elif how == 2:
-            some[place] ^= 1 << rng.randrange(8)
-        else:
-            some[place:place] = rng.randbytes(rng.randrange(1, 5))
-        return bytes(some)
 
     def _pass(self, way: Way, data: bytes) -> None:
         if self._line:

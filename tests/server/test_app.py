@@ -5,19 +5,10 @@ from typing import Any
 
 import pytest
 
-from toolpost import (
-    CallToolResult,
-    Client,
-    Context,
-    Handler,
-    InvalidParams,
-    Server,
-    Tool,
-    ToolError,
-)
-from toolpost.errors import InternalError, NotDeclared, ResourceNotFound
+from toolpost import Client, Context, Handler, Server, ToolError
+from toolpost.errors import InternalError, InvalidParams, NotDeclared, ResourceNotFound
 from toolpost.protocol.methods import Row
-from toolpost.types import Params, Result, TextContent
+from toolpost.types import CallToolResult, Params, Result, TextContent, Tool
 
 OBJECT = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
 

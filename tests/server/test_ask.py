@@ -20,8 +20,8 @@ from toolpost import (
     SignatureError,
     SyncContext,
     ToolError,
-    UserRejected,
 )
+from toolpost.errors import UserRejected
 from toolpost.protocol.methods import DATES
 from toolpost.types import ElicitResult, Tool
 

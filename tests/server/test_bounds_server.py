@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from toolpost import Context, Handler, ResourceContents
+from toolpost import Context, Handler
 from toolpost.errors import RateLimited
 from toolpost.protocol.methods import DATES
 from toolpost.server import context, listen, middleware
 from toolpost.server.middleware import RateLimit
 from toolpost.server.serve import Conversation
 from toolpost.testing import ScriptedChannel
-from toolpost.types import Resource
+from toolpost.types import Resource, ResourceContents
 
 SESSION, STATELESS = DATES[-2], DATES[-1]
 FACTS = {

@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
-from toolpost import CallToolResult, Client, Context, Handler, InputRequired, InvalidParams, RPCError
+from toolpost import Client, Context, Handler, InputRequired, RPCError
+from toolpost.errors import InvalidParams
 from toolpost.protocol.methods import DATES
 from toolpost.types import (
     AskParams,
+    CallToolResult,
     CreateMessageParams,
     ElicitParams,
     ElicitResult,

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from pair import SERVER, Pair, open_pair
-from toolpost import InvalidParams
+from toolpost.errors import InvalidParams
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.protocol.seal import KeyRing

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pair import arrived, open_pair
-from toolpost import InvalidParams, MCPError
-from toolpost.errors import MethodNotFound, NotDeclared
+from toolpost import MCPError
+from toolpost.errors import InvalidParams, MethodNotFound, NotDeclared
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.methods import DATES

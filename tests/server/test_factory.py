@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from toolpost import Client, Context, Handler, InvalidParams, MCPError, RPCError, Server, ToolError
-from toolpost.errors import InternalError, InvalidRequest, NotDeclared, UnsupportedRevision
+from toolpost import Client, Context, Handler, MCPError, RPCError, Server, ToolError
+from toolpost.errors import InternalError, InvalidParams, InvalidRequest, NotDeclared, UnsupportedRevision
 from toolpost.principal import Principal
 from toolpost.protocol.methods import ALWAYS, DATES, Row
 from toolpost.protocol.revisions import REVISIONS

@@ -6,7 +6,7 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from toolpost import Client, Context, Handler, InputRequired, ResourceContents, Server, Tool
+from toolpost import Client, Context, Handler, InputRequired, Server
 from toolpost.errors import MethodNotFound
 from toolpost.protocol.methods import DATES
 from toolpost.server.options import Options
@@ -21,8 +21,10 @@ from toolpost.types import (
     PromptMessage,
     PromptReference,
     Resource,
+    ResourceContents,
     ResourceTemplate,
     TextContent,
+    Tool,
 )
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from toolpost import Client, Context, Handler, InvalidParams, ResourceNotFound, Server
-from toolpost.errors import NotDeclared
+from toolpost import Client, Context, Handler, Server
+from toolpost.errors import InvalidParams, NotDeclared, ResourceNotFound
 from toolpost.protocol.methods import ALWAYS, DATES, Row
 from toolpost.types import Params, PromptReference, Result
 

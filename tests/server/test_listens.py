@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from toolpost import Context, Handler, InvalidParams, ResourceContents, Server
+from toolpost import Context, Handler, Server
+from toolpost.errors import InvalidParams
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.server.serve import Conversation
 from toolpost.testing import ScriptedChannel
-from toolpost.types import Resource
+from toolpost.types import Resource, ResourceContents
 
 [STATELESS] = [date for date in DATES if REVISIONS[date].stateless]
 FACTS = {

@@ -6,22 +6,12 @@ from typing import Any
 
 import pytest
 
-from toolpost import (
-    CallToolResult,
-    Client,
-    Context,
-    Handler,
-    InvalidParams,
-    RPCError,
-    Server,
-    SyncContext,
-    ToolError,
-)
-from toolpost.errors import InternalError, LocalProtocolError, RateLimited
+from toolpost import Client, Context, Handler, RPCError, Server, SyncContext, ToolError
+from toolpost.errors import InternalError, InvalidParams, LocalProtocolError, RateLimited
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.server.middleware import Call, Concurrency, Logging, MaskErrors, Next, RateLimit, Timeout
-from toolpost.types import ElicitResult, TextContent
+from toolpost.types import CallToolResult, ElicitResult, TextContent
 
 SESSIONS = [date for date in DATES if not REVISIONS[date].stateless]
 ELICITING = [date for date in SESSIONS if "elicitation/create" in REVISIONS[date].requests["server"]]

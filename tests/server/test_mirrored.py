@@ -11,13 +11,14 @@ import pytest
 from msgspec import Meta
 
 from pair import open_pair
-from toolpost import Client, Header, Server, SignatureError, Tool
+from toolpost import Client, Header, Server, SignatureError
 from toolpost.errors import HeaderMismatch
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.revisions import LATEST
 from toolpost.server.bind import bind
 from toolpost.server.serve import Conversation
 from toolpost.testing import ScriptedChannel
+from toolpost.types import Tool
 
 Region = Annotated[str, Header("Region")]
 

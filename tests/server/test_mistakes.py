@@ -10,10 +10,12 @@ from typing import Any, cast
 
 import pytest
 
-from toolpost import Client, Context, Handler, Icon, InvalidParams, MCPError, Server, SyncContext, Tool
+from toolpost import Client, Context, Handler, MCPError, Server, SyncContext
+from toolpost.errors import InvalidParams
 from toolpost.protocol.methods import DATES
 from toolpost.server.middleware import Concurrency, Logging, RateLimit, Timeout
 from toolpost.server.problems import SignatureError
+from toolpost.types import Icon, Tool
 
 OBJECT: Any = {"type": "object"}
 DANGLING: Any = {"properties": {"a": {"$ref": "#/$defs/nowhere"}}}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from toolpost import Client, InvalidParams, Server
-from toolpost.errors import InternalError
+from toolpost import Client, Server
+from toolpost.errors import InternalError, InvalidParams
 from toolpost.server.media import Image
 from toolpost.server.prompts import messages_of
 from toolpost.types import GetPromptResult, Icon, ImageContent, PromptMessage, TextContent

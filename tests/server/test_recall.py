@@ -14,13 +14,12 @@ from toolpost import (
     Context,
     Declined,
     Handler,
-    InvalidParams,
     RPCError,
     Server,
     SyncContext,
     ToolError,
 )
-from toolpost.errors import LocalProtocolError
+from toolpost.errors import InvalidParams, LocalProtocolError
 from toolpost.protocol.inbox import MAX_ANSWERS
 from toolpost.protocol.methods import DATES
 from toolpost.server import states, steps

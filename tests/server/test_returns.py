@@ -190,6 +190,18 @@ def test_without_a_promise_the_value_decides(annotation, value, content):
     assert sent(returns.convert(value, wrap=True)) == {"content": content}
 
 
+@pytest.mark.parametrize(
+    "annotation", [list[ResourceLink], list[ResourceLink | str], list[Image | str] | None]
+)
+@pytest.mark.parametrize(
+    ("value", "content"),
+    [([], []), (["a", "b"], [text("a"), text("b")]), (("a", Image(PNG)), [text("a"), PICTURE])],
+    ids=tell,
+)
+def test_a_list_of_blocks_is_one_whatever_is_in_it(annotation, value, content):
+    assert sent(returning(annotation).convert(value)) == {"content": content}
+
+
 @pytest.mark.requirement("TOOL-12")
 @pytest.mark.parametrize(
     ("value", "structured"),

@@ -6,8 +6,8 @@ from typing import Any, Self
 
 import pytest
 
-from toolpost import ChannelClosed, Context, Handler, Server
-from toolpost.errors import RequestTimeout
+from toolpost import Context, Handler, Server
+from toolpost.errors import ChannelClosed, RequestTimeout
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.server.serve import Conversation

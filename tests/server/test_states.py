@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from toolpost import Accepted, Client, Context, InvalidParams, KeyRing, MCPError, Server
+from toolpost import Accepted, Client, Context, KeyRing, MCPError, Server
 from toolpost.channel import Channel
+from toolpost.errors import InvalidParams
 from toolpost.protocol.methods import DATES
 from toolpost.server import states
 from toolpost.stores.memory import MemoryStore

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import remains
-from toolpost import ChannelClosed, Client, Context, Server, SyncContext, ToolError
-from toolpost.errors import LocalProtocolError
+from toolpost import Client, Context, Server, SyncContext, ToolError
+from toolpost.errors import ChannelClosed, LocalProtocolError
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.server.request import Request

@@ -6,12 +6,13 @@ from typing import Any, NoReturn
 
 import pytest
 
-from toolpost import CallToolResult, Client, Context, InvalidParams, Server, ToolError
+from toolpost import Client, Context, Server, ToolError
 from toolpost.client.results import ToolResult
+from toolpost.errors import InvalidParams
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.testing import ScriptedChannel
-from toolpost.types import Icon, TextContent, Tool, ToolAnnotations
+from toolpost.types import CallToolResult, Icon, TextContent, Tool, ToolAnnotations
 from toolpost.types.lifecycle import CLIENT_CAPABILITIES, LOG_LEVEL, PROTOCOL_VERSION
 
 HALF = "\ud800"  # of a character: Python has it, JSON does not

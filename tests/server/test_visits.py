@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from toolpost import Client, Context, Server, SyncContext, UrlElicitationRequired, UserRejected
-from toolpost.errors import InternalError, RPCError
+from toolpost import Client, Context, Server, SyncContext
+from toolpost.errors import InternalError, RPCError, UrlElicitationRequired, UserRejected
 from toolpost.protocol.methods import DATES
 from toolpost.server.asking import MAX_VISITS
 from toolpost.types import ClientCapabilities, ElicitationCapability, ElicitResult

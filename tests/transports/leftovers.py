@@ -3,7 +3,8 @@
 import asyncio
 import time
 
-from remains import PATIENCE, children, descriptors
+from remains import PATIENCE
+from toolpost.testing.leftovers import children, descriptors
 
 __all__ = ["children", "descriptors", "eventually", "until"]
 

@@ -54,6 +54,15 @@ class EnterpriseManaged(Grant):
 
     Raises:
         ValueError: the identity provider is not named.
+
+    Examples:
+        >>> employee = EnterpriseManaged(
+        ...     "the ID token of one employee",
+        ...     idp_issuer="https://id.example.com",
+        ...     idp_client_id="notes-app",
+        ...     client_id="notes",
+        ... )
+        >>> client = Client("https://example.com/mcp", auth=employee)
     """
 
     def __init__(

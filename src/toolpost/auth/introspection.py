@@ -57,6 +57,10 @@ class Introspection:
 
     Raises:
         ValueError: an argument cannot work; the text names it.
+
+    Examples:
+        >>> asks = Introspection("https://login.example.com/introspect", "notes", "secret")
+        >>> auth = Auth("https://login.example.com", verifier=asks)
     """
 
     def __init__(

@@ -52,6 +52,10 @@ class Jwt:
     Raises:
         MCPError: joserfc is not installed.
         ValueError: an argument cannot work; the text names it.
+
+    Examples:
+        >>> issuer = "https://login.example.com"
+        >>> auth = Auth(issuer, verifier=Jwt(issuer, audience="api://notes"))
     """
 
     keep = KEEP

@@ -104,6 +104,10 @@ class ClientCredentials(Grant):
     Raises:
         ValueError: there is neither a secret nor a key, or both.
         AuthError: this is no private key for the algorithm, or `toolpost[auth]` is not installed.
+
+    Examples:
+        >>> job = ClientCredentials("job", "secret", issuer="https://login.example.com")
+        >>> client = Client("https://example.com/mcp", auth=job)
     """
 
     def __init__(
@@ -164,6 +168,10 @@ class WorkloadIdentity(Grant):
         http: what carries requests to authorization servers; as for a client.
         allow_private: let a server name addresses in networks that it is not in itself.
         allow_http: let tokens be sent without encryption to other machines.
+
+    Examples:
+        >>> pod = WorkloadIdentity(lambda: "the JWT of this pod", issuer="https://login.example.com")
+        >>> client = Client("https://example.com/mcp", auth=pod)
     """
 
     steps_up: ClassVar[bool] = False

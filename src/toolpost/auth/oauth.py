@@ -60,6 +60,9 @@ class OAuth(Grant):
     Raises:
         TypeError: an argument is of the wrong type.
         ValueError: arguments do not go together.
+
+    Examples:
+        >>> client = Client("https://example.com/mcp", auth=OAuth(scopes=["notes:read"]))
     """
 
     asks_user: ClassVar[bool] = True

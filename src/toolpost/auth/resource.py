@@ -50,6 +50,9 @@ class Auth:
         MCPError: joserfc is not installed, and is needed.
         TypeError: an argument is of another type than it should be; the text names it.
         ValueError: an argument cannot work; the text names it.
+
+    Examples:
+        >>> server = Server("notes", auth=Auth("https://login.example.com", scopes=["notes:read"]))
     """
 
     def __init__(

@@ -57,7 +57,11 @@ class Storage(Protocol):
 
 
 class MemoryTokens:
-    """Keeps tokens as long as the process lives."""
+    """Keeps tokens as long as the process lives.
+
+    Examples:
+        >>> client = Client("https://example.com/mcp", auth=OAuth(storage=MemoryTokens()))
+    """
 
     def __init__(self) -> None:
         self._kept: dict[str, str] = {}
@@ -94,6 +98,9 @@ class FileTokens:
 
     Args:
         folder: where; by default in the user's folder for state. A `~` is the user's home.
+
+    Examples:
+        >>> client = Client("https://example.com/mcp", auth=OAuth(storage=FileTokens("~/.notes/tokens")))
     """
 
     def __init__(self, folder: "str | os.PathLike[str] | None" = None) -> None:

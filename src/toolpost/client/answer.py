@@ -49,7 +49,14 @@ AskCallback: TypeAlias = Callable[[dict[str, JSON]], JSON]
 """Answers a method of one's own: is given the params, returns the result, both plain JSON."""
 
 Answer: TypeAlias = Elicited | Sampled | Iterable[Place]
-"""An answer to a question, as the callback for it might return it."""
+"""An answer to a question, as the callback for it might return it.
+
+Examples:
+    >>> form: Answer = {"value": 3}
+    >>> no: Answer = None
+    >>> model: Answer = "It is 3."
+    >>> roots: Answer = ["file:///books"]
+"""
 
 ASKER: Final[ContextVar[str | None]] = ContextVar("ASKER", default=None)
 """While a callback runs: which server asks (ELIC-3)."""

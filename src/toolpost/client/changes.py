@@ -52,6 +52,11 @@ class Change(NamedTuple):
         uri: which resource; None for a list.
         missed: whether it only may have changed: the connection or the stream was lost for a while, and
             nobody knows what happened meanwhile.
+
+    Examples:
+        >>> change = Change("resource", "config://shop")
+        >>> change.kind, change.uri, change.missed
+        ('resource', 'config://shop', False)
     """
 
     kind: Kind

@@ -86,6 +86,18 @@ class Client(Methods):
             until it says that they have changed.
 
     A callback is sync or async. A sync one runs in a thread; all of them may call the client.
+
+    Examples:
+        >>> import asyncio
+        >>> server = Server("shop")
+        >>> @server.tool
+        ... def price(item: str) -> float:
+        ...     return 2.5
+        >>> async def main():
+        ...     async with Client(server) as mcp:
+        ...         return (await mcp.call_tool("price", {"item": "pen"})).data
+        >>> asyncio.run(main())
+        2.5
     """
 
     def __init__(

@@ -61,6 +61,18 @@ class ClientGroup(Mapping[str, Client]):
         servers: the path of an `mcp.json`, what is in one, or a mapping of names to targets or clients.
             A file is read when the group connects.
         make: makes the client of a target: `functools.partial(Client, on_log=print)` gives it options.
+
+    Examples:
+        >>> import asyncio
+        >>> north, south = Server("north"), Server("south")
+        >>> @south.tool
+        ... def swim() -> str:
+        ...     return "splash"
+        >>> async def main():
+        ...     async with ClientGroup({"north": north, "south": south}) as group:
+        ...         return (await group.call_tool("swim")).text
+        >>> asyncio.run(main())
+        'splash'
     """
 
     def __init__(

@@ -29,6 +29,9 @@ class Transition(NamedTuple):
         cause: why the connection was lost or did not come about.
         pause: in "backoff", the seconds until the next try.
         tries: in "backoff", how often it has failed in a row.
+
+    Examples:
+        >>> client = Client(["python", "server.py"], on_state=lambda transition: print(transition.state))
     """
 
     state: State

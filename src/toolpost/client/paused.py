@@ -31,6 +31,11 @@ class Question(NamedTuple):
     Attributes:
         method: "elicitation/create", "sampling/createMessage" or "roots/list".
         params: `ElicitParams`, `CreateMessageParams` or `AskParams`, in this order.
+
+    Examples:
+        >>> question = Question("elicitation/create", ElicitParams(message="How many?"))
+        >>> question.params.message
+        'How many?'
     """
 
     method: str
@@ -49,6 +54,18 @@ class Paused(
         arguments: what it was called with.
         questions: what the server wants to know, by key.
         rounds: how often it has asked, this time included.
+
+    Examples:
+        >>> server = Server("shop")
+        >>> @server.tool
+        ... async def buy(ctx: Context) -> str:
+        ...     answer = await ctx.elicit("How many?", int)
+        ...     return f"{answer.data} pens"
+        >>> with SyncClient(server) as mcp:
+        ...     paused = mcp.begin_call("buy")
+        ...     answers = {key: {"value": 3} for key in paused.questions}
+        ...     mcp.resume(Paused.from_json(paused.to_json()), answers).text
+        '3 pens'
     """
 
     name: str

@@ -39,6 +39,16 @@ class ToolResult(Struct, Generic[T], frozen=True):
         meta: its `_meta`; None if there is none.
         raw: the bytes as they came, with all that nobody here knows.
         text: the text blocks, joined by line breaks; empty if there is none.
+
+    Examples:
+        >>> server = Server("shop")
+        >>> @server.tool
+        ... def stock() -> list[str]:
+        ...     return ["pen", "ink"]
+        >>> with SyncClient(server) as mcp:
+        ...     result = mcp.call_tool("stock")
+        >>> result.data, result.is_error
+        (['pen', 'ink'], False)
     """
 
     data: T

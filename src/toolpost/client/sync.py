@@ -91,6 +91,15 @@ class SyncClient:
     Use it as `with SyncClient(target) as client:`, or call `connect` and `close`. Every method may be called
     from any thread. A callback that is not async may call the client; an async one may not, for it runs in
     the client's own thread.
+
+    Examples:
+        >>> server = Server("shop")
+        >>> @server.tool
+        ... def price(item: str) -> float:
+        ...     return 2.5
+        >>> with SyncClient(server) as mcp:
+        ...     mcp.call_tool("price", {"item": "pen"}).data
+        2.5
     """
 
     @_same(Client)

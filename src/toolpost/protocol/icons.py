@@ -37,7 +37,13 @@ def objection(icon: Icon) -> str | None:
 
 
 def safe_icons(icons: Iterable[Icon] | None) -> list[Icon]:
-    """The icons that may be shown, in their order. A client asks: what a server says is not to be trusted."""
+    """The icons that may be shown, in their order. A client asks: what a server says is not to be trusted.
+
+    Examples:
+        >>> offered = [Icon("https://example.com/pen.png"), Icon("javascript:alert(1)")]
+        >>> [icon.src for icon in safe_icons(offered)]
+        ['https://example.com/pen.png']
+    """
     return [icon for icon in icons or () if objection(icon) is None]
 
 

@@ -130,6 +130,10 @@ class KeyRing:
         >>> sealed = ring.seal(b"page 2", audience="cursor of shop", binding=["ann"], expires=1_800_000_000)
         >>> ring.open(sealed, audience="cursor of shop", binding=["ann"], now=1_799_999_999)
         b'page 2'
+
+    Examples:
+        >>> ring = KeyRing(["the new key, from where secrets are", "the old one, until its states are over"])
+        >>> fleet = Server("fleet", keys=ring)
     """
 
     def __init__(self, keys: Sequence[bytes | str], *, encrypt: bool | None = None) -> None:

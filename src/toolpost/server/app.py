@@ -14,6 +14,7 @@ from toolpost.server.cache import Cache, Cached, check_cache, per_method
 from toolpost.server.catalogue import PAGE_SIZE, Catalogue
 from toolpost.server.context import Context
 from toolpost.server.factory import Factory
+from toolpost.server.handler import Handler
 from toolpost.server.library import KINDS, Library
 from toolpost.server.notices import UNHEARD, Hearer
 from toolpost.server.options import Options, check_counts, check_times
@@ -59,6 +60,15 @@ class Server(Library):
         debug: tell clients what went wrong inside a tool; otherwise that is only logged.
 
     The other arguments are those of `Handler`.
+
+    Examples:
+        >>> server = Server("shop")
+        >>> @server.tool
+        ... def price(item: str, pieces: int = 1) -> float:
+        ...     return 2.5 * pieces
+        >>> with SyncClient(server) as mcp:
+        ...     mcp.call_tool("price", {"item": "pen", "pieces": 2}).data
+        5.0
     """
 
     factory = Factory
@@ -103,6 +113,11 @@ class Server(Library):
         """For transports: make the keys that workers have to share."""
         super().prepare()
         self._ring()
+
+    def follow(self, other: Handler) -> None:
+        """For those who replace servers: go on where another one stands; its cursors are good here, too."""
+        super().follow(other)
+        self._cursor_keys = self._state_keys
 
     def __repr__(self) -> str:
         return f"<Server {self.info.name}: {len(self.tools)} tools>"

@@ -39,11 +39,21 @@ class Ask(Struct, frozen=True):
     the user says no, the call fails and says so. A parameter that wants to know that itself is annotated as
     `Accepted[T] | Declined | Cancelled`; one with a default has it where the client has nobody to ask.
 
-    Args:
+    Attributes:
         question: what to ask, with names of other parameters in braces. Or a function that finds out: it is
             given the parameters that it names, and the context if it wants it, and returns the value; or,
             if the user is to be asked after all, `Ask("the question")`. What it needs may be asked for in
             the same way; each is found out once per run.
+
+    Examples:
+        >>> from typing import Annotated
+        >>> server = Server("files")
+        >>> @server.tool
+        ... async def delete(path: str, sure: Annotated[bool, Ask("Really delete {path}?")]) -> str:
+        ...     return "gone" if sure else "still there"
+        >>> with SyncClient(server, on_elicitation=lambda question: {"value": True}) as mcp:
+        ...     mcp.call_tool("delete", {"path": "a.txt"}).text
+        'gone'
     """
 
     question: str | Callable[..., Any]

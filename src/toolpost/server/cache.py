@@ -41,7 +41,7 @@ R = TypeVar("R", bound=Result)
 class Cache(Struct, frozen=True):
     """How long clients may keep an answer. A notice that it has changed ends that time at once.
 
-    Args:
+    Attributes:
         ttl: seconds; 0 means that they ask again each time.
         scope: "private" if the answer is for the one who asked, "public" if anybody may be given it, even
             who may not ask for it.
@@ -49,6 +49,9 @@ class Cache(Struct, frozen=True):
     Raises:
         TypeError: the time is no number.
         ValueError: it is negative, or endless, or nobody knows the scope.
+
+    Examples:
+        >>> server = Server("almanac", cache={"tools/list": Cache(3600, scope="public"), "*": Cache(60)})
     """
 
     ttl: float

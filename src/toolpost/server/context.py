@@ -6,7 +6,7 @@ knows nothing of registries and transports. What it can ask the client is told i
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
 from toolpost.errors import InvalidRequest, MissingScopes
 from toolpost.principal import Principal, scopeless, scopes_of
@@ -52,6 +52,17 @@ class Context(Asking):
 
     Ask for it by annotation, under any name: `async def forecast(city: str, ctx: Context)`. A notice that the
     client sends, and one that we send to all, have a context too; it belongs to no request.
+
+    Examples:
+        >>> server = Server("shop")
+        >>> @server.tool
+        ... async def count(ctx: Context) -> str:
+        ...     await ctx.progress(1, 2, "half")
+        ...     return ctx.revision
+        >>> with SyncClient(server) as mcp:
+        ...     mcp.call_tool("count", progress=lambda step: print(step.message)).text
+        half
+        '2026-07-28'
     """
 
     __slots__ = (
@@ -369,6 +380,14 @@ class Context(Asking):
         self._speaker.watched.discard(uri)
 
     # ----------------------------------------------------------------- what can be asked
+
+    @overload
+    async def step(
+        self, name: str, fn: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs
+    ) -> T: ...
+
+    @overload
+    async def step(self, name: str, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     async def step(
         self, name: str, fn: Callable[P, Awaitable[T] | T], *args: P.args, **kwargs: P.kwargs

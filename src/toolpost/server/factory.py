@@ -71,6 +71,7 @@ class Factory(Handler):
     """
 
     forwards = True
+    chooses = True
 
     def __init__(
         self,

@@ -39,20 +39,39 @@ _KEEP: Final = {
 
 
 class Accepted(Struct, Generic[T], frozen=True):
-    """The user answered."""
+    """The user answered.
+
+    Examples:
+        >>> match Accepted(7):
+        ...     case Accepted(data):
+        ...         print(data)
+        ...     case Declined() | Cancelled():
+        ...         print("no")
+        7
+    """
 
     data: T
 
 
 class Declined(Struct, frozen=True):
-    """The user said no. It counts as false."""
+    """The user said no. It counts as false.
+
+    Examples:
+        >>> bool(Declined())
+        False
+    """
 
     def __bool__(self) -> Literal[False]:
         return False
 
 
 class Cancelled(Struct, frozen=True):
-    """The user said nothing. It counts as false."""
+    """The user said nothing. It counts as false.
+
+    Examples:
+        >>> bool(Cancelled())
+        False
+    """
 
     def __bool__(self) -> Literal[False]:
         return False

@@ -11,7 +11,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Final, Unpack, get_args
 
 from toolpost.channel import Channel
 from toolpost.errors import InvalidRequest, MethodNotFound
@@ -112,6 +112,16 @@ class Handler:
     Raises:
         TypeError: an argument is of another type than it should be; the text names it.
         ValueError: an argument cannot work, or there is no store like this.
+
+    Examples:
+        >>> class Echo(Handler):
+        ...     async def list_tools(self, cursor):
+        ...         return [Tool("echo", {"type": "object"})]
+        ...     async def call_tool(self, name, arguments, ctx):
+        ...         return CallToolResult(content=[TextContent(str(arguments))])
+        >>> with SyncClient(Echo("echo")) as mcp:
+        ...     mcp.call_tool("echo", {"a": 1}).text
+        "{'a': 1}"
     """
 
     def __init__(
@@ -171,6 +181,9 @@ class Handler:
 
     forwards: bool = False
     """Whether requests are served by other handlers, which ask for themselves."""
+
+    chooses: bool = False
+    """Whether it decides when a session begins who serves it, by what its principal is allowed."""
 
     # ----------------------------------------------------------------- override what you serve
 
@@ -344,6 +357,20 @@ class Handler:
             from toolpost.protocol.seal import KeyRing  # noqa: PLC0415 - 3.8 ms of a start, with hashlib and hmac
 
             self._state_keys = KeyRing.random()
+
+    def follow(self, other: "Handler") -> None:
+        """For those who replace servers: go on where another one stands, which has the same clients.
+
+        Whoever listens there is told of changes here, and what is kept there is kept here. All that a server
+        may have is declared: what comes still later may have it.
+        """
+        self.announcer = other.announcer
+        self._states = other._states  # noqa: SLF001 - it is one of us
+        self._state_keys = self._state_keys or other._state_keys  # noqa: SLF001 - as above
+        if self._store == other._store:  # noqa: SLF001 - as above
+            self._store = self.store = other.store  # who has opened it closes it
+        self._declares = get_args(Offer)
+        self.__dict__.pop("party", None)
 
     def announce_update(self, uri: str) -> None:
         """Tell everybody who watches this resource that it has changed."""

@@ -56,6 +56,11 @@ class InputRequired:
         TypeError: one of the questions is none.
         ValueError: there is neither a question nor a state, or there are more questions than a client may
             answer at once.
+
+    Examples:
+        >>> asked = InputRequired({"name": ElicitParams(message="Who are you?")}, state={"tries": 1})
+        >>> list(asked.questions)
+        ['name']
     """
 
     __slots__ = ("questions", "state")

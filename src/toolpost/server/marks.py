@@ -82,6 +82,16 @@ class Header(Struct, frozen=True):
 
     The header is `Mcp-Param-Region`, for proxies that route by it and read no JSON. It is for strings,
     integers and booleans. Null is the same as absent, so the schema of such a parameter does not mention it.
+
+    Examples:
+        >>> from typing import Annotated
+        >>> server = Server("shop")
+        >>> @server.tool
+        ... def branch(region: Annotated[str, Header("Region")]) -> str:
+        ...     return f"one in the {region}"
+        >>> with SyncClient(server) as mcp:
+        ...     mcp.list_tools()[0].input_schema["properties"]["region"]["x-mcp-header"]
+        'Region'
     """
 
     name: str
@@ -99,6 +109,10 @@ class Titles:
     Args:
         of: the titles by what they stand for, where that is no name in Python.
         more: the others.
+
+    Examples:
+        >>> from typing import Annotated, Literal
+        >>> Size = Annotated[Literal["s", "l"], Titles(s="Small", l="Large")]
     """
 
     __slots__ = ("of",)

@@ -93,7 +93,14 @@ class Media(ABC):
 
 
 class Image(Media):
-    """A picture."""
+    r"""A picture.
+
+    Examples:
+        >>> Image(b"\x89PNG\r\n\x1a\n").mime_type
+        'image/png'
+        >>> Image("chart.webp").mime_type
+        'image/webp'
+    """
 
     family = "image/"
 
@@ -103,7 +110,12 @@ class Image(Media):
 
 
 class Audio(Media):
-    """A sound."""
+    """A sound.
+
+    Examples:
+        >>> Audio(b"OggS").mime_type
+        'audio/ogg'
+    """
 
     family = "audio/"
 
@@ -120,6 +132,10 @@ class File(Media):
         name: how the client may call it; the name of the file if not given. Its folder is never told.
         mime_type: what it is; guessed if not given, `application/octet-stream` at last.
         annotations: hints for whom it is.
+
+    Examples:
+        >>> File("report.pdf").mime_type
+        'application/pdf'
     """
 
     def __init__(

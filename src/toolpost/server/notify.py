@@ -59,6 +59,10 @@ class Announcer:
         """Tell this one no longer."""
         self._listeners.pop(listener, None)
 
+    def everybody(self) -> tuple[Listener, ...]:
+        """Those who are told at the moment."""
+        return tuple(self._listeners.copy())
+
     def list_changed(self, what: str) -> None:
         """A list has changed: "tools", "prompts" or "resources"."""
         self._note((LIST_CHANGED[what], ""), NoticeParams())

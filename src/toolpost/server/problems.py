@@ -69,7 +69,15 @@ class ArgumentError(ToolError):
 
 
 class SignatureError(MCPError, TypeError):
-    """A function cannot be bound. The text names the parameter, the hint what to write instead."""
+    """A function cannot be bound. The text names the parameter, the hint what to write instead.
+
+    Examples:
+        >>> @Server("shop").tool
+        ... def impossible(callback: type) -> str:
+        ...     return "never"
+        Traceback (most recent call last):
+        toolpost.server.problems.SignatureError: ...callback...
+    """
 
 
 @contextmanager

@@ -89,6 +89,7 @@ class Returns:
         self.wrapped_schema = wrapped(schema) if schema is not None and self.wrapped else schema
         self._check = check
         self._writer = writer
+        self._listed = False  # whether a list is one of blocks, whatever is in it
 
     @classmethod
     def of(cls, fn: Callable[..., Any]) -> Self:
@@ -108,7 +109,11 @@ class Returns:
         scope = Scope(fn)
         with within(f"`{getattr(fn, '__name__', repr(fn))}`: return value"):
             annotation = scope.evaluate(annotation)
-            return cls(None) if _is_content(annotation) else cls(*_promise(annotation, scope))
+            if not _is_content(annotation):
+                return cls(*_promise(annotation, scope))
+        returns = cls(None)
+        returns._listed = _is_block(annotation)
+        return returns
 
     @classmethod
     def raw(cls, schema: dict[str, JSON] | None, name: str) -> Self:
@@ -163,8 +168,8 @@ class Returns:
             return CallToolResult(content=[])
         if isinstance(value, (str, *_BLOCKS)):
             return CallToolResult(content=[_block(value)])
-        if isinstance(value, list | tuple) and any(
-            isinstance(item, _BLOCKS) for item in cast("Iterable[Any]", value)
+        if isinstance(value, list | tuple) and (
+            self._listed or any(isinstance(item, _BLOCKS) for item in cast("Iterable[Any]", value))
         ):
             return CallToolResult(content=[_block(item) for item in cast("Iterable[Any]", value)])
         text = _encode(value)

@@ -68,6 +68,16 @@ class SyncContext:
 
     A thread cannot be stopped. When its request is cancelled, what it waits for raises `LocalProtocolError`,
     and so does whatever it asks from then on; when the client has gone, `ChannelClosed`.
+
+    Examples:
+        >>> server = Server("shop")
+        >>> @server.tool
+        ... def count(ctx: SyncContext) -> int:
+        ...     ctx.progress(1, 2)
+        ...     return 0 if ctx.cancelled else 7
+        >>> with SyncClient(server) as mcp:
+        ...     mcp.call_tool("count").data
+        7
     """
 
     __slots__ = ("_context", "_loop")
@@ -241,6 +251,12 @@ class SyncContext:
                 timeout=timeout,
             )
         )
+
+    @overload
+    def step(self, name: str, fn: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    @overload
+    def step(self, name: str, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
 
     def step(self, name: str, fn: Callable[P, Awaitable[T] | T], *args: P.args, **kwargs: P.kwargs) -> T:
         """What a function gives, which runs once for each call; see `Context.step`."""

@@ -37,7 +37,7 @@ _TYPES: Final = frozenset({"http", "streamablehttp", _SSE})
 class Http(Struct, frozen=True):
     """Where an HTTP server is, and how to talk to it.
 
-    Args:
+    Attributes:
         url: the address of its MCP endpoint.
         headers: what to send with each request, such as `{"Authorization": "Bearer …"}`.
         http: what carries the requests: None or "aiohttp", "httpx2", a session of aiohttp or an async client
@@ -49,6 +49,9 @@ class Http(Struct, frozen=True):
 
     Raises:
         ConnectFailed: the URL is no address of a server, or a header cannot be sent.
+
+    Examples:
+        >>> client = Client(Http("https://example.com/mcp", headers={"X-Team": "blue"}, name="shop"))
     """
 
     url: str

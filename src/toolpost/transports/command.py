@@ -45,7 +45,7 @@ class Stdio(Struct, frozen=True):
     The server does not get our environment, which may be full of secrets: only `SAFE_VARIABLES` and `LC_*`,
     then what `inherit_env` names, then `env`.
 
-    Args:
+    Attributes:
         command: the program, found along the PATH that the server gets.
         args: its arguments.
         env: variables to set.
@@ -58,6 +58,9 @@ class Stdio(Struct, frozen=True):
         term_wait: seconds to leave after SIGTERM before it gets SIGKILL.
         max_line: the longest message to read from it, in bytes. A longer one is dropped, and the request
             that it answers fails. While it arrives, so much memory is taken.
+
+    Examples:
+        >>> client = Client(Stdio("python", ["server.py"], env={"LANG": "C.UTF-8"}, name="shop"))
     """
 
     command: str

@@ -77,7 +77,13 @@ class ToolChoice(Wire):
 
 
 class CreateMessageParams(AskParams):
-    """What the model is asked."""
+    """What the model is asked.
+
+    Examples:
+        >>> turn = SamplingMessage("user", TextContent("Write a slogan"))
+        >>> CreateMessageParams([turn], max_tokens=50).max_tokens
+        50
+    """
 
     messages: list[SamplingMessage]
     max_tokens: int
@@ -93,7 +99,12 @@ class CreateMessageParams(AskParams):
 
 
 class CreateMessageResult(Result):
-    """What the model said."""
+    """What the model said.
+
+    Examples:
+        >>> CreateMessageResult("assistant", TextContent("Pens for all!"), "some-model").text
+        'Pens for all!'
+    """
 
     role: Role
     content: Blocks
@@ -114,6 +125,10 @@ class ElicitParams(AskParams):
     """What the user is asked: a form (`requested_schema`), or to visit `url`.
 
     The schema is kept as it came; `FormSchema` is the typed view of one.
+
+    Examples:
+        >>> ElicitParams(message="How many?", requested_schema={"type": "object", "properties": {}}).message
+        'How many?'
     """
 
     message: str
@@ -125,7 +140,12 @@ class ElicitParams(AskParams):
 
 
 class ElicitResult(Result):
-    """What the user answered; `content` only with "accept" and a form."""
+    """What the user answered; `content` only with "accept" and a form.
+
+    Examples:
+        >>> ElicitResult("accept", {"pieces": 3}).content["pieces"]
+        3
+    """
 
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, JSON] | None = None

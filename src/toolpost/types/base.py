@@ -114,7 +114,12 @@ class Result(Wire, kw_only=True, dict=True):
 
 
 class Icon(Wire):
-    """A picture that a user interface may show."""
+    """A picture that a user interface may show.
+
+    Examples:
+        >>> Icon("https://example.com/pen.png", mime_type="image/png").src
+        'https://example.com/pen.png'
+    """
 
     src: str
     mime_type: str | None = None
@@ -123,7 +128,11 @@ class Icon(Wire):
 
 
 class Annotations(Wire, kw_only=True):
-    """Hints for whom something is, how much it matters and when it changed."""
+    """Hints for whom something is, how much it matters and when it changed.
+
+    Examples:
+        >>> block = TextContent("for people", annotations=Annotations(audience=["user"], priority=0.5))
+    """
 
     audience: list[str] | None = None
     priority: Number | None = None

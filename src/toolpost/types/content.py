@@ -28,7 +28,13 @@ __all__ = [
 
 
 class Content(Open):
-    """A content block of any kind; narrow it with `isinstance` or `match`."""
+    """A content block of any kind; narrow it with `isinstance` or `match`.
+
+    Examples:
+        >>> block: Content = TextContent("hello")
+        >>> isinstance(block, TextContent)
+        True
+    """
 
     __slots__ = ()
 
@@ -75,14 +81,24 @@ class _Block(Wire, Content, tag_field="type", kw_only=True):
 
 
 class TextContent(_Block, tag="text"):
-    """Text for the model or the user."""
+    """Text for the model or the user.
+
+    Examples:
+        >>> TextContent("hello").text
+        'hello'
+    """
 
     text: str
     annotations: Annotations | None = None
 
 
 class ImageContent(_Block, tag="image"):
-    """A picture; `data` is base64."""
+    """A picture; `data` is base64.
+
+    Examples:
+        >>> ImageContent("iVBORw0KGgo=", "image/png").mime_type
+        'image/png'
+    """
 
     data: str
     mime_type: str
@@ -90,7 +106,12 @@ class ImageContent(_Block, tag="image"):
 
 
 class AudioContent(_Block, tag="audio"):
-    """A sound; `data` is base64."""
+    """A sound; `data` is base64.
+
+    Examples:
+        >>> AudioContent("T2dnUw==", "audio/ogg").mime_type
+        'audio/ogg'
+    """
 
     data: str
     mime_type: str
@@ -98,7 +119,12 @@ class AudioContent(_Block, tag="audio"):
 
 
 class ResourceLink(_Block, tag="resource_link"):
-    """A pointer to a resource that the client may read."""
+    """A pointer to a resource that the client may read.
+
+    Examples:
+        >>> ResourceLink("notes://pen", "notes").uri
+        'notes://pen'
+    """
 
     uri: str
     name: str
@@ -111,7 +137,12 @@ class ResourceLink(_Block, tag="resource_link"):
 
 
 class ResourceContents(Wire):
-    """What a resource holds: `text`, or `blob` in base64."""
+    """What a resource holds: `text`, or `blob` in base64.
+
+    Examples:
+        >>> ResourceContents("notes://pen", text="Blue, with a cap.").text
+        'Blue, with a cap.'
+    """
 
     uri: str
     text: str | None = None
@@ -121,7 +152,12 @@ class ResourceContents(Wire):
 
 
 class EmbeddedResource(_Block, tag="resource"):
-    """A resource, contents included."""
+    """A resource, contents included.
+
+    Examples:
+        >>> EmbeddedResource(ResourceContents("notes://pen", text="Blue, with a cap.")).resource.uri
+        'notes://pen'
+    """
 
     resource: ResourceContents
     annotations: Annotations | None = None

@@ -64,7 +64,12 @@ class GetPromptParams(AnswerParams):
 
 
 class PromptMessage(Wire):
-    """One turn of the conversation."""
+    """One turn of the conversation.
+
+    Examples:
+        >>> PromptMessage("user", TextContent("Write a hymn to my pen.")).role
+        'user'
+    """
 
     role: Role
     content: Content
@@ -78,14 +83,24 @@ class GetPromptResult(Result):
 
 
 class PromptReference(Wire, tag_field="type", tag="ref/prompt"):
-    """The prompt whose argument is being typed."""
+    """The prompt whose argument is being typed.
+
+    Examples:
+        >>> PromptReference("praise").name
+        'praise'
+    """
 
     name: str
     title: str | None = None
 
 
 class ResourceReference(Wire, tag_field="type", tag="ref/resource"):
-    """The resource template whose variable is being typed; `uri` is the template."""
+    """The resource template whose variable is being typed; `uri` is the template.
+
+    Examples:
+        >>> ResourceReference("items://{number}/name").uri
+        'items://{number}/name'
+    """
 
     uri: str
 
@@ -115,7 +130,12 @@ class CompleteParams(Params):
 
 
 class Completion(Wire):
-    """How it might go on: at most 100 values, best first."""
+    """How it might go on: at most 100 values, best first.
+
+    Examples:
+        >>> Completion(["pen", "pencil"], has_more=True).values
+        ['pen', 'pencil']
+    """
 
     values: list[str]
     total: int | None = None

@@ -22,7 +22,11 @@ __all__ = [
 
 
 class ToolAnnotations(Wire, kw_only=True):
-    """Hints about a tool, not to be trusted from a server that is not."""
+    """Hints about a tool, not to be trusted from a server that is not.
+
+    Examples:
+        >>> hints = ToolAnnotations(read_only_hint=True)
+    """
 
     title: str | None = None
     read_only_hint: bool | None = None
@@ -38,7 +42,12 @@ class ToolExecution(Wire):
 
 
 class Tool(Wire):
-    """A function that a model may call."""
+    """A function that a model may call.
+
+    Examples:
+        >>> Tool("search", {"type": "object"}, description="Search the shop.").name
+        'search'
+    """
 
     name: str
     input_schema: dict[str, JSON]
@@ -66,7 +75,11 @@ class CallToolParams(AnswerParams):
 
 
 class CallToolResult(Result):
-    """What a tool said. A `structured_content` of None is a value: JSON's null."""
+    """What a tool said. A `structured_content` of None is a value: JSON's null.
+
+    Examples:
+        >>> result = CallToolResult(content=[TextContent("no such item")], is_error=True)
+    """
 
     content: list[Content]
     structured_content: JSON | Unset = UNSET

@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from toolpost import Accepted, Cancelled, Context, Declined, Server, SyncContext, Tool, ToolError
+from toolpost import Accepted, Cancelled, Context, Declined, Server, SyncContext, ToolError
 from toolpost.errors import MCPError
-from toolpost.types import TextContent
+from toolpost.types import TextContent, Tool
 
 server = Server("asking", limit=100)
 started: list[str] = []

@@ -10,24 +10,17 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
-from toolpost import (
-    Audio,
+from toolpost import Audio, Context, File, Image, RPCError, Server, SyncContext, ToolError
+from toolpost.errors import InvalidParams
+from toolpost.types import (
     CallToolResult,
-    Context,
     EmbeddedResource,
-    File,
     Icon,
-    Image,
     ImageContent,
-    InvalidParams,
     ResourceContents,
     ResourceLink,
-    RPCError,
-    Server,
-    SyncContext,
     TextContent,
     ToolAnnotations,
-    ToolError,
 )
 
 PNG = b"\x89PNG\r\n\x1a\n"

@@ -3,8 +3,9 @@
 import logging
 from typing import Any
 
-from toolpost import Context, Icon, Image, InvalidParams, ResourceContents, Server
-from toolpost.types import Completion, PromptMessage, TextContent
+from toolpost import Context, Image, Server
+from toolpost.errors import InvalidParams
+from toolpost.types import Completion, Icon, PromptMessage, ResourceContents, TextContent
 
 PNG = b"\x89PNG\r\n\x1a\n"
 

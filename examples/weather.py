@@ -1,0 +1,82 @@
+"""Weather: tools with typed parameters and structured results.
+
+A signature is the input schema, a return type the output schema, a docstring the description.
+
+    toolpost run examples/weather.py                         over stdin and stdout, as hosts start it
+    toolpost run examples/weather.py --http 127.0.0.1:8000   over HTTP
+    toolpost call examples/weather.py forecast --city Oslo --days 3
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from toolpost import Context, Server, ToolError
+
+server = Server("weather", version="1.0", instructions="Ask for the cities first: there are only a few.")
+
+Unit = Literal["celsius", "fahrenheit"]
+Days = Annotated[int, Meta(ge=1, le=5)]
+
+WEATHER = {  # the sky and the highest temperature of the next five days
+    "Bergen": [("rain", 7), ("rain", 8), ("rain", 6), ("clouds", 9), ("rain", 8)],
+    "Cairo": [("sun", 31), ("sun", 33), ("sun", 34), ("clouds", 30), ("sun", 32)],
+    "Oslo": [("snow", -2), ("clouds", 1), ("snow", -4), ("snow", -1), ("sun", 3)],
+    "Quito": [("clouds", 18), ("rain", 17), ("sun", 21), ("rain", 16), ("clouds", 19)],
+}
+
+
+@dataclass
+class Day:
+    day: int
+    sky: str
+    high: float
+
+
+@dataclass
+class Forecast:
+    city: str
+    unit: Unit
+    days: list[Day]
+
+
+@server.tool
+def cities() -> list[str]:
+    """The cities whose weather is known."""
+    return list(WEATHER)
+
+
+@server.tool
+def forecast(city: str, days: Days = 3, unit: Unit = "celsius") -> Forecast:
+    """The weather of the next days.
+
+    Args:
+        city: one of the cities that are known.
+        days: how many days, today included.
+        unit: of the temperatures.
+    """
+    if city not in WEATHER:
+        raise ToolError(f"Nothing is known of {city}. Ask for one of {', '.join(WEATHER)}.")
+    told = enumerate(WEATHER[city][:days], start=1)
+    return Forecast(city, unit, [Day(number, sky, in_unit(high, unit)) for number, (sky, high) in told])
+
+
+@server.tool
+async def warmest(ctx: Context, day: Days = 1) -> str:
+    """The city where it is warmest on a day.
+
+    Args:
+        day: which of the next five; 1 is today.
+    """
+    highs = {city: days[day - 1][1] for city, days in WEATHER.items()}
+    await ctx.info({"highs": highs})  # a line in the client's log
+    return max(highs, key=lambda city: highs[city])
+
+
+def in_unit(celsius: float, unit: Unit) -> float:
+    return celsius if unit == "celsius" else round(celsius * 1.8 + 32, 1)
+
+
+if __name__ == "__main__":
+    server.run()  # `python examples/weather.py` does what `toolpost run examples/weather.py` does

@@ -1,0 +1,229 @@
+"""`toolpost bench`: how much a server does in a second, and how long each request takes.
+
+Owns the load and what is said of it. One client in this process makes it, so that a server which is faster
+than that looks as fast as the client.
+"""
+
+import asyncio
+import json as _json
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import click
+
+from toolpost.cli import exits
+from toolpost.cli.exits import USAGE, Quit
+from toolpost.cli.histogram import Durations, bar, shown
+from toolpost.cli.target import Reach, TargetCommand, takes_target
+from toolpost.errors import MCPError, RPCError
+
+if TYPE_CHECKING:
+    from toolpost.client.client import Client
+
+__all__ = ["command"]
+
+ROWS: Final = 10
+"""Rows of the histogram, the last of them for the slowest hundredth."""
+WIDTH: Final = 40
+"""Columns of its longest bar."""
+QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+PAUSE: Final = 0.01
+"""Seconds that nobody asks again after an error, so that a dead server does not fail a million times."""
+
+
+@dataclass
+class Load:
+    """The same request again and again, and what came of it.
+
+    Args:
+        seconds: how long new requests are begun.
+        workers: how many ask at the same time, each again as soon as it has an answer.
+        rate: requests per second in all, if not as many as possible.
+    """
+
+    seconds: float
+    workers: int
+    rate: float | None
+    durations: Durations = field(default_factory=Durations)
+    errors: Counter[str] = field(default_factory=Counter[str])
+    examples: dict[str, str] = field(default_factory=dict[str, str])
+    began: float = 0.0
+    took: float = 0.0
+    _given: int = 0
+
+    async def run(self, ask: Callable[[], Awaitable[object]]) -> None:
+        """Ask until the time is over."""
+        self.began = time.perf_counter()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self.workers):
+                    group.create_task(self._work(ask))
+        finally:
+            self.took = time.perf_counter() - self.began
+
+    async def _work(self, ask: Callable[[], Awaitable[object]]) -> None:
+        end = self.began + self.seconds
+        while (due := self._due()) < end:
+            if (wait := due - time.perf_counter()) > 0:
+                await asyncio.sleep(wait)
+            try:
+                await ask()
+            except MCPError as error:
+                kind = f"{error.kind} ({error.code})" if isinstance(error, RPCError) else type(error).__name__
+                self.errors[kind] += 1
+                self.examples.setdefault(kind, error.message)
+                await asyncio.sleep(PAUSE)
+            else:
+                self.durations.add(time.perf_counter() - due)
+
+    def _due(self) -> float:
+        """When the next request is due. What is sent later than that has waited, and the wait is counted."""
+        if self.rate is None:
+            return time.perf_counter()
+        due = self.began + self._given / self.rate
+        self._given += 1
+        return due
+
+
+def _arguments(_ctx: click.Context, _param: click.Parameter, value: str | None) -> dict[str, Any] | None:
+    try:
+        found: Any = None if value is None else _json.loads(value)
+    except ValueError as error:
+        raise click.BadParameter(f"that is no JSON: {error}") from None
+    if found is not None and not isinstance(found, dict):
+        raise click.BadParameter('the arguments are a JSON object, such as \'{"city": "Oslo"}\'')
+    return cast("dict[str, Any] | None", found)
+
+
+@click.command(cls=TargetCommand, short_help="Load a server, and measure throughput and latency.")
+@takes_target
+@click.argument("tool", required=False)
+@click.option("--args", "arguments", metavar="JSON", callback=_arguments, help="What to call the tool with.")
+@click.option("--list", "lists", is_flag=True, help="Ask for the list of tools, instead of a ping.")
+@click.option(
+    "--for",
+    "seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to go on.",
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 1000),
+    default=8,
+    show_default=True,
+    help="How many requests are under way at the same time.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="Begin N requests per second instead of as many as possible; a wait for its turn counts.",
+)
+def command(
+    *,
+    reach: Reach,
+    tool: str | None,
+    arguments: dict[str, Any] | None,
+    lists: bool,
+    seconds: float,
+    concurrency: int,
+    rate: float | None,
+) -> int:
+    """Ask a server the same thing again and again: to call TOOL, or else for a ping.
+
+    \b
+    toolpost bench weather.py
+    toolpost bench weather.py forecast --args '{"city": "Oslo"}' --for 10
+    toolpost bench http://127.0.0.1:8000/mcp --list --concurrency 32
+
+    One that nobody counts goes first; if it fails, so does the command. Errors later are counted, and the
+    exit code is 1 if there were any.
+    """  # noqa: D301 - click wants this character where lines are to stay
+    if tool is None and arguments is not None:
+        raise Quit("--args is for a tool", USAGE, hint="name the tool after the target")
+    if tool is not None and lists:
+        raise Quit("--list is instead of a tool", USAGE, hint="leave out one of them")
+    what = f"calls of {tool}" if tool else "tools/list" if lists else "ping"
+    load = Load(seconds, concurrency, rate)
+    told: dict[str, Any] = {"target": reach.target.label, "what": what}
+
+    async def work(client: "Client") -> None:
+        ask: Callable[[], Awaitable[object]] = client.list_tools if lists else client.ping
+        if tool is not None:
+            ask = partial(client.call_tool, tool, arguments)
+        await ask()
+        told["revision"] = client.revision
+        pace = f"{rate:g} per second" if rate else f"{concurrency} at a time"
+        label = f"{reach.target.label} ({client.revision})"
+        reach.page.note(f"{seconds:g} s of {what} at {label}, {pace}", style="dim")
+        await load.run(ask)
+
+    interrupted = False
+    try:
+        reach.run(work, cache=False, retries=0)
+    except KeyboardInterrupt:  # what there is until then is told
+        interrupted = True
+    if load.took:
+        told |= _report(load)
+        reach.page.data(told) if reach.json else _tell(reach, load)
+    if interrupted:
+        return exits.INTERRUPTED
+    return exits.FAILED if load.errors else exits.OK
+
+
+# --------------------------------------------------------------------- what is said
+
+
+def _report(load: Load) -> dict[str, Any]:
+    durations = load.durations
+    latency = {"mean": durations.mean, **_quantiles(durations), "max": durations.most}
+    return {
+        "seconds": round(load.took, 3),
+        "concurrency": load.workers,
+        "rate": load.rate,
+        "answered": durations.count,
+        "failed": load.errors.total(),
+        "per_second": round(durations.count / load.took, 1),
+        "milliseconds": {name: round(value * 1000, 3) for name, value in latency.items()},
+        "errors": [
+            {"kind": kind, "count": count, "example": load.examples[kind]}
+            for kind, count in load.errors.most_common()
+        ],
+        "histogram": [
+            {"up_to_ms": round(end * 1000, 3), "count": count} for end, count in durations.bins(ROWS)
+        ],
+    }
+
+
+def _quantiles(durations: Durations) -> dict[str, float]:
+    return {name: durations.quantile(part) for name, part in QUANTILES.items()}
+
+
+def _tell(reach: Reach, load: Load) -> None:
+    say, durations = reach.page.say, load.durations
+    say(f"answered    {durations.count:,} in {load.took:.1f} s")
+    say(f"throughput  {durations.count / load.took:,.0f} per second", style="bold")
+    if durations.count:
+        latency = _quantiles(durations) | {"max": durations.most}
+        told = ", ".join(f"{name} {shown(value)}" for name, value in latency.items())
+        say(f"latency     {told}", style="bold")
+    label = "errors"
+    for kind, count in load.errors.most_common():
+        say(f"{label:<12}{count:,} {kind}: {load.examples[kind]}", style="red")
+        label = ""
+    bins = durations.bins(ROWS)
+    if bins:
+        say()
+    highest = max((count for _, count in bins), default=0)
+    blocks = sys.stdout.encoding.lower().replace("-", "") == "utf8"
+    for end, count in bins:
+        say(f"{shown(end):>10}  {bar(count / highest, WIDTH, blocks=blocks):<{WIDTH}}  {count:>9,}")

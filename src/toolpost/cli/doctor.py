@@ -1,0 +1,31 @@
+"""`toolpost doctor`: walks through what can go wrong with a server, and says what to do.
+
+Owns what is said at the end, and how the command ends. What is looked at is told in `examination`.
+"""
+
+import logging
+from contextlib import suppress
+
+import click
+
+from toolpost.cli.target import Reach, TargetCommand, takes_target
+
+__all__ = ["command"]
+
+
+@click.command("doctor", cls=TargetCommand)
+@takes_target
+def command(reach: Reach) -> int:
+    """Examine a server: whether it can be reached, what it speaks, what is odd about it.
+
+    Each line is one check. No tool is called, nothing is changed. Ends with 0 if nothing fails, with 1 if
+    something does, with 3 if the server cannot be reached, with 4 if it wants a login.
+    """
+    from toolpost.cli.checkup import Checkup, Stopped  # noqa: PLC0415 - help needs none of it
+    from toolpost.cli.examination import examine  # noqa: PLC0415 - as above
+
+    logging.getLogger("toolpost").addHandler(logging.NullHandler())  # what there is to say, the checks say
+    checkup = Checkup(reach.page)
+    with suppress(Stopped):
+        examine(checkup, reach)
+    return checkup.end(reach.target.label)

@@ -1,0 +1,220 @@
+"""The order in which a server is examined, from whether it is there to what it says.
+
+Owns what follows what, and when going on makes no sense. Each group of checks is in a module of its own.
+"""
+
+import asyncio
+import signal
+import time
+from typing import Any, Final, NoReturn
+
+from msgspec.structs import replace
+
+from toolpost.auth.fetch import opened
+from toolpost.cli.check_command import check_command, check_source
+from toolpost.cli.check_http import check_http
+from toolpost.cli.check_talk import check_heard, check_revisions, check_talk
+from toolpost.cli.check_url import check_url
+from toolpost.cli.checkup import Checkup
+from toolpost.cli.exits import UNREACHABLE
+from toolpost.cli.overhear import Notes, OverheardBackend, OverheardProcess
+from toolpost.cli.target import TIMEOUT, Reach
+from toolpost.client.client import Client
+from toolpost.client.config import OAUTH
+from toolpost.errors import MCPError
+from toolpost.transports.address import Http
+from toolpost.transports.command import Stdio
+
+__all__ = ["examine"]
+
+PATIENCE: Final = 15.0
+"""Seconds for an answer, unless `--timeout` says something else: a person waits here."""
+
+SLOW_STREAM: Final = 3.0
+"""Seconds until a stream begins that nobody holds back."""
+
+_MISSING: Final = ("ModuleNotFoundError", "ImportError")
+
+
+def examine(checkup: Checkup, reach: Reach) -> None:
+    """Look at everything, one thing after the other.
+
+    Raises:
+        Stopped: going on makes no sense.
+    """
+    place = reach.place()
+    if isinstance(place, Http):
+        asyncio.run(_url(checkup, reach, place))
+        return
+    if reach.target.kind == "file":
+        check_source(checkup, reach.target.words[-1])
+    else:
+        check_command(checkup, place)
+    asyncio.run(_process(checkup, reach, place))
+
+
+def _client(reach: Reach, target: Any, revision: str | None = None) -> Client:
+    patience = PATIENCE if reach.timeout == TIMEOUT else reach.timeout
+    return Client(
+        target,
+        revision=revision or reach.revision,
+        timeout=patience,
+        connect_timeout=patience,
+        retries=0,
+        cache=False,
+        name="toolpost-doctor",
+    )
+
+
+# --------------------------------------------------------------------- a command
+
+
+async def _process(checkup: Checkup, reach: Reach, stdio: Stdio) -> None:
+    notes = Notes()
+    process = OverheardProcess(stdio, notes)
+    began = time.monotonic()
+    client = _client(reach, process)
+    try:
+        await client.connect()
+    except MCPError as error:
+        await client.close()
+        _not_opened(checkup, process, notes, error)
+    try:
+        took = time.monotonic() - began
+        _opened(checkup, client, took)
+        await check_talk(checkup, client)
+        if reach.revision is None:
+            await check_revisions(checkup, lambda date: _client(reach, process, date), client, took)
+    finally:
+        await client.close()
+    check_heard(checkup, notes, process=True)
+
+
+def _opened(checkup: Checkup, client: Client, took: float) -> None:
+    info = client.server_info
+    name = "a server without a name" if info is None else f"{info.name} {info.version}"
+    checkup.ok("answer", f"{name}, in {client.revision} ({client.era} era), after {1000 * took:.0f} ms")
+
+
+def _not_opened(checkup: Checkup, process: OverheardProcess, notes: Notes, error: MCPError) -> NoReturn:
+    """Say why there is no conversation with a process.
+
+    Raises:
+        Stopped: in any case.
+    """
+    words = list(process.last_words)
+    junk = [seen.body.decode("utf-8", "replace")[:100] for seen in notes.junk[:5]]
+    if process.failure is not None:
+        checkup.stop("start", process.failure.message, process.failure.hint or "", code=UNREACHABLE)
+    if process.returncode is not None:
+        how = (
+            f"with exit code {process.returncode}" if process.returncode >= 0 else _signal(process.returncode)
+        )
+        said = "; its last lines on stderr:" if words else "; it said nothing on stderr"
+        checkup.stop(
+            "start",
+            f"it ended {how}, before it answered{said}",
+            _ended(process.returncode, words),
+            details=words,
+            code=UNREACHABLE,
+        )
+    if junk:
+        checkup.fail(
+            "stdout",
+            "what it writes there is no message",
+            "what is for people belongs on stderr: print(…, file=sys.stderr)",
+            details=junk,
+        )
+    checkup.stop(
+        "answer",
+        f"it runs, but {error.message.splitlines()[0]}" + ("\nits last lines on stderr:" if words else ""),
+        "does it read stdin? is it a server at all? --timeout SECONDS waits longer",
+        details=words,
+        code=UNREACHABLE,
+    )
+
+
+def _signal(code: int) -> str:
+
+    try:
+        return f"by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"by signal {-code}"
+
+
+def _ended(code: int, words: list[str]) -> str:
+    if any(word.startswith("Hint:") for word in words):
+        return ""  # it was one of ours, and has said what to do
+    last = words[-1] if words else ""
+    if last.startswith(_MISSING):
+        return (
+            "install it for the Python that starts the server: a host may take another than your shell does"
+        )
+    if code == 0:
+        return "does the script call server.run()? does it end when stdin is no terminal?"
+    return "start it by hand to see more"
+
+
+# --------------------------------------------------------------------- a URL
+
+
+async def _url(checkup: Checkup, reach: Reach, place: Http) -> None:
+
+    if place.auth == OAUTH:  # nobody is sent to a browser by an examination
+        place = replace(place, auth=None)
+    await check_url(checkup, place)
+    patience = PATIENCE if reach.timeout == TIMEOUT else reach.timeout
+    async with opened(place.http) as plain:
+        await check_http(checkup, place, plain, patience)
+    notes = Notes()
+    backend = OverheardBackend(place.http, notes)
+    place = replace(place, http=backend)
+    began = time.monotonic()
+    try:
+        async with _client(reach, place) as client:
+            took = time.monotonic() - began
+            _opened(checkup, client, took)
+            await check_talk(checkup, client)
+            await _stream(checkup, client, notes)
+            if reach.revision is None:
+                await check_revisions(checkup, lambda date: _client(reach, place, date), client, took)
+    except MCPError as error:
+        checkup.stop("answer", error.message, error.hint or "")
+    finally:
+        await backend.finish()
+    check_heard(checkup, notes, process=False)
+
+
+async def _stream(checkup: Checkup, client: Client, notes: Notes) -> None:
+    """Look whether a stream of events begins at once, or is held back by somebody on the way."""
+    if client.era == "stateless":
+        began = time.monotonic()
+        try:
+            async with client.listen(timeout=SLOW_STREAM):
+                pass
+        except MCPError as error:
+            if time.monotonic() - began < SLOW_STREAM:
+                checkup.warn("stream", f"there is none: {error.message}")
+                return
+    streams = [
+        each
+        for each in notes.exchanges
+        if each.kind == "text/event-stream" or (each.verb == "GET" and not each.status)
+    ]
+    held = [each for each in streams if each.head is None or each.head > SLOW_STREAM]
+    odd = [
+        name
+        for each in streams
+        for name in ("content-length", "content-encoding")
+        if name in (each.headers or {})
+    ]
+    if held:
+        checkup.warn(
+            "stream",
+            f"a stream did not begin within {SLOW_STREAM:g} s",
+            "a proxy may hold it back: switch its buffering off for this path",
+        )
+    elif odd:
+        checkup.warn("stream", f"a stream has a {odd[0]} header: somebody on the way collects or packs it")
+    elif streams:
+        checkup.ok("stream", f"{len(streams)} began at once")

@@ -1,0 +1,136 @@
+"""How a command ends: the exit codes, and errors in the words of a person.
+
+Owns the table of codes and how an error looks on stderr, as text or, with `--json`, as a JSON document. Why
+something went wrong is told by whoever raised it.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from typing import IO, Any, Final
+
+import click
+
+__all__ = [
+    "CLOSED_PIPE",
+    "FAILED",
+    "INTERRUPTED",
+    "OK",
+    "REFUSED",
+    "UNREACHABLE",
+    "USAGE",
+    "Quit",
+    "explained",
+    "show",
+]
+
+OK: Final = 0
+FAILED: Final = 1
+"""The server or the tool answered with an error, or a check failed."""
+USAGE: Final = 2
+"""The words on the command line make no sense; click's own code for it."""
+UNREACHABLE: Final = 3
+"""The target could not be started or reached, was lost, or did not answer in time."""
+REFUSED: Final = 4
+"""The server wants a login, and there was none, or it was refused."""
+INTERRUPTED: Final = 130
+"""Ctrl-C."""
+CLOSED_PIPE: Final = 141
+"""Nobody reads our output any more, as after `| head`."""
+
+
+class Quit(click.ClickException):
+    """The end of a command that could not do what it was asked.
+
+    Args:
+        message: what happened, and where.
+        code: one of the exit codes.
+        hint: what to do about it.
+        details: what else a program may want to know, for `--json`.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        code: int = FAILED,
+        *,
+        hint: str | None = None,
+        details: Mapping[str, Any] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.exit_code = code  # pyright: ignore[reportAttributeAccessIssue] - click reads it from the object
+        self.hint = hint
+        self.details = dict(details or {})
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        """Write it as text, by default to stderr."""
+        from toolpost.cli.page import harmless, is_plain  # noqa: PLC0415 - `page` is loaded by who prints
+
+        stream: IO[Any] = sys.stderr if file is None else file
+        word = "Error:" if is_plain(stream) else click.style("Error:", fg="red", bold=True)
+        click.echo(f"{word} {harmless(self.message)}", file=stream, color=True)
+        if self.hint:
+            click.echo(f"Hint: {harmless(self.hint)}", file=stream)
+
+
+def show(error: click.ClickException, *, as_json: bool) -> None:
+    """Write an error to stderr."""
+    if not as_json:
+        error.show()
+        return
+    told: dict[str, Any] = {"message": error.format_message(), "exit": error.exit_code}
+    if isinstance(error, Quit):
+        told |= ({"hint": error.hint} if error.hint else {}) | error.details
+    sys.stderr.write(json.dumps({"error": told}, indent=2, default=str) + os.linesep)
+
+
+@contextmanager
+def explained() -> Generator[None]:
+    """Turns what toolpost raises inside into a `Quit`: what happened, where, what to do.
+
+    Raises:
+        Quit: something of `toolpost.errors` was raised.
+    """
+    from toolpost.errors import MCPError  # noqa: PLC0415 - whoever needs it has loaded it
+
+    try:
+        yield
+    except MCPError as error:
+        raise _quit(error) from error
+
+
+def _quit(error: Exception) -> Quit:
+    from toolpost import errors  # noqa: PLC0415 - as above
+
+    codes: dict[type[Exception], int] = {
+        errors.AuthError: REFUSED,
+        errors.TransportError: UNREACHABLE,
+        errors.MCPError: FAILED,
+    }
+    code = next(code for kind, code in codes.items() if isinstance(error, kind))
+    assert isinstance(error, errors.MCPError), "only these are explained"
+    details: dict[str, Any] = {"kind": type(error).__name__}
+    message = error.message
+    if isinstance(error, errors.RPCError):
+        details |= {"code": error.code} | ({} if error.data is None else {"data": error.data})
+        message = f"{message} ({error.kind}, {error.code})"
+    if error.peer:
+        details["peer"] = error.peer
+        message = f"{error.peer}: {message}"
+    message = "\n".join([message, *getattr(error, "__notes__", ())])
+    return Quit(message, code, hint=error.hint or _hint(error), details=details)
+
+
+def _hint(error: Exception) -> str | None:
+    """What to do about an error that does not say so itself."""
+    from toolpost import errors  # noqa: PLC0415 - as above
+
+    if isinstance(error, errors.RequestTimeout):
+        return "--timeout SECONDS waits longer"
+    if isinstance(error, errors.AuthError):
+        return "--header 'Authorization: Bearer …' sends a token; a login by browser needs a terminal"
+    if isinstance(error, errors.ConnectFailed | errors.ChannelClosed):
+        return "`toolpost doctor` with the same target looks for the reason"
+    return None

@@ -1,0 +1,237 @@
+"""Where a server is: in a Python file or a module, under a name that may be left out.
+
+Owns how the code is loaded, and loaded again, which files are its own, and what is said when it cannot be
+loaded. Which object in it is the server is told in `pick`; what is done with that is not known here.
+"""
+
+import importlib
+import os
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from toolpost.cli.exits import UNREACHABLE, USAGE, Quit
+from toolpost.cli.fresh import Finder, Fresh
+from toolpost.cli.pick import MAX_SHOWN, picked
+from toolpost.cli.trace import files_in, own_lines
+from toolpost.server.handler import Handler
+
+__all__ = ["Source"]
+
+_HINT: Final = "write weather.py, weather.py:server, or package.module:server"
+_STARTS: Final = ("run", "serve_stdio", "serve_http")
+_INSTALLED: Final = frozenset({"site-packages", "dist-packages"})
+
+
+class Source:
+    """A file or a module that has a server in it.
+
+    Args:
+        text: as somebody wrote it: `weather.py`, `weather.py:server`, `package.module:make`.
+        fresh: read its sources always, and never bytecode, because they change often.
+
+    Attributes:
+        label: the file or module, as it was written.
+        path: the file; None for a module that was not loaded yet.
+
+    Raises:
+        Quit: it is neither a file nor the name of a module.
+    """
+
+    def __init__(self, text: str, *, fresh: bool = False) -> None:
+        place, colon, name = text.rpartition(":")
+        if not colon or not _is_dotted(name):
+            place, name = text, ""
+        self.label = place
+        self.path: Path | None = None
+        self._name = name
+        self._dotted = False
+        if place.endswith(".py") or os.sep in place or _is_no_package(Path(place)):
+            self.path = _file(place)
+            self._module = _module_name(self.path)
+        elif _is_dotted(place):
+            self._module, self._dotted = place, True
+        else:
+            raise Quit(f"{place!r} is neither a Python file nor a module", USAGE, hint=_HINT)
+        self._root = Path.cwd() if self.path is None else self.path.parent
+        _make_importable(self._root)
+        self._before = frozenset(sys.modules)
+        self._tried: set[str] = set()
+        self._loader = Fresh if fresh else SourceFileLoader
+        if fresh:
+            sys.meta_path.insert(0, Finder(lambda file: self._owns(Path(file))))
+
+    def load(self) -> Handler:
+        """The server.
+
+        Raises:
+            Quit: the code cannot be loaded, or there is no server in it, or more than one.
+        """
+        with _not_serving(self.label), self._explained():
+            module = self._import()
+            if self.path is None:
+                self._settle(module)
+            return picked(module, self._name, self.label)
+
+    def load_again(self) -> Handler:
+        """The server, of code as it is by now; if that cannot be loaded, what was loaded stays.
+
+        Raises:
+            Quit: as in `load`.
+        """
+        before = dict(self._modules())
+        for name in before:
+            del sys.modules[name]
+        importlib.invalidate_caches()
+        try:
+            server = self.load()
+        except BaseException as error:
+            guilty = files_in(error.__cause__ or error)
+            self._tried = self.files() | {file for file in guilty if self._owns(Path(file))}
+            for name in dict(self._modules()):
+                del sys.modules[name]
+            sys.modules.update(before)
+            raise
+        self._tried = set()
+        return server
+
+    def files(self) -> set[str]:
+        """Its own files that it was loaded from, and those that it could not be loaded from lately."""
+        files = {_file_of(module) for _, module in self._modules()} | {self.path and str(self.path)}
+        return self._tried | {file for file in files if file}
+
+    def _modules(self) -> Iterator[tuple[str, ModuleType]]:
+        """Its own modules that are loaded, by name."""
+        for name, module in list(sys.modules.items()):
+            if name not in self._before and name.partition(".")[0] != "toolpost":
+                file = _file_of(module)
+                if file and self._owns(Path(file)):
+                    yield name, module
+
+    def _owns(self, path: Path) -> bool:
+        """Whether a file is below its folder, and was not installed there."""
+        below = path.is_relative_to(self._root)
+        return below and _INSTALLED.isdisjoint(path.relative_to(self._root).parts)
+
+    # ----------------------------------------------------------------- loading
+
+    def _import(self) -> ModuleType:
+        if self._dotted:
+            return importlib.import_module(self._module)
+        loader = self._loader(self._module, str(self.path))
+        spec = spec_from_file_location(self._module, self.path, loader=loader)
+        assert spec is not None, "a file and its loader are all it needs"
+        module = module_from_spec(spec)
+        sys.modules[self._module] = module  # where dataclasses and annotations look for it
+        loader.exec_module(module)
+        return module
+
+    def _settle(self, module: ModuleType) -> None:
+        """Find out which files belong to a module."""
+        file = _file_of(module)
+        if file is None:
+            raise Quit(f"{self.label} is no module that was written in Python", USAGE, hint=_HINT)
+        self.path = Path(file)
+        if not self._owns(self.path):  # somebody has installed it: its package is all of it
+            depth = self._module.count(".") + (self.path.name == "__init__.py")
+            self._root = self.path.parents[depth - 1] if depth else self.path
+
+    @contextmanager
+    def _explained(self) -> Generator[None]:
+        """Say what goes wrong in the code that is loaded, in its own lines."""
+        try:
+            yield
+        except (Quit, KeyboardInterrupt):
+            raise
+        except SystemExit as error:
+            text = f"{self.label} ends the process while it is loaded, with {error.code!r}"
+            raise Quit(text, UNREACHABLE) from None
+        except BaseException as error:
+            missing = error.name if isinstance(error, ModuleNotFoundError) else None
+            if self._dotted and missing and f"{self._module}.".startswith(f"{missing}."):
+                raise Quit(
+                    f"there is no module {missing}, nor a file {self.label}", USAGE, hint=_HINT
+                ) from None
+            text = f"{self.label} cannot be loaded:\n{own_lines(error)}"
+            raise Quit(text, UNREACHABLE, hint=self._hint(error)) from error
+
+    def _hint(self, error: BaseException) -> str | None:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            missing = error.name.partition(".")[0]
+            return f"{missing} is neither beside the file nor installed for {sys.executable}"
+        if self.path is not None and "attempted relative import" in str(error):
+            words, folder = [self.path.stem], self.path.parent
+            while (folder / "__init__.py").exists():
+                words.insert(0, folder.name)
+                folder = folder.parent
+            if len(words) > 1:
+                return f"it is a part of a package: in {folder}, write {'.'.join(words)}"
+        return None
+
+
+def _is_dotted(text: str) -> bool:
+    return all(part.isidentifier() for part in text.split("."))
+
+
+def _is_no_package(path: Path) -> bool:
+    """Whether something is there that cannot be imported by its name."""
+    return path.exists() and not (path / "__init__.py").exists()
+
+
+def _file(place: str) -> Path:
+    """The file at a place.
+
+    Raises:
+        Quit: there is none that could be loaded.
+    """
+    path = Path(place)
+    if path.is_dir():
+        there = ", ".join(sorted(each.name for each in path.glob("*.py"))[:MAX_SHOWN])
+        hint = f"name one of the files in it: {there}" if there else "name a Python file"
+        raise Quit(f"{place} is a folder", USAGE, hint=hint)
+    if not path.is_file():
+        raise Quit(f"there is no file {place}", USAGE, hint=f"the current folder is {Path.cwd()}")
+    if path.suffix != ".py":
+        raise Quit(f"{place} is no Python file: its name does not end in .py", USAGE)
+    return path.resolve()
+
+
+def _make_importable(folder: Path) -> None:
+    """Let modules in a folder be found before all others, as when a file in it is run."""
+    if sys.path[:1] != [str(folder)]:
+        sys.path.insert(0, str(folder))
+
+
+def _module_name(path: Path) -> str:
+    """What to call a file as a module: by its name, as its neighbours do, unless that is taken."""
+    taken = path.stem in sys.modules or path.stem in sys.stdlib_module_names
+    return f"served_{path.stem}" if taken else path.stem
+
+
+def _file_of(module: ModuleType) -> str | None:
+    """The source of a module, if it has any."""
+    file = getattr(module, "__dict__", {}).get("__file__")
+    return file if isinstance(file, str) and file.endswith(".py") else None
+
+
+@contextmanager
+def _not_serving(label: str) -> Generator[None]:
+    """No server serves while the code is loaded that makes it: that would never be done."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        hint = 'put `server.run()` below `if __name__ == "__main__":`'
+        raise Quit(f"{label} serves while it is loaded", USAGE, hint=hint)
+
+    before = {name: getattr(Handler, name) for name in _STARTS}
+    for name in before:
+        setattr(Handler, name, refuse)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(Handler, name, method)

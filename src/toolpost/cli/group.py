@@ -1,0 +1,61 @@
+"""`toolpost` itself, as click sees it: the group of all commands, each loaded when it is named.
+
+Owns `--version`, `--help` and what becomes of whatever a command raises. What the commands are is a table in
+`main`.
+"""
+
+import sys
+from importlib import import_module
+from typing import Any
+
+import click
+
+from toolpost.cli import exits
+from toolpost.cli.main import COMMANDS
+from toolpost.version import __version__
+
+__all__ = ["run", "toolpost"]
+
+
+class Commands(click.Group):
+    """The commands of the table."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's promise
+        """Their names, in the order of the table."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - as above
+        """One of them; None if there is none of that name."""
+        module = COMMANDS.get(cmd_name)
+        return None if module is None else import_module(f"toolpost.cli.{module}").command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """What the command returns."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # click would say that something failed
+            raise click.exceptions.Exit(exits.CLOSED_PIPE) from None
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, "-V", "--version", prog_name="toolpost", message="%(prog)s %(version)s")
+def toolpost() -> None:
+    """Run, call and examine servers of the Model Context Protocol.
+
+    TARGET is a URL, a Python file (weather.py, weather.py:server), a name from an mcp.json, or, at the end of
+    the line, a command after two hyphens (-- npx some-server).
+    """
+
+
+def run() -> int:
+    """Do what the command line says; the exit code. A command that returns an integer ends with it."""
+    words = sys.argv[1:]
+    try:
+        code = toolpost.main(words, prog_name="toolpost", standalone_mode=False)
+    except click.ClickException as error:
+        own = words[: words.index("--")] if "--" in words else words
+        exits.show(error, as_json="--json" in own)
+        return error.exit_code
+    except click.Abort:
+        return exits.INTERRUPTED
+    return code if isinstance(code, int) else exits.OK

@@ -1,0 +1,147 @@
+"""`toolpost list`: what a server has, as tables or as JSON.
+
+Owns which lists there are and what of each is worth a column.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from toolpost.cli.page import Page
+from toolpost.cli.target import Reach, TargetCommand, takes_target
+
+if TYPE_CHECKING:
+    from toolpost.client.client import Client
+    from toolpost.types.prompts import Prompt
+    from toolpost.types.resources import Resource, ResourceTemplate
+    from toolpost.types.tools import Tool
+
+__all__ = ["command"]
+
+INSTRUCTION_LINES: Final = 3
+"""How much of the server's instructions is shown: they are for a model, and some are long."""
+
+
+class _List(NamedTuple):
+    """One of the lists.
+
+    Args:
+        member: what JSON calls it.
+        title: what people call it.
+        capability: what a server that has it declares.
+        method: of the client, that reads it.
+        columns: the heads of the table.
+        row: an item of it as a row.
+    """
+
+    member: str
+    title: str
+    capability: str
+    method: str
+    columns: tuple[str, ...]
+    row: Callable[[Any], Sequence[object]]
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0]
+
+
+def _tool(tool: "Tool") -> Sequence[object]:
+    from toolpost.cli.fields import fields_of  # noqa: PLC0415 - of use here only
+
+    fields = [each for each in fields_of(tool.input_schema) if len(each.path) == 1]
+    named = [each.name if each.required else f"[{each.name}]" for each in fields]
+    return tool.name, " ".join(named), _first_line(tool.description or tool.title)
+
+
+def _resource(resource: "Resource") -> Sequence[object]:
+    about = resource.description or resource.title or resource.name
+    return resource.uri, resource.mime_type, _first_line(about)
+
+
+def _template(template: "ResourceTemplate") -> Sequence[object]:
+    about = template.description or template.title or template.name
+    return template.uri_template, template.mime_type, _first_line(about)
+
+
+def _prompt(prompt: "Prompt") -> Sequence[object]:
+    named = [each.name if each.required else f"[{each.name}]" for each in prompt.arguments or ()]
+    return prompt.name, " ".join(named), _first_line(prompt.description or prompt.title)
+
+
+_LISTS: Final = {
+    "tools": _List("tools", "Tools", "tools", "list_tools", ("name", "parameters", "description"), _tool),
+    "resources": _List(
+        "resources", "Resources", "resources", "list_resources", ("uri", "type", "description"), _resource
+    ),
+    "templates": _List(
+        "resourceTemplates",
+        "Resource templates",
+        "resources",
+        "list_resource_templates",
+        ("uri template", "type", "description"),
+        _template,
+    ),
+    "prompts": _List(
+        "prompts", "Prompts", "prompts", "list_prompts", ("name", "arguments", "description"), _prompt
+    ),
+}
+
+
+@click.command("list", cls=TargetCommand, short_help="List tools, resources, templates and prompts.")
+@takes_target
+@click.option("--tools", is_flag=True, help="Only the tools.")
+@click.option("--resources", is_flag=True, help="Only the resources.")
+@click.option("--templates", is_flag=True, help="Only the resource templates.")
+@click.option("--prompts", is_flag=True, help="Only the prompts.")
+def command(reach: Reach, **only: bool) -> None:
+    """List what a server has: tools, resources, resource templates, prompts."""
+    wanted = [name for name in _LISTS if only[name]]
+
+    async def read(client: "Client") -> None:
+        found: dict[str, list[Any]] = {}
+        for name in wanted or _LISTS:
+            if getattr(client.capabilities, _LISTS[name].capability) is not None:
+                found[name] = await getattr(client, _LISTS[name].method)()
+        if reach.json:
+            told = _about(client) | {_LISTS[name].member: items for name, items in found.items()}
+            reach.page.data(told)
+        else:
+            if not wanted:
+                _greet(reach.page, client)
+            for name in wanted or found:
+                _show(reach.page, _LISTS[name], found.get(name), alone=len(wanted) == 1)
+
+    reach.run(read)
+
+
+def _about(client: "Client") -> dict[str, Any]:
+    about = {
+        "server": client.server_info,
+        "revision": client.revision,
+        "era": client.era,
+        "capabilities": client.capabilities,
+        "instructions": client.instructions,
+    }
+    return {key: value for key, value in about.items() if value is not None}
+
+
+def _greet(page: Page, client: "Client") -> None:
+    info = client.server_info
+    name = "A server without a name" if info is None else f"{info.title or info.name} {info.version}"
+    page.say(f"{name}, speaking {client.revision}", style="bold")
+    lines = (client.instructions or "").strip().splitlines()
+    for line in lines[:INSTRUCTION_LINES]:
+        page.say(line)
+    if len(lines) > INSTRUCTION_LINES:
+        page.say(f"… ({len(lines) - INSTRUCTION_LINES} more lines; --json has all of it)", style="dim")
+
+
+def _show(page: Page, kind: _List, items: list[Any] | None, *, alone: bool) -> None:
+    if items:
+        if not alone:
+            page.say()
+        page.table(None if alone else kind.title, kind.columns, map(kind.row, items))
+    else:
+        page.say(f"{kind.title}: {'none' if items is not None else 'not offered by this server'}")

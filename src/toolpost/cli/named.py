@@ -1,0 +1,169 @@
+"""Commands about one thing that a server has: `call TARGET TOOL …`, `prompt TARGET PROMPT …`.
+
+Owns where our own options end on such a line, that what follows is read by the thing itself, and how both are
+completed by a shell. What is done with it is the command's business.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import click
+
+from toolpost.cli.exits import USAGE, Quit
+from toolpost.cli.target import Reach, TargetCommand, reach_in
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from toolpost.cli.options import Form
+    from toolpost.cli.target import Target
+    from toolpost.client.client import Client
+
+__all__ = ["NamedCommand", "Names", "one_of", "own_options", "rest_of", "takes_args_and_save"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+COMPLETION_PATIENCE: Final = 3.0
+"""Seconds that somebody who has pressed Tab waits, before they type on."""
+
+MAX_NAMED: Final = 30
+"""How many names an error tells: a server may have hundreds."""
+
+_REST: Final = "toolpost.rest"
+_ARGS: Final = "All arguments as one JSON object; @FILE reads it from a file, - from stdin."
+_SAVE: Final = "Folder for pictures, sounds and files; by default this one."
+
+
+def takes_args_and_save(function: F) -> F:
+    """Gives a command the options `--args` and `--save`, for before the name."""
+    function = click.option("--save", metavar="DIR", help=_SAVE)(function)
+    return click.option("--args", metavar="JSON", help=_ARGS)(function)
+
+
+def own_options() -> list[click.Option]:
+    """The options of ours that may stand behind the name as well."""
+    return [
+        click.Option(["--args"], metavar="JSON", help=_ARGS),
+        click.Option(["--save"], metavar="DIR", help=_SAVE),
+        click.Option(["--json"], is_flag=True, help="Print the result as one JSON document."),
+    ]
+
+
+def rest_of(ctx: click.Context) -> list[str]:
+    """The words after the name."""
+    return list(ctx.meta.get(_REST, ()))
+
+
+class NamedCommand(TargetCommand):
+    """A command whose words, after TARGET and a name, belong to what is named.
+
+    Subclasses say what there is by `fetch`, and what its options are by `form`.
+    """
+
+    def own(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """The words up to the name."""
+        values = {
+            opt
+            for param in self.get_params(ctx)
+            if isinstance(param, click.Option) and not param.is_flag
+            for opt in param.opts
+        }
+        place = names = 0
+        while place < len(args) and names < 2:
+            word = args[place]
+            option = len(word) > 1 and word.startswith("-")
+            place += 2 if option and word in values else 1
+            names += not option
+        ctx.meta[_REST] = args[place:]
+        return args[:place]
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        """The pieces of the usage line."""
+        return [*super().collect_usage_pieces(ctx), "[PARAMETERS]"]
+
+    async def fetch(self, client: "Client") -> Sequence[Any]:
+        """All that may be named."""
+        raise NotImplementedError
+
+    def elsewhere(self) -> set[str]:
+        """Our own options, which stand before the name."""
+        return {opt for param in self.params if isinstance(param, click.Option) for opt in param.opts}
+
+    def form(self, item: Any, target: "Target") -> "Form":
+        """The options of one of them."""
+        raise NotImplementedError
+
+    # ----------------------------------------------------------------- completion
+
+    def candidates(self, ctx: click.Context) -> Sequence[Any]:
+        """All that may be named, or nothing if that takes too long or fails."""
+        import asyncio  # noqa: PLC0415 - for completion only
+
+        try:
+            reach = reach_in(ctx)
+            reach.timeout = COMPLETION_PATIENCE
+
+            async def patient() -> Sequence[Any]:
+                async with asyncio.timeout(COMPLETION_PATIENCE), reach.client(auth=None) as client:
+                    return await self.fetch(client)
+
+            return asyncio.run(patient())
+        except Exception:  # noqa: BLE001 - whatever it is, somebody is in the middle of a word
+            return ()
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
+        """What may follow: our own options before the name, its own behind it."""
+        name, rest = ctx.params.get("name"), rest_of(ctx)
+        if name is None:
+            return super().shell_complete(ctx, incomplete)
+        item = next((each for each in self.candidates(ctx) if each.name == name), None)
+        if item is None:
+            return []
+        form = self.form(item, reach_in(ctx).target)
+        inner = form.make_context(name, [], resilient_parsing=True)
+        for option in form.params:
+            if rest and rest[-1] in option.opts and isinstance(option, click.Option) and not option.is_flag:
+                return option.shell_complete(inner, incomplete)
+        return form.shell_complete(inner, incomplete)
+
+
+class Names(click.ParamType[str]):
+    """The name of one of them, completed by asking the server."""
+
+    name = "name"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> "list[CompletionItem]":
+        """The names that begin so."""
+        from click.shell_completion import CompletionItem  # noqa: PLC0415 - for completion only
+
+        del param
+        assert isinstance(ctx.command, NamedCommand), "nobody else takes names"
+        return [
+            CompletionItem(each.name, help=_line(each.description))
+            for each in ctx.command.candidates(ctx)
+            if each.name.startswith(incomplete)
+        ]
+
+
+def _line(text: str | None) -> str | None:
+    return text.strip().partition("\n")[0] if text else None
+
+
+def one_of(items: Sequence[Any], name: str | None, what: str, reach: Reach) -> Any:
+    """The one of this name.
+
+    Raises:
+        Quit: there is none; the text says which there are, the closest first.
+    """
+    names = [each.name for each in items]
+    if name in names:
+        return items[names.index(name)]
+    from difflib import SequenceMatcher  # noqa: PLC0415 - for mistakes only
+
+    problem = f"name a {what}" if name is None else f"{reach.target.label} has no {what} {name!r}"
+    close = sorted(names, key=lambda each: -SequenceMatcher(None, each.lower(), (name or "").lower()).ratio())
+    shown = [*(close if name else names)[:MAX_NAMED], *(["…"] if len(names) > MAX_NAMED else [])]
+    there = f"there are: {', '.join(shown)}" if names else f"the server has no {what}s"
+    raise Quit(problem, USAGE, hint=there)

@@ -1,0 +1,218 @@
+"""Overhears what a client of ours and a server say to each other, for whoever examines the server.
+
+Owns two places to listen at: a server process as a target that a client can be given, and what carries its
+HTTP requests. Keeps what broke a rule and what was no message, and nothing else of what was said.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from toolpost.channel import Channel
+from toolpost.cli.posts import Post, Posts
+from toolpost.cli.seen import Seen
+from toolpost.cli.witness import Witness
+from toolpost.errors import ChannelClosed, MCPError
+from toolpost.protocol.methods import CLIENT, SERVER, Role
+from toolpost.transports.child import open_child
+from toolpost.transports.command import Stdio
+from toolpost.transports.http_backend import Response, open_backend
+
+__all__ = ["Exchange", "Notes", "OverheardBackend", "OverheardProcess"]
+
+MAX_KEPT: Final = 200
+"""How many faults are kept: a server that does everything wrong is known by then."""
+
+
+class Exchange(Struct):
+    """One HTTP exchange, as far as it has come."""
+
+    verb: str
+    sent: float
+    status: int | None = None
+    kind: str = ""
+    headers: Mapping[str, str] | None = None
+    head: float | None = None
+    """Seconds until the head of the response came."""
+    first: float | None = None
+    """Seconds until the first piece of its body came."""
+
+
+class Notes:
+    """What was overheard.
+
+    Attributes:
+        wrong: what the server said that breaks a rule.
+        junk: what it said that is no message.
+        exchanges: over HTTP, all of them.
+    """
+
+    def __init__(self) -> None:
+        self.wrong: list[Seen] = []
+        self.junk: list[Seen] = []
+        self.exchanges: list[Exchange] = []
+        self._began = time.monotonic()
+
+    def now(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began
+
+    def take(self, seen: Seen) -> None:
+        """Note a message if there is something wrong with it, and it is not ours."""
+        kept = self.junk if seen.kind == "junk" else self.wrong
+        if seen.by == SERVER and seen.wrong and len(kept) < MAX_KEPT:
+            kept.append(seen)
+
+
+class OverheardProcess:
+    """A server process, as a target of a client: each connection starts it anew.
+
+    Args:
+        stdio: how it is started.
+        notes: where to note what is overheard.
+
+    Attributes:
+        failure: why it could not be started, the last time.
+        returncode: how it ended by itself; None if it did not.
+        last_words: the last lines of its stderr.
+    """
+
+    def __init__(self, stdio: Stdio, notes: Notes) -> None:
+        self.name = stdio.label
+        self._stdio = replace(stdio, stderr=self._hear)
+        self._told = stdio.stderr
+        self._notes = notes
+        self.failure: MCPError | None = None
+        self.returncode: int | None = None
+        self.last_words: tuple[str, ...] = ()
+
+    def _hear(self, line: str) -> None:
+        if callable(self._told):
+            self._told(line)
+
+    async def serve(self, channel: Channel) -> None:
+        """Start it, and pass on what both sides say."""
+        witness = Witness()
+        self.failure, self.returncode, self.last_words = None, None, ()
+        try:
+            child = await open_child(self._stdio)
+        except MCPError as error:
+            self.failure = error
+            return
+        ways = [
+            asyncio.create_task(self._pass(witness, CLIENT, channel, child)),
+            asyncio.create_task(self._pass(witness, SERVER, child, channel)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.returncode, self.last_words = child.returncode, child.last_words
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            await child.close()
+
+    async def _pass(self, witness: Witness, by: Role, source: Channel, sink: Channel) -> None:
+        with contextlib.suppress(ChannelClosed):
+            while True:
+                data = await source.receive()
+                for seen in witness.hear(by, data, self._notes.now()):
+                    self._notes.take(seen)
+                await sink.send(data)
+
+
+# --------------------------------------------------------------------- HTTP
+
+
+class OverheardBackend:
+    """Carries HTTP requests, and overhears them.
+
+    Args:
+        engine: what carries them; by default what a client takes.
+        notes: where to note what is overheard.
+    """
+
+    def __init__(self, engine: object, notes: Notes) -> None:
+        self._backend = open_backend(engine)
+        self._notes = notes
+        self._posts = Posts(notes.take, _nothing, _nothing, notes.now)
+
+    def send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> "AbstractAsyncContextManager[Response]":
+        """Send a request, as `Backend` promises."""
+        parts = urlsplit(url)
+        place = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        post = self._posts.begin(method, place, {name.lower(): value for name, value in headers.items()})
+        post.asked(body or b"", last=True)
+        exchange = Exchange(method, self._notes.now())
+        self._notes.exchanges.append(exchange)
+        return _Overheard(self._backend.send(method, url, headers, body), post, exchange, self._notes)
+
+    async def close(self) -> None:
+        """Keep the connections: several clients use them, one after the other."""
+
+    async def finish(self) -> None:
+        """Close every connection."""
+        await self._backend.close()
+
+
+def _nothing(*_args: Any, **_named: Any) -> None:
+    """What is neither shown nor kept."""
+
+
+class _Overheard:
+    """A request, entered for its response."""
+
+    def __init__(
+        self,
+        inner: "AbstractAsyncContextManager[Response]",
+        post: Post,
+        exchange: Exchange,
+        notes: Notes,
+    ) -> None:
+        self._inner = inner
+        self._post = post
+        self._exchange = exchange
+        self._notes = notes
+
+    async def __aenter__(self) -> Response:
+        response = await self._inner.__aenter__()
+        exchange, headers = self._exchange, {name.lower(): each for name, each in response.headers.items()}
+        exchange.head = self._notes.now() - exchange.sent
+        exchange.status, exchange.headers = response.status, headers
+        exchange.kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+        self._post.head(response.status, headers)
+        return _Answer(response, self._post, exchange, self._notes)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._inner.__aexit__(kind, error, trace)
+
+
+class _Answer(Response):
+    """A response whose body is overheard while somebody reads it."""
+
+    def __init__(self, inner: Response, post: Post, exchange: Exchange, notes: Notes) -> None:
+        self.status, self.headers = inner.status, inner.headers
+        self._inner = inner
+        self._post = post
+        self._exchange = exchange
+        self._notes = notes
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        async for chunk in self._inner.chunks():
+            if self._exchange.first is None:
+                self._exchange.first = self._notes.now() - self._exchange.sent
+            self._post.answered(chunk)
+            yield chunk
+        self._post.end()

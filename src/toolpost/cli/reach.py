@@ -1,0 +1,161 @@
+"""The way to a target: a client of the server that the words of a command line name.
+
+Owns what the options about the way come to, whether there is a person to ask, and that a person can log in.
+How words become a target is told in `target`.
+"""
+
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+
+from toolpost.cli.exits import USAGE, Quit, explained
+from toolpost.cli.page import Page
+
+if TYPE_CHECKING:
+    from toolpost.cli.target import Target
+    from toolpost.client.client import Client
+    from toolpost.transports.address import Http
+    from toolpost.transports.command import Stdio
+
+__all__ = ["TIMEOUT", "Reach"]
+
+T = TypeVar("T")
+
+TIMEOUT: Final = 60.0
+"""Seconds to wait for an answer, unless `--timeout` says something else."""
+
+CONNECT_TIMEOUT: Final = 30.0
+"""Seconds for a server to start and to agree, likewise."""
+
+
+@dataclass
+class Reach:
+    """A target, and what the options say about the way there.
+
+    Args:
+        target: the server.
+        page: where to write to.
+        revision: the revision to speak; None finds out.
+        headers: what to send with each HTTP request.
+        env: variables for a server that is started.
+        timeout: seconds to wait, None for ever.
+        verbose: whether to show what a server that is started says on stderr.
+        unseen: how many lines it has said there that were not shown.
+    """
+
+    target: "Target"
+    page: Page
+    revision: str | None = None
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    env: dict[str, str] = field(default_factory=dict[str, str])
+    timeout: float | None = TIMEOUT
+    verbose: bool = False
+    unseen: int = 0
+
+    @property
+    def json(self) -> bool:
+        """Whether stdout is for programs."""
+        return self.page.json
+
+    @property
+    def interactive(self) -> bool:
+        """Whether there is a person to ask."""
+        return sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()  # pyright: ignore[reportUnnecessaryComparison] - it may be closed
+
+    def place(self) -> "Http | Stdio":
+        """Where the server is, or how it is started, with all that the options say.
+
+        Raises:
+            Quit: the options do not fit the target, or the `mcp.json` cannot be used.
+        """
+        with explained():
+            return self._started() if self.target.kind in {"command", "file"} else self._described()
+
+    def client(self, **options: Any) -> "Client":
+        """A client of the server, not yet opened. Takes the options of `Client`.
+
+        Raises:
+            Quit: the options do not fit the target, or the `mcp.json` cannot be used.
+        """
+        from toolpost.client.client import Client  # noqa: PLC0415 - most of what there is to load
+
+        settings: dict[str, Any] = {
+            "revision": self.revision,
+            "timeout": self.timeout,
+            "max_timeout": None,  # a person who has seen enough presses Ctrl-C
+            "connect_timeout": CONNECT_TIMEOUT if self.timeout == TIMEOUT else self.timeout,
+            "name": "toolpost-cli",
+        }
+        place = self.place()
+        if self.interactive and _is_open(place):
+            settings["auth"] = "oauth"  # a person can log in, if the server wants that
+        with explained():
+            return Client(place, **(settings | options))
+
+    def run(self, work: "Callable[[Client], Awaitable[T]]", **options: Any) -> T:
+        """What comes of some work with the server, which is connected to for it and left afterwards.
+
+        Raises:
+            Quit: the server cannot be reached, or it answers with an error.
+        """
+        import asyncio  # noqa: PLC0415 - 25 ms that help does not need
+
+        client = self.client(**options)
+
+        async def go() -> T:
+            async with client:
+                return await work(client)
+
+        with explained():
+            return asyncio.run(go())
+
+    # ----------------------------------------------------------------- the way there
+
+    def _started(self) -> "Stdio":
+        from toolpost.transports.command import Stdio  # noqa: PLC0415 - for commands only
+
+        command, *args = self.target.words
+        return self._prepared(Stdio(command, args, name=self.target.label))
+
+    def _prepared(self, stdio: "Stdio") -> "Stdio":
+        from msgspec.structs import replace  # noqa: PLC0415 - for commands only
+
+        if self.headers:
+            raise Quit("--header is for a server with a URL", USAGE, hint="a command gets --env NAME=VALUE")
+        return replace(stdio, env={**(stdio.env or {}), **self.env}, stderr=self._tell)
+
+    def _tell(self, line: str) -> None:
+        if self.verbose:
+            self.page.note(f"{self.target.label} | {line}", style="dim")
+        else:
+            self.unseen += 1
+
+    def _described(self) -> "Http | Stdio":
+        from toolpost.client import config  # noqa: PLC0415 - for names and URLs only
+
+        entry: dict[str, Any] = {"url": self.target.words[0]}
+        if self.target.kind == "name":
+            name, file = self.target.words
+            with config.about(f"{file}, server {name!r}"):
+                entry = config.filled(config.chosen({"servers": config.read_servers(file)}, name)[1])
+                if "url" not in entry:
+                    from toolpost.transports.command import Stdio  # noqa: PLC0415 - as above
+
+                    return self._prepared(Stdio.of(entry))
+        if self.env:
+            raise Quit(
+                "--env is for a server that is started", USAGE, hint="one with a URL gets --header NAME:VALUE"
+            )
+        from toolpost.transports.address import Http  # noqa: PLC0415 - for URLs only
+
+        given = cast("dict[str, str]", entry.get("headers") or {})
+        headers = {key.lower(): value for key, value in given.items()} | self.headers
+        return Http.of({**entry, "headers": headers})
+
+
+def _is_open(place: "Http | Stdio") -> bool:
+    """Whether it is reached over HTTP, and nothing is said about who we are."""
+    from toolpost.transports.address import Http  # noqa: PLC0415 - there is a client to be made
+
+    return isinstance(place, Http) and place.auth is None and "authorization" not in (place.headers or {})

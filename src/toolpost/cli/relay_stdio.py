@@ -1,0 +1,171 @@
+"""A relay between a host and the server that it wanted to start: bytes pass, in both directions, unchanged.
+
+Owns the process, its pipes and what passes besides bytes: the end of either stream, signals, the exit code.
+Whoever listens is told each piece before it is passed on; what the bytes mean is not known here. Three
+threads that wait, and no event loop: it keeps up with either side and never ahead of one.
+"""
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from types import FrameType
+from typing import Final, TypeAlias
+
+from toolpost.cli.outlet import write_all
+from toolpost.protocol.methods import CLIENT, SERVER, Role
+
+__all__ = ["relay"]
+
+CHUNK: Final = 64 * 1024
+"""What is read at once: what a pipe holds."""
+
+LINGER: Final = 1.0
+"""Seconds without a byte after which nobody is waited for who holds the stdout of a server that has ended."""
+
+_PASSED_ON: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+_PR_SET_PDEATHSIG: Final = 1
+
+Listen: TypeAlias = Callable[[Role, bytes], object]
+"""Is told who said what, piece by piece; an empty piece is the end."""
+
+
+def relay(
+    command: Sequence[str],
+    listen: Listen,
+    started: Callable[[], object],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+) -> int:
+    """Start the server, and be it to whoever started us until it ends.
+
+    Args:
+        command: the program and its arguments.
+        listen: is told what goes by.
+        started: is called once the server runs, before anything is passed on.
+        env: its environment; by default ours.
+        cwd: the folder to start it in.
+
+    Returns:
+        Its exit code; negative for the signal that ended it.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    process = subprocess.Popen(  # noqa: S603 - it is what the host wants to start
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        env=None if env is None else dict(env),
+        cwd=cwd,
+        # A group of its own: a signal reaches it once, by our hand, be it sent to us or to our group.
+        process_group=None if sys.platform == "win32" else 0,
+        preexec_fn=_last_will(),  # noqa: PLW1509 - one call into the kernel, which needs nothing of other threads
+    )
+    started()
+    assert process.stdin is not None, "it is a pipe"
+    assert process.stdout is not None, "as above"
+    with process.stdin, process.stdout:  # the pumps have their own, which they close
+        asking = _Pump(CLIENT, 0, os.dup(process.stdin.fileno()), listen)
+        answering = _Pump(SERVER, os.dup(process.stdout.fileno()), 1, listen)
+    try:
+        with _passed_on(process.pid):
+            asking.start()
+            answering.start()
+            code = process.wait()
+        answering.finish()
+    except BaseException:
+        process.kill()
+        process.wait()
+        raise
+    return code
+
+
+@contextlib.contextmanager
+def _passed_on(pid: int) -> Generator[None]:
+    """Signals to us are for the server, and for what it has started."""
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if sys.platform == "win32":
+                os.kill(pid, number)
+            else:
+                os.killpg(pid, number)
+
+    numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
+    before = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _last_will() -> Callable[[], object] | None:
+    """What a server does first, so that Linux ends it if we are killed: whoever kills us means it."""
+    if sys.platform != "linux":
+        return None
+    import ctypes  # noqa: PLC0415 - only here
+
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class _Pump(threading.Thread):
+    """Passes on what one side says. At the end of either descriptor, both are given up."""
+
+    def __init__(self, by: Role, source: int, sink: int, listen: Listen) -> None:
+        super().__init__(name=f"toolpost-{by}", daemon=True)  # a host may keep its end open for ever
+        self._by: Role = by
+        self._source = source
+        self._sink = sink
+        self._listen = listen
+        self._pieces = 0
+        self._writing = False
+
+    def run(self) -> None:
+        """Pass on piece after piece."""
+        try:
+            while data := _read(self._source):
+                self._pieces += 1
+                self._listen(self._by, data)
+                self._writing = True
+                write_all(self._sink, data)
+                self._writing = False
+        except OSError:
+            pass  # nobody reads any more, and who writes will hear of it
+        finally:
+            self._listen(self._by, b"")
+            _give_up(self._source)
+            _give_up(self._sink)
+
+    def finish(self) -> None:
+        """Wait until all that was said has been passed on, for as long as somebody says or takes it."""
+        pieces = -1
+        while self.is_alive() and (self._writing or pieces != self._pieces):
+            pieces = self._pieces
+            self.join(LINGER)
+
+
+def _read(descriptor: int) -> bytes:
+    while True:
+        try:
+            return os.read(descriptor, CHUNK)
+        except BlockingIOError:
+            select.select([descriptor], [], [])
+
+
+def _give_up(descriptor: int) -> None:
+    """Close it; of stdin and stdout the number stays taken, so that nothing else is opened in its place."""
+    if descriptor > 2:
+        os.close(descriptor)
+        return
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)

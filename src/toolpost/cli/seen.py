@@ -1,0 +1,45 @@
+"""One message as it went by, and what was found out about it.
+
+A plain record: a witness fills it, and whoever shows messages reads it.
+"""
+
+from typing import Literal, TypeAlias
+
+from msgspec import Struct, field
+
+from toolpost.protocol.methods import Role
+from toolpost.types.base import RequestId
+
+__all__ = ["Kind", "Seen"]
+
+Kind: TypeAlias = Literal["request", "notice", "result", "error", "junk", "note"]
+
+
+class Seen(Struct, kw_only=True):
+    """One message as it went by.
+
+    Attributes:
+        at: seconds since the start.
+        by: who said it.
+        size: its bytes, without the end of the line.
+        kind: "junk" is no message at all, "note" is something that happened to the connection.
+        id: of a request or an answer.
+        method: of an answer that of its request; empty if nobody knows.
+        about: what it is about in a few words: the tool, the URI, the text of an error.
+        took: the seconds between a request and this answer.
+        wrong: the rules that it breaks.
+        failed: whether it is an error, or the result of a tool that says so.
+        body: the message itself; of one that is too long its beginning.
+    """
+
+    at: float
+    by: Role
+    size: int
+    kind: Kind = "junk"
+    id: RequestId | None = None
+    method: str = ""
+    about: str = ""
+    took: float | None = None
+    wrong: list[str] = field(default_factory=list[str])
+    failed: bool = False
+    body: bytes = b""

@@ -1,0 +1,123 @@
+"""How a message looks: a line for a person, with or without colours, all of it, or an object for a program.
+
+Owns the columns and the marks. What a message is was found out before, and where the text goes is decided
+elsewhere.
+"""
+
+from typing import Any, Final
+
+import click
+import msgspec
+
+from toolpost.cli.page import harmless
+from toolpost.cli.seen import Seen
+from toolpost.protocol.jsonrpc import shorten
+from toolpost.protocol.methods import CLIENT
+
+__all__ = ["Sight"]
+
+HEAD: Final = 120
+"""How many characters are shown of what is no message."""
+
+MAX_FULL: Final = 256 * 1024
+"""How many characters of a message are shown in full."""
+
+WIDTH: Final = 56
+"""Columns for what a message is, before how long it took and how large it is: most lines stay below 100."""
+
+MAX_ID: Final = 12
+"""How many characters of an id are shown. Some are long, and the beginning tells them apart."""
+
+_COLOURS: Final = {"request": "cyan", "notice": "blue", "result": "green", "error": "red", "junk": "magenta"}
+_MARGIN: Final = " " * 13
+
+
+class Sight:
+    """How messages are shown.
+
+    Args:
+        json: as an object on one line.
+        full: with the whole message.
+        colour: with colours, for a terminal.
+    """
+
+    def __init__(self, *, json: bool = False, full: bool = False, colour: bool = False) -> None:
+        self._json = json
+        self.full = full
+        self._colour = colour and not json
+
+    def show(self, seen: Seen, body: Any = None) -> str:
+        """The text of a message.
+
+        Args:
+            seen: what is known of it.
+            body: the message, decoded and without secrets; a text of what is no message.
+        """
+        return self._object(seen, body) if self._json else self._lines(seen, body)
+
+    def _object(self, seen: Seen, body: Any) -> str:
+        told: dict[str, Any] = {"at": round(seen.at, 6), "from": seen.by, "kind": seen.kind}
+        told |= {
+            name: value
+            for name, value in (
+                ("id", seen.id),
+                ("method", seen.method or None),
+                ("about", seen.about or None),
+                ("ms", None if seen.took is None else round(1000 * seen.took, 3)),
+            )
+            if value is not None
+        }
+        if seen.kind != "note":
+            told["bytes"] = seen.size
+        if seen.failed:
+            told["failed"] = True
+        if seen.wrong:
+            told["wrong"] = seen.wrong
+        if seen.kind == "junk" or (self.full and body is not None):
+            told["message"] = body
+        return msgspec.json.encode(told).decode()
+
+    def _lines(self, seen: Seen, body: Any) -> str:
+        name = _flat(shorten("" if seen.id is None else str(seen.id), MAX_ID))
+        arrow = "→" if seen.by == CLIENT else "←"
+        word, about = shorten(seen.method) or seen.kind, seen.about
+        if seen.kind == "junk":
+            word = f"no message: {shorten(str(body), HEAD)!r}"
+        if seen.failed:
+            about = f"✗ {about}"
+        if seen.kind == "note":
+            word, about = about, ""
+        took = "" if seen.took is None else _duration(seen.took)
+        size = "" if seen.kind == "note" else _size(seen.size)
+        time = f"{seen.at:9.3f}"
+        word, about = _flat(word), _flat(f"  {about}" if about else "")
+        space = " " * (WIDTH - len(word) - len(about))
+        tail = f"{took:>9}  {size:>9}"
+        if self._colour:
+            time, tail = click.style(time, dim=True), click.style(tail, dim=True)
+            arrow = click.style(arrow, bold=True)
+            word = click.style(word, fg="red" if seen.failed else _COLOURS.get(seen.kind, "yellow"))
+        lines = [f"{time} {arrow} {name:>3} {word}{about}{space} {tail}".rstrip()]
+        for each in seen.wrong:
+            text = f"{_MARGIN} ! {_flat(each)}"
+            lines.append(click.style(text, fg="yellow", bold=True) if self._colour else text)
+        if self.full and body is not None and seen.kind != "junk":
+            text = msgspec.json.format(msgspec.json.encode(body), indent=2).decode()
+            lines += [f"{_MARGIN} {line}" for line in harmless(shorten(text, MAX_FULL)).splitlines()]
+        return "\n".join(lines)
+
+
+def _flat(text: str) -> str:
+    """A text on one line."""
+    return harmless(text).replace("\n", "\\n").replace("\t", " ")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
+
+
+def _size(count: int) -> str:
+    if count < 1024:
+        return f"{count} B"
+    kibi = count / 1024
+    return f"{kibi:.1f} KiB" if kibi < 1024 else f"{kibi / 1024:.1f} MiB"

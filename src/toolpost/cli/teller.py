@@ -1,0 +1,136 @@
+"""Tells what went by: shows it, and keeps it on a tape, without secrets in either.
+
+Owns the clock of a tap and the masking. How a message looks, where the text goes and what a tape is are known
+elsewhere.
+"""
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from toolpost.cli.exits import USAGE, Quit
+from toolpost.cli.outlet import Outlet
+from toolpost.cli.page import is_plain
+from toolpost.cli.seen import Seen
+from toolpost.cli.sight import Sight
+from toolpost.protocol.framing import Oversize
+from toolpost.protocol.methods import Role
+from toolpost.testing.masking import Mask
+from toolpost.testing.tape import Tape
+
+__all__ = ["Teller", "open_teller", "unused"]
+
+MAX_TRIES: Final = 10_000
+"""How many names are tried for a tape before somebody has to tidy up."""
+
+
+class Teller:
+    """Tells what went by.
+
+    Args:
+        sight: how it looks.
+        put: takes the text.
+        tape: where it is kept, if it is.
+        mask: takes secrets out.
+    """
+
+    def __init__(
+        self, sight: Sight, put: Callable[[str], object], tape: Tape | None = None, mask: Mask | None = None
+    ) -> None:
+        self._sight = sight
+        self._put = put
+        self._tape = tape
+        self._mask = mask or Mask()
+        self._began = time.monotonic()
+
+    def now(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began
+
+    def tell(self, seen: Seen) -> None:
+        """Show a message."""
+        body: Any = None
+        if seen.kind == "junk":
+            body = self._mask(seen.body[:1024].decode("utf-8", "replace"))
+        elif self._sight.full and seen.body:
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                body = self._mask(msgspec.json.decode(seen.body))
+        seen.about = self._mask(seen.about)
+        seen.wrong = self._mask(seen.wrong)
+        self._put(self._sight.show(seen, body))
+
+    def note(self, by: Role, text: str, *, failed: bool = False) -> None:
+        """Show that something happened to the connection."""
+        self.tell(Seen(at=self.now(), by=by, size=0, kind="note", about=text, failed=failed))
+
+    def keep(self, by: Role, data: bytes | Oversize, link: int = 1) -> None:
+        """Put what was said on the tape, as long as there is room on it."""
+        if self._tape is None:
+            return
+        try:
+            if isinstance(data, bytes):
+                self._tape.write(by, data, link=link)
+            elif (refusal := data.refusal()).reply and refusal.id is not None:
+                self._tape.lose(refusal.id, refusal.message, link=link)
+        except OSError as error:
+            self._tape = None
+            self.note(by, f"nothing is recorded any more: {error.strerror}", failed=True)
+
+    def end(self, by: Role, why: str) -> None:
+        """Put on the tape that nothing more will come."""
+        if self._tape is not None:
+            self._tape.end(by, why)
+
+
+@contextlib.contextmanager
+def open_teller(
+    *, json: bool, full: bool, to: str | None, record: str | None, target: str, secrets: list[str]
+) -> Generator[Teller]:
+    """A teller, and all that it writes to.
+
+    Args:
+        json: whether to show objects.
+        full: whether to show all of each message.
+        to: the file to show messages in instead of stderr; what is in it stays.
+        record: the file to keep them in; where there is one already, one beside it.
+        target: what to call the server.
+        secrets: what must be shown and kept nowhere.
+
+    Raises:
+        Quit: a file cannot be written.
+    """
+    path = None if record is None else Path(record)
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = sys.stderr.fileno()
+            colour = not is_plain(sys.stderr)
+            if to is not None:
+                file = stack.enter_context(Path(to).open("ab"))
+                descriptor, colour = file.fileno(), False
+            tape = None
+            if path is not None:
+                path = unused(path)
+                tape = stack.enter_context(Tape(path, target=target, secrets=secrets))
+        except OSError as error:
+            raise Quit(f"{error.filename} cannot be written: {error.strerror}", USAGE) from error
+        outlet = Outlet(descriptor)
+        stack.callback(outlet.close)
+        teller = Teller(Sight(json=json, full=full, colour=colour), outlet.put, tape, Mask(secrets))
+        if path is not None and path != Path(record or ""):
+            teller.note("client", f"{record} is there already: this is recorded in {path}")
+        yield teller
+
+
+def unused(path: Path) -> Path:
+    """The path, or the first beside it that nothing is at: a host may start its server again and again."""
+    names = (path if not number else path.with_stem(f"{path.stem}-{number}") for number in range(MAX_TRIES))
+    found = next((name for name in names if not os.path.lexists(name)), None)
+    if found is None:
+        raise FileExistsError(17, "there are too many recordings of this name", str(path))
+    return found

@@ -1,0 +1,45 @@
+"""Files that may change: how each looked when it was last looked at.
+
+Owns the looks. Nothing here waits, and what a change means is not known.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
+
+__all__ = ["Look", "Watch", "look"]
+
+Look: TypeAlias = tuple[int, int, int] | None
+"""When it was changed, its size and its number; None if there is nothing."""
+
+
+class Watch:
+    """Some files and folders."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, Look] = {}
+
+    def follow(self, paths: Iterable[str], looks: Mapping[str, Look]) -> None:
+        """Look at these from here on. What was looked at before is compared with how it was then.
+
+        Args:
+            paths: the files and folders.
+            looks: how some of them were when somebody else looked at them.
+        """
+        known = {**looks, **self._seen}
+        self._seen = {path: known[path] if path in known else look(path) for path in paths}
+
+    def changed(self) -> set[str]:
+        """Those that look different than the last time, or have gone, or have come."""
+        now = {path: look(path) for path in self._seen}
+        before, self._seen = self._seen, now
+        return {path for path, seen in now.items() if seen != before[path]}
+
+
+def look(path: str) -> Look:
+    """How a file or folder is now."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - often, for many files
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

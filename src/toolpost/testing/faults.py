@@ -1,0 +1,350 @@
+"""Lets things go wrong on a channel: messages get lost, late, doubled, out of order or spoilt, or it is cut.
+
+Owns what can go wrong with a message, and when: by an exact plan, or by chance that a seed decides, so that
+the same happens in every run. Knows of a message who sends it and its method, and nothing else.
+"""
+
+import asyncio
+import random
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Literal, cast
+
+import msgspec
+
+from toolpost.channel import Channel
+from toolpost.connect import Target
+from toolpost.errors import ChannelClosed
+from toolpost.testing.around import Wrapper, around, with_traits
+from toolpost.testing.tape import Sender
+
+__all__ = ["JUNK", "Chance", "Fault", "Faulty", "faulty", "garbled"]
+
+Kind = Literal["cut", "delay", "drop", "duplicate", "garbage", "reorder"]
+
+JUNK: Final = (
+    b"",
+    b"\n",
+    b"null",
+    b"[]",
+    b"{}",
+    b"[[[[[[",
+    b"\xff\xfe\x00",
+    b"Listening on port 8000",
+    b'{"jsonrpc":"2.0"}',
+    b'{"jsonrpc":"2.0","id":null,"result":{}}',
+    b'{"jsonrpc":"2.0","id":"1","result":{}}',
+    b'{"jsonrpc":"2.0","id":true,"result":{}}',
+    b'{"jsonrpc":"2.0","id":1e400,"result":{}}',
+    b'{"jsonrpc":"2.0","id":987654321,"result":{}}',
+    b'{"jsonrpc":"2.0","id":987654321,"error":{"code":1,"message":"no"}}',
+    b'{"jsonrpc":"2.0","error":{"code":-32700,"message":"what?"}}',
+    b'{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":987654321}}',
+    b'{"jsonrpc":"2.0","method":"notifications/progress","params":{"progressToken":987654321,"progress":1}}',
+    b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
+    b'{"jsonrpc":"2.0","method":"what/is/this"}',
+    b'{"jsonrpc":"2.0","id":"x","method":"what/is/this"}',
+    b'{"jsonrpc":"2.0","id":{},"method":"ping"}',
+)
+"""What may arrive out of nowhere. None of it names anything that is under way."""
+
+_CUT: Final = "the wire was cut"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One thing that goes wrong, once.
+
+    Args:
+        kind: what happens to the message. "drop": it never arrives. "delay": it is late, and all behind it.
+            "duplicate": it arrives twice. "reorder": the next one overtakes it. "garbage": something
+            unreadable arrives instead. "cut": the channel ends instead.
+        sender: whose message.
+        nth: which of them, counted from 1, over all connections to the target.
+        method: count only messages about this method: requests, notices, and answers to such requests.
+        seconds: how late it is, or how long it waits for one that overtakes it.
+        data: the garbage; by default the first half of the message.
+    """
+
+    kind: Kind
+    sender: Sender = "server"
+    nth: int = 1
+    method: str | None = None
+    seconds: float = 0.05
+    data: bytes | None = None
+
+
+class Chance:
+    """Things that go wrong by chance: the same for the same seed and the same messages.
+
+    Args:
+        seed: decides everything.
+        sender: whose messages; None for those of both.
+        seconds: how late messages are, at most.
+        cut: how likely it is for each message that the channel ends instead.
+        delay: how likely it is late.
+        drop: how likely it is lost.
+        duplicate: how likely it arrives twice.
+        garbage: how likely it arrives spoilt.
+        reorder: how likely the next one overtakes it.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        *,
+        sender: Sender | None = None,
+        seconds: float = 0.05,
+        cut: float = 0.0,
+        delay: float = 0.0,
+        drop: float = 0.0,
+        duplicate: float = 0.0,
+        garbage: float = 0.0,
+        reorder: float = 0.0,
+    ) -> None:
+        self._rng = random.Random(seed)  # noqa: S311 - dice that anybody can foresee are wanted
+        self._sender = sender
+        self._seconds = seconds
+        self._likely: dict[Kind, float] = {
+            "cut": cut,
+            "delay": delay,
+            "drop": drop,
+            "duplicate": duplicate,
+            "garbage": garbage,
+            "reorder": reorder,
+        }
+
+    def meeting(self, sender: Sender, data: bytes) -> Iterator[Fault]:
+        """What goes wrong with a message."""
+        if self._sender in {None, sender}:
+            for kind, likely in self._likely.items():
+                if self._rng.random() < likely:
+                    seconds = self._rng.random() * self._seconds
+                    yield Fault(kind, sender, seconds=seconds, data=garbled(self._rng, data))
+
+
+def garbled(rng: random.Random, data: bytes) -> bytes:
+    """A message in which something is missing, or wrong, or more than there was."""
+    some = bytearray(data)
+    place = rng.randrange(len(some))
+    how = rng.randrange(4)
+    if how == 0:
+        del some[place:]
+    elif how == 1:
+        del some[place : place + rng.randrange(1, 9)]
+    elif how == 2:
+        some[place] ^= 1 << rng.randrange(8)
+    else:
+        some[place:place] = rng.randbytes(rng.randrange(1, 5))
+    return bytes(some)
+
+
+class Plan:
+    """What goes wrong, and how many messages there were so far.
+
+    Args:
+        faults: what goes wrong.
+    """
+
+    def __init__(self, faults: tuple[Fault | Chance, ...]) -> None:
+        self._faults = [fault for fault in faults if isinstance(fault, Fault)]
+        self._chances = [chance for chance in faults if isinstance(chance, Chance)]
+        self._seen = [0] * len(self._faults)
+
+    def meeting(self, sender: Sender, method: str | None, data: bytes) -> list[Fault]:
+        """What goes wrong with the next message."""
+        found: list[Fault] = []
+        for place, fault in enumerate(self._faults):
+            if fault.sender == sender and fault.method in {None, method}:
+                self._seen[place] += 1
+                if self._seen[place] == fault.nth:
+                    found.append(fault)
+        return found + [fault for chance in self._chances for fault in chance.meeting(sender, data)]
+
+
+def faulty(target: Target, *faults: Fault | Chance) -> Target:
+    """The target, on the way to which things go wrong.
+
+    Example:
+        >>> import asyncio
+        >>> from toolpost import Client, RequestTimeout, Server
+        >>> server = Server("calculator")
+        >>> @server.tool
+        ... def add(a: int, b: int) -> int:
+        ...     return a + b
+        >>> async def main():
+        ...     deaf = faulty(server, Fault("drop", "client", method="tools/call"))
+        ...     async with Client(deaf, timeout=0.05, retries=0) as mcp:
+        ...         try:
+        ...             await mcp.call_tool("add", {"a": 1, "b": 2})
+        ...         except RequestTimeout:
+        ...             return await mcp.call_tool("add", {"a": 1, "b": 2})
+        >>> asyncio.run(main()).data
+        3
+
+    Args:
+        target: whatever a client takes.
+        faults: what goes wrong. Faults of a plan happen once, however often the client connects.
+    """
+    plan = Plan(faults)
+    return around(target, lambda channel: with_traits(Faulty, channel)(channel, plan))
+
+
+class Faulty(Wrapper):
+    """A channel on which things go wrong, both ways.
+
+    Args:
+        inner: the channel, which works.
+        faults: what goes wrong.
+        end: whose channel it is.
+    """
+
+    def __init__(self, inner: Channel, *faults: Fault | Chance | Plan, end: Sender = "client") -> None:
+        super().__init__(inner)
+        plan = faults[0] if faults and isinstance(faults[0], Plan) else None
+        self._plan = plan or Plan(cast("tuple[Fault | Chance, ...]", faults))
+        self._here: Sender = end
+        self._there: Sender = "server" if end == "client" else "client"
+        self._methods: dict[Any, str] = {}
+        self._cut = False
+        self._ready: deque[tuple[float, bytes]] = deque()
+        self._overtaken: tuple[float, bytes] | None = None
+        self._turn = asyncio.Lock()
+        self._waiting: tuple[bytes, int | str | None] | None = None
+        self._late: asyncio.Task[None] | None = None
+
+    # ----------------------------------------------------------------- what arrives
+
+    async def receive(self) -> bytes:
+        """The next message of the peer that arrives."""
+        now = asyncio.get_running_loop().time
+        while True:
+            self._check()
+            if self._ready:
+                wait = self._ready[0][0] - now()
+                if wait <= 0:
+                    return self._ready.popleft()[1]
+                await asyncio.sleep(wait)  # it stays where it is: whoever is cancelled has lost nothing
+                continue
+            try:
+                async with asyncio.timeout_at(self._overtaken[0] if self._overtaken else None):
+                    data = await self.inner.receive()
+            except TimeoutError:
+                self._let_go()
+            except ChannelClosed:
+                self._check()
+                if self._overtaken is None:
+                    raise
+                self._let_go()
+            else:
+                await self._arrive(data, now())
+
+    async def _arrive(self, data: bytes, now: float) -> None:
+        """Decide what becomes of a message of the peer."""
+        faults = {fault.kind: fault for fault in self._meeting(self._there, data)}
+        if "cut" in faults:
+            await self._sever()
+            return
+        if "drop" in faults:
+            return
+        if "garbage" in faults:
+            data = _spoilt(faults["garbage"], data)
+        due = now + faults["delay"].seconds if "delay" in faults else now
+        if "reorder" in faults and self._overtaken is None:
+            self._overtaken = now + faults["reorder"].seconds, data
+            return
+        self._ready.extend([(due, data)] * (2 if "duplicate" in faults else 1))
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Let a message arrive that was overtaken, or waited for long enough."""
+        if self._overtaken is not None:
+            self._ready.append((0.0, self._overtaken[1]))
+            self._overtaken = None
+
+    # ----------------------------------------------------------------- what leaves
+
+    async def send(self, data: bytes, related: int | str | None = None) -> None:
+        """Send something that may or may not arrive."""
+        async with self._turn:
+            self._check()
+            faults = {fault.kind: fault for fault in self._meeting(self._here, data)}
+            if "cut" in faults:
+                await self._sever()
+                self._check()
+            if "drop" in faults:
+                return
+            if "delay" in faults:
+                await asyncio.sleep(faults["delay"].seconds)
+            if "garbage" in faults:
+                data = _spoilt(faults["garbage"], data)
+            if "reorder" in faults and self._waiting is None:
+                self._waiting = data, related
+                self._late = asyncio.get_running_loop().create_task(self._follow(faults["reorder"].seconds))
+                return
+            for _ in range(2 if "duplicate" in faults else 1):
+                await self.inner.send(data, related)
+            await self._overtake()
+
+    async def _follow(self, seconds: float) -> None:
+        """Send what waits to be overtaken, if nothing else comes."""
+        await asyncio.sleep(seconds)
+        async with self._turn:
+            try:
+                await self._overtake()
+            except ChannelClosed:
+                return  # whoever sent it hears of it as if it had been sent
+
+    async def _overtake(self) -> None:
+        """Send what was overtaken."""
+        if self._waiting is not None:
+            (data, related), self._waiting = self._waiting, None
+            await self.inner.send(data, related)
+
+    # ----------------------------------------------------------------- the end
+
+    async def close(self) -> None:
+        """End the inner channel."""
+        if self._late is not None:
+            self._late.cancel()
+            await asyncio.wait([self._late])
+        await self.inner.close()
+
+    async def _sever(self) -> None:
+        self._cut = True
+        await self.inner.close()
+
+    def _check(self) -> None:
+        if self._cut:
+            raise ChannelClosed(_CUT, sent=False)
+
+    # ----------------------------------------------------------------- what is known of a message
+
+    def _meeting(self, sender: Sender, data: bytes) -> list[Fault]:
+        return self._plan.meeting(sender, self._method(sender, data), data)
+
+    def _method(self, sender: Sender, data: bytes) -> str | None:
+        """The method that a message is about; of an answer that of the request."""
+        try:
+            head = _HEAD.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return None
+        other: Sender = "server" if sender == "client" else "client"
+        if head.method is None:
+            return self._methods.pop((other, head.id), None)
+        if head.id is not None:
+            self._methods[sender, head.id] = head.method
+        return head.method
+
+
+class _Head(msgspec.Struct):
+    id: int | str | None = None
+    method: str | None = None
+
+
+_HEAD: Final = msgspec.json.Decoder(_Head)
+
+
+def _spoilt(fault: Fault, data: bytes) -> bytes:
+    return data[: len(data) // 2] if fault.data is None else fault.data

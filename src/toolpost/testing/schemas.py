@@ -1,0 +1,203 @@
+"""What a server tells of its tools: compared with what a test expects, and looked over for mistakes.
+
+Owns the comparison, the difference that it shows, and the table of mistakes. Calls no tool.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from difflib import unified_diff
+from types import EllipsisType, ModuleType
+from typing import Any, Final, TypeAlias, cast
+
+from toolpost.client.sync import SyncClient
+from toolpost.connect import Target
+from toolpost.types.tools import Tool
+
+__all__ = ["assert_tool_schema", "lint_tools"]
+
+Tools: TypeAlias = "Target | Sequence[Tool]"
+"""Tools that were listed, or whatever a client takes."""
+
+Schema: TypeAlias = Mapping[Any, Any]
+"""A schema, with an ellipsis where anything will do."""
+
+_HOSTS_TAKE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+"""What the models of most hosts take for the name of a tool; the protocol allows more."""
+
+
+def assert_tool_schema(
+    tools: Tools,
+    name: str,
+    *,
+    input: Schema | EllipsisType = ...,  # noqa: A002 - what the schema is for
+    output: Schema | EllipsisType | None = ...,
+) -> None:
+    """Return if a tool has these schemas.
+
+    Example:
+        >>> from toolpost import Server
+        >>> server = Server("calculator")
+        >>> @server.tool
+        ... def add(a: int, b: int = 1) -> int:
+        ...     return a + b
+        >>> assert_tool_schema(
+        ...     server,
+        ...     "add",
+        ...     input={
+        ...         "type": "object",
+        ...         "properties": {"a": {"type": "integer"}, "b": ...},
+        ...         "required": ["a"],
+        ...         ...: ...,
+        ...     },
+        ...     output={"type": "integer"},
+        ... )
+
+    Args:
+        tools: a server, or whatever a client takes; or tools that were listed, such as
+            `await mcp.list_tools()`.
+        name: the name of the tool.
+        input: the schema of its arguments; an ellipsis stands for anything, and as a key for more members.
+        output: the schema of its results, with the same ellipses; None if it has none.
+
+    Raises:
+        AssertionError: there is no such tool, or a schema is another one; the text shows the difference.
+    """
+    __tracebackhide__ = True
+    listed = {tool.name: tool for tool in _listed(tools)}
+    if name not in listed:
+        raise AssertionError(f"there is no tool {name!r}; there are {', '.join(sorted(listed)) or 'none'}")
+    tool = listed[name]
+    for kind, wanted, found in (
+        ("input", input, tool.input_schema),
+        ("output", output, tool.output_schema),
+    ):
+        filled = _filled(wanted, found)
+        if filled != _sorted(found):
+            raise AssertionError(f"the {kind} schema of {name} is another one:\n{_difference(filled, found)}")
+
+
+def _listed(tools: Tools) -> Sequence[Tool]:
+    if (
+        isinstance(tools, Sequence)
+        and not isinstance(tools, str)
+        and all(isinstance(one, Tool) for one in tools)
+    ):
+        return cast("Sequence[Tool]", tools)
+    with SyncClient(cast("Target", tools)) as client:
+        return client.list_tools()
+
+
+def _filled(wanted: Any, found: Any) -> Any:
+    """What is wanted, with what was found where anything will do."""
+    if wanted is ...:
+        return _sorted(found)
+    if isinstance(wanted, Mapping):
+        ours = cast("Mapping[Any, Any]", wanted)
+        theirs = cast("dict[Any, Any]", found) if isinstance(found, dict) else {}
+        filled = {name: _filled(value, theirs.get(name)) for name, value in ours.items() if name is not ...}
+        filled = _sorted(filled)
+        if ... in ours:
+            filled = {**_sorted(theirs), **filled}
+        return filled
+    if isinstance(wanted, list):
+        ours, theirs = cast("list[Any]", wanted), cast("list[Any]", found) if isinstance(found, list) else []
+        return [_filled(value, theirs[at] if at < len(theirs) else None) for at, value in enumerate(ours)]
+    return wanted
+
+
+def _sorted(schema: Any) -> Any:
+    """A schema, with the names that are required in an order."""
+    if isinstance(schema, list):
+        return [_sorted(each) for each in cast("list[Any]", schema)]
+    if not isinstance(schema, dict):
+        return schema
+    members = {name: _sorted(value) for name, value in cast("dict[str, Any]", schema).items()}
+    required = members.get("required")
+    if isinstance(required, list):
+        members["required"] = sorted(cast("list[Any]", required), key=str)
+    return members
+
+
+def _difference(wanted: Any, found: Any) -> str:
+    ours, theirs = (
+        json.dumps(each, indent=2, sort_keys=True).splitlines() for each in (wanted, _sorted(found))
+    )
+    return "\n".join(unified_diff(ours, theirs, "expected", "found", lineterm=""))
+
+
+# --------------------------------------------------------------------- mistakes
+
+
+def lint_tools(tools: Tools) -> list[str]:
+    """What is wrong with the tools of a server, one line for each mistake; empty if nothing is.
+
+    Whether a schema is valid JSON Schema is looked at where `jsonschema-rs` is installed, which is in the
+    extra `schema`.
+
+    Example:
+        >>> from toolpost.types import Tool
+        >>> lint_tools([Tool(name="add", input_schema={"type": "array"})])
+        ['add: no description', "add: the type of its input schema is 'array', and has to be 'object'"]
+
+    Args:
+        tools: a server, or whatever a client takes; or tools that were listed.
+    """
+    return [f"{tool.name}: {wrong}" for tool in _listed(tools) for rule in RULES for wrong in rule(tool)]
+
+
+def _name(tool: Tool) -> Iterator[str]:
+    if not _HOSTS_TAKE.fullmatch(tool.name):
+        yield "many hosts take only names of 1 to 64 letters, digits, '_' and '-'"
+
+
+def _description(tool: Tool) -> Iterator[str]:
+    if not (tool.description or "").strip():
+        yield "no description"
+
+
+def _object(tool: Tool) -> Iterator[str]:
+    for kind, schema in _schemas(tool):
+        found = schema.get("type")
+        if kind == "input" and found != "object":
+            yield f"the type of its input schema is {found!r}, and has to be 'object'"
+
+
+def _required(tool: Tool) -> Iterator[str]:
+    for kind, schema in _schemas(tool):
+        required, properties = schema.get("required"), schema.get("properties")
+        if not isinstance(required, list) or not isinstance(properties, dict):
+            continue
+        for name in cast("list[Any]", required):
+            if name not in properties:
+                yield f"its {kind} schema requires {name!r}, which is not among its properties"
+
+
+def _valid(tool: Tool) -> Iterator[str]:
+    judge = _judge()
+    if judge is None:
+        return
+    for kind, schema in _schemas(tool):
+        try:
+            judge.meta.validate(schema)
+            judge.validator_for(schema)  # finds references that lead nowhere
+        except (ValueError, judge.ReferencingError) as error:
+            yield f"its {kind} schema is not valid: {str(error).splitlines()[0]}"
+
+
+def _schemas(tool: Tool) -> Iterator[tuple[str, dict[str, Any]]]:
+    for kind, schema in (("input", tool.input_schema), ("output", tool.output_schema)):
+        if schema is not None:
+            yield kind, schema
+
+
+def _judge() -> ModuleType | Any:
+    try:
+        import jsonschema_rs  # noqa: PLC0415 - of the extra `schema`
+    except ModuleNotFoundError:
+        return None
+    return jsonschema_rs
+
+
+RULES: Final[Iterable[Callable[[Tool], Iterator[str]]]] = (_name, _description, _object, _required, _valid)
+"""What is looked at, in the order in which it is told."""

@@ -1,0 +1,326 @@
+"""What was said in a conversation, both ways and in order, to be read by people and compared by tests.
+
+Owns the readable form, in which ids are stable and what differs from run to run is left out, and the pattern
+that it is compared with. Knows nothing of whether what was said is allowed.
+"""
+
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+
+from toolpost.channel import Channel
+from toolpost.connect import Target
+from toolpost.testing.around import Wrapper, around, with_traits
+from toolpost.testing.likeness import fits, member
+from toolpost.testing.masking import Mask
+from toolpost.testing.tape import Line, Sender
+
+__all__ = ["Said", "Transcript"]
+
+ELLIPSIS: Final = "…"
+
+LONG: Final = 200
+"""How many characters of a string are shown: pictures and sound are longer."""
+
+_ARROWS: Final = {"client": "→", "server": "←"}
+_TYPED: Final = {"->": "→", "<-": "←"}
+"""What a pattern may hold for what is not on every keyboard."""
+
+_OURS: Final = "io.modelcontextprotocol/"
+_RANDOM: Final = frozenset({"cursor", "elicitationId", "nextCursor", "requestState"})
+"""Members whose values nobody can foresee."""
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
+class Said(NamedTuple):
+    """Something that was said.
+
+    Args:
+        sender: who said it.
+        message: the message, decoded; a text if it was no JSON.
+        at: when, in seconds since the first.
+        link: over which connection: a test may have several clients, and a client may connect again.
+    """
+
+    sender: Sender
+    message: Any
+    at: float = 0.0
+    link: int = 1
+
+
+class Transcript:
+    """What is said by the clients of the targets that it is put around.
+
+    Example:
+        >>> import asyncio
+        >>> from toolpost import Client, Server
+        >>> server, transcript = Server("calculator"), Transcript()
+        >>> @server.tool
+        ... def add(a: int, b: int) -> int:
+        ...     return a + b
+        >>> async def main():
+        ...     async with Client(transcript.around(server)) as mcp:
+        ...         await mcp.call_tool("add", {"a": 1, "b": 2})
+        >>> asyncio.run(main())
+        >>> transcript.assert_like('''
+        ...     -> 1 server/discover
+        ...     <- 1 result ...
+        ...     -> 2 tools/call {"name":"add","arguments":{"a":1,"b":2}}
+        ...     <- 2 result {..."structuredContent":3...}
+        ... ''')
+
+    Args:
+        secrets: values that are not to be shown, besides what `Mask` finds by itself.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self.said: list[Said] = []
+        """All that was said, in order."""
+        self._mask = Mask(secrets)
+        self._links = 0
+        self._began = time.monotonic()
+
+    def around(self, target: Target) -> Target:
+        """The target, overheard: what a client of it says and hears is added here."""
+        return around(target, self.overhear)
+
+    def overhear(self, channel: Channel, *, end: Sender = "client") -> Channel:
+        """A channel, overheard.
+
+        Args:
+            channel: the channel.
+            end: whose it is.
+        """
+        self._links += 1
+        return with_traits(_Overheard, channel)(channel, self, end, self._links)
+
+    def add(self, sender: Sender, data: bytes, *, link: int = 1) -> None:
+        """Add something that was said."""
+        try:
+            message = msgspec.json.decode(data)
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+            message = data.decode(errors="replace")
+        if not self.said:
+            self._began = time.monotonic()
+        at = time.monotonic() - self._began
+        batch: list[Any] = cast("list[Any]", message) if isinstance(message, list) else [message]
+        self.said += [Said(sender, each, at, link) for each in batch]
+
+    @classmethod
+    def of(cls, lines: Iterable[Line]) -> "Transcript":
+        """What a recording holds, as a transcript."""
+        transcript = cls()
+        for line in lines:
+            if line.message is not msgspec.UNSET or line.text is not msgspec.UNSET:
+                message = line.text if line.message is msgspec.UNSET else line.message
+                transcript.said.append(Said(line.sender, message, line.at, line.link))
+        return transcript
+
+    # ----------------------------------------------------------------- reading it
+
+    def messages(self, method: str | None = None, *, sender: Sender | None = None) -> list[Any]:
+        """The messages, decoded; those of one method, or of one sender, if that is said."""
+        return [
+            each.message
+            for each in self.said
+            if sender in {None, each.sender} and (method is None or member(each.message, "method") == method)
+        ]
+
+    def lines(self, *, times: bool = False, width: int | None = None) -> list[str]:
+        """The readable form: one line for each message.
+
+        Requests of the client are numbered from 1, those of the server from s1. Left out is what the protocol
+        itself puts into `_meta`; what cannot be foreseen, such as a cursor, is an ellipsis.
+
+        Args:
+            times: begin each line with the seconds since the first.
+            width: the number of characters that a line may have.
+        """
+        pen = _Pen()
+        found: list[str] = []
+        for said in self.said:
+            line = pen.written(said._replace(message=self._mask(said.message)))
+            line = f"{said.at:8.3f} {line}" if times else line
+            found.append(line if width is None or len(line) <= width else line[: width - 1] + ELLIPSIS)
+        return found
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines())
+
+    def __len__(self) -> int:
+        return len(self.said)
+
+    # ----------------------------------------------------------------- comparing it
+
+    def assert_like(self, pattern: str) -> None:
+        """Return if the readable form fits a pattern.
+
+        Args:
+            pattern: one line for each message. An ellipsis, `…` or `...`, stands for anything within a line,
+                and alone on a line for any number of lines. `->` is an arrow as well. Indentation and empty
+                lines do not count.
+
+        Raises:
+            AssertionError: it does not; the text shows where, and the whole conversation.
+        """
+        __tracebackhide__ = True
+        wanted = [_typed(line.strip()) for line in pattern.splitlines() if line.strip()]
+        lines = self.lines()
+        place = _unlike(wanted, lines)
+        if place is None:
+            return
+        expected = wanted[place[0]] if place[0] < len(wanted) else "nothing more"
+        heard = lines[place[1]] if place[1] < len(lines) else "nothing more"
+        whole = "\n".join(f"{'>' if at == place[1] else ' '} {line}" for at, line in enumerate(lines))
+        raise AssertionError(f"expected: {expected}\nheard:    {heard}\nin:\n{whole}")
+
+
+class _Overheard(Wrapper):
+    """A channel of which a transcript is made."""
+
+    def __init__(self, inner: Channel, transcript: Transcript, end: Sender, link: int) -> None:
+        super().__init__(inner)
+        self._transcript = transcript
+        self._link = link
+        self._here: Sender = end
+        self._there: Sender = "server" if end == "client" else "client"
+
+    async def receive(self) -> bytes:
+        data = await self.inner.receive()
+        self._transcript.add(self._there, data, link=self._link)
+        return data
+
+    async def send(self, data: bytes, related: int | str | None = None) -> None:
+        # Before it is sent: the answer may be there before `send` returns.
+        self._transcript.add(self._here, data, link=self._link)
+        await self.inner.send(data, related)
+
+
+# --------------------------------------------------------------------- the readable form
+
+
+class _Pen:
+    """Writes lines, and knows the numbers of the requests that were made so far."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, Sender, Any], str] = {}
+        self._tokens: dict[tuple[int, Sender, Any], str] = {}
+        self._counts = {"client": 0, "server": 0}
+
+    def written(self, said: Said) -> str:
+        arrow = _ARROWS[said.sender] if said.link == 1 else f"{said.link}{_ARROWS[said.sender]}"
+        return f"{arrow} {self._words(said)}"
+
+    def _words(self, said: Said) -> str:
+        message = said.message
+        if not isinstance(message, dict):
+            return f"not JSON-RPC: {_json(message)}"
+        members = cast("dict[str, Any]", message)
+        if "method" in members:
+            return self._asked(said, members)
+        other: Sender = "server" if said.sender == "client" else "client"
+        number = self._numbers.get((said.link, other, _key(members.get("id"))), "?")
+        if "error" in members:
+            return f"{number} error {_json(_tidy(members['error']))}"
+        return f"{number} result {_json(_tidy(members.get('result')))}"
+
+    def _asked(self, said: Said, members: dict[str, Any]) -> str:
+        params = members.get("params")
+        words = [str(members["method"])]
+        if "id" in members:
+            words.insert(0, self._number(said, members["id"], params))
+        shown = self._renumbered(said, _tidy(params))
+        if shown:
+            words.append(_json(shown))
+        return " ".join(words)
+
+    def _number(self, said: Said, request_id: Any, params: Any) -> str:
+        self._counts[said.sender] += 1
+        number = f"{'s' if said.sender == 'server' else ''}{self._counts[said.sender]}"
+        self._numbers[said.link, said.sender, _key(request_id)] = number
+        token = member(params, "_meta", "progressToken")
+        if token is not None:
+            self._tokens[said.link, said.sender, _key(token)] = number
+        return number
+
+    def _renumbered(self, said: Said, params: Any) -> Any:
+        """The params of a notice about a request, with the number that it has here."""
+        other: Sender = "server" if said.sender == "client" else "client"
+        if member(params, "requestId") is not None:
+            number = self._numbers.get((said.link, said.sender, _key(params["requestId"])), "?")
+            return {**params, "requestId": number}
+        if member(params, "progressToken") is not None:
+            number = self._tokens.get((said.link, other, _key(params["progressToken"])), "?")
+            return {**params, "progressToken": number}
+        return params
+
+
+def _key(request_id: Any) -> Any:
+    return (type(request_id), request_id if isinstance(request_id, int | str) else repr(request_id))
+
+
+def _tidy(value: Any) -> Any:
+    """A value without what differs from run to run."""
+    if isinstance(value, str):
+        return value if len(value) <= LONG else value[:LONG] + ELLIPSIS
+    if isinstance(value, list):
+        return [_tidy(each) for each in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    return dict(_tidy_members(cast("dict[str, Any]", value)))
+
+
+def _tidy_members(members: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    for name, value in members.items():
+        if name in _RANDOM and isinstance(value, str):
+            yield name, ELLIPSIS
+        elif name == "_meta" and isinstance(value, dict):
+            facts = cast("dict[str, Any]", value)
+            kept = {key: each for key, each in facts.items() if not _is_ours(key)}
+            if kept:
+                yield name, _tidy(kept)
+        else:
+            yield name, _tidy(value)
+
+
+def _is_ours(key: str) -> bool:
+    return key.startswith(_OURS) or key == "progressToken"
+
+
+def _json(value: Any) -> str:
+    return _encode(value).decode()
+
+
+# --------------------------------------------------------------------- the pattern
+
+
+def _typed(line: str) -> str:
+    """A line of a pattern with the signs that are meant."""
+    number = line[: len(line) - len(line.lstrip("0123456789"))]  # of a connection, in front of the arrow
+    rest = line[len(number) :].replace("...", ELLIPSIS)
+    for typed, meant in _TYPED.items():
+        if rest.startswith(typed):
+            return number + meant + rest[len(typed) :]
+    return number + rest
+
+
+def _unlike(wanted: list[str], lines: list[str]) -> tuple[int, int] | None:
+    """Where lines do not fit a pattern, furthest down that it does; None if they fit."""
+    at, line, furthest = 0, 0, (0, 0)
+    star: tuple[int, int] | None = None
+    while at < len(wanted) or line < len(lines):
+        furthest = max(furthest, (at, line))
+        if at < len(wanted) and wanted[at] == ELLIPSIS:
+            star = (at, line)
+            at += 1
+        elif at < len(wanted) and line < len(lines) and fits(wanted[at], lines[line], ELLIPSIS):
+            at, line = at + 1, line + 1
+        elif star is not None and star[1] < len(lines):
+            star = (star[0], star[1] + 1)  # let it stand for one line more
+            at, line = star[0] + 1, star[1]
+        else:
+            return furthest
+    return None

@@ -1,0 +1,91 @@
+"""`toolpost run` as a real process, and what it says on stderr."""
+
+import asyncio
+import os
+import re
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from toolpost import Stdio
+
+__all__ = ["PATIENCE", "RUN", "Running", "run", "running", "started", "write"]
+
+PATIENCE = 40.0
+RUN = (sys.executable, "-m", "toolpost", "run")
+URL = re.compile(r"serves MCP at (\S+)")
+
+
+def run(main: Any) -> None:
+    """Run a test in a loop of its own, which ends in time."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE):
+            await main()
+
+    asyncio.run(bounded())
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file as editors do: beside it, and then in its place."""
+    beside = path.with_suffix(".new")
+    beside.write_text(text)
+    beside.replace(path)
+
+
+def started(*words: str, **options: Any) -> Stdio:
+    """How a client starts it, over stdio."""
+    covered = [name for name in os.environ if name.startswith("COV")]
+    return Stdio(RUN[0], [*RUN[1:], *words], inherit_env=covered, **options)
+
+
+class Running:
+    """A process that serves."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self.said = ""
+        self.url = ""
+
+    async def hears(self, words: str) -> str:
+        """All that was said since the last time, once these words were."""
+        assert self.process.stderr is not None
+        said = ""
+        while words not in said:
+            line = (await self.process.stderr.readline()).decode()
+            assert line, f"it has ended, and said only: {self.said}"
+            said += line
+            self.said += line
+        return said
+
+    async def end(self, number: int = signal.SIGTERM) -> int:
+        """The code that it ends with when it is told to."""
+        assert self.process.stderr is not None
+        self.process.send_signal(number)
+        self.said += (await self.process.stderr.read()).decode()
+        return await self.process.wait()
+
+
+@asynccontextmanager
+async def running(*words: str, cwd: Path | None = None) -> AsyncGenerator[Running]:
+    """A process that serves over HTTP, at a port that was free."""
+    command = [*RUN, *words, "--http", "127.0.0.1:0"]
+    process = await asyncio.create_subprocess_exec(
+        *command, cwd=cwd, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE
+    )
+    server = Running(process)
+    try:
+        told = URL.search(await server.hears("serves MCP at"))
+        assert told is not None
+        server.url = told[1]
+        yield server
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+        assert process.stderr is not None
+        await process.stderr.read()

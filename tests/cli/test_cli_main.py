@@ -1,0 +1,174 @@
+"""How every run begins and ends: help, errors, exit codes, Ctrl-C, closed pipes, completion."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pexpect
+import pytest
+from command_line import PATIENCE, SHOP, TALKER, TOOLPOST, environment, on_terminal, toolpost
+
+from toolpost.cli import exits
+from toolpost.cli.main import COMMANDS
+from toolpost.version import __version__
+
+
+def test_help_lists_every_command():
+    said = toolpost("--help")
+    assert said.code == exits.OK
+    shown = said.out.partition("Commands:")[2].split("\n")
+    assert [line.split()[0] for line in shown if line.strip()] == list(COMMANDS)
+
+
+def test_the_version_is_told():
+    assert toolpost("--version") == (exits.OK, f"toolpost {__version__}\n", "")
+
+
+@pytest.mark.parametrize("missing", ["click", "rich"])
+def test_without_what_it_needs_it_says_what_to_install(missing):
+    code = f"import sys; sys.modules[{missing!r}] = None; from toolpost.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "list"], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "The command line needs click and rich: pip install 'toolpost[cli]'\n"
+
+
+def test_help_loads_neither_asyncio_nor_rich():
+    code = (
+        "import sys; sys.argv[1:] = ['ping', '--help']\n"
+        "from toolpost.cli.main import main\n"
+        "try: main()\n"
+        "finally: print(sorted({'asyncio', 'rich', 'msgspec', 'toolpost.client.client'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_command_that_is_none_is_a_usage_error():
+    said = toolpost("lst", "x")
+    assert said.code == exits.USAGE
+    assert "No such command 'lst'" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "part"),
+    [
+        (["ping", "nowhere.py"], exits.USAGE, "there is no file nowhere.py"),
+        (["ping", "--revision", "1999"], exits.USAGE, "1999"),
+        (["ping", "--", "no-such-program"], exits.UNREACHABLE, "no-such-program"),
+    ],
+)
+def test_errors_are_json_for_programs(words, code, part, tmp_path):
+    said = toolpost(words[0], "--json", *words[1:], cwd=tmp_path)
+    assert (said.code, said.out) == (code, "")
+    told = json.loads(said.err)["error"]
+    assert told["exit"] == code
+    assert part in told["message"]
+
+
+def test_an_error_says_what_to_do():
+    said = toolpost("ping", "--", "no-such-program")
+    assert said.err.startswith("Error: no-such-program: there is no program 'no-such-program'\nHint: ")
+    assert "\x1b" not in said.err
+
+
+def test_ctrl_c_ends_a_command_quietly():
+    with on_terminal("call", "wait", *SHOP) as child:
+        child.expect("warning: waiting")
+        child.sendintr()
+        child.expect(pexpect.EOF)
+        assert "Traceback" not in child.before
+    assert child.exitstatus == exits.INTERRUPTED
+
+
+def test_a_closed_pipe_ends_a_command_quietly():
+    reading, writing = os.pipe()
+    os.close(reading)
+    with subprocess.Popen([*TOOLPOST, "list", *SHOP], stdout=writing, stderr=subprocess.PIPE) as process:
+        os.close(writing)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, err) == (exits.CLOSED_PIPE, b"")
+
+
+def test_colours_and_boxes_are_for_terminals():
+    with on_terminal("list", "--tools", *SHOP) as child:
+        child.expect(pexpect.EOF)
+        assert "╭" in child.before
+        assert "\x1b[" in child.before
+    with on_terminal("list", "--tools", *SHOP, NO_COLOR="1") as child:
+        child.expect(pexpect.EOF)
+        assert "╭" not in child.before
+        assert "\x1b" not in child.before
+    assert toolpost("list", "--tools", *SHOP).out.startswith("NAME")
+
+
+def test_a_terminal_obeys_nothing_that_a_server_says():
+    with on_terminal("call", "blink", *SHOP) as child:
+        child.expect(pexpect.EOF)
+        assert r"\u001b[5mblink\u001b[0m" in child.before
+    assert toolpost("call", "blink", *SHOP).out == "\x1b[5mblink\x1b[0m\n"
+
+
+def test_what_a_server_writes_to_stderr_is_shown_if_wanted():
+    assert toolpost("ping", *TALKER).err == ""
+    assert toolpost("ping", "-v", *TALKER).err == "python talker.py | the talker starts\n"
+
+
+@pytest.mark.parametrize(
+    ("typed", "proposed"),
+    [
+        ("li", ["list", "listen"]),
+        ("call s", ["shop", "shop.py", "servers/"]),
+        ("call servers/", ["servers/other.py"]),
+        ("call --revision 2025-0", ["2025-03-26", "2025-06-18"]),
+        ("call shop.py p", ["picture", "pay"]),
+        ("call shop sh", ["ship"]),
+        ("call shop.py order --s", ["--size", "--save"]),
+        ("call shop.py order --size l", ["large"]),
+        ("call nowhere x", []),
+        ("call shop.py nothing --", []),
+        ("prompt shop.py ", ["praise"]),
+        ("prompt shop.py praise --d", ["--dish"]),
+        ("complete shop.py p", ["prompt"]),
+    ],
+)
+def test_shells_complete(typed, proposed, tmp_path):
+    (tmp_path / "shop.py").symlink_to(SHOP[-1])
+    (tmp_path / "servers").mkdir()
+    (tmp_path / "servers" / "other.py").touch()
+    (tmp_path / "servers" / "other.txt").touch()
+    entry = {"command": sys.executable, "args": [SHOP[-1]]}
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"shop": entry, "other": entry}}))
+    (tmp_path / ".mcp.json").write_text("{")
+    words = f"toolpost {typed}"
+    done = subprocess.run(
+        TOOLPOST,
+        env=environment(
+            _TOOLPOST_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(len(words.split(" ")) - 1)
+        ),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+    )
+    assert [line.partition(",")[2] for line in done.stdout.splitlines() if line] == proposed
+
+
+def test_the_script_for_a_shell_is_printed():
+    done = subprocess.run(
+        TOOLPOST,
+        env=environment(_TOOLPOST_COMPLETE="zsh_source"),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=PATIENCE,
+    )
+    assert "#compdef toolpost" in done.stdout
+
+
+def test_a_program_in_the_path_of_the_user_is_not_needed(tmp_path: Path):
+    assert toolpost("ping", *SHOP, cwd=tmp_path, PATH="").code == exits.OK

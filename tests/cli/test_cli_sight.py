@@ -1,0 +1,157 @@
+"""How messages look, where they go, and that neither a slow reader nor a full disk stops anybody."""
+
+import json
+import os
+import threading
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from toolpost.cli.ear import Ear
+from toolpost.cli.outlet import MAX_BEHIND, Outlet
+from toolpost.cli.posts import MAX_SESSIONS, Posts
+from toolpost.cli.seen import Kind, Seen
+from toolpost.cli.sight import Sight
+from toolpost.cli.teller import MAX_TRIES, Teller, unused
+from toolpost.protocol.methods import CLIENT, SERVER, Role
+from toolpost.testing import Tape, read_tape
+
+PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
+
+
+def said(at=0.0, by: Role = SERVER, size=0, kind: Kind = "result", **members):
+    return Seen(at=at, by=by, size=size, kind=kind, **members)
+
+
+@pytest.mark.parametrize(
+    ("seen", "line"),
+    [
+        (said(at=1.5, by=CLIENT, size=40, kind="request", id=1, method="ping"), "1.500 → 1 ping 40 B"),
+        (said(size=2048, id="a", method="ping", took=0.0125), "0.000 ← a ping 12.5 ms 2.0 KiB"),
+        (said(size=3 << 20, took=2.5), "0.000 ← result 2.50 s 3.0 MiB"),
+        (said(size=9, kind="error", id=1, about="-1 no", failed=True), "0.000 ← 1 error ✗ -1 no 9 B"),
+        (said(kind="note", about="it ended"), "0.000 ← it ended"),
+        (said(size=1, kind="notice", method="a\x1b[2J\nb"), "0.000 ← a\\u001b[2J\\nb 1 B"),
+        (said(size=1, kind="notice", method="x", wrong=["no", "way"]), "0.000 ← x 1 B ! no ! way"),
+    ],
+)
+def test_a_message_is_a_line(seen, line):
+    assert " ".join(Sight().show(seen).split()) == line
+    assert "\x1b[" in Sight(colour=True).show(seen)
+
+
+def test_all_of_a_message_can_be_shown():
+    seen = Seen(at=0, by=CLIENT, size=40, kind="request", id=1, method="ping", body=PING)
+    lines = Sight(full=True).show(seen, {"method": "ping"}).splitlines()
+    assert [line.strip() for line in lines[1:]] == ["{", '"method": "ping"', "}"]
+
+
+def test_a_message_is_an_object_for_programs():
+    seen = Seen(
+        at=0.25, by=SERVER, size=9, kind="error", id=1, method="ping", took=0.1, wrong=["x"], failed=True
+    )
+    assert json.loads(Sight(json=True, colour=True).show(seen)) == {
+        "at": 0.25, "from": "server", "kind": "error", "id": 1, "method": "ping", "ms": 100, "bytes": 9,
+        "failed": True, "wrong": ["x"],
+    }  # fmt: skip
+    note = Seen(at=0, by=SERVER, size=0, kind="note", about="gone")
+    assert json.loads(Sight(json=True).show(note)) == {
+        "at": 0,
+        "from": "server",
+        "kind": "note",
+        "about": "gone",
+    }
+
+
+# --------------------------------------------------------------------- where it goes
+
+
+def test_what_nobody_reads_in_time_is_counted():
+    reader, writer = os.pipe()
+    outlet = Outlet(writer)
+    line, count, read = "x" * (1024 * 1024), 9, list[bytes]()
+    for _ in range(count):
+        outlet.put(line)
+    with open(reader, "rb") as file:  # noqa: PTH123 - it is a descriptor
+        thread = threading.Thread(target=lambda: read.extend(file))
+        thread.start()
+        outlet.close()
+        os.close(writer)
+        thread.join()
+    *shown, gap = [each.decode().rstrip() for each in read]
+    assert set(shown) == {line}
+    assert len(shown) <= MAX_BEHIND // len(line)
+    assert gap == f"… {count - len(shown)} not shown: nobody read them in time"
+
+
+def test_whoever_reads_no_more_is_forgotten():
+    reader, writer = os.pipe()
+    os.close(reader)
+    outlet = Outlet(writer)
+    outlet.put("x")
+    outlet._thread.join()
+    outlet.put("y")
+    outlet.close()
+    os.close(writer)
+
+
+def test_a_batch_is_kept_once(tmp_path):
+    shown: list[str] = []
+    with Tape(tmp_path / "t.jsonl") as tape:
+        ear = Ear(Teller(Sight(), shown.append, tape))
+        ear.start()
+        ear.listen(CLIENT, b"[" + PING + b",")
+        ear.listen(CLIENT, PING.replace(b"1}", b"2}") + b"]\n")
+        ear.listen(CLIENT, b"")
+        ear.close()
+    _, (line,) = read_tape(tmp_path / "t.jsonl")
+    assert len(line.message) == 2
+    assert len([text for text in shown if "ping" in text]) == 2
+
+
+def test_a_message_that_cannot_be_shown_stops_nothing():
+    shown: list[str] = []
+
+    class Broken(Teller):
+        def keep(self, by, data, link=1):
+            raise ValueError("a fault of ours")
+
+    ear = Ear(Broken(Sight(), shown.append))
+    ear.start()
+    ear.listen(CLIENT, PING + b"\n" + PING + b"\n")
+    ear.close()
+    assert len([text for text in shown if "a fault of ours" in text]) == 2
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+def test_a_disk_that_is_full_ends_the_recording_and_nothing_else(tmp_path):
+    shown: list[str] = []
+    with Tape(tmp_path / "t.jsonl") as tape, open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123 - no file
+        kept: Any = tape._file
+        tape._file = cast("Any", full)
+        teller = Teller(Sight(), shown.append, tape)
+        for _ in range(2):
+            teller.keep(CLIENT, PING)
+        tape._file = kept
+    assert [" ".join(text.split()[1:]) for text in shown] == [
+        "→ ✗ nothing is recorded any more: No space left on device"
+    ]
+
+
+def test_a_recording_has_a_name_of_its_own(tmp_path, monkeypatch):
+    first = tmp_path / "a.jsonl"
+    assert unused(first) == first
+    first.touch()
+    assert unused(first) == tmp_path / "a-1.jsonl"
+    monkeypatch.setattr("toolpost.cli.teller.MAX_TRIES", 1)
+    assert MAX_TRIES > 1
+    with pytest.raises(FileExistsError):
+        unused(first)
+
+
+def test_sessions_are_forgotten_some_time():
+    posts = Posts(lambda _: None, lambda *_, **__: None, lambda *_: None, lambda: 0.0)
+    for number in range(MAX_SESSIONS + 5):
+        posts.begin("POST", "/mcp", {"mcp-session-id": str(number)})
+    assert len(posts._talks) == MAX_SESSIONS

@@ -1,0 +1,391 @@
+"""What a witness says of a conversation: who answers whom, what was agreed upon, which rules were broken."""
+
+import json
+
+import pytest
+
+from toolpost.cli.witness import MAX_PENDING, Witness
+from toolpost.protocol.framing import MAX_LINE, Oversize
+from toolpost.protocol.methods import CLIENT, DATES, SERVER
+from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS
+from toolpost.types.lifecycle import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+
+META = {PROTOCOL_VERSION: LATEST.date, CLIENT_CAPABILITIES: {}}
+SERVES = {"tools": {}, "resources": {}, "prompts": {}, "logging": {}}
+
+
+def say(method=None, params=None, id=None, **more):  # noqa: A002 - the protocol's word
+    said = {"jsonrpc": "2.0", "id": id, "method": method, "params": params, **more}
+    return json.dumps({name: value for name, value in said.items() if value is not None}).encode()
+
+
+def hear(witness, *said):
+    """What a witness says of messages: each who said it, and what; a second apart."""
+    return [seen for at, (by, data) in enumerate(said) for seen in witness.hear(by, data, float(at))]
+
+
+def session(date=LATEST_SESSION.date, capabilities=SERVES, client=None):
+    """A witness of a session that is open."""
+    witness = Witness()
+    params = {
+        "protocolVersion": date,
+        "capabilities": client or {},
+        "clientInfo": {"name": "c", "version": "1"},
+    }
+    result = {
+        "protocolVersion": date,
+        "capabilities": capabilities,
+        "serverInfo": {"name": "s", "version": "2"},
+    }
+    said = [
+        (CLIENT, say("initialize", params, 0)),
+        (SERVER, say(id=0, result=result)),
+        (CLIENT, say("notifications/initialized")),
+    ]
+    assert not [each for seen in hear(witness, *said) for each in seen.wrong]
+    return witness
+
+
+def stateless(method, params=None, id=1, **meta):  # noqa: A002 - the protocol's word
+    return say(method, {**(params or {}), "_meta": {**META, **meta}}, id)
+
+
+def result(of="", **members):
+    kept = {"ttlMs": 0, "cacheScope": "private"} if of else {}
+    return {"resultType": "complete", **kept, **members}
+
+
+# --------------------------------------------------------------------- what it is
+
+
+@pytest.mark.parametrize("date", [date for date in DATES if not REVISIONS[date].stateless])
+def test_a_handshake_agrees_upon_a_revision(date):
+    witness = session(date)
+    assert witness.revision is REVISIONS[date]
+    assert list(witness.spoken) == [date]
+
+
+def test_an_answer_is_told_with_the_method_of_its_request_and_how_long_it_took():
+    asked, answered = hear(
+        session(),
+        (CLIENT, say("tools/call", {"name": "add"}, "a")),
+        (SERVER, say(id="a", result={"content": []})),
+    )
+    assert (asked.kind, asked.id, asked.method, asked.about) == ("request", "a", "tools/call", "add")
+    assert (answered.kind, answered.method, answered.about, answered.took) == (
+        "result",
+        "tools/call",
+        "add",
+        1.0,
+    )
+    assert asked.took is None
+    assert not asked.wrong
+    assert not answered.wrong
+
+
+def test_both_sides_may_use_the_same_ids():
+    witness = session(client={"roots": {}})
+    heard = hear(
+        witness,
+        (CLIENT, say("tools/list", id=1)),
+        (SERVER, say("roots/list", id=1)),
+        (CLIENT, say(id=1, result={"roots": []})),
+        (SERVER, say(id=1, result={"tools": []})),
+    )
+    assert [seen.method for seen in heard] == ["tools/list", "roots/list", "roots/list", "tools/list"]
+    assert not [each for seen in heard for each in seen.wrong]
+
+
+def test_an_error_and_a_tool_that_says_no_have_failed():
+    _, error, _, outcome = hear(
+        session(),
+        (CLIENT, say("tools/call", {"name": "x"}, 1)),
+        (SERVER, say(id=1, error={"code": -32602, "message": "no such tool"})),
+        (CLIENT, say("tools/call", {"name": "x"}, 2)),
+        (SERVER, say(id=2, result={"content": [], "isError": True})),
+    )
+    assert (error.kind, error.failed, error.about) == ("error", True, "-32602 no such tool")
+    assert (outcome.kind, outcome.failed) == ("result", True)
+
+
+def test_a_line_that_is_too_long_is_told_by_its_ends():
+    witness = session()
+    hear(witness, (CLIENT, say("resources/read", {"uri": "x:y"}, 7)))
+    head, tail = b'{"jsonrpc":"2.0","id":7,"result":{"contents":[', b"]}}"
+    seen = witness.overheard(SERVER, Oversize(MAX_LINE + 1, MAX_LINE, head, tail), 9.0)
+    assert (seen.kind, seen.id, seen.method, seen.size) == ("result", 7, "resources/read", MAX_LINE + 1)
+    assert seen.took == 9.0
+    assert witness.overheard(CLIENT, Oversize(9, 8, b"{", b"}"), 9.0).took is None
+
+
+def test_what_waits_for_an_answer_is_bounded():
+    witness = session()
+    for number in range(MAX_PENDING + 5):
+        witness.hear(CLIENT, say("tools/list", {"_meta": {"progressToken": number}}, number), 0)
+    (early,) = witness.hear(SERVER, say(id=0, result={"tools": []}), 1)
+    (late,) = witness.hear(SERVER, say(id=MAX_PENDING, result={"tools": []}), 1)
+    assert early.wrong
+    assert not late.wrong
+
+
+# --------------------------------------------------------------------- what is wrong in a session
+
+BEFORE = "it comes before the session is open, and does not say what it speaks"
+
+
+@pytest.mark.parametrize(
+    ("by", "said", "wrong"),
+    [
+        (SERVER, b"Hello, world", "message is not JSON: JSON is malformed: invalid character (byte 0)"),
+        (SERVER, b'{"id": 1}', 'member "jsonrpc" must be "2.0"'),
+        (SERVER, say(id=9, result={}), "no request with the id 9 waits for an answer"),
+        (CLIENT, say("tools/call", {}, 1), "Object missing required field `name`"),
+        (
+            CLIENT,
+            say("tool/list", id=1),
+            "nobody has defined this: did you mean tools/list?",
+        ),
+        (
+            CLIENT,
+            say("roots/list", id=1),
+            "a client does not send this in 2025-11-25: it is a request of the server in 2024-11-05",
+        ),
+        (CLIENT, say("completion/complete", {}, 1), "Object missing required field `ref`"),
+        (SERVER, say("sampling/createMessage", {"messages": [], "maxTokens": 1}, 1), None),
+        (SERVER, say("notifications/progress", {"progressToken": 5, "progress": 1}), None),
+        (CLIENT, say("tools/list", {"_meta": {"progressToken": []}}, 1), None),
+        (SERVER, b"[]", "a batch holds 1 to 100 messages, not 0"),
+        (SERVER, b'[{"jsonrpc":"2.0","method":"notifications/message"}]', None),
+        (CLIENT, say("resources/subscribe", {"uri": "a:b"}, 1), None),
+        (SERVER, say("notifications/tools/list_changed"), None),
+    ],
+)
+def test_what_breaks_a_rule_of_a_session_is_told(by, said, wrong):
+    seen = hear(session(), (by, said))[0]
+    assert seen.wrong
+    assert wrong is None or seen.wrong[0].startswith(wrong)
+
+
+@pytest.mark.parametrize(
+    ("by", "said"),
+    [
+        (CLIENT, say("ping", id=1)),
+        (SERVER, say("ping", id=1)),
+        (CLIENT, say("vendor/own", id=1)),
+        (SERVER, say("notifications/vendor")),
+        (SERVER, say("notifications/message", {"level": "info", "data": {"a": 1}})),
+        (SERVER, say(error={"code": -32700, "message": "what?"})),
+        (CLIENT, say("notifications/cancelled", {"requestId": 99})),
+        (CLIENT, say("notifications/cancelled")),
+    ],
+)
+def test_what_breaks_no_rule_is_left_alone(by, said):
+    assert hear(session(), (by, said))[0].wrong == []
+
+
+def test_nothing_but_ping_comes_before_the_handshake():
+    ping, early, notice = hear(
+        Witness(),
+        (CLIENT, say("ping", id=1)),
+        (CLIENT, say("tools/list", id=2)),
+        (CLIENT, say("notifications/initialized")),
+    )
+    assert ping.wrong == []
+    assert early.wrong == [BEFORE]
+    assert notice.wrong == []
+
+
+def test_a_handshake_ends_in_a_revision_that_has_one():
+    params = {"protocolVersion": "1", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    for date in ("1999-01-01", LATEST.date):
+        answer = {"protocolVersion": date, "capabilities": {}, "serverInfo": {"name": "s", "version": "2"}}
+        witness = Witness()
+        _, seen = hear(witness, (CLIENT, say("initialize", params, 1)), (SERVER, say(id=1, result=answer)))
+        assert seen.wrong == [f"{date!r} has no handshake that we know"]
+        assert witness.revision is None
+
+
+def test_an_id_is_in_use_until_it_is_answered():
+    heard = hear(
+        session(),
+        (CLIENT, say("ping", id=1)),
+        (CLIENT, say("ping", id=1)),
+        (SERVER, say(id=1, result={})),
+        (CLIENT, say("ping", id=1)),
+    )
+    assert [bool(seen.wrong) for seen in heard] == [False, True, False, False]
+
+
+def test_progress_goes_up_and_belongs_to_a_request_in_flight():
+    def progress(value):
+        return SERVER, say("notifications/progress", {"progressToken": "t", "progress": value, "total": 3})
+
+    heard = hear(
+        session(),
+        (CLIENT, say("tools/call", {"name": "x", "_meta": {"progressToken": "t"}}, 1)),
+        progress(1),
+        progress(2),
+        progress(2),
+        (SERVER, say(id=1, result={"content": []})),
+        progress(3),
+    )
+    assert [bool(seen.wrong) for seen in heard] == [False, False, False, True, False, True]
+    assert heard[1].about == "1/3"
+
+
+def test_a_request_that_was_cancelled_may_be_answered_all_the_same():
+    heard = hear(
+        session(),
+        (CLIENT, say("tools/list", id=1)),
+        (CLIENT, say("notifications/cancelled", {"requestId": 1, "reason": "bored"})),
+        (SERVER, say(id=1, result={"tools": []})),
+        (SERVER, say(id=1, result={"tools": []})),
+    )
+    assert [bool(seen.wrong) for seen in heard] == [False, False, False, True]
+    assert heard[1].about == "of 1: bored"
+
+
+def test_the_handshake_is_not_cancelled():
+    params = {"protocolVersion": "1", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+    _, seen = hear(
+        Witness(),
+        (CLIENT, say("initialize", params, 1)),
+        (CLIENT, say("notifications/cancelled", {"requestId": 1})),
+    )
+    assert seen.wrong == ["the handshake cannot be cancelled"]
+
+
+def test_a_capability_has_to_be_declared_by_who_is_asked():
+    (seen,) = hear(session(capabilities={"tools": {}}), (CLIENT, say("prompts/list", id=1)))
+    assert seen.wrong == ["it needs 'prompts', which the server has not declared"]
+    (seen,) = hear(session(), (SERVER, say("roots/list", id=1)))
+    assert seen.wrong == ["it needs 'roots', which the client has not declared"]
+
+
+def test_an_extension_may_have_methods_of_its_own():
+    client = {"extensions": {"x/y": {}}}
+    (seen,) = hear(session(client=client), (CLIENT, say("tool/list", id=1)))
+    assert seen.wrong == []
+
+
+@pytest.mark.parametrize(
+    ("date", "outcome", "wrong"),
+    [
+        (DATES[0], {"content": [{"type": "audio", "data": "", "mimeType": "audio/wav"}]}, "type 'audio'"),
+        (DATES[1], {"content": [], "structuredContent": {}}, "has no structuredContent"),
+        (DATES[2], {"content": [], "structuredContent": 5}, "has to be an object"),
+        (DATES[3], {"content": [{"type": "hologram"}]}, "type 'hologram'"),
+        (DATES[3], {}, "missing required field `content`"),
+        (DATES[3], [], "Expected `object`"),
+    ],
+)
+def test_the_result_of_a_tool_is_one_of_its_revision(date, outcome, wrong):
+    _, seen = hear(
+        session(date), (CLIENT, say("tools/call", {"name": "x"}, 1)), (SERVER, say(id=1, result=outcome))
+    )
+    assert len(seen.wrong) == 1
+    assert wrong in seen.wrong[0]
+
+
+def test_the_blocks_of_a_prompt_are_looked_at_too():
+    block = {"type": "resource_link", "uri": "a:b", "name": "c"}
+    answer = {"messages": [{"role": "user", "content": block}]}
+    _, seen = hear(
+        session(DATES[0]), (CLIENT, say("prompts/get", {"name": "x"}, 1)), (SERVER, say(id=1, result=answer))
+    )
+    assert seen.wrong == ["2024-11-05 has no content of type 'resource_link'"]
+
+
+def test_output_is_held_against_the_schema_that_went_by():
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    tools = [{"name": "count", "inputSchema": {"type": "object"}, "outputSchema": schema}]
+    witness = session()
+    hear(witness, (CLIENT, say("tools/list", id=1)), (SERVER, say(id=1, result={"tools": tools})))
+    for structured, fits in (({"n": 1}, True), ({"n": "one"}, False)):
+        outcome = {"content": [], "structuredContent": structured}
+        _, seen = hear(
+            witness, (CLIENT, say("tools/call", {"name": "count"}, 2)), (SERVER, say(id=2, result=outcome))
+        )
+        assert (not seen.wrong) is fits
+
+
+def test_a_batch_is_told_message_by_message_where_there_are_batches():
+    batch = b"[" + say("ping", id=1) + b"," + say("ping", id=2) + b"," + b'{"jsonrpc":"1"}' + b"]"
+    first, second, junk = hear(session(DATES[1]), (CLIENT, batch))
+    assert [first.wrong, second.wrong] == [[], []]
+    assert junk.kind == "junk"
+    first, *_ = hear(session(DATES[2]), (CLIENT, batch))
+    assert first.wrong == ["several messages come in one array, which the revision spoken does not have"]
+
+
+def test_a_request_may_become_a_task_if_it_was_meant_to():
+    made = {"task": {"taskId": "t", "status": "working", "createdAt": "", "lastUpdatedAt": "", "ttl": None}}
+    witness = session(capabilities={"tools": {}, "tasks": {"requests": {"tools": {"call": {}}}}})
+    call = {"name": "x", "task": {"ttl": 5}}
+    _, seen = hear(witness, (CLIENT, say("tools/call", call, 1)), (SERVER, say(id=1, result=made)))
+    assert seen.wrong == []
+
+
+# --------------------------------------------------------------------- what is wrong without a session
+
+
+def test_a_stateless_conversation_breaks_no_rule():
+    witness = Witness()
+    found = result("discover", supportedVersions=[LATEST.date], capabilities=SERVES)
+    heard = hear(
+        witness,
+        (CLIENT, stateless("server/discover")),
+        (SERVER, say(id=1, result=found)),
+        (CLIENT, stateless("tools/list", id=2)),
+        (SERVER, say(id=2, result=result("list", tools=[]))),
+        (CLIENT, stateless("subscriptions/listen", {"notifications": {}}, 3)),
+        (SERVER, say("notifications/subscriptions/acknowledged", {"notifications": {}})),
+    )
+    assert not [each for seen in heard for each in seen.wrong]
+    assert witness.revision is None
+    assert list(witness.spoken) == [LATEST.date]
+
+
+def test_a_request_names_a_revision_that_there_is_and_its_facts():
+    lost, bare = hear(
+        Witness(),
+        (CLIENT, say("tools/list", {"_meta": {PROTOCOL_VERSION: "2099-01-01"}}, 1)),
+        (CLIENT, say("tools/list", {"_meta": {PROTOCOL_VERSION: LATEST.date}}, 2)),
+    )
+    assert lost.wrong == ["'2099-01-01' is no revision of the protocol"]
+    assert bare.wrong == [f"_meta lacks {CLIENT_CAPABILITIES}"]
+
+
+def test_a_result_says_what_it_is_and_how_long_it_may_be_kept():
+    _, seen = hear(Witness(), (CLIENT, stateless("tools/list")), (SERVER, say(id=1, result={"tools": []})))
+    assert seen.wrong == ["it lacks resultType", "it lacks ttlMs", "it lacks cacheScope"]
+
+
+def test_a_server_without_a_session_asks_by_returning():
+    _, seen = hear(Witness(), (CLIENT, stateless("tools/list")), (SERVER, say("roots/list", id=1)))
+    assert seen.wrong[0] == "a server without a session asks by returning, and not by a request"
+
+
+@pytest.mark.parametrize(
+    ("declared", "asks", "wrong"),
+    [
+        ({"roots": {}}, {"a": {"method": "roots/list"}}, None),
+        ({}, {"a": {"method": "roots/list"}}, "roots/list needs 'roots', which the client has not declared"),
+        ({}, {"a": {"method": "tools/list"}}, "tools/list (a) cannot be asked of a client"),
+        ({}, None, "it wants input, but asks for none"),
+    ],
+)
+def test_what_a_result_asks_for_is_looked_at(declared, asks, wrong):
+    asked = stateless("tools/call", {"name": "x"}, **{CLIENT_CAPABILITIES: declared})
+    answer = {"resultType": "input_required", **({} if asks is None else {"inputRequests": asks})}
+    _, seen = hear(Witness(), (CLIENT, asked), (SERVER, say(id=1, result=answer)))
+    assert seen.wrong == ([] if wrong is None else [wrong])
+
+
+def test_what_was_agreed_upon_elsewhere_can_be_told():
+    (seen,) = hear(Witness(REVISIONS[DATES[1]]), (CLIENT, say("tools/list", id=1)))
+    assert seen.wrong == []
+    (seen,) = hear(
+        Witness(LATEST), (SERVER, say("notifications/subscriptions/acknowledged", {"notifications": {}}))
+    )
+    assert seen.wrong == []

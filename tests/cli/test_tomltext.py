@@ -1,0 +1,118 @@
+import tomllib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from toolpost.cli.jsontext import Broken
+from toolpost.cli.tomltext import drop, parsed, put
+
+ENTRY = {"command": "py", "args": ["-m", 'é"\\'], "env": {"A b": "1"}}
+WRITTEN = '[mcp_servers.w]\ncommand = "py"\nargs = ["-m", "é\\"\\\\"]\nenv = { "A b" = "1" }\n'
+
+CONFIG = '''model = "x" # [mcp_servers.w]
+nested = [
+  [1],
+  ["mcp_servers"]
+]
+text = """
+[mcp_servers.w]
+command = "no\\"""" # no
+other = \'\'\'
+[mcp_servers.w]\'\'\'
+
+# about w
+[mcp_servers.w] # ours
+# its command
+command = "old"
+"args" = [
+  "-m", # m
+]
+startup_timeout_sec = 3
+
+[ mcp_servers . "w" . env ]
+OLD = 'kept'
+
+# about the profile
+[profiles.p]
+model = "y"
+
+[[tables]]
+a = 1
+'''
+
+
+def test_an_entry_is_put_at_the_end():
+    assert put("", ["mcp_servers", "w"], ENTRY) == WRITTEN
+    assert put('a = "b"', ["mcp_servers", "w"], ENTRY) == f'a = "b"\n\n{WRITTEN}'
+    assert put('a = "b"\n\n', ["mcp_servers", "w"], ENTRY) == f'a = "b"\n\n{WRITTEN}'
+    assert put("a = 1\r\n", ["b", "c"], {"d": 2}) == "a = 1\r\n\r\n[b.c]\r\nd = 2\r\n"
+
+
+def test_keys_are_replaced_and_every_other_line_stays():
+    changed = put(CONFIG, ["mcp_servers", "w"], {"command": "new", "args": [], "env": {"A": "1"}, "url": "u"})
+    assert changed == (
+        CONFIG.replace('"old"', '"new"')
+        .replace('"args" = [\n  "-m", # m\n]', "args = []")
+        .replace("sec = 3\n", 'sec = 3\nurl = "u"\n')
+        .replace("'kept'\n", "'kept'\nA = \"1\"\n")
+    )
+
+
+def test_a_table_is_dropped_with_those_below_it():
+    changed = drop(CONFIG, ["mcp_servers", "w"])
+    assert parsed(changed) == {key: value for key, value in parsed(CONFIG).items() if key != "mcp_servers"}
+    assert "# about w" in changed
+    assert "# about the profile\n[profiles.p]" in changed
+    assert "startup" not in changed
+
+
+@pytest.mark.parametrize("before", ["", "a = 1\n", "a = 1\r\n", "# only this\n"])
+def test_what_was_put_is_dropped_again(before):
+    assert drop(put(before, ["mcp_servers", "w"], ENTRY), ["mcp_servers", "w"]) == before
+
+
+@pytest.mark.parametrize(
+    "value", ['""', "''", '"\\\\"', "'\\'", '"""a"""""', "'''a''''", '"""\n[b]\n"""', "[\n'[b]', # [\n]"]
+)
+def test_a_string_is_no_more_than_that(value):
+    text = f"[a]\nc = {value}\nd = 1\n[b]\ne = 1\n"
+    assert put(text, ["b", "e"], 2) == text.replace("e = 1", "e = 2")
+    assert put(text, ["a", "d"], 2) == text.replace("d = 1", "d = 2")
+
+
+def test_one_key_is_dropped():
+    assert drop("[a.b]\nc = 1\nd = 2\n", ["a", "b", "c"]) == "[a.b]\nd = 2\n"
+    assert drop("[a.b]\nc = 1\n", ["a", "b", "z"]) == "[a.b]\nc = 1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a = ", "end of document"),
+        ("a = 1\nb", "end of document"),
+        ("[a\n", "line 1"),
+        ("a = " + "[" * 100_000, "too deeply"),
+    ],
+)
+def test_what_is_broken_is_told(text, told):
+    for change in (parsed, lambda text: put(text, ["a"], 1), lambda text: drop(text, ["a"])):
+        with pytest.raises(Broken, match=told):
+            change(text)
+
+
+plain = st.recursive(
+    st.booleans() | st.integers(-(2**63), 2**63 - 1) | st.text(st.characters(codec="utf-8"), max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=3), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=40)
+@given(st.dictionaries(st.text(st.characters(codec="utf-8"), max_size=3), plain, max_size=3))
+def test_any_value_comes_back(value):
+    text = put("x = 1\n", ["servers", "a b"], value)
+    assert tomllib.loads(text).get("servers", {}).get("a b", {}) == value

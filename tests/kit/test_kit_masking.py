@@ -1,0 +1,71 @@
+"""Secrets are found by name, by look and by value, and nothing else is."""
+
+import pytest
+
+from toolpost.testing import Mask
+from toolpost.testing.masking import MASKED, is_secret
+
+JWT = "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2lnbmF0dXJl"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("Authorization", "x-api-key", "apiKey", "refresh_token", "accessToken", "password", "DB_PASSWORD"),
+        *("Set-Cookie", "clientSecret", "Mcp-Session-Id", "privateKey", "credentials", "proxy-authorization"),
+    ],
+)
+def test_names_of_secrets(name):
+    assert is_secret(name)
+    assert Mask()({name: "hidden"}) == {name: MASKED}
+    assert Mask()({name: ["a", "b"]}) == {name: [MASKED, MASKED]}
+    assert Mask().headers({name: "hidden"}) == {name: MASKED}
+
+
+@pytest.mark.parametrize("name", ["progressToken", "nextPageToken", "maxTokens", "city", "key", "tokenizer"])
+def test_names_of_others(name):
+    assert Mask()({name: "shown"}) == {name: "shown"}
+
+
+def test_the_schema_of_a_secret_is_none():
+    schema = {"properties": {"password": {"type": "string"}}, "required": ["password"], "secret": True}
+    assert Mask()(schema) == schema
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("Bearer abcdefgh12345678", "Bearer <masked>"),
+        ("send basic dXNlcjpwYXNz now", "send basic <masked> now"),
+        (f"it is {JWT}.", "it is <masked>."),
+        ("sk-abcdefghijklmnop", "sk-<masked>"),
+        ("http://x/?api_key=1&b=2", "http://x/?api_key=<masked>&b=2"),
+        ("a bearer of news", "a bearer of news"),
+        ("eyJ.no.token", "eyJ.no.token"),
+    ],
+)
+def test_what_looks_like_a_secret(text, masked):
+    assert Mask()([text]) == [masked]
+
+
+def test_values_that_are_named():
+    mask = Mask(["", "wolf", "wolfhound"])
+    assert mask({"wolf": ["a wolfhound", 1, None, 2.5]}) == {MASKED: [f"a {MASKED}", 1, None, 2.5]}
+
+
+def test_what_was_handed_over_is_not_changed():
+    value = {"a": {"token": "x"}}
+    Mask()(value)
+    assert value == {"a": {"token": "x"}}
+
+
+def test_what_nests_deeper_than_any_message_is_masked():
+    value: object = "deep"
+    for _ in range(100_000):
+        value = [value]
+    assert MASKED in str(Mask()(value))
+
+
+def test_long_texts_take_no_time():
+    for part in ("eyJ", "eyJ-", "Bearer ", "?token", "sk-", "&token="):
+        Mask(["eyJx"])(part * 100_000)

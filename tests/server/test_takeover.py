@@ -1,0 +1,448 @@
+"""One server after another, for the same clients."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from functools import cached_property
+from typing import Any
+
+import pytest
+
+from toolpost import Client, Context, Handler, Server
+from toolpost.errors import InvalidParams
+from toolpost.protocol.methods import ALWAYS, DATES, Row
+from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS
+from toolpost.server.dispatch import Routes
+from toolpost.server.generations import Generations
+from toolpost.server.serve import Conversation
+from toolpost.types import Params, Result
+
+STATELESS = LATEST.date
+SESSION = LATEST_SESSION.date
+SESSIONS = [date for date in DATES if not REVISIONS[date].stateless]
+PATIENCE = 20.0
+WAYS = [
+    *(("memory", date) for date in DATES),
+    *(("http", date) for date in DATES if date != DATES[0]),
+]
+
+
+def run(main: Any) -> None:
+    """Run a test in a loop of its own, which ends in time."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE):
+            await main()
+
+    asyncio.run(bounded())
+
+
+class Times:
+    """Servers, and what becomes of them."""
+
+    def __init__(self) -> None:
+        self.lives: list[str] = []
+        self.passed: list[str] = []
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+
+    def server(self, name: str, called: str | None = None) -> Server:
+        @asynccontextmanager
+        async def lifespan(server: Server) -> AsyncGenerator[str]:
+            self.lives.append(f"+{name}")
+            yield f"life of {name}"
+            self.lives.append(f"-{name}")
+
+        async def note(call: Any, next: Any) -> Any:  # noqa: A002 - the word for it
+            self.passed.append(f"{name} {call.method}")
+            return await next(call)
+
+        server = Server(
+            called or name,
+            instructions=f"Be {name}.",
+            lifespan=lifespan,
+            middleware=[note],
+            page_size=2,
+        )
+
+        @server.tool
+        async def who(ctx: Context) -> str:
+            return f"{name}, {ctx.server.info.name}, {ctx.lifespan}"
+
+        @server.tool
+        async def slow(ctx: Context) -> str:
+            self.begun.set()
+            await self.go.wait()
+            return f"{name}, {ctx.lifespan}"
+
+        server.tool(name=f"only_{name}")(lambda: "")
+        return server
+
+
+@asynccontextmanager
+async def reached(server: Handler, way: str, revision: str, **options: Any) -> AsyncGenerator[Client]:
+    """A client of a server."""
+    if way == "memory":
+        async with Client(server, revision=revision, **options) as client:
+            yield client
+    else:
+        app = server.asgi()
+        async with (
+            app.lifespan(),
+            Client("http://127.0.0.1/mcp", http=app, revision=revision, **options) as client,
+        ):
+            yield client
+
+
+async def names(client: Client) -> list[str]:
+    return [tool.name for tool in await client.list_tools()]
+
+
+@pytest.mark.parametrize(("way", "revision"), WAYS)
+def test_a_client_stays_and_hears_of_what_is_new(way: str, revision: str) -> None:
+    async def main() -> None:
+        times = Times()
+        now = Generations(times.server("one"))
+        async with (
+            reached(now, way, revision) as client,
+            client.listen(tools=True, prompts=True, resources=True) as changes,
+        ):
+            assert await names(client) == ["who", "slow", "only_one"]
+            two = times.server("two")
+            two.prompt(name="greet")(lambda: "hello")
+            await now.replace(two)
+            heard: set[str] = set()
+            async for change in changes:
+                assert not change.missed
+                heard.add(change.kind)
+                if heard == {"tools", "prompts"}:
+                    break
+            assert await names(client) == ["who", "slow", "only_two"]
+            assert [prompt.name for prompt in await client.list_prompts()] == ["greet"]
+            assert await client.list_resources() == []
+            assert (await client.call_tool("who")).text == "two, two, life of two"
+            with pytest.raises(InvalidParams, match="only_one"):
+                await client.call_tool("only_one")
+            assert client.stats.connections == 1
+        assert times.lives == ["+one", "+two", "-one", "-two"]
+
+    run(main)
+
+
+@pytest.mark.parametrize(("way", "revision"), WAYS)
+def test_a_call_is_finished_by_whoever_has_begun_it(way: str, revision: str) -> None:
+    async def main() -> None:
+        times = Times()
+        now = Generations(times.server("one"))
+        async with reached(now, way, revision) as client:
+            calling = asyncio.create_task(client.call_tool("slow"))
+            await times.begun.wait()
+            await now.replace(times.server("two"))
+            assert (await client.call_tool("who")).text == "two, two, life of two"
+            assert times.lives == ["+one", "+two"]
+            times.go.set()
+            assert (await calling).text == "one, life of one"
+            await now.replace(times.server("three"))
+            assert (await client.call_tool("who")).text == "three, three, life of three"
+        assert times.lives == ["+one", "+two", "-one", "+three", "-two", "-three"]
+
+    run(main)
+
+
+@pytest.mark.parametrize(("way", "revision"), WAYS)
+def test_what_a_newer_server_changes_by_itself_is_heard(way: str, revision: str) -> None:
+    async def main() -> None:
+        times = Times()
+        one, two = times.server("one"), times.server("two")
+        for server in (one, two):
+            server.resource("config://app", name="app")(lambda: "on")
+        now = Generations(one)
+        async with (
+            reached(now, way, revision) as client,
+            client.listen(uris=["config://app"], prompts=True) as changes,
+        ):
+            await now.replace(two)
+            assert now.server is two
+            two.announce_update("config://app")
+            async for change in changes:
+                if change.kind == "prompts":
+                    break
+                assert change.uri == "config://app"
+                two.prompt(name="greet")(lambda: "hello")
+
+    run(main)
+
+
+@pytest.mark.parametrize("revision", DATES)
+def test_a_client_reads_on_where_it_was(revision: str) -> None:
+    async def main() -> None:
+        times = Times()
+        now = Generations(times.server("one", called="times"))
+        async with reached(now, "memory", revision) as client:
+            seen: list[list[str]] = []
+            async for page in client.list_tools_pages():
+                seen.append([tool.name for tool in page.tools])
+                await now.replace(times.server("two", called="times"))
+            assert seen == [["who", "slow"], ["only_two"]]
+
+    run(main)
+
+
+@pytest.mark.parametrize("way", ["memory", "http"])
+def test_what_was_asked_by_one_is_answered_to_the_next(way: str) -> None:
+    def made(name: str) -> Server:
+        server = Server(name="asking")
+
+        @server.tool
+        async def ask(ctx: Context) -> str:
+            answer = await ctx.elicit("Sure?", bool)
+            return f"{name}: {answer}"
+
+        return server
+
+    async def main() -> None:
+        now = Generations(made("one"))
+
+        async def answer(*_: Any) -> dict[str, bool]:
+            await now.replace(made("two"))
+            return {"value": True}
+
+        async with reached(now, way, STATELESS, on_elicitation=answer) as client:
+            assert (await client.call_tool("ask")).text.startswith("two:")
+
+    run(main)
+
+
+def test_instructions_and_the_name_tag_are_those_of_now() -> None:
+    async def main() -> None:
+        times = Times()
+        now = Generations(times.server("one"))
+        async with reached(now, "memory", SESSION) as first:
+            assert first.instructions == "Be one."
+            await now.replace(times.server("two"))
+            for revision in DATES:
+                async with reached(now, "memory", revision) as later:
+                    assert later.server_info is not None
+                    assert (later.instructions, later.server_info.name) == ("Be two.", "two")
+
+    run(main)
+
+
+@pytest.mark.parametrize(("way", "revision"), WAYS)
+def test_middleware_is_that_of_now(way: str, revision: str) -> None:
+    async def main() -> None:
+        times = Times()
+        now = Generations(times.server("one"))
+        async with reached(now, way, revision) as client, client.listen(tools=True) as changes:
+            await client.call_tool("who")
+            await now.replace(times.server("two"))
+            async for _ in changes:
+                break
+            await client.call_tool("who")
+        assert "one tools/call" in times.passed
+        assert "two notifications/tools/list_changed" in times.passed
+        assert times.passed.count("one tools/call") == times.passed.count("two tools/call") == 1
+        assert ("one subscriptions/listen" in times.passed) == (revision == STATELESS)
+
+    run(main)
+
+
+@pytest.mark.parametrize("revision", [DATES[0], SESSION])
+def test_a_notice_of_a_client_is_heard_by_the_server_of_now(revision: str) -> None:
+    async def main() -> None:
+        heard: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
+        times = Times()
+
+        def made(name: str) -> Server:
+            server = times.server(name)
+
+            @server.on_notice("notifications/roots/list_changed")
+            async def changed(ctx: Context) -> None:
+                await heard.put((name, ctx.lifespan))
+
+            return server
+
+        now = Generations(made("one"))
+        async with reached(now, "memory", revision, on_roots=["file:///a"]) as client:
+            await client.notify_roots_changed()
+            assert await heard.get() == ("one", "life of one")
+            await now.replace(made("two"))
+            await client.notify_roots_changed()
+            assert await heard.get() == ("two", "life of two")
+            assert "two notifications/roots/list_changed" in times.passed
+
+    run(main)
+
+
+class Hand(Handler):
+    """A server by hand."""
+
+    extra_row = Row("acme/echo", Params, Result, client=ALWAYS)
+
+    def __init__(self, name: str, **options: Any) -> None:
+        super().__init__(name, **options)
+        self.watched: list[str] = []
+
+    async def subscribe(self, uri: str, ctx: Context) -> None:
+        self.watched.append(f"+{uri}")
+
+    async def unsubscribe(self, uri: str, ctx: Context) -> None:
+        self.watched.append(f"-{uri}")
+
+    async def read_resource(self, uri: str, ctx: Context) -> Any:
+        raise NotImplementedError
+
+    @cached_property
+    def routes(self) -> Routes:
+        return {**super().routes, "acme/echo": self.echo}
+
+    async def echo(self, ctx: Context, params: Params) -> Result:
+        return Result(meta={"example.com/by": self.info.name})
+
+
+@pytest.mark.parametrize("revision", [SESSION, STATELESS])
+def test_a_server_by_hand_takes_over_what_is_watched(revision: str) -> None:
+    async def main() -> None:
+        one, two = Hand("one"), Hand("two", extra=[Hand.extra_row], limit=7)
+        now = Generations(one)
+        async with (
+            reached(now, "memory", revision) as client,
+            client.listen(uris=["a://b"]) as changes,
+        ):
+            await now.replace(two)
+            two.announce_update("a://b")
+            async for change in changes:
+                assert change.uri == "a://b"
+                break
+            assert await client.list_tools() == []
+            result = await client.request("acme/echo")
+            assert (result.meta or {})["example.com/by"] == "two"
+            everybody = now.announcer.everybody()
+            limits = [each.connection.limit for each in everybody if isinstance(each, Conversation)]
+            assert limits == [7]
+        assert one.watched == ["+a://b"]
+        assert two.watched == ["-a://b"]
+
+    run(main)
+
+
+def test_a_server_whose_lifespan_fails_replaces_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    @asynccontextmanager
+    async def broken(server: Server) -> AsyncGenerator[None]:
+        raise OSError("no database")
+        yield
+
+    @asynccontextmanager
+    async def cancelled(server: Server) -> AsyncGenerator[None]:
+        raise asyncio.CancelledError
+        yield
+
+    @asynccontextmanager
+    async def untidy(server: Server) -> AsyncGenerator[None]:
+        yield
+        raise OSError("no end")
+
+    async def main() -> None:
+        times = Times()
+        now = Generations(times.server("one"))
+        async with reached(now, "memory", SESSION) as client:
+            with pytest.raises(OSError, match="no database"):
+                await now.replace(Server("two", lifespan=broken))
+            with pytest.raises(Exception, match="the lifespan was cancelled"):
+                await now.replace(Server("two", lifespan=cancelled))
+            assert (await client.call_tool("who")).text == "one, one, life of one"
+            await now.replace(Server("three", lifespan=untidy))
+            await now.replace(times.server("four"))
+            assert (await client.call_tool("who")).text == "four, four, life of four"
+
+    run(main)
+    assert "the lifespan of three could not be left in order" in caplog.text
+
+
+def test_a_server_that_does_not_even_begin_is_told() -> None:
+    @asynccontextmanager
+    async def broken(server: Server) -> AsyncGenerator[None]:
+        raise OSError("no database")
+        yield
+
+    async def main() -> None:
+        now = Generations(Server("one", lifespan=broken))
+        with pytest.raises(OSError, match="no database"):
+            async with now.alive():
+                pass
+
+    run(main)
+
+
+def test_a_replacement_that_is_given_up_leaves_nothing() -> None:
+    begun = asyncio.Event()
+
+    @asynccontextmanager
+    async def endless(server: Server) -> AsyncGenerator[None]:
+        begun.set()
+        await asyncio.Event().wait()
+        yield
+
+    async def main() -> None:
+        times = Times()
+        now = Generations(times.server("one"))
+        async with reached(now, "memory", STATELESS) as client:
+            replacing = asyncio.create_task(now.replace(Server("two", lifespan=endless)))
+            await begun.wait()
+            replacing.cancel()
+            await asyncio.wait([replacing])
+            assert replacing.cancelled()
+            assert (await client.call_tool("who")).text == "one, one, life of one"
+
+    run(main)
+
+
+def test_what_surrounds_all_of_them_is_entered_once() -> None:
+    lives: list[Any] = []
+
+    @asynccontextmanager
+    async def whole(generations: Generations) -> AsyncGenerator[None]:
+        lives.append(generations)
+        yield
+        lives.append("over")
+
+    async def main() -> None:
+        times = Times()
+        now = Generations(times.server("one"), lifespan=whole)
+        with pytest.raises(RuntimeError, match="only while it serves"):
+            await now.replace(times.server("two"))
+        async with reached(now, "memory", STATELESS):
+            await now.replace(times.server("two"))
+        assert lives == [now, "over"]
+        async with reached(now, "memory", STATELESS) as client:  # and once more
+            assert (await client.call_tool("who")).text == "two, two, life of two"
+
+    run(main)
+
+
+def test_a_server_that_chooses_others_cannot_be_replaced() -> None:
+    async def choose(*_: Any) -> Server:
+        raise NotImplementedError
+
+    factory = Server.factory(choose, "house")
+    with pytest.raises(TypeError, match="house chooses a server for each client"):
+        Generations(factory)
+
+    async def main() -> None:
+        now = Generations(Times().server("one"))
+        async with reached(now, "memory", STATELESS) as client:
+            with pytest.raises(TypeError, match="house chooses"):
+                await now.replace(factory)
+            assert (await client.call_tool("who")).text.startswith("one")
+
+    run(main)
+
+
+def test_capabilities_and_scopes_are_those_of_now() -> None:
+    one = Server("one")
+    one.tool(scopes=["admin"], name="rule")(lambda: "")
+    now = Generations(one)
+    assert now.needs("tools/call", "rule") == {"admin"}
+    assert now.annotated("rule") is None
+    assert now.capabilities().prompts is not None
+    assert now.party is one.party
