@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import toolpost
+
 ROOT = Path(__file__).resolve().parents[1]
 CALLED = """\
 revision: 2026-07-28
@@ -58,3 +60,26 @@ def test_the_drawing_of_the_rings_has_every_module(package):
     modules = {path.stem for path in (ROOT / "src" / "toolpost" / package).glob("[!_]*.py")}
     missing, stale = sorted(modules - drawn), sorted(drawn - modules)
     assert (missing, stale) == ([], []), f"docs/architecture.md, the rings: add {missing}, remove {stale}"
+
+
+def test_the_table_of_conformance_is_that_of_the_last_run():
+    page = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+    passed: dict[tuple[str, str], int] = {}
+    for side, revision, count in re.findall(
+        r"^(server|client)-(?:requirements-)?(\d{4}-\d\d-\d\d) +(\d+) +0 +0$", page, re.MULTILINE
+    ):
+        passed[side, revision] = passed.get((side, revision), 0) + int(count)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for side in ("server", "client"):
+        row = " | ".join(
+            f"{count} of {count}" for (whose, _), count in sorted(passed.items()) if whose == side
+        )
+        assert f"| {side} | {row} |" in readme
+    told = re.search(r"^\d+ passed, \d+ failed$", page, re.MULTILINE)
+    assert told is not None
+    assert told[0] in readme
+
+
+def test_the_number_of_public_names_is_right():
+    names = set(toolpost.__all__) - {"__version__"}
+    assert f"The {len(names)} names in `toolpost.__all__`" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 """The program behind `make run`: what it says when it cannot serve, and how it ends."""
 
 import asyncio
+import re
 import signal
 import socket
 import subprocess
@@ -51,3 +52,27 @@ def test_a_signal_ends_it_whenever_it_comes(line, number):
     code, complaint = asyncio.run(main())
     assert code == 0
     assert complaint == b""
+
+
+def test_readme_shows_what_it_says():
+    async def main() -> str:
+        process = await asyncio.create_subprocess_exec(
+            *SHOWCASE, "--port", "0", stdout=asyncio.subprocess.PIPE, cwd=ROOT
+        )
+        assert process.stdout is not None
+        told: list[str] = []
+        async with asyncio.timeout(50):
+            async for line in process.stdout:
+                told.append(line.decode())
+                if told[-1].startswith("Ctrl-C"):
+                    break
+            process.send_signal(signal.SIGINT)
+            await process.communicate()
+        return "".join(told)
+
+    told = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:8000", asyncio.run(main()))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.search(r"```\n(weather .*?)```", readme, re.DOTALL)
+    assert shown is not None
+    # The path of the command depends on where Python was started from.
+    assert told.startswith(re.sub(r"   \S+ run examples.*\n$", "", shown[1]))

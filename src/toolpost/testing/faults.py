@@ -9,13 +9,13 @@ import random
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal, cast, get_args
 
 import msgspec
 
 from toolpost.channel import Channel
 from toolpost.connect import Target
-from toolpost.errors import ChannelClosed
+from toolpost.errors import ChannelClosed, MCPError
 from toolpost.testing.around import Wrapper, around, with_traits
 from toolpost.testing.tape import Sender
 
@@ -65,6 +65,9 @@ class Fault:
         method: count only messages about this method: requests, notices, and answers to such requests.
         seconds: how late it is, or how long it waits for one that overtakes it.
         data: the garbage; by default the first half of the message.
+
+    Raises:
+        ValueError: nothing of that kind can happen, or never to a message: a test with it would prove nothing.
     """
 
     kind: Kind
@@ -73,6 +76,14 @@ class Fault:
     method: str | None = None
     seconds: float = 0.05
     data: bytes | None = None
+
+    def __post_init__(self) -> None:
+        for name, kinds in (("kind", Kind), ("sender", Sender)):
+            if getattr(self, name) not in get_args(kinds):
+                choice = ", ".join(map(repr, get_args(kinds)))
+                raise ValueError(f"{name}: {getattr(self, name)!r} is none of {choice}")
+        if self.nth < 1:
+            raise ValueError(f"nth: messages are counted from 1, so that none is number {self.nth}")
 
 
 class Chance:
@@ -126,7 +137,7 @@ class Chance:
 
 def garbled(rng: random.Random, data: bytes) -> bytes:
     """A message in which something is missing, or wrong, or more than there was."""
-    some = bytearray(data)
+    some = bytearray(data or b" ")
     place = rng.randrange(len(some))
     how = rng.randrange(4)
     if how == 0:
@@ -281,6 +292,8 @@ class Faulty(Wrapper):
                 data = _spoilt(faults["garbage"], data)
             if "reorder" in faults and self._waiting is None:
                 self._waiting = data, related
+                if self._late is not None:
+                    self._late.cancel()  # it has nothing more to send, and we have the turn
                 self._late = asyncio.get_running_loop().create_task(self._follow(faults["reorder"].seconds))
                 return
             for _ in range(2 if "duplicate" in faults else 1):
@@ -293,7 +306,7 @@ class Faulty(Wrapper):
         async with self._turn:
             try:
                 await self._overtake()
-            except ChannelClosed:
+            except MCPError:
                 return  # whoever sent it hears of it as if it had been sent
 
     async def _overtake(self) -> None:
@@ -328,7 +341,7 @@ class Faulty(Wrapper):
         """The method that a message is about; of an answer that of the request."""
         try:
             head = _HEAD.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+        except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return None
         other: Sender = "server" if sender == "client" else "client"
         if head.method is None:

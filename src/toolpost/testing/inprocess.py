@@ -42,7 +42,10 @@ def in_process(server: HasApp, over: Web = "http") -> Http:
 
     Raises:
         TypeError: this is no server object.
+        ValueError: there is no such way.
     """
     if not hasattr(server, "asgi"):
         raise TypeError(f"HTTP in this process is for a server object; a {type(server).__name__} is none")
+    if over not in _URLS:
+        raise ValueError(f"over: {over!r} is none of {', '.join(map(repr, _URLS))}")
     return Http(_URLS[over], http=server.asgi(), sse=over == "sse")

@@ -1,12 +1,15 @@
 """Takes secrets out of what was said, before it is kept or shown.
 
 Owns which names stand for secrets, what secrets look like in a text, and what is put in their place. Knows
-nothing of messages: it is handed JSON values. All work is linear.
+nothing of messages: it is handed JSON values. All work is linear. What is encoded, as in base64, is not seen.
 """
 
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, cast
+from urllib.parse import quote
+
+import msgspec
 
 __all__ = ["MASKED", "Mask", "is_secret"]
 
@@ -19,6 +22,7 @@ MAX_DEPTH: Final = 100
 _ENDINGS: Final = (
     "accesskey",
     "apikey",
+    "apikeys",
     "authorization",
     "clientassertion",
     "cookie",
@@ -28,6 +32,7 @@ _ENDINGS: Final = (
     "passphrase",
     "passwd",
     "password",
+    "passwords",
     "privatekey",
     "pwd",
     "secret",
@@ -38,6 +43,9 @@ _ENDINGS: Final = (
 )
 """How the names of secrets end, in lower case and without hyphens and the like."""
 
+_WHOLE: Final = frozenset({"jwt", "otp", "pass", "passcode", "requeststate"})
+"""Names of secrets that are also the ends of other words; a request state may hold answers of the user."""
+
 _HARMLESS: Final = frozenset({"pagetoken", "nextpagetoken", "nexttoken", "progresstoken"})
 """Names that end so, and stand for something that everybody may know."""
 
@@ -46,10 +54,20 @@ _TELLING: Final = (
     re.compile(r"((?<![\w-]))eyJ[\w-]{8,}\.[\w-]+\.[\w-]*"),  # a JWT
     re.compile(r"((?<![\w-])(?:sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[abps])[-_])[\w-]{12,}"),
     re.compile(
-        r"([?&][\w.-]{0,40}(?:token|secret|password|key|code|signature|sig)=)[^&#\s\"]+", re.IGNORECASE
+        r"([?&#][\w.-]{0,40}(?:token|secret|password|key|code|signature|sig)=)[^&#\s\"]+", re.IGNORECASE
     ),
+    re.compile(r"(://[^/?#\s:@]{0,100}:)[^/?#\s@]{1,200}(?=@)"),  # the password of a URL
 )
 """What secrets look like where no name tells. The first group is kept."""
+
+_NAMED: Final = (
+    re.compile(r"((?<![\w.-])([\w.-]{1,80})=)[^\s\"'&;,<>]+"),
+    re.compile(r"(\"([\w.-]{1,80})\\{0,9}\"\s{0,9}:\s{0,9}\\{0,9}\")[^\"\\]+"),
+)
+"""A name, a sign and a value in a text: a setting, and a member of an object that is a part of the text."""
+
+_IN_SCHEMAS: Final = frozenset({"$defs", "definitions", "patternProperties", "properties"})
+"""Members of a schema whose members have names of the author's, and hold schemas."""
 
 _WORD: Final = re.compile(r"[^a-z0-9]")
 
@@ -58,7 +76,8 @@ class Mask:
     """Finds secrets and masks them.
 
     A value is masked if the name of its member says that it is secret (`Authorization`, `api_key`,
-    `refreshToken`, …); in every text, what looks like a token; and everywhere, the values that are named.
+    `refreshToken`, …), and so is all within it; in every text, JSON or not, what such a name stands before,
+    and what looks like a token; and everywhere, the values that are named.
 
     Example:
         >>> mask = Mask(["tiger"])
@@ -70,8 +89,10 @@ class Mask:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        named = sorted({secret for secret in secrets if secret}, key=len, reverse=True)
-        self._named = re.compile("|".join(map(re.escape, named))) if named else None
+        given = {secret for secret in secrets if secret}
+        forms = {form for secret in given for form in (secret, quote(secret, safe=""), _escaped(secret))}
+        longest_first = sorted(forms, key=len, reverse=True)
+        self._named = re.compile("|".join(map(re.escape, longest_first))) if forms else None
 
     def __call__(self, value: Any) -> Any:
         """The value without its secrets. What was handed over is not changed."""
@@ -79,35 +100,65 @@ class Mask:
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         """HTTP headers without their secrets."""
-        return {name: self._member(name, value, 1) for name, value in headers.items()}
+        return {name: MASKED if is_secret(name) else self._text(value) for name, value in headers.items()}
 
-    def _masked(self, value: Any, depth: int) -> Any:
+    def _masked(self, value: Any, depth: int, owner: str = "") -> Any:
         if isinstance(value, str):
-            return self._text(value)
+            return self._json(value, depth)
         if isinstance(value, dict | list) and not depth:
             return MASKED
         if isinstance(value, dict):
             members = cast("dict[str, Any]", value).items()
-            return {self._text(name): self._member(name, each, depth) for name, each in members}
+            return {self._text(name): self._member(owner, name, each, depth - 1) for name, each in members}
         if isinstance(value, list):
             return [self._masked(each, depth - 1) for each in cast("list[Any]", value)]
         return value
 
-    def _member(self, name: str, value: Any, depth: int) -> Any:
-        # An object stays: it may be the schema of a parameter with such a name.
-        if not is_secret(name) or isinstance(value, dict | bool) or value is None:
-            return self._masked(value, depth - 1)
-        return [MASKED for _ in cast("list[Any]", value)] if isinstance(value, list) else MASKED
+    def _member(self, owner: str, name: str, value: Any, depth: int) -> Any:
+        is_schema = owner in _IN_SCHEMAS and isinstance(value, dict)
+        return self._masked(value, depth, name) if is_schema or not is_secret(name) else _hidden(value, depth)
+
+    def _json(self, text: str, depth: int) -> str:
+        """A text, which may be JSON itself: the results of tools often are. Without a secret it stays as it is."""
+        if depth and text.lstrip()[:1] in {"{", "["}:
+            try:
+                value = msgspec.json.decode(text)
+            except (msgspec.DecodeError, RecursionError):
+                return self._text(text)
+            masked = self._masked(value, depth - 1)
+            return text if masked == value else msgspec.json.encode(masked).decode()
+        return self._text(text)
 
     def _text(self, text: str) -> str:
         if self._named is not None:
             text = self._named.sub(MASKED, text)
         for pattern in _TELLING:
             text = pattern.sub(rf"\1{MASKED}", text)
+        for pattern in _NAMED:
+            text = pattern.sub(_without_value, text)
         return text
+
+
+def _hidden(value: Any, depth: int) -> Any:
+    """A secret: all that is in it is masked, and its shape is kept."""
+    if isinstance(value, dict) and depth > 0:
+        members = cast("dict[str, Any]", value).items()
+        return {name: _hidden(each, depth - 1) for name, each in members}
+    if isinstance(value, list) and depth > 0:
+        return [_hidden(each, depth - 1) for each in cast("list[Any]", value)]
+    return value if value is None or isinstance(value, bool) else MASKED
+
+
+def _without_value(found: re.Match[str]) -> str:
+    return f"{found[1]}{MASKED}" if is_secret(found[2]) else found[0]
+
+
+def _escaped(secret: str) -> str:
+    """A secret as it stands within a text that is JSON."""
+    return msgspec.json.encode(secret).decode()[1:-1]
 
 
 def is_secret(name: str) -> bool:
     """Whether a member or a header with this name holds a secret."""
     word = _WORD.sub("", name.lower())
-    return word.endswith(_ENDINGS) and word not in _HARMLESS
+    return (word.endswith(_ENDINGS) and word not in _HARMLESS) or word in _WHOLE

@@ -4,7 +4,6 @@ pytest loads it wherever toolpost is installed, so that it imports nothing of to
 Owns the fixtures, and that an async test with one of them runs where no other plugin runs it.
 """
 
-import asyncio
 import inspect
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
@@ -25,6 +24,9 @@ Over: TypeAlias = Literal["memory", "http", "sse"]
 
 WIDTH: Final = 500
 """How many characters of a message the report of a failure shows."""
+
+HEIGHT: Final = 200
+"""How many messages the report of a failure shows: the last ones, which are nearest to what went wrong."""
 
 _ASYNC: Final = frozenset({"client", "every_revision", "mcp_client", "no_leftovers", "transcript"})
 """Fixtures whose tests we run if they are async and nobody else does."""
@@ -177,7 +179,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     test: Callable[..., Any] = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test) or _ASYNC.isdisjoint(pyfuncitem.fixturenames):
         return None
-    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(test).parameters}
+    import asyncio  # noqa: PLC0415 - most runs of pytest need none
+
+    # The others have a default, or are given by a decorator such as `mock.patch`.
+    wanted = inspect.signature(test).parameters.keys() & pyfuncitem.funcargs.keys()
+    arguments = {name: pyfuncitem.funcargs[name] for name in wanted}
     asyncio.run(test(**arguments))
     return True
 
@@ -188,5 +194,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     report = yield
     kept = item.stash.get(_TRANSCRIPT, None)
     if report.failed and kept:
-        report.sections.append(("transcript", "\n".join(kept.lines(times=True, width=WIDTH))))
+        lines = kept.lines(times=True, width=WIDTH)
+        before = [f"… {len(lines) - HEIGHT} before these"] if len(lines) > HEIGHT else []
+        report.sections.append(("transcript", "\n".join(before + lines[-HEIGHT:])))
     return report

@@ -4,6 +4,7 @@ Scenes are played in any order, each once, with the ids of now. Owns what is sai
 request that was not recorded. Time is not played: what was said is said at once.
 """
 
+from collections.abc import Iterable
 from os import PathLike, fspath
 from typing import Any, Final, NamedTuple
 
@@ -40,7 +41,7 @@ class Replay:
         """The name of the server, as it was recorded."""
         self._scenes = scenes_of(lines)
         self._again = again
-        self._unplayed = list(self._scenes)
+        self._unplayed = dict.fromkeys(self._scenes)
 
     @property
     def unplayed(self) -> list[str]:
@@ -50,11 +51,11 @@ class Replay:
     async def serve(self, channel: Channel) -> None:
         """Play the server on a channel, from the beginning, until the client leaves."""
         stage = _Stage(channel)
-        self._unplayed = unplayed = list(self._scenes)
+        self._unplayed = unplayed = dict.fromkeys(self._scenes)
         try:
             for scene in self._scenes:
                 if not scene.method:  # said before anybody asked
-                    unplayed.remove(scene)
+                    del unplayed[scene]
                     await stage.begin(scene, {})
             while True:
                 for message in _read(await channel.receive()):
@@ -62,21 +63,19 @@ class Replay:
         except ChannelClosed:
             return
 
-    async def _take(self, stage: "_Stage", unplayed: list[Scene], message: dict[str, Any]) -> None:
+    async def _take(self, stage: "_Stage", unplayed: dict[Scene, None], message: dict[str, Any]) -> None:
         if "method" not in message:
             await stage.answered(message)
             return
         method = str(message["method"])
         params = plain(method, message.get("params"))
+        scene = _next(unplayed, method, params)
+        if scene is not None:
+            del unplayed[scene]
+            await stage.begin(scene, message)
+            return
         meant = [scene for scene in self._scenes if scene.means(method, params)]
-        # One that got lost was sent again, or another way was taken.
-        left = sorted(
-            (scene for scene in meant if scene in unplayed), key=lambda scene: scene.lost is not None
-        )
-        if left:
-            unplayed.remove(left[0])
-            await stage.begin(left[0], message)
-        elif meant and self._again:
+        if meant and self._again:
             await stage.begin(meant[-1], message)
         elif "id" in message and method == _PING:
             await stage.say({"jsonrpc": "2.0", "id": message["id"], "result": {}}, message["id"])
@@ -115,6 +114,17 @@ def replay(path: str | PathLike[str], *, again: bool = False) -> Replay:
         MCPError: the file is no recording.
     """
     return Replay(path, again=again)
+
+
+def _next(unplayed: Iterable[Scene], method: str, params: Any) -> Scene | None:
+    """The first scene that is left for a message; one that got lost only if it was not sent again."""
+    lost = None
+    for scene in unplayed:
+        if scene.means(method, params):
+            if scene.lost is None:
+                return scene
+            lost = lost or scene
+    return lost
 
 
 # --------------------------------------------------------------------- playing
@@ -218,7 +228,7 @@ def _read(data: bytes) -> list[dict[str, Any]]:
     """The messages in what a client has sent; none if that is garbage, as a test may want it."""
     try:
         return list(messages_in(msgspec.json.decode(data)))
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return []
 
 

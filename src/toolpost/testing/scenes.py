@@ -24,6 +24,9 @@ MAX_SHOWN: Final = 300
 MAX_COMPARED: Final = 200
 """With how many recorded requests one is compared that was not recorded, to find the nearest."""
 
+_LISTEN: Final = "subscriptions/listen"
+"""The request that is answered only when it ends, and may be open when the recording is."""
+
 _GREETINGS: Final = frozenset({"initialize", "server/discover"})
 """Requests that are the same whoever makes them: what differs is the name and the abilities of the client."""
 
@@ -37,7 +40,7 @@ class Scene:
         method: of the request or notice; empty for what the server said before anybody asked.
         params: what makes it the same as another.
         steps: what comes next, in order: messages of the server, and answers of the client in between.
-        lost: why it was not answered, if that is known.
+        lost: why it was not answered, unless the client took it back and nobody has waited for that.
     """
 
     def __init__(self, line: int, message: dict[str, Any]) -> None:
@@ -82,9 +85,9 @@ def nearest(method: str, params: Any, scenes: list[Scene]) -> Scene | None:
 
 
 def messages_in(value: Any) -> Iterator[dict[str, Any]]:
-    """The messages in one, or in a batch of them."""
+    """The messages in one, or in a batch of them; what has no such id as there are is none."""
     for each in cast("list[Any]", value) if isinstance(value, list) else [value]:
-        if isinstance(each, dict):
+        if isinstance(each, dict) and not isinstance(member(each, "id"), dict | list):
             yield cast("dict[str, Any]", each)
 
 
@@ -99,8 +102,12 @@ def scenes_of(lines: list[Line]) -> list[Scene]:
         sorter = sorters.setdefault(line.link, _Sorter(scenes))
         if not isinstance(line.lost, msgspec.UnsetType):
             sorter.lost(line.lost, line.why)
+        if line.sender == "server" and not isinstance(line.closed, msgspec.UnsetType):
+            sorter.ended(line.closed)
         for message in messages_in(line.message):
             (sorter.client if line.sender == "client" else sorter.server)(number, message)
+    for sorter in sorters.values():
+        sorter.ended("the recording ends before its answer")
     return scenes
 
 
@@ -116,12 +123,15 @@ class _Sorter:
         self._ours: list[Scene] = []
         self._pending: dict[Any, Scene] = {}
         self._questions: dict[Any, Scene] = {}
+        self._taken_back: set[str] = set()
 
     def client(self, number: int, message: dict[str, Any]) -> None:
         if "method" in message:
             scene = self._new(number, message)
             if "id" in message:
                 self._pending[message["id"]] = scene
+            elif scene.method == "notifications/cancelled":
+                self._taken_back.add(str(member(message, "params", "requestId")))
             return
         scene = self._questions.pop(message.get("id"), None)
         if scene is not None:
@@ -141,6 +151,13 @@ class _Sorter:
         scene = self._pending.pop(request_id, None)
         if scene is not None:
             scene.lost = why
+
+    def ended(self, why: str) -> None:
+        """What is not answered by now will not be."""
+        for request_id, scene in self._pending.items():
+            if str(request_id) not in self._taken_back and scene.method != _LISTEN:
+                scene.lost = why
+        self._pending.clear()
 
     def _new(self, number: int, message: dict[str, Any]) -> Scene:
         scene = Scene(number, message)

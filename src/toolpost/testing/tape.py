@@ -155,7 +155,15 @@ def _read(path: str | PathLike[str], number: int, row: bytes, kind: type[Any]) -
     try:
         return msgspec.json.decode(row, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise MCPError(
-            f"{path}, line {number}: this is no recording: {error}",
-            hint="`toolpost.testing.record` and `toolpost tap --record` write them",
-        ) from None
+        what, hint = _WRONG[kind]
+        raise MCPError(f"{path}, line {number}: {what}: {error}", hint=hint) from None
+
+
+_WRONG: Final = {
+    Header: (
+        "this is no recording",
+        "`toolpost.testing.record` and `toolpost tap --record` write them",
+    ),
+    Line: ("this line of the recording cannot be read", "mend or remove it, or record it anew"),
+}
+"""What is said of a line that is none, and what to do."""

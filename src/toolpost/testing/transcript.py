@@ -24,6 +24,9 @@ ELLIPSIS: Final = "…"
 LONG: Final = 200
 """How many characters of a string are shown: pictures and sound are longer."""
 
+WIDTH: Final = 500
+"""How many characters of a message are shown where a conversation is another one than expected."""
+
 _ARROWS: Final = {"client": "→", "server": "←"}
 _TYPED: Final = {"->": "→", "<-": "←"}
 """What a pattern may hold for what is not on every keyboard."""
@@ -144,7 +147,7 @@ class Transcript:
         for said in self.said:
             line = pen.written(said._replace(message=self._mask(said.message)))
             line = f"{said.at:8.3f} {line}" if times else line
-            found.append(line if width is None or len(line) <= width else line[: width - 1] + ELLIPSIS)
+            found.append(line if width is None else _cut(line, width))
         return found
 
     def __str__(self) -> str:
@@ -174,7 +177,9 @@ class Transcript:
             return
         expected = wanted[place[0]] if place[0] < len(wanted) else "nothing more"
         heard = lines[place[1]] if place[1] < len(lines) else "nothing more"
-        whole = "\n".join(f"{'>' if at == place[1] else ' '} {line}" for at, line in enumerate(lines))
+        whole = "\n".join(
+            f"{'>' if at == place[1] else ' '} {_cut(line, WIDTH)}" for at, line in enumerate(lines)
+        )
         raise AssertionError(f"expected: {expected}\nheard:    {heard}\nin:\n{whole}")
 
 
@@ -217,7 +222,7 @@ class _Pen:
     def _words(self, said: Said) -> str:
         message = said.message
         if not isinstance(message, dict):
-            return f"not JSON-RPC: {_json(message)}"
+            return f"not JSON-RPC: {_json(_tidy(message))}"
         members = cast("dict[str, Any]", message)
         if "method" in members:
             return self._asked(said, members)
@@ -284,6 +289,10 @@ def _tidy_members(members: dict[str, Any]) -> Iterator[tuple[str, Any]]:
                 yield name, _tidy(kept)
         else:
             yield name, _tidy(value)
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 1] + ELLIPSIS
 
 
 def _is_ours(key: str) -> bool:
