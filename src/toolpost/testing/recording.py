@@ -10,7 +10,7 @@ from typing import Any
 
 from toolpost.channel import Channel
 from toolpost.connect import Target, way_to
-from toolpost.errors import AuthError, ChannelClosed, TransportError
+from toolpost.errors import AuthError, ChannelClosed, MCPError, TransportError
 from toolpost.testing.around import Wrapper, around, with_traits
 from toolpost.testing.tape import Tape
 
@@ -66,7 +66,10 @@ class _Recorder:
 
     def __call__(self, channel: Channel) -> Channel:
         if self._tape is None:
-            self._tape = Tape(self._path, target=self._name, secrets=self._secrets)
+            try:
+                self._tape = Tape(self._path, target=self._name, secrets=self._secrets)
+            except OSError as error:  # which would be taken for one of the server's
+                raise MCPError(f"the recording cannot be written: {error}") from error
         self._links += 1
         self._open += 1
         kind = _RecordedLossy if hasattr(channel, "on_lost") else _Recorded

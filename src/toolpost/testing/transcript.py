@@ -27,6 +27,9 @@ LONG: Final = 200
 WIDTH: Final = 500
 """How many characters of a message are shown where a conversation is another one than expected."""
 
+HEIGHT: Final = 100
+"""How many messages are shown there, before and after the first that is another one."""
+
 _ARROWS: Final = {"client": "→", "server": "←"}
 _TYPED: Final = {"->": "→", "<-": "←"}
 """What a pattern may hold for what is not on every keyboard."""
@@ -167,7 +170,7 @@ class Transcript:
                 lines do not count.
 
         Raises:
-            AssertionError: it does not; the text shows where, and the whole conversation.
+            AssertionError: it does not; the text shows where, and the conversation around it.
         """
         __tracebackhide__ = True
         wanted = [_typed(line.strip()) for line in pattern.splitlines() if line.strip()]
@@ -177,9 +180,10 @@ class Transcript:
             return
         expected = wanted[place[0]] if place[0] < len(wanted) else "nothing more"
         heard = lines[place[1]] if place[1] < len(lines) else "nothing more"
-        whole = "\n".join(
-            f"{'>' if at == place[1] else ' '} {_cut(line, WIDTH)}" for at, line in enumerate(lines)
-        )
+        near = range(max(0, place[1] - HEIGHT), min(len(lines), place[1] + HEIGHT))
+        shown = [f"{'>' if at == place[1] else ' '} {_cut(lines[at], WIDTH)}" for at in near]
+        shown = [ELLIPSIS] * (near.start > 0) + shown + [ELLIPSIS] * (near.stop < len(lines))
+        whole = "\n".join(shown)
         raise AssertionError(f"expected: {expected}\nheard:    {heard}\nin:\n{whole}")
 
 
