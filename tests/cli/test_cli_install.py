@@ -6,7 +6,7 @@ import tomllib
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Barrier, Thread
 
 import pexpect
 import pytest
@@ -210,10 +210,13 @@ def test_a_login_is_left_to_the_host(home):
         ("weather.py --for cursor --env NOT_SET_ANYWHERE", "NOT_SET_ANYWHERE is not set here"),
         ("weather.py --for cursor --print --remove", "--print shows what"),
         ("weather.py --for nobody", "'nobody' is not one of"),
+        ("weather\udcff.py --for cursor", "weather\\udcff.py' cannot be written down: it is not UTF-8"),
+        ("weather.py --for cursor --print --env A=\udcff", "'\\udcff' cannot be written down"),
     ],
 )
 def test_what_makes_no_sense_is_told(home, words, told):
-    from toolpost.cli.install import command  # noqa: PLC0415 - in this process: twelve others would take long
+    (home / "sky" / "weather\udcff.py").write_text(WEATHER)
+    from toolpost.cli.install import command  # noqa: PLC0415 - in this process: many others would take long
 
     with pytest.raises(Exception) as caught:  # noqa: PT011 - of click's kinds, which are looked at below
         command.main(words.split(), standalone_mode=False)
@@ -337,6 +340,14 @@ def test_what_stays_tells_no_secrets(tmp_path, form, text, shown):
     assert "told" in diff
 
 
+def test_what_is_new_is_shown_even_if_others_say_the_same(tmp_path):
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"other": ENTRY, "last": {}}}, indent=2))
+    file = HostFile(path, "json")
+    diff = file.diff(file.with_entry(("mcpServers", "mine"), ENTRY))
+    assert f'+      "command": {json.dumps(ENTRY["command"])},\n' in diff
+
+
 def test_a_copy_of_each_state_is_kept_with_the_same_permissions(tmp_path):
     real, link = tmp_path / "real.json", tmp_path / "link.json"
     real.write_text("{}")
@@ -382,6 +393,9 @@ def test_line_ends_and_the_mark_at_the_beginning_stay(tmp_path):
         ("toml", b'mcpServers = { s = { url = "u" } }\n', "cannot be changed safely"),
         ("toml", b'mcpServers.s.url = "u"\n', "cannot be changed safely"),
         ("toml", b"mcpServers = []\n", "cannot be changed safely"),
+        ("toml", b"[[mcpServers]]\na = 1\n", "cannot be changed safely"),
+        ("json", b'{"a": ' + b"9" * 5000 + b"}", "is not JSON: .*digits"),
+        ("toml", b"a = " + b"9" * 5000, "is not TOML: .*digits"),
     ],
 )
 def test_what_is_broken_or_written_otherwise_is_left_alone(tmp_path, form, data, told):
@@ -402,6 +416,28 @@ def test_what_has_changed_meanwhile_is_not_written_over(tmp_path):
     with pytest.raises(Quit, match="has changed meanwhile"):
         file.write(file.with_entry(PLACE, ENTRY))
     assert path.read_text() == '{"a": 1}'
+
+
+def test_of_several_at_once_none_writes_over_another(tmp_path):
+    path = tmp_path / "mcp.json"
+    path.write_text("{}")
+    files = [HostFile(path, "json") for _ in range(8)]
+    ready, written = Barrier(len(files)), set[str]()
+
+    def write(number, file):
+        text = file.with_entry(("mcpServers", f"s{number}"), ENTRY)
+        ready.wait()
+        with suppress(Quit):
+            file.write(text)
+            written.add(f"s{number}")
+
+    threads = [Thread(target=write, args=each) for each in enumerate(files)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert written == {*json.loads(path.read_text())["mcpServers"]}
+    assert len(written) == 1
 
 
 def test_a_file_that_may_not_be_written_is_left_to_who_made_it(tmp_path, monkeypatch):

@@ -1,10 +1,12 @@
 """`toolpost run --reload`: the code changes, the clients stay."""
 
 import asyncio
+import gc
 import os
 import signal
 import sys
 import threading
+import weakref
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -19,6 +21,7 @@ from toolpost.cli.found import Source
 from toolpost.cli.reload import Reload
 from toolpost.cli.watch import Watch, look
 from toolpost.protocol.methods import DATES
+from toolpost.server.generations import Generations
 
 SERVER = """
 from pathlib import Path
@@ -309,6 +312,65 @@ def test_its_own_files_are_those_below_that_nobody_has_installed(loading, tmp_pa
     assert sys.modules["own_inner.own_part"] is before
 
 
+def test_folders_that_are_no_packages_are_read_anew_too(loading, tmp_path):
+    folder = tmp_path / "bare_folder" / "bare_inner"
+    folder.mkdir(parents=True)
+    (tmp_path / "bare_code.py").write_text(
+        "from bare_folder.bare_inner import bare_words\n"
+        "from toolpost import Server\nserver = Server(bare_words.NAME)\n"
+    )
+    (folder / "bare_words.py").write_text("NAME = 'a'\n")
+    source = Source("bare_code.py", fresh=True)
+    assert source.load().info.name == "a"
+    (folder / "bare_words.py").write_text("NAME = 'b'\n")
+    assert source.load_again().info.name == "b"
+
+    before = sys.modules["bare_folder"]
+    (folder / "bare_words.py").write_text("NAME = \n")
+    with pytest.raises(Quit, match="invalid syntax"):
+        source.load_again()
+    assert sys.modules["bare_folder"] is before
+
+
+FORGOTTEN = """
+from dataclasses import dataclass
+from toolpost import Context, Server
+
+server = Server("forgotten")
+
+
+@dataclass
+class Form:
+    word: str = ""
+
+
+@server.tool
+async def tell(ctx: Context, form: Form | None = None) -> list[Form]:
+    return [await ctx.elicit("Which word?", Form)]
+"""
+
+
+def test_nothing_is_left_of_code_that_was_replaced(loading, tmp_path):
+    async def ask(client: Client) -> None:
+        await client.call_tool("tell", {"form": {"word": "a"}})
+
+    async def main():
+        (tmp_path / "forgotten_code.py").write_text(FORGOTTEN)
+        source = Source("forgotten_code.py", fresh=True)
+        server = Generations(source.load())
+        forms: list[weakref.ref[Any]] = []
+        async with Client(server, on_elicitation=lambda _: {"word": "b"}) as client:
+            for _ in range(4):
+                await ask(client)
+                forms.append(weakref.ref(sys.modules["forgotten_code"].Form))
+                await server.replace(source.load_again())
+            await ask(client)
+        gc.collect()
+        assert [form() for form in forms] == [None] * 4
+
+    run(main)
+
+
 @pytest.mark.parametrize(
     ("name", "files"),
     [
@@ -417,6 +479,66 @@ def test_a_server_that_is_about_to_serve_is_given_up_in_the_end(loading, tmp_pat
             write(path, SLOW)
             await begins.wait()
         assert said.texts == []
+
+    run(main)
+
+
+def test_a_server_that_never_begins_is_given_up_when_its_code_changes(loading, tmp_path, monkeypatch):
+    async def main():
+        begins = asyncio.Event()
+
+        async def life() -> None:
+            begins.set()
+            await asyncio.Event().wait()
+
+        monkeypatch.setattr(sys, "slow_life", life, raising=False)
+        path, said = tmp_path / "stuck_code.py", Told()
+        path.write_text(FAST)
+        async with reloading("stuck_code.py", said) as client:
+            write(path, SLOW)
+            await begins.wait()
+            write(path, FAST.replace("fast", "faster"))
+            assert await said.anything() == "stuck_code.py is served anew: changed stuck_code.py"
+            await client.list_tools()
+        assert len(said.texts) == 1
+
+    run(main)
+
+
+LITTERING = """
+import sys
+from pathlib import Path
+
+Path("litter").touch()
+Path("litter").unlink()
+sys.litter_more()
+nothing
+"""
+
+
+def test_code_that_writes_beside_itself_and_fails_is_not_tried_forever(loading, tmp_path, monkeypatch):
+    async def main():
+        times = 0
+
+        def more() -> None:
+            nonlocal times
+            times += 1
+            if times > 2:
+                raise AssertionError("nothing has changed but what it writes itself")
+
+        monkeypatch.setattr(sys, "litter_more", more, raising=False)
+        monkeypatch.setattr("toolpost.cli.reload.INTERVAL", 0.001)
+        monkeypatch.setattr("toolpost.cli.reload.SETTLE", 0.001)
+        path, said = tmp_path / "littering_code.py", Told()
+        path.write_text(FAST)
+        async with reloading("littering_code.py", said):
+            write(path, LITTERING)
+            assert "'nothing'" in await said.anything()
+            write(path, LITTERING.replace("nothing", "nobody"))
+            assert "'nobody'" in await said.anything()
+            with pytest.raises(TimeoutError):  # nothing more is said
+                async with asyncio.timeout(0.2):
+                    await said.anything()
 
     run(main)
 

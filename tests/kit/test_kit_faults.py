@@ -9,8 +9,18 @@ import pytest
 from calculator import calculator
 
 from toolpost import Client, RequestTimeout
-from toolpost.errors import ChannelClosed
-from toolpost.testing import Chance, Fault, Faulty, ScriptedChannel, Transcript, faulty, in_process, pair
+from toolpost.errors import ChannelClosed, RequestFailed
+from toolpost.testing import (
+    Chance,
+    Fault,
+    Faulty,
+    ScriptedChannel,
+    Transcript,
+    faulty,
+    in_process,
+    no_leftovers,
+    pair,
+)
 from toolpost.testing.faults import garbled
 
 WAYS = {"memory": calculator, "http": lambda: in_process(calculator())}
@@ -239,3 +249,54 @@ def test_chance_is_the_same_for_the_same_seed():
     assert found[0] == found[1] != found[2]
     assert heard(Chance(1, sender="client", drop=1)) == heard() == [b"%d" % n for n in range(100)]
     assert heard(Chance(1, drop=1)) == []
+
+
+@pytest.mark.parametrize(
+    ("fault", "why"),
+    [
+        ({"kind": "dorp"}, "kind: 'dorp' is none of 'cut', "),
+        ({"kind": "drop", "sender": "host"}, "sender: 'host' is none of 'client', 'server'"),
+        ({"kind": "drop", "nth": 0}, "nth: messages are counted from 1"),
+    ],
+)
+def test_a_fault_that_would_never_happen_is_refused(fault: Any, why):
+    with pytest.raises(ValueError, match=why):
+        Fault(**fault)
+
+
+def test_who_is_overtaken_twice_leaves_nothing_behind():
+    async def main():
+        inner = ScriptedChannel()
+        plan = [Fault("reorder", "client", nth, seconds=60) for nth in (1, 3)]
+        channel = Faulty(inner, *plan)
+        async with no_leftovers(patience=0.5):
+            for n in range(4):
+                await channel.send(b"%d" % n)
+            await channel.close()
+        assert inner.raw == [b"1", b"0", b"3", b"2"]
+
+    asyncio.run(main())
+
+
+def test_what_follows_may_fail_as_well():
+    async def main():
+        inner = ScriptedChannel()
+        inner.broken = RequestFailed("HTTP 500")
+        channel = Faulty(inner, Fault("reorder", "client", seconds=0))
+        async with no_leftovers():
+            await channel.send(b"[1]")
+        await channel.close()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("data", [b"", b'{"x":' + b"[" * 100_000])
+def test_whatever_is_said_can_go_wrong(data):
+    async def main():
+        inner = ScriptedChannel()
+        channel = Faulty(inner, Chance(1, garbage=1))
+        await channel.send(data)
+        await channel.close()
+        assert len(inner.raw) == 1
+
+    asyncio.run(main())

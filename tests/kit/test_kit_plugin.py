@@ -1,8 +1,10 @@
 """The pytest plugin: its fixtures here, and what it makes of tests that fail in a pytest of its own."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from calculator import calculator
@@ -46,13 +48,30 @@ def test_http_is_for_servers(sync_client):
         sync_client(Http("http://127.0.0.1/mcp"), over="http")
 
 
+def test_a_way_that_there_is_not(sync_client):
+    with pytest.raises(ValueError, match="over: 'htttp' is none of 'http', 'sse'"):
+        sync_client(calculator(), over="htttp")
+
+
+async def test_a_parameter_with_a_default_is_no_fixture(client: ClientFactory, b: int = 2):  # noqa: PT028 - it is tested
+    async with client(calculator()) as mcp:
+        assert (await mcp.call_tool("add", {"a": 1, "b": b})).data == 3
+
+
+@mock.patch("os.getlogin", return_value="ann")
+async def test_a_parameter_of_a_decorator_is_no_fixture(getlogin: mock.Mock, client: ClientFactory):
+    assert os.getlogin() == getlogin() == "ann"
+    assert callable(client)
+
+
 def test_the_plugin_loads_nothing_before_it_is_needed():
     """Every run of pytest loads it; what is measured by coverage must not be loaded before that begins."""
     script = (
-        "import sys, toolpost.testing.plugin; print(*(name for name in sys.modules if 'toolpost' in name))"
+        "import sys, pytest; before = set(sys.modules); import toolpost.testing.plugin; "
+        "print(*(set(sys.modules) - before))"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert set(run.stdout.split()) == {
+    assert {name for name in run.stdout.split() if name.startswith(("asyncio", "msgspec", "toolpost"))} == {
         "toolpost",
         "toolpost.version",
         "toolpost.testing",
@@ -79,6 +98,11 @@ async def test_passes(client):
 async def test_fails(client):
     async with client(server) as mcp:
         assert (await mcp.call_tool("add", {"a": 1, "b": 2})).data == 4
+
+def test_fails_late(transcript):
+    for n in range(300):
+        transcript.add("client", b'{"method":"n%d"}' % n)
+    assert not "late"
 
 async def test_leaves_a_task(no_leftovers):
     asyncio.create_task(asyncio.sleep(60), name="mine")
@@ -120,7 +144,7 @@ def bare(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.P
 def test_what_becomes_of_tests(bare: pytest.Pytester):
     bare.makepyfile(TESTS)
     result = bare.runpytest_subprocess("-p", "toolpost.testing.plugin")
-    result.assert_outcomes(passed=2, failed=3, errors=1)
+    result.assert_outcomes(passed=2, failed=4, errors=1)
     result.stdout.fnmatch_lines(
         [
             "*ERROR at teardown of test_leaves_a_task*",
@@ -132,6 +156,11 @@ def test_what_becomes_of_tests(bare: pytest.Pytester):
             "* ← 1 result *",
             '* → 2 tools/call {"name":"add","arguments":{"a":1,"b":2}}',
             "* ← 2 result *",
+            "*_ test_fails_late _*",
+            "*- transcript -*",
+            "… 100 before these",
+            "* → n100",
+            "* → n299",
             "*_ test_is_none_of_ours _*",
             "async def functions are not natively supported.",
         ]

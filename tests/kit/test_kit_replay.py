@@ -9,7 +9,7 @@ from calculator import calculator
 
 from toolpost import Client, Http, RequestTimeout, RPCError, SyncClient
 from toolpost.errors import MCPError, RequestFailed
-from toolpost.testing import REVISIONS, Fault, Transcript, faulty, in_process, read_tape, record, replay
+from toolpost.testing import REVISIONS, Fault, Transcript, faulty, in_process, pair, read_tape, record, replay
 from toolpost.testing.likeness import alike, fits, member
 from toolpost.transports.backend_asgi import AsgiBackend
 
@@ -104,6 +104,14 @@ def test_secrets_are_masked_and_still_match(tmp_path):
     assert login(record(calculator(), path, secrets=["tiger"])) == "ann has tiger"
     assert "tiger" not in path.read_text()
     assert login(replay(path)) == "ann has <masked>"
+
+
+def test_a_recording_that_cannot_be_written_says_so(tmp_path):
+    with (
+        pytest.raises(MCPError, match=r"the recording cannot be written: .*nowhere"),
+        SyncClient(record(calculator(), tmp_path / "nowhere" / "talk.jsonl")),
+    ):
+        pass
 
 
 def test_an_end_that_came_by_itself_is_kept(tmp_path):
@@ -211,7 +219,7 @@ def written(path, *lines):
         {
             "at": 0,
             "from": sender,
-            **(more if "message" in more or "lost" in more or "text" in more else {"message": more}),
+            **(more if {"closed", "lost", "text"} & set(map(str, more)) else {"message": more}),
         }
         for sender, more in lines
     ]
@@ -249,6 +257,63 @@ def test_a_request_that_was_lost_is_lost_again_unless_it_was_made_again(tmp_path
         pytest.raises(RPCError, match=r"lost.*: HTTP 500"),
     ):
         mcp.list_tools()
+
+
+CALL = {"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "add"}}
+CANCEL = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 3}}
+
+
+@pytest.mark.parametrize(
+    ("end", "why"),
+    [
+        ([], "the recording ends before its answer"),
+        ([("server", {"closed": "it ended with exit code 1"})], "it ended with exit code 1"),
+    ],
+)
+def test_a_request_without_an_answer_is_refused_at_once(tmp_path, end, why):
+    path = written(
+        tmp_path / "talk.jsonl",
+        ("client", INIT),
+        ("server", HELLO),
+        ("client", READY),
+        ("client", CALL),
+        *end,
+    )
+    with (
+        SyncClient(replay(path), revision="2025-06-18", timeout=None) as mcp,
+        pytest.raises(RPCError, match=f"tools/call .* was lost, too, .*: {why}"),
+    ):
+        mcp.call_tool("add")
+
+
+def test_a_request_that_was_taken_back_is_not_answered(tmp_path):
+    odd = {"jsonrpc": "2.0", "id": {}, "method": "ping"}
+    path = written(
+        tmp_path / "talk.jsonl",
+        *[("client", INIT), ("server", HELLO), ("client", READY), ("client", odd), ("client", CALL)],
+        ("client", CANCEL),
+    )
+    with SyncClient(replay(path), revision="2025-06-18") as mcp, pytest.raises(RequestTimeout):
+        mcp.call_tool("add", timeout=0.05)
+
+
+def test_a_long_conversation_is_played_in_no_time(tmp_path):
+    lines = [("client", INIT), ("server", HELLO), ("client", READY)]
+    for n in range(3000):
+        lines += [("client", {**LIST, "id": n + 2}), ("server", {"id": n + 2, "result": {"tools": []}})]
+    again = replay(written(tmp_path / "talk.jsonl", *lines))
+
+    async def play():
+        ours, theirs = pair()
+        serving = asyncio.create_task(again.serve(theirs))
+        for n in range(3000):
+            await ours.send(json.dumps({**LIST, "id": n}).encode())
+            await ours.receive()
+        await ours.close()
+        await serving
+
+    asyncio.run(play())
+    assert again.unplayed == ["initialize"]
 
 
 def test_what_the_server_says_by_itself_is_said_when_it_was(tmp_path):
@@ -349,6 +414,9 @@ def test_progress_that_nobody_wants_now_is_left_out(tmp_path):
         (1, 1.0, True),
         ("<masked>", "anything", True),
         ("<masked>", 5, True),
+        ('{"a":1,"key":"<masked>"}', '{ "key": "b", "a": 1 }', True),
+        ('{"a":1,"key":"<masked>"}', '{ "key": "b", "a": 2 }', False),
+        ("{<masked>}", "[", False),
         ("a <masked> c", "a b c", True),
         ("a <masked> c", "a b d", False),
         (None, {}, False),

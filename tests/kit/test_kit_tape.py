@@ -80,8 +80,8 @@ def test_empty_lines_and_unknown_members_do_not_matter(tmp_path):
         ("", "line 1: this is no recording"),
         ("hello", "line 1: this is no recording"),
         ('{"tape":2}', "has format 2; here format 1 is read"),
-        ('{"tape":1}\n{"at":0}', "line 2: this is no recording"),
-        ('{"tape":1}\n{"at":0,"from":"me"}', "line 2: this is no recording"),
+        ('{"tape":1}\n{"at":0}', "line 2: this line of the recording cannot be read"),
+        ('{"tape":1}\n{"at":0,"from":"me"}', "line 2: this line of the recording cannot be read"),
     ],
 )
 def test_another_file_is_refused(tmp_path, text, complaint):

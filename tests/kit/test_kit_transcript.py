@@ -190,6 +190,21 @@ def test_what_is_not(pattern, expected, heard):
     assert str(caught.value).count("→ a") >= 2
 
 
+def test_what_is_shown_of_long_conversations_is_bounded():
+    transcript = Transcript()
+    transcript.add("server", b"x" * 100_000)
+    for n in range(1000):
+        transcript.add("client", b'{"method":"a","params":[%s]}' % b",".join([b"1"] * n))
+    assert max(map(len, transcript.lines()[:1])) < 300
+    wanted = "\n".join(["..."] + ["-> a ..."] * 499 + ["-> b"])
+    with pytest.raises(AssertionError) as caught:
+        transcript.assert_like(wanted)
+    lines = str(caught.value).splitlines()
+    assert len(lines) < 250
+    assert lines[3] == "…" or lines[-1] == "…"
+    assert max(map(len, lines[3:])) < 510
+
+
 def test_both_ends_of_a_channel_can_be_overheard():
     transcript = Transcript()
 

@@ -69,9 +69,12 @@ class Load:
 
     async def _work(self, ask: Callable[[], Awaitable[object]]) -> None:
         end = self.began + self.seconds
-        while (due := self._due()) < end:
-            if (wait := due - time.perf_counter()) > 0:
+        while True:
+            due = self._due()
+            if (wait := min(due, end) - time.perf_counter()) > 0:
                 await asyncio.sleep(wait)
+            if max(due, time.perf_counter()) >= end:
+                return
             try:
                 await ask()
             except MCPError as error:

@@ -7,9 +7,10 @@ loaded. Which object in it is the server is told in `pick`; what is done with th
 import importlib
 import os
 import sys
+import typing
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from importlib.machinery import SourceFileLoader
+from importlib.machinery import ModuleSpec, NamespaceLoader, SourceFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -19,6 +20,7 @@ from toolpost.cli.exits import UNREACHABLE, USAGE, Quit
 from toolpost.cli.fresh import Finder, Fresh
 from toolpost.cli.pick import MAX_SHOWN, picked
 from toolpost.cli.trace import files_in, own_lines
+from toolpost.server import forms
 from toolpost.server.handler import Handler
 
 __all__ = ["Source"]
@@ -51,14 +53,17 @@ class Source:
         self.path: Path | None = None
         self._name = name
         self._dotted = False
-        if place.endswith(".py") or os.sep in place or _is_no_package(Path(place)):
-            self.path = _file(place)
-            self._module = _module_name(self.path)
-        elif _is_dotted(place):
-            self._module, self._dotted = place, True
-        else:
-            raise Quit(f"{place!r} is neither a Python file nor a module", USAGE, hint=_HINT)
-        self._root = Path.cwd() if self.path is None else self.path.parent
+        try:
+            if place.endswith(".py") or os.sep in place or _is_no_package(Path(place)):
+                self.path = _file(place)
+                self._module = _module_name(self.path)
+            elif _is_dotted(place):
+                self._module, self._dotted = place, True
+            else:
+                raise Quit(f"{place!r} is neither a Python file nor a module", USAGE, hint=_HINT)
+            self._root = Path.cwd() if self.path is None else self.path.parent
+        except OSError as error:
+            raise Quit(f"{place} cannot be found: {error.strerror or error}", USAGE) from None
         _make_importable(self._root)
         self._before = frozenset(sys.modules)
         self._tried: set[str] = set()
@@ -87,6 +92,7 @@ class Source:
         before = dict(self._modules())
         for name in before:
             del sys.modules[name]
+        _forget_types()
         importlib.invalidate_caches()
         try:
             server = self.load()
@@ -106,11 +112,11 @@ class Source:
         return self._tried | {file for file in files if file}
 
     def _modules(self) -> Iterator[tuple[str, ModuleType]]:
-        """Its own modules that are loaded, by name."""
+        """Its own modules that are loaded, by name, with the folders that they are in as if in packages."""
         for name, module in list(sys.modules.items()):
             if name not in self._before and name.partition(".")[0] != "toolpost":
-                file = _file_of(module)
-                if file and self._owns(Path(file)):
+                places = _places_of(module)
+                if places and all(self._owns(Path(place)) for place in places):
                     yield name, module
 
     def _owns(self, path: Path) -> bool:
@@ -193,7 +199,7 @@ def _file(place: str) -> Path:
     if path.is_dir():
         there = ", ".join(sorted(each.name for each in path.glob("*.py"))[:MAX_SHOWN])
         hint = f"name one of the files in it: {there}" if there else "name a Python file"
-        raise Quit(f"{place} is a folder", USAGE, hint=hint)
+        raise Quit(f"{path} is a folder", USAGE, hint=hint)
     if not path.is_file():
         raise Quit(f"there is no file {place}", USAGE, hint=f"the current folder is {Path.cwd()}")
     if path.suffix != ".py":
@@ -217,6 +223,24 @@ def _file_of(module: ModuleType) -> str | None:
     """The source of a module, if it has any."""
     file = getattr(module, "__dict__", {}).get("__file__")
     return file if isinstance(file, str) and file.endswith(".py") else None
+
+
+def _places_of(module: ModuleType) -> list[str]:
+    """The source of a module, or the folders that are one without any source."""
+    file = _file_of(module)
+    if file is not None:
+        return [file]
+    spec = getattr(module, "__dict__", {}).get("__spec__")
+    if isinstance(spec, ModuleSpec) and isinstance(spec.loader, NamespaceLoader):
+        return list(spec.submodule_search_locations or ())
+    return []
+
+
+def _forget_types() -> None:
+    """Let go of types that are remembered beyond their modules: each keeps all of its module in memory."""
+    ours = forms._kept.cache_clear  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - it is one of us
+    for forget in (*getattr(typing, "_cleanups", ()), ours):
+        forget()
 
 
 @contextmanager

@@ -1,12 +1,12 @@
 """`toolpost` itself, as click sees it: the group of all commands, each loaded when it is named.
 
-Owns `--version`, `--help` and what becomes of whatever a command raises. What the commands are is a table in
-`main`.
+Owns `--version`, `--help` and what becomes of whatever a command raises. Which module has a command is a
+table in `main`.
 """
 
 import sys
 from importlib import import_module
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -14,7 +14,24 @@ from toolpost.cli import exits
 from toolpost.cli.main import COMMANDS
 from toolpost.version import __version__
 
-__all__ = ["run", "toolpost"]
+__all__ = ["HELPS", "run", "toolpost"]
+
+HELPS: Final = {
+    "run": "Serve the server in a file, over stdio or HTTP.",
+    "list": "List tools, resources, templates and prompts.",
+    "call": "Call a tool.",
+    "read": "Read a resource.",
+    "prompt": "Fill in a prompt, and print the messages.",
+    "complete": "Ask how an argument might go on.",
+    "ping": "Ask a server whether it answers, and tell how long that takes.",
+    "listen": "Show what changes on a server, and its log, until Ctrl-C.",
+    "doctor": "Examine a server, and say what to do about what is wrong.",
+    "tap": "Show every message between a host and a server.",
+    "install": "Write a server into the configuration of a host.",
+    "init": "Make a project of a server, a test and a README.",
+    "bench": "Load a server, and measure throughput and latency.",
+}
+"""What help says of each command, so that it need not load them: that is slow, and one of them may be broken."""
 
 
 class Commands(click.Group):
@@ -28,6 +45,11 @@ class Commands(click.Group):
         """One of them; None if there is none of that name."""
         module = COMMANDS.get(cmd_name)
         return None if module is None else import_module(f"toolpost.cli.{module}").command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
+        """List them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(HELPS.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
         """What the command returns."""
@@ -56,6 +78,10 @@ def run() -> int:
         own = words[: words.index("--")] if "--" in words else words
         exits.show(error, as_json="--json" in own)
         return error.exit_code
+    except OSError as error:  # a full disk, most of the time
+        said = ": ".join(filter(None, (error.filename, error.strerror))) or repr(error)
+        exits.show(exits.Quit(said, exits.FAILED), as_json="--json" in words)
+        return exits.FAILED
     except click.Abort:
         return exits.INTERRUPTED
     return code if isinstance(code, int) else exits.OK

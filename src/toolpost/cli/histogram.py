@@ -56,6 +56,8 @@ class Durations:
         """How many there are up to each of some sizes: even steps to the 99th percentile, then the rest."""
         if not self.count:
             return []
+        if math.log(self.most / self.least) < STEP * rows:  # they are the same, as far as is known
+            return [(self.most, self.count)]
         high = self.quantile(0.99)
         step = (high / self.least) ** (1 / (rows - 1))
         ends = [self.least * step**row for row in range(1, rows - 1)] if step > 1 else []

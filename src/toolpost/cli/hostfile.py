@@ -7,9 +7,10 @@ a copy beside it, and the new text takes its place in one step. What to write is
 import difflib
 import os
 import re
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, Literal, cast
 
@@ -84,12 +85,13 @@ class HostFile:
 
         Of lines that stay no values are shown: they are there to find the place, and may hold secrets.
         """
-        before, after = self.text.splitlines(), text.splitlines()
-        stay = {line.rstrip(" ,") for line in before} & {line.rstrip(" ,") for line in after}
-        name = str(self.path)
+        before, after, name = self.text.splitlines(), text.splitlines(), str(self.path)
+        lines = [*difflib.unified_diff(before, after, name, name, lineterm="", n=CONTEXT)]
+        gone, come = ({line[1:].rstrip(" ,") for line in lines if line[0] == sign} for sign in "-+")
+        stay = gone & come  # but for a comma
         return "\n".join(
-            _STRING.sub(_masked, line) if line[1:].rstrip(" ,") in stay else line
-            for line in difflib.unified_diff(before, after, name, name, lineterm="", n=CONTEXT)
+            _STRING.sub(_masked, line) if line[0] == " " or line[1:].rstrip(" ,") in stay else line
+            for line in lines
         )
 
     def write(self, text: str) -> Path | None:
@@ -98,12 +100,15 @@ class HostFile:
         Raises:
             Quit: somebody else has changed it meanwhile, or the disk says no.
         """
-        if self._read() != self._bytes:
-            raise Quit(f"{self.path} has changed meanwhile; nothing was written", hint="do it once more")
         try:
             self._real.parent.mkdir(parents=True, exist_ok=True)
-            copy = None if self._bytes is None else self._keep(self._bytes)
-            self._replace(text.encode())
+            with _alone_in(self._real.parent):
+                if self._read() != self._bytes:
+                    raise Quit(
+                        f"{self.path} has changed meanwhile; nothing was written", hint="do it once more"
+                    )
+                copy = None if self._bytes is None else self._keep(self._bytes)
+                self._replace(text.encode())
         except OSError as error:
             raise Quit(f"{self.path} cannot be written: {error.strerror or error}") from error
         return copy
@@ -190,6 +195,23 @@ class HostFile:
             raise
 
 
+@contextmanager
+def _alone_in(folder: Path) -> Generator[None]:
+    """Let others who do the same wait meanwhile, where the system can."""
+    if sys.platform == "win32":
+        yield
+        return
+    from fcntl import LOCK_EX, flock  # noqa: PLC0415 - Windows has none
+
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # there are disks that know no locks
+            flock(handle, LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def _masked(found: "re.Match[str]") -> str:
     """A string, if it is a key; of others that there is one."""
     return found[0] if found[2] else '"…"'
@@ -207,6 +229,8 @@ def _applied(value: Any, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tup
         holder = value
         for word in outer:
             holder = holder.setdefault(word, {})
+            if not isinstance(holder, dict):
+                raise Broken(f"{word} is not a table")
         holder[key] = new
     return value
 

@@ -6,6 +6,7 @@ there before.
 
 import keyword
 import re
+import shlex
 import sys
 from pathlib import Path
 from string import Template
@@ -134,22 +135,18 @@ def command(*, name: str, http: bool, json: bool) -> None:
     """
     page = Page(json=json)
     folder = Path(name)
-    words = _words(folder.resolve().name, http=http)
-    files = _filled(FILES, words)
-    present = [file for file in files if (folder / file).exists()]
-    if present:
-        raise Quit(
-            f"{', '.join(present)} {'is' if len(present) == 1 else 'are'} in {folder} already",
-            USAGE,
-            hint="choose another name; nothing was written",
-        )
-    _write(folder, files)
+    try:
+        words = _words(folder.resolve().name, http=http)
+        files = _filled(FILES, words)
+        _write(folder, files)
+        steps = [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
+    except OSError as error:
+        raise Quit(f"{folder} cannot be written: {error.strerror or error}") from error
     if json:
         page.data({"name": words["name"], "folder": str(folder), "files": [*files]})
         return
     page.say(f"Made {folder}: {', '.join(files)}")
     page.say()
-    steps = [] if folder.resolve() == Path.cwd() else [f"cd {folder}"]
     module = words["module"]
     for step in (*steps, "pytest", f"toolpost call {module}.py count --text 'Hello, world'"):
         page.say(f"  {step}")
@@ -193,10 +190,14 @@ def _filled(texts: dict[str, str], words: dict[str, str]) -> dict[str, str]:
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for file, text in files.items():
-            with (folder / file).open("x", encoding="utf-8") as opened:
-                opened.write(text)
-    except OSError as error:
-        raise Quit(f"{folder} cannot be written: {error.strerror or error}") from error
+    present = [file for file in files if (folder / file).exists()]
+    if present:
+        raise Quit(
+            f"{', '.join(present)} {'is' if len(present) == 1 else 'are'} in {folder} already",
+            USAGE,
+            hint="choose another name; nothing was written",
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    for file, text in files.items():
+        with (folder / file).open("x", encoding="utf-8") as opened:
+            opened.write(text)

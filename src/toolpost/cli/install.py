@@ -175,7 +175,19 @@ def _wish(
     if remove:
         return Wish(host, path, name, {}, None)
     words = [sys.executable, "-m", "toolpost", "run", *([_absolute(server)] if server else [])]
+    for word in (*words, *env, *env.values()):
+        if not _is_text(word):
+            raise Quit(f"{word!r} cannot be written down: it is not UTF-8", USAGE, hint="call it otherwise")
     return Wish(host, path, name, host.entry(words, url, env), _target(words, url, env))
+
+
+def _is_text(word: str) -> bool:
+    """Whether all of it is characters, and no bytes that somebody could not read as such."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _target(words: list[str], url: str | None, env: Mapping[str, str]) -> "Stdio | Http":

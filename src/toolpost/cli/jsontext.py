@@ -73,6 +73,8 @@ def parsed(text: str) -> JSON:
         return json.loads(_plain(text).text)
     except json.JSONDecodeError as error:
         raise Broken(f"line {error.lineno}, column {error.colno}: {error.msg}") from error
+    except ValueError as error:  # a number has more digits than Python reads
+        raise Broken(str(error)) from error
     except RecursionError as error:
         raise Broken("it is nested too deeply") from error
 

@@ -1,7 +1,7 @@
 """The beginning and the end of every run of `toolpost`: which commands there are, and how a run ends.
 
-Owns the table of commands, each in a module that is loaded when it is needed, and the exit code. What a
-command does is not known here, nor is anything imported that may not be installed.
+Owns the table of commands, each in a module that is loaded when it is needed, the signals that end a run, and
+the exit code. What a command does is not known here, nor is anything imported that may not be installed.
 """
 
 import os
@@ -11,6 +11,7 @@ import threading
 from contextlib import suppress
 from importlib.util import find_spec
 from io import TextIOWrapper
+from types import FrameType
 from typing import Final, NoReturn
 
 __all__ = ["COMMANDS", "main"]
@@ -35,22 +36,51 @@ COMMANDS: Final = {
 _INTERRUPTED: Final = 128 + signal.SIGINT
 """As shells count. The codes stand in `exits`, which may not be loadable."""
 
+_ENDING: Final = ("SIGTERM", "SIGHUP")
+"""Signals that end a run as Ctrl-C does: what was started is ended first. A closed terminal sends the second."""
+
 _NEEDED: Final = ("click", "rich")
 _MISSING: Final = "The command line needs click and rich: pip install 'toolpost[cli]'\n"
 
 
 def main() -> NoReturn:
     """Run the command that the words of this process name, and end the process."""
+    _open_closed()
+    told = _heard()
     code = _INTERRUPTED
     with suppress(KeyboardInterrupt):
-        code = _run()
-        if not _flushed():
-            code = 128 + signal.SIGPIPE if os.name == "posix" else 1
+        code = _flushed(_run())
+    if code == _INTERRUPTED and told:
+        signal.signal(told[0], signal.SIG_DFL)
+        signal.raise_signal(told[0])
     if code == _INTERRUPTED and threading.active_count() > 1:
         # One of them waits for a person at the keyboard, and would not let the interpreter end in peace.
-        _flushed()
-        os._exit(code)
+        os._exit(_flushed(code))
     sys.exit(code)
+
+
+def _open_closed() -> None:
+    """Let stdout and stderr lead nowhere if they are closed, and nothing else be opened in their place."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w", closefd=False))  # noqa: PTH123, SIM115 - no path, and never closed
+
+
+def _heard() -> list[int]:
+    """The signals that were heard so far: each becomes a Ctrl-C, unless somebody ignores it, as nohup does."""
+    heard: list[int] = []
+
+    def hear(number: int, _frame: FrameType | None) -> None:
+        heard.append(number)
+        signal.raise_signal(signal.SIGINT)
+
+    for number in (getattr(signal, name) for name in _ENDING if hasattr(signal, name)):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, hear)
+    return heard
 
 
 def _run() -> int:
@@ -65,11 +95,11 @@ def _run() -> int:
     return group.run()
 
 
-def _flushed() -> bool:
-    """Whether all that was written has been taken. If not, nothing more is said about it."""
+def _flushed(code: int) -> int:
+    """The exit code, once all that was written has been taken. If it was not, nothing more is said about it."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the interpreter flushes once more
-        return False
-    return True
+        return 128 + signal.SIGPIPE if isinstance(error, BrokenPipeError) and os.name == "posix" else 1
+    return code

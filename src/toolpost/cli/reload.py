@@ -53,8 +53,10 @@ class Reload:
         self._source = source
         self._tell = tell
         self._failure = ""
+        self._broken = False
         self._over = threading.Event()
         self._watch = Watch()
+        self._changed: set[str] = set()
         self._modules = 0
         self._attend()
         self.server = Generations(first, lifespan=self._watching)
@@ -87,18 +89,19 @@ class Reload:
         while not self._over.wait(INTERVAL):
             if self._modules != len(sys.modules):  # a function may have imported one more
                 self._attend()
-            changed = self._watch.changed()
-            while changed and not self._over.wait(SETTLE) and (more := self._watch.changed()):
-                changed |= more
+            self._changed |= self._watch.changed()
+            while self._changed and not self._over.wait(SETTLE) and (more := self._watch.changed()):
+                self._changed |= more
             path = self._source.path
-            if changed and path is not None and path.exists():  # an editor may have moved it away
+            if self._changed and path is not None and path.exists():  # an editor may have moved it away
+                changed, self._changed = self._changed, set()
                 self._load(loop, changed)
 
     def _attend(self) -> None:
-        """Watch the files, and their folders if something is wrong: what is missing may come."""
+        """Watch the files, and their folders if they cannot be loaded: what is missing may come."""
         self._modules = len(sys.modules)
         files = self._source.files()
-        folders = {str(Path(file).parent) for file in files} if self._failure else set[str]()
+        folders = {str(Path(file).parent) for file in files} if self._broken else set[str]()
         self._watch.follow(files | folders, Fresh.looks)
 
     def _load(self, loop: asyncio.AbstractEventLoop, changed: set[str]) -> None:
@@ -106,9 +109,11 @@ class Reload:
         try:
             server = self._source.load_again()
         except Quit as error:
-            self._fail(error.message, error.hint)
+            self._broken = True
             self._attend()
+            self._fail(error.message, error.hint)
             return
+        self._broken = False
         self._attend()
         if not self._over.is_set():
             self._replace(loop, server, changed)
@@ -119,7 +124,8 @@ class Reload:
             return
         replacing = asyncio.run_coroutine_threadsafe(self.server.replace(server), loop)
         while not concurrent.futures.wait([replacing], INTERVAL).done:
-            if self._over.is_set():
+            self._changed |= self._watch.changed()
+            if self._changed or self._over.is_set():  # a lifespan that is never entered may be mended by now
                 replacing.cancel()
         if replacing.cancelled():
             return

@@ -43,7 +43,7 @@ def parsed(text: str) -> dict[str, JSON]:
     """
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOML's own, or a number has more digits than Python reads
         raise Broken(str(error)) from error
     except RecursionError as error:
         raise Broken("it is nested too deeply") from error

@@ -5,12 +5,13 @@ Owns the looks. Nothing here waits, and what a change means is not known.
 
 import os
 from collections.abc import Iterable, Mapping
+from stat import S_ISDIR
 from typing import TypeAlias
 
 __all__ = ["Look", "Watch", "look"]
 
-Look: TypeAlias = tuple[int, int, int] | None
-"""When it was changed, its size and its number; None if there is nothing."""
+Look: TypeAlias = tuple[int, int, int] | frozenset[str] | None
+"""When a file was changed, its size and its number; the names in a folder; None if there is nothing."""
 
 
 class Watch:
@@ -40,6 +41,8 @@ def look(path: str) -> Look:
     """How a file or folder is now."""
     try:
         found = os.stat(path)  # noqa: PTH116 - often, for many files
+        if S_ISDIR(found.st_mode):
+            return frozenset(os.listdir(path))  # noqa: PTH208 - what comes and goes again is no change
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size, found.st_ino

@@ -67,7 +67,7 @@ class Fault:
         data: the garbage; by default the first half of the message.
 
     Raises:
-        ValueError: nothing of that kind can happen, or never to a message: a test with it would prove nothing.
+        ValueError: this can never happen, so that a test with it would prove nothing.
     """
 
     kind: Kind

@@ -119,7 +119,7 @@ class Mask:
         return self._masked(value, depth, name) if is_schema or not is_secret(name) else _hidden(value, depth)
 
     def _json(self, text: str, depth: int) -> str:
-        """A text, which may be JSON itself: the results of tools often are. Without a secret it stays as it is."""
+        """A text, which may be JSON itself, as results of tools are; it is written anew only for a secret."""
         if depth and text.lstrip()[:1] in {"{", "["}:
             try:
                 value = msgspec.json.decode(text)

@@ -20,8 +20,8 @@ __all__ = ["record"]
 def record(target: Target, path: str | PathLike[str], *, secrets: Iterable[str] = ()) -> Target:
     """The target, with all that is said to it and by it kept in a file.
 
-    Secrets are masked: members whose names say so (`password`, `api_key`, `accessToken`), what looks like a
-    token, and the values that are named here. HTTP headers are not kept at all.
+    Secrets are masked as `Mask` finds them: members whose names say so (`password`, `api_key`, …), what looks
+    like a token, and the values that are named here. HTTP headers are not kept at all.
 
     Example:
         >>> import asyncio

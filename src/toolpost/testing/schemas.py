@@ -91,18 +91,20 @@ def _listed(tools: Tools) -> Sequence[Tool]:
 def _filled(wanted: Any, found: Any) -> Any:
     """What is wanted, with what was found where anything will do."""
     if wanted is ...:
-        return _sorted(found)
+        return "…" if found is ... else _sorted(found)  # where anything will do, but there is nothing
     if isinstance(wanted, Mapping):
         ours = cast("Mapping[Any, Any]", wanted)
         theirs = cast("dict[Any, Any]", found) if isinstance(found, dict) else {}
-        filled = {name: _filled(value, theirs.get(name)) for name, value in ours.items() if name is not ...}
+        filled = {
+            name: _filled(value, theirs.get(name, ...)) for name, value in ours.items() if name is not ...
+        }
         filled = _sorted(filled)
         if ... in ours:
             filled = {**_sorted(theirs), **filled}
         return filled
     if isinstance(wanted, list):
         ours, theirs = cast("list[Any]", wanted), cast("list[Any]", found) if isinstance(found, list) else []
-        return [_filled(value, theirs[at] if at < len(theirs) else None) for at, value in enumerate(ours)]
+        return [_filled(value, theirs[at] if at < len(theirs) else ...) for at, value in enumerate(ours)]
     return wanted
 
 
@@ -121,7 +123,8 @@ def _sorted(schema: Any) -> Any:
 
 def _difference(wanted: Any, found: Any) -> str:
     ours, theirs = (
-        json.dumps(each, indent=2, sort_keys=True).splitlines() for each in (wanted, _sorted(found))
+        json.dumps(each, indent=2, sort_keys=True, ensure_ascii=False).splitlines()
+        for each in (wanted, _sorted(found))
     )
     return "\n".join(unified_diff(ours, theirs, "expected", "found", lineterm=""))
 
