@@ -4,7 +4,7 @@ Owns the order of things: connect, find the tool, read the words, ask for what i
 each is done is told elsewhere.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -14,14 +14,12 @@ import click
 
 from toolpost.cli.exits import FAILED, OK, Quit
 from toolpost.cli.levels import STYLES, log_text, takes_log_level
-from toolpost.cli.named import NamedCommand, Names, one_of, own_options, rest_of, takes_args_and_save
+from toolpost.cli.named import NamedCommand, Names, one_of, rest_of, takes_args_and_save
 from toolpost.cli.target import Reach, takes_target
 
 if TYPE_CHECKING:
     from toolpost.cli.answers import Answers
     from toolpost.cli.meter import Meter
-    from toolpost.cli.options import Form
-    from toolpost.cli.target import Target
     from toolpost.client.client import Client
     from toolpost.client.results import ToolResult
     from toolpost.types.notices import LogParams
@@ -40,20 +38,9 @@ class CallCommand(NamedCommand):
         """The tools."""
         return await client.list_tools()
 
-    def form(self, item: "Tool", target: "Target") -> "Form":
-        """The options of a tool."""
-        from toolpost.cli.fields import fields_of  # noqa: PLC0415 - with what it needs, for calls only
-        from toolpost.cli.options import Form  # noqa: PLC0415 - as above
-
-        return Form(
-            "call",
-            item.name,
-            target,
-            fields=fields_of(item.input_schema),
-            own=own_options(),
-            elsewhere=self.elsewhere(),
-            description=item.description or item.title,
-        )
+    def schema(self, item: "Tool") -> Mapping[str, Any]:
+        """Its input schema."""
+        return item.input_schema
 
 
 @click.command("call", cls=CallCommand)

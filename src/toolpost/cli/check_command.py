@@ -92,7 +92,8 @@ def _missing(command: str, named: Path | None, path: str) -> tuple[str, str]:
     if near:
         hints.append(f"did you mean {' or '.join(near)}?")
     hints.append("a host that is started from a desktop has a short PATH: give it the full path")
-    return f"there is no program {command} along the PATH", " ".join(f"{hint.rstrip('.')}." for hint in hints)
+    sentences = (hint if hint.endswith("?") else f"{hint}." for hint in hints)
+    return f"there is no program {command} along the PATH", " ".join(sentences)
 
 
 def _programs(path: str) -> list[str]:

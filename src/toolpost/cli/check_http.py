@@ -118,6 +118,8 @@ async def check_http(checkup: Checkup, place: Http, backend: Backend, timeout: f
         await check_login(checkup, place, backend, answer.headers)
     elif 300 <= status < 400:
         there = urljoin(place.url, answer.headers.get("location", ""))
+        if there == place.url:
+            checkup.stop("http", f"{phrase(status)}: it leads back to itself", "correct that on the server")
         checkup.stop("http", f"{phrase(status)}: it leads to {shown(there)}", f"use {shown(there)} instead")
     elif answer.speaks:
         checkup.ok("http", f"an MCP server answers, with {phrase(status)} and {answer.kind}")

@@ -103,9 +103,16 @@ def _not_opened(checkup: Checkup, process: OverheardProcess, notes: Notes, error
         Stopped: in any case.
     """
     words = list(process.last_words)
-    junk = [seen.body.decode("utf-8", "replace")[:100] for seen in notes.junk[:5]]
+    junk = list(dict.fromkeys(seen.body.decode("utf-8", "replace")[:100] for seen in notes.junk))[:5]
     if process.failure is not None:
         checkup.stop("start", process.failure.message, process.failure.hint or "", code=UNREACHABLE)
+    if junk:
+        checkup.fail(
+            "stdout",
+            "what it writes there is no message",
+            "what is for people belongs on stderr: print(…, file=sys.stderr)",
+            details=junk,
+        )
     if process.returncode is not None:
         how = (
             f"with exit code {process.returncode}" if process.returncode >= 0 else _signal(process.returncode)
@@ -118,13 +125,6 @@ def _not_opened(checkup: Checkup, process: OverheardProcess, notes: Notes, error
             details=words,
             code=UNREACHABLE,
         )
-    if junk:
-        checkup.fail(
-            "stdout",
-            "what it writes there is no message",
-            "what is for people belongs on stderr: print(…, file=sys.stderr)",
-            details=junk,
-        )
     checkup.stop(
         "answer",
         f"it runs, but {error.message.splitlines()[0]}" + ("\nits last lines on stderr:" if words else ""),
@@ -135,7 +135,6 @@ def _not_opened(checkup: Checkup, process: OverheardProcess, notes: Notes, error
 
 
 def _signal(code: int) -> str:
-
     try:
         return f"by {signal.Signals(-code).name}"
     except ValueError:
@@ -159,7 +158,6 @@ def _ended(code: int, words: list[str]) -> str:
 
 
 async def _url(checkup: Checkup, reach: Reach, place: Http) -> None:
-
     if place.auth == OAUTH:  # nobody is sent to a browser by an examination
         place = replace(place, auth=None)
     await check_url(checkup, place)
@@ -179,7 +177,7 @@ async def _url(checkup: Checkup, reach: Reach, place: Http) -> None:
             if reach.revision is None:
                 await check_revisions(checkup, lambda date: _client(reach, place, date), client, took)
     except MCPError as error:
-        checkup.stop("answer", error.message, error.hint or "")
+        checkup.stop("answer", error.message, error.hint or "the server's own log may say why")
     finally:
         await backend.finish()
     check_heard(checkup, notes, process=False)

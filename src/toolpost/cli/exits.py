@@ -9,9 +9,12 @@ import os
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from typing import IO, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import click
+
+if TYPE_CHECKING:
+    from toolpost.errors import MCPError
 
 __all__ = [
     "CLOSED_PIPE",
@@ -39,6 +42,10 @@ INTERRUPTED: Final = 130
 """Ctrl-C."""
 CLOSED_PIPE: Final = 141
 """Nobody reads our output any more, as after `| head`."""
+
+
+_PROGRAMS: Final = ("auth=", "headers=")
+"""What a hint for programs says that authorization is given by: here it is an option."""
 
 
 class Quit(click.ClickException):
@@ -87,8 +94,11 @@ def show(error: click.ClickException, *, as_json: bool) -> None:
 
 
 @contextmanager
-def explained() -> Generator[None]:
+def explained(target: str | None = None) -> Generator[None]:
     """Turns what toolpost raises inside into a `Quit`: what happened, where, what to do.
+
+    Args:
+        target: the server that is talked to, if one is.
 
     Raises:
         Quit: something of `toolpost.errors` was raised.
@@ -98,10 +108,10 @@ def explained() -> Generator[None]:
     try:
         yield
     except MCPError as error:
-        raise _quit(error) from error
+        raise _quit(error, target) from error
 
 
-def _quit(error: Exception) -> Quit:
+def _quit(error: Exception, target: str | None) -> Quit:
     from toolpost import errors  # noqa: PLC0415 - as above
 
     codes: dict[type[Exception], int] = {
@@ -118,19 +128,23 @@ def _quit(error: Exception) -> Quit:
         message = f"{message} ({error.kind}, {error.code})"
     if error.peer:
         details["peer"] = error.peer
-        message = f"{error.peer}: {message}"
+    where = error.peer or target
+    if where and not message.startswith(where):
+        message = f"{where}: {message}"
     message = "\n".join([message, *getattr(error, "__notes__", ())])
-    return Quit(message, code, hint=error.hint or _hint(error), details=details)
+    said = error.hint if error.hint and not any(word in error.hint for word in _PROGRAMS) else None
+    return Quit(message, code, hint=said or _hint(error, target), details=details)
 
 
-def _hint(error: Exception) -> str | None:
-    """What to do about an error that does not say so itself."""
+def _hint(error: "MCPError", target: str | None) -> str | None:
+    """What to do about an error that does not say so itself, or says it to programs."""
     from toolpost import errors  # noqa: PLC0415 - as above
 
     if isinstance(error, errors.RequestTimeout):
         return "--timeout SECONDS waits longer"
-    if isinstance(error, errors.AuthError):
+    if isinstance(error, errors.AuthError) or error.hint:
         return "--header 'Authorization: Bearer …' sends a token; a login by browser needs a terminal"
-    if isinstance(error, errors.ConnectFailed | errors.ChannelClosed):
+    doctor = errors.ConnectFailed | errors.ChannelClosed | errors.RemoteProtocolError
+    if target is not None and isinstance(error, doctor):
         return "`toolpost doctor` with the same target looks for the reason"
     return None

@@ -26,7 +26,7 @@ MAX_DEPTH: Final = 4
 MAX_HOPS: Final = 20
 """References that are followed from one place: a schema may lead in a circle."""
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_$][A-Za-z0-9_.$@:-]*")
+_NAME: Final = re.compile(r"[\w$][\w.$@:-]*")
 """A name that an option can have. What is called otherwise is said by `--args`."""
 
 Schema = dict[str, Any]

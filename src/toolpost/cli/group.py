@@ -31,7 +31,7 @@ HELPS: Final = {
     "init": "Make a project of a server, a test and a README.",
     "bench": "Load a server, and measure throughput and latency.",
 }
-"""What help says of each command, so that it need not load them: that is slow, and one of them may be broken."""
+"""What help says of each command, so that it need not load them: that is slow, and one may be broken."""
 
 
 class Commands(click.Group):

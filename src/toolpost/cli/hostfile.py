@@ -228,7 +228,7 @@ def _applied(value: Any, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tup
     for (*outer, key), new in put.items():
         holder = value
         for word in outer:
-            holder = holder.setdefault(word, {})
+            holder = cast("dict[str, Any]", holder).setdefault(word, {})
             if not isinstance(holder, dict):
                 raise Broken(f"{word} is not a table")
         holder[key] = new

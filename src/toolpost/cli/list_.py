@@ -22,6 +22,9 @@ __all__ = ["command"]
 INSTRUCTION_LINES: Final = 3
 """How much of the server's instructions is shown: they are for a model, and some are long."""
 
+MANY_PARAMETERS: Final = 12
+"""How many parameters of a tool are named: the widest row makes the table as wide."""
+
 
 class _List(NamedTuple):
     """One of the lists.
@@ -51,8 +54,9 @@ def _tool(tool: "Tool") -> Sequence[object]:
     from toolpost.cli.fields import fields_of  # noqa: PLC0415 - of use here only
 
     fields = [each for each in fields_of(tool.input_schema) if len(each.path) == 1]
-    named = [each.name if each.required else f"[{each.name}]" for each in fields]
-    return tool.name, " ".join(named), _first_line(tool.description or tool.title)
+    named = [each.name if each.required else f"[{each.name}]" for each in fields[:MANY_PARAMETERS]]
+    more = ["…"] if len(fields) > MANY_PARAMETERS else []
+    return tool.name, " ".join([*named, *more]), _first_line(tool.description or tool.title)
 
 
 def _resource(resource: "Resource") -> Sequence[object]:

@@ -37,7 +37,7 @@ _INTERRUPTED: Final = 128 + signal.SIGINT
 """As shells count. The codes stand in `exits`, which may not be loadable."""
 
 _ENDING: Final = ("SIGTERM", "SIGHUP")
-"""Signals that end a run as Ctrl-C does: what was started is ended first. A closed terminal sends the second."""
+"""Signals that end a run as Ctrl-C does: what was started is ended first. A closed terminal sends SIGHUP."""
 
 _NEEDED: Final = ("click", "rich")
 _MISSING: Final = "The command line needs click and rich: pip install 'toolpost[cli]'\n"
@@ -66,11 +66,11 @@ def _open_closed() -> None:
     os.close(descriptor)
     for number, name in ((1, "stdout"), (2, "stderr")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w", closefd=False))  # noqa: PTH123, SIM115 - no path, and never closed
+            setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115 - never closed
 
 
 def _heard() -> list[int]:
-    """The signals that were heard so far: each becomes a Ctrl-C, unless somebody ignores it, as nohup does."""
+    """The signals that were heard so far: each becomes a Ctrl-C, unless it is ignored, as by nohup."""
     heard: list[int] = []
 
     def hear(number: int, _frame: FrameType | None) -> None:
@@ -96,7 +96,7 @@ def _run() -> int:
 
 
 def _flushed(code: int) -> int:
-    """The exit code, once all that was written has been taken. If it was not, nothing more is said about it."""
+    """The exit code, once all that was written is taken. If it is not, nothing more is said about it."""
     try:
         sys.stdout.flush()
     except OSError as error:

@@ -4,7 +4,7 @@ Owns where our own options end on such a line, that what follows is read by the 
 completed by a shell. What is done with it is the command's business.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from toolpost.cli.target import Target
     from toolpost.client.client import Client
 
-__all__ = ["NamedCommand", "Names", "one_of", "own_options", "rest_of", "takes_args_and_save"]
+__all__ = ["NamedCommand", "Names", "one_of", "rest_of", "takes_args_and_save"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -40,7 +40,7 @@ def takes_args_and_save(function: F) -> F:
     return click.option("--args", metavar="JSON", help=_ARGS)(function)
 
 
-def own_options() -> list[click.Option]:
+def _own_options() -> list[click.Option]:
     """The options of ours that may stand behind the name as well."""
     return [
         click.Option(["--args"], metavar="JSON", help=_ARGS),
@@ -57,7 +57,7 @@ def rest_of(ctx: click.Context) -> list[str]:
 class NamedCommand(TargetCommand):
     """A command whose words, after TARGET and a name, belong to what is named.
 
-    Subclasses say what there is by `fetch`, and what its options are by `form`.
+    Subclasses say what there is by `fetch`, and what one of it wants to know by `schema`.
     """
 
     def own(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -85,13 +85,24 @@ class NamedCommand(TargetCommand):
         """All that may be named."""
         raise NotImplementedError
 
-    def elsewhere(self) -> set[str]:
-        """Our own options, which stand before the name."""
-        return {opt for param in self.params if isinstance(param, click.Option) for opt in param.opts}
+    def schema(self, item: Any) -> Mapping[str, Any]:
+        """The JSON Schema of what one of them wants to know."""
+        raise NotImplementedError
 
     def form(self, item: Any, target: "Target") -> "Form":
         """The options of one of them."""
-        raise NotImplementedError
+        from toolpost.cli.fields import fields_of  # noqa: PLC0415 - with what it needs, for no help of ours
+        from toolpost.cli.options import Form  # noqa: PLC0415 - as above
+
+        return Form(
+            self.name or "",
+            item.name,
+            target,
+            fields=fields_of(self.schema(item)),
+            own=_own_options(),
+            elsewhere={opt for param in self.params if isinstance(param, click.Option) for opt in param.opts},
+            description=item.description or item.title,
+        )
 
     # ----------------------------------------------------------------- completion
 

@@ -108,7 +108,7 @@ class Form(click.Command):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Tell the parameters apart from our own options."""
-        parameters = [_record(each) for each in self.fields]
+        parameters = [_record(*both) for both in zip(self.fields, self._options, strict=True)]
         if parameters:
             with formatter.section("Parameters"):
                 formatter.write_dl(parameters)
@@ -196,11 +196,11 @@ def _option(number: int, field: Field, taken: set[str]) -> click.Option:
     return click.Option([f"field_{number}", *both], is_flag=True, default=None)
 
 
-def _record(field: Field) -> tuple[str, str]:
+def _record(field: Field, option: click.Option) -> tuple[str, str]:
     """How help shows a field."""
     name = f"--{field.name}"
     if field.flag:
-        typed = f"{name} / --no-{field.name}"
+        typed = " / ".join([name, *option.secondary_opts[:1]])
     elif isinstance(field.kind, click.Choice):
         typed = f"{name} [{'|'.join(map(_word, field.kind.choices))}]"
     else:

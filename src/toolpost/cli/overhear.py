@@ -14,7 +14,6 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from toolpost.channel import Channel
 from toolpost.cli.posts import Post, Posts
@@ -42,8 +41,6 @@ class Exchange(Struct):
     headers: Mapping[str, str] | None = None
     head: float | None = None
     """Seconds until the head of the response came."""
-    first: float | None = None
-    """Seconds until the first piece of its body came."""
 
 
 class Notes:
@@ -87,16 +84,11 @@ class OverheardProcess:
 
     def __init__(self, stdio: Stdio, notes: Notes) -> None:
         self.name = stdio.label
-        self._stdio = replace(stdio, stderr=self._hear)
-        self._told = stdio.stderr
+        self._stdio = stdio
         self._notes = notes
         self.failure: MCPError | None = None
         self.returncode: int | None = None
         self.last_words: tuple[str, ...] = ()
-
-    def _hear(self, line: str) -> None:
-        if callable(self._told):
-            self._told(line)
 
     async def serve(self, channel: Channel) -> None:
         """Start it, and pass on what both sides say."""
@@ -191,7 +183,7 @@ class _Overheard:
         exchange.status, exchange.headers = response.status, headers
         exchange.kind = headers.get("content-type", "").partition(";")[0].strip().lower()
         self._post.head(response.status, headers)
-        return _Answer(response, self._post, exchange, self._notes)
+        return _Answer(response, self._post)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -202,17 +194,13 @@ class _Overheard:
 class _Answer(Response):
     """A response whose body is overheard while somebody reads it."""
 
-    def __init__(self, inner: Response, post: Post, exchange: Exchange, notes: Notes) -> None:
+    def __init__(self, inner: Response, post: Post) -> None:
         self.status, self.headers = inner.status, inner.headers
         self._inner = inner
         self._post = post
-        self._exchange = exchange
-        self._notes = notes
 
     async def chunks(self) -> AsyncIterator[bytes]:
         async for chunk in self._inner.chunks():
-            if self._exchange.first is None:
-                self._exchange.first = self._notes.now() - self._exchange.sent
             self._post.answered(chunk)
             yield chunk
         self._post.end()

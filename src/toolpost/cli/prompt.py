@@ -3,19 +3,17 @@
 Owns how a conversation is printed. Its arguments are options, as the parameters of a tool are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from toolpost.cli.named import NamedCommand, Names, one_of, own_options, rest_of, takes_args_and_save
+from toolpost.cli.named import NamedCommand, Names, one_of, rest_of, takes_args_and_save
 from toolpost.cli.target import Reach, takes_target
 
 if TYPE_CHECKING:
-    from toolpost.cli.options import Form
-    from toolpost.cli.target import Target
     from toolpost.client.client import Client
     from toolpost.types.prompts import GetPromptResult, Prompt
 
@@ -29,23 +27,11 @@ class PromptCommand(NamedCommand):
         """The prompts."""
         return await client.list_prompts()
 
-    def form(self, item: "Prompt", target: "Target") -> "Form":
-        """The options of a prompt: all of them are texts."""
-        from toolpost.cli.fields import fields_of  # noqa: PLC0415 - with what it needs, for prompts only
-        from toolpost.cli.options import Form  # noqa: PLC0415 - as above
-
+    def schema(self, item: "Prompt") -> Mapping[str, Any]:
+        """Its arguments: all of them are texts."""
         arguments = item.arguments or ()
         texts = {each.name: {"type": "string", "description": each.description} for each in arguments}
-        needed = [each.name for each in arguments if each.required]
-        return Form(
-            "prompt",
-            item.name,
-            target,
-            fields=fields_of({"properties": texts, "required": needed}),
-            own=own_options(),
-            elsewhere=self.elsewhere(),
-            description=item.description or item.title,
-        )
+        return {"properties": texts, "required": [each.name for each in arguments if each.required]}
 
 
 @click.command("prompt", cls=PromptCommand)

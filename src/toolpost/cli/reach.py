@@ -5,7 +5,7 @@ How words become a target is told in `target`.
 """
 
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
@@ -107,7 +107,7 @@ class Reach:
             async with client:
                 return await work(client)
 
-        with explained():
+        with explained(self.target.label):
             return asyncio.run(go())
 
     # ----------------------------------------------------------------- the way there
@@ -134,15 +134,18 @@ class Reach:
     def _described(self) -> "Http | Stdio":
         from toolpost.client import config  # noqa: PLC0415 - for names and URLs only
 
-        entry: dict[str, Any] = {"url": self.target.words[0]}
-        if self.target.kind == "name":
-            name, file = self.target.words
-            with config.about(f"{file}, server {name!r}"):
-                entry = config.filled(config.chosen({"servers": config.read_servers(file)}, name)[1])
-                if "url" not in entry:
-                    from toolpost.transports.command import Stdio  # noqa: PLC0415 - as above
+        if self.target.kind == "url":
+            return self._addressed({"url": self.target.words[0]})
+        name, file = self.target.words
+        with config.about(f"{file}, server {name!r}"):
+            entry = config.filled(config.chosen({"servers": config.read_servers(file)}, name)[1])
+            if "url" in entry:
+                return self._addressed(entry)
+            from toolpost.transports.command import Stdio  # noqa: PLC0415 - as above
 
-                    return self._prepared(Stdio.of(entry))
+            return self._prepared(Stdio.of(entry))
+
+    def _addressed(self, entry: "Mapping[str, Any]") -> "Http":
         if self.env:
             raise Quit(
                 "--env is for a server that is started", USAGE, hint="one with a URL gets --header NAME:VALUE"

@@ -246,7 +246,9 @@ class _Relay:
                 begun = True
                 await self._answer(response, verb, body.post, send)
         except (aiohttp.ClientError, OSError) as error:
-            why = f"the server cannot be reached: {reason(error)}" if not begun else "the answer was cut off"
+            why = "the answer was cut off" if begun else f"the server cannot be reached: {reason(error)}"
+            if isinstance(error, aiohttp.ClientResponseError):
+                why = "the answer is no HTTP"
             body.post.cut(why)
             if not begun:
                 await _say(send, HTTPStatus.BAD_GATEWAY, f"toolpost tap: {why}")

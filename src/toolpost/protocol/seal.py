@@ -125,15 +125,11 @@ class KeyRing:
         ValueError: there is no key, or one is too short.
         MCPError: encryption is demanded and `cryptography` cannot be imported.
 
-    Example:
+    Examples:
         >>> ring = KeyRing(["an example, far too well known!!"])
         >>> sealed = ring.seal(b"page 2", audience="cursor of shop", binding=["ann"], expires=1_800_000_000)
         >>> ring.open(sealed, audience="cursor of shop", binding=["ann"], now=1_799_999_999)
         b'page 2'
-
-    Examples:
-        >>> ring = KeyRing(["the new key, from where secrets are", "the old one, until its states are over"])
-        >>> fleet = Server("fleet", keys=ring)
     """
 
     def __init__(self, keys: Sequence[bytes | str], *, encrypt: bool | None = None) -> None:

@@ -8,10 +8,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from difflib import unified_diff
 from types import EllipsisType, ModuleType
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from toolpost.client.sync import SyncClient
 from toolpost.connect import Target
+from toolpost.protocol.jsonrpc import shorten
 from toolpost.types.tools import Tool
 
 __all__ = ["assert_tool_schema", "lint_tools"]
@@ -21,6 +22,12 @@ Tools: TypeAlias = "Target | Sequence[Tool]"
 
 Schema: TypeAlias = Mapping[Any, Any]
 """A schema, with an ellipsis where anything will do."""
+
+MAX_DEPTH: Final = 40
+"""How deeply schemas are looked into for references."""
+
+MAX_SAID: Final = 200
+"""How much is repeated of what is wrong with a schema."""
 
 _HOSTS_TAKE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What the models of most hosts take for the name of a tool; the protocol allows more."""
@@ -176,16 +183,37 @@ def _required(tool: Tool) -> Iterator[str]:
                 yield f"its {kind} schema requires {name!r}, which is not among its properties"
 
 
+def _elsewhere(tool: Tool) -> Iterator[str]:
+    for kind, schema in _schemas(tool):
+        for reference in _remote(schema):
+            yield f"its {kind} schema needs {shorten(reference)}, which hosts do not fetch"
+
+
 def _valid(tool: Tool) -> Iterator[str]:
     judge = _judge()
     if judge is None:
         return
     for kind, schema in _schemas(tool):
+        if _remote(schema):
+            continue
         try:
-            judge.meta.validate(schema)
-            judge.validator_for(schema)  # finds references that lead nowhere
+            # A schema must not make us fetch or open anything: neither by `$ref`, nor by `$schema`.
+            judge.validator_for(schema, offline=True, pattern_options=judge.RegexOptions())
         except (ValueError, judge.ReferencingError) as error:
-            yield f"its {kind} schema is not valid: {str(error).splitlines()[0]}"
+            where = ".".join(str(step) for step in getattr(error, "instance_path", ()))
+            said = shorten(str(error).splitlines()[0], MAX_SAID)
+            yield f"its {kind} schema is not valid{f', at {where}' if where else ''}: {said}"
+
+
+def _remote(value: Any, depth: int = MAX_DEPTH) -> list[str]:
+    """The references in a schema that lead out of it."""
+    if not depth or not isinstance(value, dict | list):
+        return []
+    members = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    found = members.get("$ref")
+    own = [found] if isinstance(found, str) and not found.startswith("#") else []
+    inner = members.values() if members else cast("Iterable[Any]", value)
+    return list(dict.fromkeys([*own, *(each for one in inner for each in _remote(one, depth - 1))]))
 
 
 def _schemas(tool: Tool) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -202,5 +230,12 @@ def _judge() -> ModuleType | Any:
     return jsonschema_rs
 
 
-RULES: Final[Iterable[Callable[[Tool], Iterator[str]]]] = (_name, _description, _object, _required, _valid)
-"""What is looked at, in the order in which it is told."""
+RULES: Final[Mapping[Callable[[Tool], Iterator[str]], Literal["warn", "fail"]]] = {
+    _name: "warn",
+    _description: "warn",
+    _object: "fail",
+    _required: "warn",
+    _elsewhere: "warn",
+    _valid: "fail",
+}
+"""What is looked at, in the order in which it is told, and how bad it is."""
