@@ -102,6 +102,17 @@ def test_names_that_no_option_can_have_are_said_as_json_only():
     assert [each.name for each in fields_of(wanted)] == ["fine"]
 
 
+def test_names_may_have_letters_of_any_language():
+    assert typed(schema(größe=TEXT, 数=TEXT), "--größe", "a", "--数", "b") == {"größe": "a", "数": "b"}
+
+
+def test_help_shows_no_option_that_is_another_ones():
+    flag = {"type": "boolean"}
+    made = form(schema(**{"x": flag, "no-x": flag}))
+    shown = made.get_help(made.context([]))
+    assert "--x\n  --no-x / --no-no-x\n" in shown
+
+
 def test_names_that_collide_are_told_apart():
     flag = {"type": "boolean"}
     inner = {"type": "object", "properties": {"b": TEXT}}

@@ -208,6 +208,7 @@ def test_a_login_is_left_to_the_host(home):
         ("http://127.0.0.1:1/mcp --for cursor --name x --env A=1", "--env is for a server that is started"),
         ("weather.py --for cursor --name a.b", "'a.b' is not a name"),
         ("weather.py --for cursor --env NOT_SET_ANYWHERE", "NOT_SET_ANYWHERE is not set here"),
+        ("weather.py --for cursor --env =A", "'=A' has no name"),
         ("weather.py --for cursor --print --remove", "--print shows what"),
         ("weather.py --for nobody", "'nobody' is not one of"),
         ("weather\udcff.py --for cursor", "weather\\udcff.py' cannot be written down: it is not UTF-8"),

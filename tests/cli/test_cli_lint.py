@@ -2,6 +2,7 @@
 
 import pytest
 
+from cli.sites import Reply, odd_site
 from toolpost.cli.lint import LONG, MANY_TOOLS, lint_prompts, lint_resources, lint_templates, lint_tools
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
 
@@ -35,32 +36,28 @@ def test_a_tool_that_is_well_has_no_findings(good):
     ("odd", "verdict", "text"),
     [
         (tool(name="add two"), "fail", "tool add two: a name has 1 to 128 letters"),
-        (tool(name="math.add"), "warn", "some hosts refuse names"),
-        (tool(name="a" * 65), "warn", "some hosts refuse names"),
-        (tool(description=""), "warn", "it has no description"),
+        (tool(name="math.add"), "warn", "many hosts take only names"),
+        (tool(name="a" * 65), "warn", "many hosts take only names"),
+        (tool(description=""), "warn", "no description"),
         (tool(description="x" * (LONG + 1)), "warn", "its description has 1025 characters"),
-        (tool(inputSchema=None), "fail", "inputSchema: a schema is an object, not null"),
-        (tool(inputSchema=[]), "fail", "inputSchema: a schema is an object, not a list"),
-        (tool(inputSchema={}), "fail", 'inputSchema: it needs "type": "object"'),
-        (tool(inputSchema={"type": "array"}), "fail", 'it needs "type": "object"'),
+        (tool(inputSchema=None), "fail", "no client can read it: Expected `object`, got `null`"),
+        (tool(inputSchema=[]), "fail", "no client can read it: Expected `object`, got `array`"),
+        (tool(inputSchema={}), "fail", "the type of its input schema is None, and has to be 'object'"),
+        (tool(inputSchema={"type": "array"}), "fail", "the type of its input schema is 'array'"),
         (
             tool(**schema(a={"type": "int", "description": "x"})),
             "fail",
-            "no valid JSON Schema, at properties.a.type",
+            "its input schema is not valid: properties.a.type: ",
         ),
+        (tool(**schema(a={"$ref": "#/$defs/none"})), "fail", "its input schema is not valid: "),
         (tool(inputSchema={**OBJECT, "anyOf": [{}]}), "warn", "anyOf at the top"),
-        (tool(**schema(a={"$ref": "https://x.example/y", "description": "x"})), "warn", "lies elsewhere"),
-        (tool(**schema(a={"items": [{"$ref": "other.json"}], "description": "x"})), "warn", "lies elsewhere"),
+        (tool(**schema(a={"$ref": "https://x.example/y", "description": "x"})), "warn", "hosts do not fetch"),
+        (tool(**schema(a={"items": [{"$ref": "o.json"}], "description": "x"})), "warn", "hosts do not fetch"),
         (tool(**schema(**{"a b": {"description": "x"}})), "warn", "parameters that are called like 'a b'"),
         (tool(**schema(a={}, b={})), "warn", "2 of 2 parameters have no description: a, b"),
-        (tool(inputSchema={**OBJECT, "required": ["x"]}), "warn", "'x' is required, but"),
-        (
-            tool(inputSchema={**OBJECT, "required": ["x"], "additionalProperties": False}),
-            "fail",
-            "'x' is required, but",
-        ),
-        (tool(outputSchema={"type": "integer"}), "fail", 'outputSchema: it needs "type": "object"'),
-        ({"name": "add", "description": "x"}, "fail", "it has no inputSchema"),
+        (tool(inputSchema={**OBJECT, "properties": {}, "required": ["x"]}), "warn", "schema requires 'x'"),
+        (tool(outputSchema={"type": "integer"}), "fail", "the type of its output schema has to be 'object'"),
+        ({"name": "add", "description": "x"}, "fail", "missing required field `inputSchema`"),
         ({"description": "x"}, "fail", "tool number 1 has no name"),
         ("tool", "fail", "tool number 1 has no name"),
     ],
@@ -68,6 +65,21 @@ def test_a_tool_that_is_well_has_no_findings(good):
 def test_what_is_odd_about_a_tool_is_found(odd, verdict, text):
     found = list(lint_tools([odd], LATEST_SESSION))
     assert any(each.verdict == verdict and text in each.text for each in found), found
+
+
+@pytest.mark.parametrize("key", ["$ref", "$schema", "$dynamicRef"])
+def test_a_schema_makes_nobody_fetch_anything(key):
+    asked = []
+
+    def answer(request):
+        asked.append(request.path)
+        return Reply(200, b"{}")
+
+    with odd_site(answer) as origin:
+        inner = {"description": "x", key: f"{origin}/schema"}
+        found = list(lint_tools([tool(**schema(a=inner)), tool(inputSchema={**OBJECT, **inner})], LATEST))
+    assert asked == []
+    assert key == "$dynamicRef" or found
 
 
 def test_output_may_be_anything_in_the_stateless_era():

@@ -4,6 +4,7 @@ import pytest
 from command_line import SHOP, TALKER, serving, toolpost
 
 from toolpost.cli import exits
+from toolpost.cli.list_ import MANY_PARAMETERS
 from toolpost.protocol.methods import DATES
 
 
@@ -50,6 +51,19 @@ def test_what_a_server_does_not_offer_is_said():
     said = toolpost("list", "--prompts", "--resources", *TALKER, "silent")
     assert said.code == exits.OK
     assert said.out == ("Resources: not offered by this server\nPrompts: not offered by this server\n")
+
+
+def test_of_many_parameters_some_are_named(tmp_path):
+    names = [f"p{number}" for number in range(100)]
+    text = f"""
+from toolpost import Server
+server = Server("many")
+@server.tool
+def wide({", ".join(f"{name}: int" for name in names)}) -> None: ...
+"""
+    (tmp_path / "many.py").write_text(text)
+    last = toolpost("list", "--tools", "many.py", cwd=tmp_path).out.splitlines()[-1]
+    assert last.split() == ["wide", *names[:MANY_PARAMETERS], "…"]
 
 
 def test_long_instructions_are_cut(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from command_line import PATIENCE, SHOP, TALKER, TOOLPOST, environment, on_terminal, toolpost
 
 from toolpost.cli import exits
+from toolpost.cli.group import HELPS
 from toolpost.cli.main import COMMANDS
 from toolpost.version import __version__
 
@@ -19,7 +21,18 @@ def test_help_lists_every_command():
     said = toolpost("--help")
     assert said.code == exits.OK
     shown = said.out.partition("Commands:")[2].split("\n")
-    assert [line.split()[0] for line in shown if line.strip()] == list(COMMANDS)
+    assert [line.split()[0] for line in shown if line.strip()] == list(COMMANDS) == list(HELPS)
+
+
+def test_help_loads_no_command():
+    code = (
+        "import sys; sys.argv[1:] = ['--help']\n"
+        "from toolpost.cli.main import COMMANDS, main\n"
+        "try: main()\n"
+        "finally: print([each for each in COMMANDS.values() if f'toolpost.cli.{each}' in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_the_version_is_told():
@@ -82,6 +95,54 @@ def test_ctrl_c_ends_a_command_quietly():
         child.expect(pexpect.EOF)
         assert "Traceback" not in child.before
     assert child.exitstatus == exits.INTERRUPTED
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_the_server_too(number):
+    command = [*TOOLPOST, "listen", "--json", *TALKER, "stay"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        news = [json.loads(process.stdout.readline()) for _ in range(2)]
+        process.send_signal(number)
+        _, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == -number
+    assert b"Traceback" not in err
+    with pytest.raises(ProcessLookupError):
+        os.kill(news[1]["data"], 0)
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    script = 'trap "" HUP; exec "$0" "$@"'
+    command = ["sh", "-c", script, *TOOLPOST, "listen", "--json", *TALKER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.send_signal(signal.SIGHUP)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("words", [("--help",), ("call", "--json", "hello", "--name", "you", *SHOP)])
+def test_a_stream_that_is_closed_is_none_that_is_missed(closed, words):
+    script = f'exec "$0" "$@" {closed}'
+    done = subprocess.run(
+        ["sh", "-c", script, *TOOLPOST, *words], capture_output=True, check=False, timeout=PATIENCE
+    )
+    assert (done.returncode, done.stderr) == (exits.OK, b"")
+    assert bool(done.stdout) == (">&-" not in closed.split())
+
+
+@pytest.mark.parametrize("words", [("--help",), ("list", *SHOP), ("list", "--json", *SHOP)])
+def test_a_disk_that_is_full_is_told(words, tmp_path):
+    script = f'ulimit -f 0; exec "$0" "$@" > {tmp_path}/out'
+    done = subprocess.run(
+        ["sh", "-c", script, *TOOLPOST, *words], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert done.returncode == exits.FAILED
+    assert "File too large" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_closed_pipe_ends_a_command_quietly():

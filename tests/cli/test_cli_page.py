@@ -14,6 +14,7 @@ from toolpost.errors import (
     ConnectFailed,
     InvalidParams,
     LocalProtocolError,
+    RemoteProtocolError,
     RequestTimeout,
     ToolError,
 )
@@ -141,6 +142,25 @@ def test_what_is_no_base64_is_told():
         decoded("???", "the picture")
 
 
+@pytest.mark.parametrize(
+    ("told", "text"),
+    [
+        (ProgressParams("t", 1, total=3, message="a\n b"), "1/3 a b"),
+        (ProgressParams("t", 0.5), "0.5"),
+        (ProgressParams("t", 10**400, total=-(10**400)), "1e+300/-1e+300"),
+    ],
+)
+def test_progress_is_told_whatever_the_number(told, text):
+    assert progress_text(told) == text
+
+
+def test_a_bar_stands_any_number(monkeypatch):
+    monkeypatch.setattr("toolpost.cli.meter.is_plain", lambda _: False)
+    with closing(Meter(Page())) as meter:
+        for total in (None, 10**400, 0, -1, 5e-324):
+            asyncio.run(meter.progress(ProgressParams("t", 10**400, total=total)))
+
+
 def test_sizes_are_for_people():
     assert [size_of(number) for number in (0, 9_999, 123_456)] == ["0 bytes", "9999 bytes", "123 kB"]
 
@@ -149,20 +169,29 @@ def test_sizes_are_for_people():
     ("error", "code", "message", "hint"),
     [
         (ConnectFailed("no way", peer="x"), UNREACHABLE, "x: no way", "doctor"),
-        (ConnectFailed("no way", hint="try"), UNREACHABLE, "no way", "try"),
-        (RequestTimeout("too slow"), UNREACHABLE, "too slow", "--timeout"),
-        (AuthorizationRequired("who?"), REFUSED, "who?", "--header"),
-        (InvalidParams("bad", {"a": 1}), FAILED, "bad (invalid params, -32602)", None),
-        (ToolError("no"), FAILED, "no", None),
-        (LocalProtocolError("not now"), FAILED, "not now", None),
+        (ConnectFailed("no way", hint="try"), UNREACHABLE, "shop: no way", "try"),
+        (ConnectFailed("no", hint="see auth=, or headers={…}"), UNREACHABLE, "shop: no", "--header 'Auth"),
+        (RequestTimeout("too slow"), UNREACHABLE, "shop: too slow", "--timeout"),
+        (AuthorizationRequired("who?"), REFUSED, "shop: who?", "--header"),
+        (AuthorizationRequired("who?", hint='pass auth="token"'), REFUSED, "shop: who?", "--header"),
+        (InvalidParams("bad", {"a": 1}), FAILED, "shop: bad (invalid params, -32602)", None),
+        (ToolError("no"), FAILED, "shop: no", None),
+        (LocalProtocolError("not now"), FAILED, "shop: not now", None),
+        (RemoteProtocolError("no JSON"), FAILED, "shop: no JSON", "doctor"),
     ],
 )
 def test_errors_are_explained(error, code, message, hint):
-    with pytest.raises(Quit) as raised, explained():
+    with pytest.raises(Quit) as raised, explained("shop"):
         raise error
     assert (raised.value.exit_code, raised.value.message) == (code, message)
     assert (hint or "") in (raised.value.hint or "")
     assert (hint is None) == (raised.value.hint is None)
+
+
+def test_where_nobody_was_asked_a_doctor_does_not_help():
+    with pytest.raises(Quit) as raised, explained():
+        raise ConnectFailed("mcp.json is no JSON", peer="mcp.json")
+    assert (raised.value.message, raised.value.hint) == ("mcp.json is no JSON", None)
 
 
 def test_errors_are_shown_as_text_or_json(capsys):

@@ -206,6 +206,25 @@ def test_an_address_that_is_taken_is_told(weather: Path):
     assert "Traceback" not in done.stderr.decode()
 
 
+def test_a_thread_of_the_file_does_not_keep_the_process(tmp_path: Path):
+    file = tmp_path / "threads.py"
+    file.write_text(
+        "import threading\nfrom toolpost import Server\nserver = Server('threads')\n"
+        "threading.Thread(target=threading.Event().wait, name='endless').start()\n"
+    )
+    impatient = "from toolpost.cli import main, run; run.GRACE = 0.01; main.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", impatient, "run", str(file)],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+    )
+    assert done.returncode == 0
+    assert "threads.py is not served any more, but a thread of it does not end: endless" in done.stderr
+
+
 def test_at_a_terminal_it_says_what_it_is_for(weather: Path):
     child = pexpect.spawn(RUN[0], [*RUN[1:], str(weather)], timeout=PATIENCE, encoding="utf-8")
     try:

@@ -290,6 +290,13 @@ def test_a_server_that_is_not_there_is_told_to_both():
         assert "POST /mcp: the server cannot be reached" in tap.end()
 
 
+def test_an_answer_that_is_no_http_is_told_to_both():
+    with odd_site(lambda _: Reply(headers={"X-Long": "x" * 70_000})) as origin, tapping(origin) as tap:
+        response, body = tap.ask("POST", "/", PING)
+        assert (response.status, body) == (502, b"toolpost tap: the answer is no HTTP\n")
+        assert "POST /: the answer is no HTTP" in tap.end()
+
+
 def test_a_page_under_another_name_is_not_let_in():
     with odd_site(lambda _: Reply(200, PONG)) as origin, tapping(f"{origin}/mcp") as tap:
         response, body = tap.ask("POST", "/mcp", PING, host="evil.example")

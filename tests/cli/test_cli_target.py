@@ -21,6 +21,7 @@ SERVERS = {
     "notes": {"command": "notes-server", "args": ["--fast"], "env": {"A": "1", "B": "2"}},
     "far": {"url": "https://example.com/mcp", "headers": {"X-Team": "blue", "X-Key": "k"}},
     "broken": {"args": []},
+    "socket": {"url": "ws://example.com"},
 }
 
 
@@ -60,7 +61,7 @@ def test_words_name_a_server(home, words, target):
         (["nowhere.py"], "no file nowhere.py", None),
         (["nowhere/weather.py:app"], "no file nowhere/weather.py", None),
         (["note"], "no server 'note' in mcp.json", "did you mean 'notes'?"),
-        (["zzz"], "no server 'zzz' in mcp.json", "there are: notes, far, broken"),
+        (["zzz"], "no server 'zzz' in mcp.json", "there are: notes, far, broken, socket"),
         (["localhost:8000/mcp"], "no server", "http://localhost:8000/mcp"),
         (["servers.json"], "no server", "--config servers.json NAME"),
     ],
@@ -114,6 +115,7 @@ def test_options_are_added_to_what_a_file_says(home):
         (["notes"], {"headers": {"a": "b"}}, "--header is for a server with a URL"),
         (["far"], {"env": {"a": "b"}}, "--env is for a server that is started"),
         (["broken"], {}, "mcp.json, server 'broken'"),
+        (["socket"], {}, "mcp.json, server 'socket': the URL"),
         (["http://user:secret@h/"], {}, "must not hold a user"),
     ],
 )

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from toolpost.protocol.jsonrpc import encode, shorten
 from toolpost.types.asks import CreateMessageParams, ElicitParams, ElicitResult
+from toolpost.types.base import Number
 from toolpost.types.inputs import InputRequiredResult
 from toolpost.types.lifecycle import DiscoverResult, InitializeParams, InitializeResult, SetLevelParams
 from toolpost.types.notices import CancelledParams, LogParams, ProgressParams, ResourceUpdatedParams
@@ -21,10 +22,13 @@ from toolpost.types.resources import (
 )
 from toolpost.types.tools import CallToolParams, ListToolsResult
 
-__all__ = ["about_params", "about_result"]
+__all__ = ["about_params", "about_result", "finite", "progress_text"]
 
 MAX_ABOUT: Final = 72
 """How many characters are told: a line of a terminal has to hold more than this."""
+
+FAR: Final = 1e300
+"""Further than any progress comes."""
 
 
 def about_params(params: Any) -> str:
@@ -57,9 +61,15 @@ def _spoken(versions: Sequence[str]) -> str:
     return f"speaks {newest}" + (f" and {older} older" if older > 0 else "")
 
 
-def _progress(params: ProgressParams) -> str:
-    total = "" if params.total is None else f"/{params.total:g}"
-    return f"{params.progress:g}{total} {params.message or ''}"
+def progress_text(params: ProgressParams) -> str:
+    """How far something has come, on one line."""
+    total = "" if params.total is None else f"/{finite(params.total):g}"
+    return " ".join([f"{finite(params.progress):g}{total}", *(params.message or "").split()])
+
+
+def finite(number: Number) -> Number:
+    """A number that can be divided and shown: an integer on the wire may be too large for either."""
+    return max(-FAR, min(number, FAR))
 
 
 def _log(params: LogParams) -> str:
@@ -91,7 +101,7 @@ _PARAMS: Final[dict[type, Callable[[Any], str]]] = {
     SetLevelParams: lambda params: params.level,
     ElicitParams: lambda params: params.message,
     CreateMessageParams: lambda params: f"{len(params.messages)} message(s)",
-    ProgressParams: _progress,
+    ProgressParams: progress_text,
     LogParams: _log,
     CancelledParams: _cancelled,
 }

@@ -62,6 +62,8 @@ def _env(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) 
     env: dict[str, str] = {}
     for each in values:
         name, equals, value = each.partition("=")
+        if not name:
+            raise click.BadParameter(f"{each!r} has no name; write NAME=VALUE")
         if not equals and name not in os.environ:
             raise click.BadParameter(f"{name} is not set here; give it a value: {name}=VALUE")
         env[name] = value if equals else os.environ[name]

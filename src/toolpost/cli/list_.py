@@ -93,7 +93,7 @@ _LISTS: Final = {
 }
 
 
-@click.command("list", cls=TargetCommand, short_help="List tools, resources, templates and prompts.")
+@click.command("list", cls=TargetCommand)
 @takes_target
 @click.option("--tools", is_flag=True, help="Only the tools.")
 @click.option("--resources", is_flag=True, help="Only the resources.")

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from toolpost.cli.about import finite, progress_text
 from toolpost.cli.page import Page, harmless, is_plain
 
 if TYPE_CHECKING:
@@ -34,18 +35,18 @@ class Meter:
 
     async def progress(self, told: "ProgressParams") -> None:
         """Show how far it has come. A callback for `progress=`."""
-        total = "" if told.total is None else f"/{told.total:g}"
-        text = " ".join([f"{told.progress:g}{total}", *harmless(told.message or "").split()])
+        text = harmless(progress_text(told))
         if is_plain(sys.stderr):
             if self._lines:
                 self._page.note(f"progress: {text}")
             return
+        total = None if told.total is None else finite(told.total)
         if self._bar is None:
             self._bar = self._made()
-            self._task = self._bar.add_task("", total=told.total)
+            self._task = self._bar.add_task("", total=total)
             self._bar.start()
         self._bar.update(
-            self._task, completed=told.progress, total=told.total, description=text, refresh=True
+            self._task, completed=finite(told.progress), total=total, description=text, refresh=True
         )
 
     def _made(self) -> "Progress":

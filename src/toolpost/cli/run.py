@@ -6,13 +6,14 @@ told in `found`, how its code is exchanged while it serves in `reload`.
 
 import os
 import sys
+import threading
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from toolpost.cli.exits import UNREACHABLE, USAGE, Quit, explained
+from toolpost.cli.exits import OK, UNREACHABLE, USAGE, Quit, explained
 from toolpost.cli.page import Page
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
     from toolpost.server.handler import Handler
 
 __all__ = ["command"]
+
+GRACE: Final = 5.0
+"""Seconds that threads of the file get to end once nobody is served any more."""
 
 _REPEATED: Final = {"allowed_host": "allowed_hosts", "allowed_origin": "allowed_origins"}
 
@@ -65,6 +69,7 @@ def command(server: str, arguments: tuple[str, ...], http: str | None, reload: b
             f"To try it: toolpost list {server}. For clients elsewhere: --http 127.0.0.1:8000"
         )
     _serve(found, http, web, source.label)
+    _end_in_time(source.label, page)
 
 
 def _check(http: str | None, web: Mapping[str, Any], *, reload: bool) -> None:
@@ -120,6 +125,20 @@ def _serve(found: "Handler", http: str | None, web: Mapping[str, Any], label: st
             raise Quit(f"{label} cannot be served:\n{own_lines(error)}", UNREACHABLE) from error
         text = str(error.strerror if isinstance(error, OSError) and error.strerror else error)
         raise Quit(text, USAGE if isinstance(error, ValueError | TypeError) else UNREACHABLE) from error
+
+
+def _end_in_time(label: str, page: Page) -> None:
+    """End this process in a while, if threads that the file has started would keep it forever."""
+    left = [each.name for each in threading.enumerate() if not each.daemon]
+    left.remove(threading.main_thread().name)
+
+    def wait() -> None:
+        threading.Event().wait(GRACE)
+        page.note(f"{label} is not served any more, but a thread of it does not end: {', '.join(left)}")
+        os._exit(OK)
+
+    if left:
+        threading.Thread(target=wait, daemon=True).start()
 
 
 @contextmanager

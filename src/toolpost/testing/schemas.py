@@ -202,7 +202,7 @@ def _valid(tool: Tool) -> Iterator[str]:
         except (ValueError, judge.ReferencingError) as error:
             where = ".".join(str(step) for step in getattr(error, "instance_path", ()))
             said = shorten(str(error).splitlines()[0], MAX_SAID)
-            yield f"its {kind} schema is not valid{f', at {where}' if where else ''}: {said}"
+            yield f"its {kind} schema is not valid: {f'{where}: ' if where else ''}{said}"
 
 
 def _remote(value: Any, depth: int = MAX_DEPTH) -> list[str]:

@@ -1,6 +1,8 @@
 """A server by hand, of the session era: it logs as soon as somebody is there, and has nothing to offer."""
 
 import json
+import os
+import signal
 import sys
 from typing import Any
 
@@ -38,8 +40,10 @@ for line in sys.stdin:
         )
     elif method == "notifications/initialized":
         notice("notifications/message", level="warning", logger="oven", data={"hot": True})
-        notice("notifications/message", level="info", data="tick")
+        notice("notifications/message", level="info", data=os.getpid() if "stay" in sys.argv else "tick")
     elif number is not None and method in {"ping", "logging/setLevel"}:
         say({"id": number, "result": {}})
     elif number is not None:
         say({"id": number, "error": {"code": -32601, "message": f"no {method}"}})
+while "stay" in sys.argv:  # some servers do not notice that nobody is there any more
+    signal.pause()
