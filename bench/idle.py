@@ -126,7 +126,7 @@ SCENARIOS: Final = (
             _grown,
             "growth-tools",
             "session `tools/call` as tools grow, 16 connections",
-            {f"{count} tools": (count, 0) for count in (1, 10, 100, 1000)},
+            {f"{count} tool{'s' * (count > 1)}": (count, 0) for count in (1, 10, 100, 1000)},
         ),
     ),
     Scenario(
@@ -136,7 +136,7 @@ SCENARIOS: Final = (
             _grown,
             "growth-sessions",
             "session `tools/call` as idle sessions grow, 16 connections",
-            {f"{count} sessions": (1, count) for count in (1, 1000, 10_000)},
+            {f"{count} session{'s' * (count > 1)}": (1, count) for count in (1, 1000, 10_000)},
         ),
     ),
     Scenario("growth-full", True, _full),

@@ -63,11 +63,16 @@ class Line(NamedTuple):
 
 _EVENTS: Final = "text/event-stream"
 
+
+def _connections(n: int) -> str:
+    return f"{n} connection{'' if n == 1 else 's'}"
+
+
 LINES: Final = (
     *(
         Line(
             f"http-stateless-{n}",
-            f"HTTP, stateless, `tools/call`, {n} connections",
+            f"HTTP, stateless, `tools/call`, {_connections(n)}",
             "add",
             "stateless",
             "json",
@@ -81,7 +86,7 @@ LINES: Final = (
     *(
         Line(
             f"http-session-json-{n}",
-            f"HTTP, session, `tools/call` as JSON, {n} connections",
+            f"HTTP, session, `tools/call` as JSON, {_connections(n)}",
             "add",
             "session",
             "json",
@@ -94,7 +99,7 @@ LINES: Final = (
     *(
         Line(
             f"http-session-sse-{n}",
-            f"HTTP, session, `tools/call` as SSE (one notice, then the answer), {n} connections",
+            f"HTTP, session, `tools/call` as SSE (one notice, then the answer), {_connections(n)}",
             "told",
             "session",
             "sse",

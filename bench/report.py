@@ -137,7 +137,8 @@ def _belongs(row: Row, group: str) -> bool:
 def _group(rows: Sequence[Row]) -> str:
     names = [name for name in CONTENDERS if any(name in row.figures for row in rows)]
     names.sort(key=[OURS, OFFICIAL, *(name for name in CONTENDERS if name not in {OURS, OFFICIAL})].index)
-    shares = ["of the limit, per CPU"] if LIMIT in names else []
+    shared = LIMIT in names and any(row.times(LIMIT, field="per_cpu") is not None for row in rows)
+    shares = ["of the limit, per CPU"] if shared else []
     return _table(
         ("scenario", "unit", *names, f"× {OFFICIAL}", *shares),
         [_line(row, names)[: len(names) + 3 + len(shares)] for row in rows],

@@ -109,9 +109,11 @@ def _import(key: str, arena: Arena) -> list[Row]:
 
 
 def _size(arena: Arena) -> list[Row]:
-    row = Row.of("start-size", "what an installation brings", "MB", more=False)
+    # The others bring all that HTTP needs in any case.
+    row = Row.of("start-size", "what an installation brings, toolpost for stdio", "MB", more=False)
+    http = Row.of("start-size-http", "what an installation brings, for HTTP", "MB", more=False)
 
-    def python(name: str, environment_: str | None, *wanted: str) -> None:
+    def python(row: Row, name: str, environment_: str | None, *wanted: str) -> None:
         command = script("size", environment_, *wanted)
         told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         # toolpost itself is not installed but lies beside us.
@@ -121,16 +123,17 @@ def _size(arena: Arena) -> list[Row]:
     def node(name: str, environment_: str) -> None:
         row.figures[name] = Figure((Sample(_bytes(HOME / environment_ / "node_modules") / MB),))
 
-    arena.attempt(row, OURS, partial(python, OURS, None, "toolpost"))
-    arena.attempt(row, "toolpost[http]", partial(python, "toolpost[http]", None, "toolpost", "http"))
+    arena.attempt(row, OURS, partial(python, row, OURS, None, "toolpost"))
+    arena.attempt(http, OURS, partial(python, http, OURS, None, "toolpost", "http"))
     for name, contender in CONTENDERS.items():
         if contender.environment is not None:
             if contender.node:
                 arena.attempt(row, name, partial(node, name, contender.environment))
             else:
                 package = name.partition("-")[0]
-                arena.attempt(row, name, partial(python, name, contender.environment, package))
-    return [row]
+                arena.attempt(row, name, partial(python, row, name, contender.environment, package))
+    http.figures.update({name: figure for name, figure in row.figures.items() if name != OURS})
+    return [row, http]
 
 
 def _bytes(folder: Path) -> int:

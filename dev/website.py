@@ -32,6 +32,9 @@ CODE: Final = re.compile(r"^```.*?^```$|`[^`\n]*`", re.DOTALL | re.MULTILINE)
 CONTENTS: Final = re.compile(r"^Contents: \[.*?\n\n", re.DOTALL | re.MULTILINE)
 """What a code host does not draw by itself, and the site does."""
 
+PICTURES: Final = "pictures"
+"""Where the pictures of the site are."""
+
 KEPT: Final = re.compile(r"\0(\d+)\0")
 LOADS: Final = re.compile(
     r"<(?:script|img|iframe|link|source)\b[^>]*?\b(?:src|href)=\"?((?:https?:)?//[^\s\">]+)"
@@ -60,6 +63,8 @@ def _link(page: Path, root: Path, mark: str, words: str, target: str) -> str:
     if not name or re.match(r"[a-z]+:", name):
         return f"{mark}[{words}]({target})"
     goal = Path(os.path.relpath(page.parent / name, root)).as_posix()
+    if mark and not goal.startswith("docs/"):
+        return f"![{words}]({PICTURES}/{Path(goal).name})"
     if goal.startswith("docs/"):
         return f"{mark}[{words}]({goal.removeprefix('docs/')}{hash_}{anchor})"
     return f"[{words}]({BESIDE[goal]}{hash_}{anchor})" if goal in BESIDE else words
@@ -78,6 +83,8 @@ def build(site: Path, root: Path = ROOT) -> None:
             (work / "docs" / page.name).write_text(staged(page, root), encoding="utf-8")
         for name, called in BESIDE.items():
             (work / "docs" / called).write_text(staged(root / name, root), encoding="utf-8")
+        for picture in _pictures(root):
+            shutil.copy(picture, work / "docs" / PICTURES)
         shutil.copy(root / "zensical.toml", work)
         (work / "src").symlink_to(root / "src")
         _zensical(work)
@@ -85,6 +92,14 @@ def build(site: Path, root: Path = ROOT) -> None:
             raise RuntimeError(f"pages would load from elsewhere: {', '.join(foreign)}")
         shutil.rmtree(site, ignore_errors=True)
         shutil.copytree(work / "site", site)
+
+
+def _pictures(root: Path) -> Iterator[Path]:
+    """Pictures beside `docs/` that its pages show."""
+    for page in (root / "docs").glob("*.md"):
+        for mark, _, target in LINK.findall(CODE.sub("", page.read_text(encoding="utf-8"))):
+            if mark and target.startswith("../"):
+                yield page.parent / target
 
 
 def _zensical(folder: Path) -> None:
@@ -109,3 +124,4 @@ if __name__ == "__main__":
     except RuntimeError as error:
         sys.exit(str(error))
     print(f"{len(list(target.rglob('*.html')))} pages, to be read from {target / 'index.html'}")
+    print(f"with search: python3 -m http.server --bind 127.0.0.1 --directory {os.path.relpath(target)}")

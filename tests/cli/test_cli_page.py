@@ -1,12 +1,16 @@
 """What is printed: text without danger, aligned tables, values in a readable form, files that are kept."""
 
+import asyncio
 import json
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from toolpost.cli.about import progress_text
 from toolpost.cli.exits import FAILED, REFUSED, UNREACHABLE, Quit, explained, show
 from toolpost.cli.folder import Folder, decoded
+from toolpost.cli.meter import Meter
 from toolpost.cli.page import Page, harmless
 from toolpost.cli.show import as_json, show_blocks, size_of
 from toolpost.errors import (
@@ -20,6 +24,7 @@ from toolpost.errors import (
 )
 from toolpost.types import AudioContent, EmbeddedResource, ResourceContents, ResourceLink, TextContent
 from toolpost.types.content import Content
+from toolpost.types.notices import ProgressParams
 
 
 @pytest.mark.parametrize(

@@ -111,7 +111,7 @@ def explained(target: str | None = None) -> Generator[None]:
         raise _quit(error, target) from error
 
 
-def _quit(error: Exception, target: str | None) -> Quit:
+def _quit(error: "MCPError", target: str | None) -> Quit:
     from toolpost import errors  # noqa: PLC0415 - as above
 
     codes: dict[type[Exception], int] = {
@@ -120,7 +120,6 @@ def _quit(error: Exception, target: str | None) -> Quit:
         errors.MCPError: FAILED,
     }
     code = next(code for kind, code in codes.items() if isinstance(error, kind))
-    assert isinstance(error, errors.MCPError), "only these are explained"
     details: dict[str, Any] = {"kind": type(error).__name__}
     message = error.message
     if isinstance(error, errors.RPCError):
