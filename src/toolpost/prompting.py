@@ -266,7 +266,7 @@ def _fill(
         if wrong is None:
             content[name] = value
             return
-        screen.say(f"  It {_harmless(wrong)}.")
+        screen.say("  It is y or n." if field.get("type") == "boolean" else f"  It {_harmless(wrong)}.")
 
 
 def _label(name: str, field: Mapping[str, JSON]) -> str:

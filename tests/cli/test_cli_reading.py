@@ -85,6 +85,9 @@ def test_completion_for_programs_and_mistakes(shop):
     words = ("--json", "--context", "style=plain", "prompt", "praise", "dish", "br")
     told = toolpost("complete", shop, *words).json
     assert told["values"] == ["bread"]
+    unknown = toolpost("complete", shop, "prompt", "praise", "nope", "p")
+    assert (unknown.code, unknown.out) == (exits.OK, "")
+    assert "suggests nothing for nope" in unknown.err
     assert toolpost("complete", shop, "prompt", "nothing", "x").code == exits.FAILED
     assert toolpost("complete", shop, "--context", "x", "prompt", "praise", "dish").code == exits.USAGE
     assert toolpost("complete", shop, "tool", "praise", "dish").code == exits.USAGE

@@ -149,7 +149,7 @@ def test_a_form_is_asked_field_by_field_and_what_does_not_fit_is_asked_again():
         "size (may be left out)",
         "number [1.5]>",
         "It has to be an email address.",
-        "It has to be true or false.",
+        "It is y or n.",
         "  1) Red\n  2) Blue",
         "number [Blue]>",
         "It has to have at most 1 choices.",

@@ -49,7 +49,7 @@ def test_http_is_for_servers(sync_client):
 
 
 def test_a_way_that_there_is_not(sync_client):
-    with pytest.raises(ValueError, match="over: 'htttp' is none of 'http', 'sse'"):
+    with pytest.raises(ValueError, match="over: 'htttp' is none of 'memory', 'http', 'sse'"):
         sync_client(calculator(), over="htttp")
 
 

@@ -63,6 +63,8 @@ def command(
         return
     for each in found.values:
         reach.page.say(each)
+    if not found.values:
+        reach.page.note(f"The server suggests nothing for {argument}; it need not know such an argument.")
     if found.has_more:
         total = "" if found.total is None else f" of {found.total}"
         reach.page.note(f"These are {len(found.values)}{total}; there are more.")

@@ -8,6 +8,7 @@ import keyword
 import re
 import shlex
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 from typing import Final
@@ -148,6 +149,8 @@ def command(*, name: str, http: bool, json: bool) -> None:
     page.say(f"Made {folder}: {', '.join(files)}")
     page.say()
     module = words["module"]
+    if find_spec("pytest") is None:
+        steps.append("pip install pytest")
     for step in (*steps, "pytest", f"toolpost call {module}.py count --text 'Hello, world'"):
         page.say(f"  {step}")
 

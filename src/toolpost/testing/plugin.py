@@ -7,7 +7,7 @@ Owns the fixtures, and that an async test with one of them runs where no other p
 import inspect
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias, get_args
 
 import pytest
 
@@ -65,6 +65,8 @@ def _way(transcript: "Transcript", target: Any, over: Over) -> Any:
     """The target as a client is given it: overheard, and over HTTP if that is wanted."""
     from toolpost.testing.inprocess import in_process  # noqa: PLC0415 - see the module's docstring
 
+    if over not in get_args(Over):
+        raise ValueError(f"over: {over!r} is none of {', '.join(map(repr, get_args(Over)))}")
     return transcript.around(target if over == "memory" else in_process(target, over))
 
 
