@@ -16,14 +16,14 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 import specification
 
-pytest_plugins = ["toolpost.testing.plugin", "proof", "blocking", "remains", "recording"]
+pytest_plugins = ["toolpost.testing.plugin", "proof", "blocking", "remains", "recording", "counted"]
 
 _HYPOTHESIS = Path(__file__).resolve().parents[1] / ".cache" / "hypothesis"
 
 # Steady: the same examples in every run, so a red test is red because of the change under test.
 # Thorough: new examples in every run; those that failed are kept and tried first the next time.
 set_hypothesis_home_dir(_HYPOTHESIS)
-hypothesis.settings.register_profile("steady", derandomize=True, deadline=None, max_examples=100)
+hypothesis.settings.register_profile("steady", derandomize=True, deadline=None, max_examples=60)
 hypothesis.settings.register_profile(
     "thorough",
     deadline=None,

@@ -489,6 +489,20 @@ def _call(server: Connection, **capabilities: Any) -> Incoming:
     return one(server.receive(message(id="call", method="tools/call", params=params)), Incoming)
 
 
+@every_session
+def test_a_session_sends_nobody_to_a_page_who_could_not_go_there(revision):
+    conversation = talk(revision)
+    incoming = conversation.ask("tools/call").incoming
+    visit = ElicitParams(message="Log in.", mode="url", url="https://a.example", elicitation_id="1")
+    why = (
+        "does not offer 'elicitation.url'"
+        if revision.rich_forms
+        else f"a client of {revision.date} (has|cannot)"
+    )
+    with pytest.raises(NotDeclared, match=why):
+        SESSION.ask(conversation.server, incoming, "elicitation/create", visit)
+
+
 @pytest.mark.parametrize("method", sorted(ASKS))
 @every_session
 def test_a_session_asks_with_a_request(revision, method):

@@ -15,16 +15,19 @@ from toolpost.types import (
     Choice,
     ChoiceItems,
     CreateMessageParams,
+    CreateMessageResult,
     ElicitParams,
     ElicitResult,
     EnumSchema,
     FormSchema,
+    ImageContent,
     ListRootsResult,
     MultiEnumSchema,
     NumberSchema,
     PropertySchema,
     Root,
     StringSchema,
+    TextContent,
     UnknownSchema,
 )
 
@@ -154,3 +157,15 @@ def test_roots():
     result = ListRootsResult(roots=[Root("file:///a", name="A", meta={"b": 1}), Root("file:///c")])
     assert Reader(ListRootsResult)(jsonrpc.encode(result)) == result
     assert Reader(AskParams)(b"{}") == AskParams()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (TextContent("a"), "a"),
+        ([TextContent("a"), ImageContent("eA==", "image/png"), TextContent("b")], "a\nb"),
+        (ImageContent("eA==", "image/png"), ""),
+    ],
+)
+def test_what_a_model_said_as_text(content, said):
+    assert CreateMessageResult("assistant", content, "some-model").text == said
