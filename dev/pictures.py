@@ -55,10 +55,6 @@ SHOWN: Final[dict[str, tuple[str, list[str]]]] = {
         "toolpost doctor examples/weather.py",
         ["-m", "toolpost", "doctor", "examples/weather.py"],
     ),
-    "call": (
-        "toolpost call examples/weather.py forecast --city Oslo --days 3",
-        ["-m", "toolpost", "call", "examples/weather.py", "forecast", "--city", "Oslo", "--days", "3"],
-    ),
     "tap": ("toolpost tap -- toolpost run examples/weather.py", ["-c", TAPPED]),
 }
 """Picture → the line that a person types, and what is run."""
