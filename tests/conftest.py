@@ -5,6 +5,7 @@
 
 import json
 import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 import specification
 
 pytest_plugins = ["toolpost.testing.plugin", "proof", "blocking", "remains", "recording", "counted"]
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that starts us in the background lets us ignore Ctrl-C, and so would all that we start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _HYPOTHESIS = Path(__file__).resolve().parents[1] / ".cache" / "hypothesis"
 
