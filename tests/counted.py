@@ -12,16 +12,17 @@ from coverage import Coverage
 JUDGED = tuple(Path(__file__).resolve().parent / name for name in ("protocol", "types"))
 """Where the tests are of what has to be covered."""
 
-_resting = False
+_resting: list[Coverage] = []
+"""The one of this process, while it rests: nobody else knows it then."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
     """Begin to count, or rest, as the next test wants it."""
-    global _resting  # noqa: PLW0603 - of this process, as coverage is
-    counts = any(item.path.is_relative_to(place) for place in JUDGED)
-    coverage = Coverage.current()
-    if coverage is not None and counts is _resting:
-        (coverage.start if counts else coverage.stop)()
-        _resting = not counts
+    if any(item.path.is_relative_to(place) for place in JUDGED):
+        while _resting:
+            _resting.pop().start()
+    elif (coverage := Coverage.current()) is not None:
+        coverage.stop()
+        _resting.append(coverage)
     return (yield)
