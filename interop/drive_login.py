@@ -93,7 +93,7 @@ async def log_in(revision: str | None) -> AsyncIterator[Outcome]:
 
 async def _used(url: str, revision: str | None) -> str:
     """What went wrong when our client used their server."""
-    auth = OAuth(open_url=_visit, storage=MemoryTokens(), redirect_uri="http://127.0.0.1:3998/callback")
+    auth = OAuth(open_url=_visit, storage=MemoryTokens())
     try:
         async with asyncio.timeout(PATIENCE), Client(url, auth=auth, revision=revision) as mcp:
             told = (await mcp.call_tool("whoami")).text
