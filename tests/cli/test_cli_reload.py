@@ -257,18 +257,6 @@ def test_a_watch_tells_what_looks_different(tmp_path: Path):
     assert watch.changed() == {str(tmp_path)}
 
 
-@pytest.fixture
-def loading(monkeypatch, tmp_path):
-    """What is loaded here is forgotten again."""
-    monkeypatch.chdir(tmp_path)
-    path, modules, finders = list(sys.path), dict(sys.modules), list(sys.meta_path)
-    yield
-    sys.path[:], sys.meta_path[:] = path, finders
-    for name in sys.modules.keys() - modules.keys():
-        if not name.startswith("toolpost."):
-            del sys.modules[name]
-
-
 def test_code_is_read_anew_however_fast_it_changes(loading, tmp_path):
     path = tmp_path / "fast_code.py"
     path.write_text("import fast_words\nfrom toolpost import Server\nserver = Server(fast_words.NAME)\n")

@@ -298,18 +298,6 @@ def test_a_server_that_chooses_others_cannot_be_reloaded(tmp_path, capfd, loadin
 # --------------------------------------------------------------------- finding
 
 
-@pytest.fixture
-def loading(monkeypatch, tmp_path):
-    """What is loaded here is forgotten again."""
-    monkeypatch.chdir(tmp_path)
-    path, modules, finders = list(sys.path), dict(sys.modules), list(sys.meta_path)
-    yield
-    sys.path[:], sys.meta_path[:] = path, finders
-    for name in sys.modules.keys() - modules.keys():
-        if not name.startswith("toolpost."):
-            del sys.modules[name]
-
-
 FOUND = """
 from toolpost import Handler, Server
 

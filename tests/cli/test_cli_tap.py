@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from toolpost import Client, Stdio
+from toolpost import Client, RPCError, Stdio
 from toolpost.protocol.framing import MAX_LINE
 from toolpost.protocol.methods import DATES
 from toolpost.testing import read_tape, replay
@@ -203,7 +203,7 @@ async def _talk(target, date=None):
     async with Client(target, revision=date) as mcp:
         await mcp.list_tools()
         told = await mcp.call_tool("greet", {"name": "Ann"})
-        with contextlib.suppress(Exception):
+        with pytest.raises(RPCError, match="Unknown tool: nope"):
             await mcp.call_tool("nope", {})
         return str(told.content[0])
 

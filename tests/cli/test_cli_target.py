@@ -212,3 +212,10 @@ def test_the_last_words_of_a_server_that_dies_are_shown():
     assert said.code == exits.UNREACHABLE
     assert "no database" in said.err
     assert "toolpost doctor" in said.err
+
+
+@pytest.mark.parametrize("given", ["=x", "TOOLPOST_NOT_SET"])
+def test_a_variable_has_a_name_and_a_value(given):
+    told = toolpost("list", "--env", given, "--", sys.executable, "-c", "")
+    assert (told.code, told.out) == (exits.USAGE, "")
+    assert "NAME=VALUE" in told.err or "TOOLPOST_NOT_SET=VALUE" in told.err

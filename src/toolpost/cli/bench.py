@@ -104,7 +104,7 @@ def _arguments(_ctx: click.Context, _param: click.Parameter, value: str | None) 
     return cast("dict[str, Any] | None", found)
 
 
-@click.command(cls=TargetCommand, short_help="Load a server, and measure throughput and latency.")
+@click.command(cls=TargetCommand)
 @takes_target
 @click.argument("tool", required=False)
 @click.option("--args", "arguments", metavar="JSON", callback=_arguments, help="What to call the tool with.")

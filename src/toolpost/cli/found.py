@@ -238,8 +238,7 @@ def _places_of(module: ModuleType) -> list[str]:
 
 def _forget_types() -> None:
     """Let go of types that are remembered beyond their modules: each keeps all of its module in memory."""
-    ours = forms._kept.cache_clear  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - it is one of us
-    for forget in (*getattr(typing, "_cleanups", ()), ours):
+    for forget in (*getattr(typing, "_cleanups", ()), forms.forget_forms):
         forget()
 
 

@@ -190,7 +190,7 @@ class HostFile:
                 with suppress(PermissionError):
                     os.chown(name, before.st_uid, before.st_gid)
             Path(name).replace(self._real)
-        except BaseException:
+        except BaseException:  # also an interrupt: half a file must not stay behind
             Path(name).unlink(missing_ok=True)
             raise
 

@@ -125,7 +125,7 @@ FILES: Final = {
 """The name and the text of each file, with places for the names."""
 
 
-@click.command(short_help="Make a project of a server, a test and a README.")
+@click.command()
 @click.argument("name")
 @click.option("--http", is_flag=True, help="Serve over HTTP instead of stdin and stdout.")
 @takes_json

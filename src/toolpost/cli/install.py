@@ -19,6 +19,7 @@ from toolpost.cli.exits import FAILED, REFUSED, USAGE, Quit, explained
 from toolpost.cli.hostfile import HostFile
 from toolpost.cli.hosts import HOSTS, Host, Scope
 from toolpost.cli.page import Page, takes_json
+from toolpost.cli.target import read_env
 from toolpost.types.base import JSON
 
 if TYPE_CHECKING:
@@ -58,19 +59,7 @@ class Wish:
         return self.host.key, self.name
 
 
-def _env(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
-    env: dict[str, str] = {}
-    for each in values:
-        name, equals, value = each.partition("=")
-        if not name:
-            raise click.BadParameter(f"{each!r} has no name; write NAME=VALUE")
-        if not equals and name not in os.environ:
-            raise click.BadParameter(f"{name} is not set here; give it a value: {name}=VALUE")
-        env[name] = value if equals else os.environ[name]
-    return env
-
-
-@click.command(short_help="Write a server into the configuration of a host.")
+@click.command()
 @click.argument("server", required=False, metavar="[SERVER.PY[:OBJECT]]")
 @click.option(
     "--for", "host", required=True, type=click.Choice(list(HOSTS)), metavar="HOST", help=", ".join(HOSTS)
@@ -80,7 +69,7 @@ def _env(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) 
     "--env",
     multiple=True,
     metavar="NAME[=VALUE]",
-    callback=_env,
+    callback=read_env,
     help="Give the server this variable; without a value, ours. Hosts hand on few of their own.",
 )
 @click.option(

@@ -4,6 +4,7 @@ Owns where our own options end on such a line, that what follows is read by the 
 completed by a shell. What is done with it is the command's business.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -54,7 +55,7 @@ def rest_of(ctx: click.Context) -> list[str]:
     return list(ctx.meta.get(_REST, ()))
 
 
-class NamedCommand(TargetCommand):
+class NamedCommand(TargetCommand, ABC):
     """A command whose words, after TARGET and a name, belong to what is named.
 
     Subclasses say what there is by `fetch`, and what one of it wants to know by `schema`.
@@ -81,13 +82,13 @@ class NamedCommand(TargetCommand):
         """The pieces of the usage line."""
         return [*super().collect_usage_pieces(ctx), "[PARAMETERS]"]
 
+    @abstractmethod
     async def fetch(self, client: "Client") -> Sequence[Any]:
         """All that may be named."""
-        raise NotImplementedError
 
+    @abstractmethod
     def schema(self, item: Any) -> Mapping[str, Any]:
         """The JSON Schema of what one of them wants to know."""
-        raise NotImplementedError
 
     def form(self, item: Any, target: "Target") -> "Form":
         """The options of one of them."""

@@ -80,7 +80,7 @@ def relay(
             answering.start()
             code = process.wait()
         answering.finish()
-    except BaseException:
+    except BaseException:  # also an interrupt: the server must not stay behind
         process.kill()
         process.wait()
         raise

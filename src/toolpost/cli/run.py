@@ -28,7 +28,7 @@ GRACE: Final = 5.0
 _REPEATED: Final = {"allowed_host": "allowed_hosts", "allowed_origin": "allowed_origins"}
 
 
-@click.command("run", short_help="Serve the server in a file, over stdio or HTTP.")
+@click.command("run")
 @click.argument("server", type=click.Path())
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @click.option("--http", metavar="HOST:PORT", help="Serve over HTTP, there; port 0 takes one that is free.")

@@ -34,6 +34,7 @@ __all__ = [
     "TargetName",
     "config_names",
     "reach_in",
+    "read_env",
     "read_target",
     "takes_target",
 ]
@@ -265,10 +266,13 @@ def _headers(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
     return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-def _env(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def read_env(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+    """What `--env` says, given several times; a name without a value hands on ours."""
     env: dict[str, str] = {}
     for each in values:
         name, equals, value = each.partition("=")
+        if not name:
+            raise click.BadParameter(f"{each!r} has no name; write NAME=VALUE")
         if not equals and name not in os.environ:
             raise click.BadParameter(f"{name} is not set here; give it a value: {name}=VALUE")
         env[name] = value if equals else os.environ[name]
@@ -290,7 +294,7 @@ _OPTIONS: Final[tuple[Callable[[F], F], ...]] = (  # pyright: ignore[reportGener
         "--env",
         multiple=True,
         metavar="NAME[=VALUE]",
-        callback=_env,
+        callback=read_env,
         help="Give a server that is started this variable; without a value, ours.",
     ),
     click.option(

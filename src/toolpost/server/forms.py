@@ -18,7 +18,7 @@ from toolpost.server.survey import Survey
 from toolpost.types.asks import ElicitResult
 from toolpost.types.base import JSON
 
-__all__ = ["ANSWERS", "Accepted", "Cancelled", "Declined", "Form", "form_of"]
+__all__ = ["ANSWERS", "Accepted", "Cancelled", "Declined", "Form", "forget_forms", "form_of"]
 
 T = TypeVar("T")
 
@@ -143,6 +143,11 @@ def form_of(kind: type[T]) -> Form[T]:
             f"a form is made from a type, and {kind!r} is none", hint="give the class, or a Literal"
         ) from None
     return _kept(kind)
+
+
+def forget_forms() -> None:
+    """Let go of the types whose forms are kept, and so of the code that they are from."""
+    _kept.cache_clear()
 
 
 @lru_cache(maxsize=256)

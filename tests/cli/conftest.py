@@ -1,0 +1,17 @@
+"""What tests of the command line share: code that they load leaves nothing behind in this process."""
+
+import sys
+
+import pytest
+
+
+@pytest.fixture
+def loading(monkeypatch, tmp_path):
+    """What is loaded here is forgotten again."""
+    monkeypatch.chdir(tmp_path)
+    path, modules, finders = list(sys.path), dict(sys.modules), list(sys.meta_path)
+    yield
+    sys.path[:], sys.meta_path[:] = path, finders
+    for name in sys.modules.keys() - modules.keys():
+        if not name.startswith("toolpost."):
+            del sys.modules[name]
