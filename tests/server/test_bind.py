@@ -22,6 +22,7 @@ from msgspec import UNSET, Raw
 
 from names import tell
 from toolpost.errors import InvalidParams, ToolError
+from toolpost.server.ask import Ask
 from toolpost.server.bind import Bound, bind
 from toolpost.server.marks import Header
 from toolpost.server.problems import MAX_PROBLEMS, ArgumentError, Problem, SignatureError
@@ -639,6 +640,30 @@ if sys.version_info >= (3, 12):
             ("x", "y"),
             {"e": [None]},
         )
+
+    def test_a_question_is_found_in_a_type_that_contains_itself():
+        space: dict[str, Any] = {"Annotated": Annotated, "Ask": Ask}
+        exec(
+            "type Plain = dict[str, Plain] | str\n"
+            "type Tree[T] = list[Tree[T]] | T\n"
+            "type Asked = dict[str, Asked] | Annotated[str, Ask('?')]\n"
+            "def plain(a: Plain, b: Tree[int]): ...\n"
+            "def asked(a: Asked): ...\n",
+            space,
+        )
+        assert [one.name for one in bind(space["plain"]).parameters] == ["a", "b"]
+        with pytest.raises(SignatureError, match="nobody would ask"):
+            bind(space["asked"])
+
+    def test_two_names_that_look_the_same_are_two_types():
+        spaces: list[dict[str, Any]] = [{}, {"Annotated": Annotated, "Ask": Ask}]
+        exec("type Name = dict[str, str]", spaces[0])
+        exec("type Name = Annotated[str, Ask('?')]", spaces[1])
+        for order in ((0, 1), (1, 0)):
+            space = {"A": spaces[order[0]]["Name"], "B": spaces[order[1]]["Name"]}
+            exec("def fn(a: tuple[A, B]): ...", space)
+            with pytest.raises(SignatureError, match="nobody would ask"):
+                bind(space["fn"])
 
 
 # --------------------------------------------------------------------- what a model is told

@@ -100,7 +100,7 @@ def wanted_of(annotation: Any, default: Any) -> Wanted | None:
     kind, *metadata = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     ask = next((mark for mark in metadata if isinstance(mark, Ask)), None)
     others = tuple(mark for mark in metadata if not isinstance(mark, Ask))
-    if isinstance(default, Ask) or any(map(_asks, (kind, *others))):
+    if isinstance(default, Ask) or _ask_in((kind, *others)):
         raise SignatureError(
             "nobody would ask this question", hint='write Annotated[T, Ask("...")], with the Ask outermost'
         )
@@ -109,10 +109,19 @@ def wanted_of(annotation: Any, default: Any) -> Wanted | None:
     return Wanted(ask, Annotated[kind, *others] if others else kind, UNSET if default is _EMPTY else default)
 
 
-def _asks(part: Any) -> bool:
-    """Whether there is a question somewhere in a type."""
-    part = meant(part)
-    return part is Ask or isinstance(part, Ask) or any(map(_asks, get_args(part)))
+def _ask_in(parts: Iterable[Any]) -> bool:
+    """Whether there is a question somewhere in types, which may contain themselves."""
+    rest, names = [*parts], list[Any]()
+    while rest:
+        part = rest.pop()
+        if part is Ask or isinstance(part, Ask):
+            return True
+        rest += get_args(part)
+        name = get_origin(part) or part
+        if meant(name) is not name and not any(name is known for known in names):
+            names.append(name)  # a type can contain itself only by its name
+            rest.append(meant(name))
+    return False
 
 
 class Plan:
