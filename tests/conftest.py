@@ -19,9 +19,10 @@ import specification
 
 pytest_plugins = ["toolpost.testing.plugin", "proof", "blocking", "remains", "recording", "counted"]
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell that starts us in the background lets us ignore Ctrl-C, and so would all that we start.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell that starts us in the background, or nohup, lets us ignore these, and so would all that we start.
+for _number, _heed in {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}.items():
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _heed)
 
 _HYPOTHESIS = Path(__file__).resolve().parents[1] / ".cache" / "hypothesis"
 

@@ -157,8 +157,9 @@ class _Keeper:
                 level = logging.WARNING if self._reasons.worth_telling(denial.why) else logging.INFO
                 auth_logger.log(level, "%s %s is refused: %s", exchange.method, exchange.path, denial.why)
             raise Refusal(denial.status, denial.message, denial.headers) from None
-        exchange.headers.pop("authorization", None)
-        exchange.headers.pop("dpop", None)
+        exchange.headers = {
+            name: value for name, value in exchange.headers.items() if name not in {"authorization", "dpop"}
+        }
         return principal
 
     def _tell_once(self, root: str) -> None:

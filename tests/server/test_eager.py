@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from toolpost import Client, Server
+from toolpost.server import eager
 from toolpost.server.eager import Going, start
 
 MARK: ContextVar[str] = ContextVar("MARK", default="nothing")
@@ -215,9 +216,142 @@ def test_a_task_that_is_closed_ends_its_work():
         task.get_coro().close()
         assert ends == ["ended"]
         task.cancel()
-        await asyncio.wait([task])
+        with pytest.raises(RuntimeError, match="already awaited"):
+            await task
         with pytest.raises(TypeError, match="for a task"):
             await task.get_coro()
+
+    run(main)
+
+
+# --------------------------------------------------------------------- a task that nobody has kept
+
+
+async def which() -> int:
+    """Tell the task by its number, and do not hold on to it: it lives until its turn."""
+    return id(asyncio.current_task())
+
+
+def test_work_of_one_turn_shares_a_task_that_nobody_has_kept():
+    async def main():
+        first: Any = start(which())
+        assert [start(which()), start(which())] == [first, first]
+        assert len(asyncio.all_tasks()) == 2
+
+    run(main)
+
+
+def test_a_task_that_has_had_its_turn_serves_nothing_else():
+    async def main():
+        start(which())
+        await turns()
+        assert eager._Body.spare is None
+        assert await finished(start(nap())) == "rested"
+
+    run(main)
+
+
+def test_a_task_that_anybody_has_kept_serves_nothing_else():
+    kept: list[Any] = []
+
+    async def keep() -> int:
+        kept.append(asyncio.current_task())
+        return id(kept[-1])
+
+    async def main():
+        first = start(keep())
+        assert start(which()) != first
+
+    run(main)
+
+
+def test_a_task_that_was_cancelled_before_its_turn_serves_nothing_else():
+    async def main():
+        start(which())
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        assert await finished(start(nap())) == "rested"
+
+    run(main)
+
+
+@pytest.mark.parametrize("value", ["alice", {}], ids=["another value", "an equal one"])
+def test_work_of_another_context_has_a_task_of_its_own(value: Any):
+    """Also if what differs is equal: who changes it would change that of another one."""
+    variable: ContextVar[Any] = ContextVar("variable")
+
+    async def seen() -> tuple[int, Any]:
+        return id(asyncio.current_task()), variable.get()
+
+    async def main():
+        mine: Any = {}
+        for given in (value, mine):
+            variable.set(given)
+            first: Any = start(seen())
+            again: Any = start(seen())
+            assert first[0] == again[0]
+            assert first[1] is again[1] is given
+        assert first[0] != (await in_turn(value))[0]
+
+    async def in_turn(given: Any) -> Any:
+        variable.set(given)
+        return start(seen())
+
+    run(main)
+
+
+def test_what_work_sets_is_seen_by_no_other_work():
+    async def change() -> int:
+        MARK.set("changed")
+        return id(asyncio.current_task())
+
+    async def main():
+        first = start(change())
+        assert start(which()) != first
+        assert MARK.get() == "nothing"
+
+    run(main)
+
+
+def test_work_that_lets_the_loop_run_harms_nobody():
+    """As those do who run a loop within a loop, in notebooks."""
+
+    async def again() -> str:
+        task: Any = asyncio.current_task()
+        with pytest.raises(StopIteration):
+            task.get_coro().send(None)  # its turn
+        return "done"
+
+    async def main():
+        before = asyncio.current_task()
+        assert start(again()) == "done"
+        assert asyncio.current_task() is before
+        assert eager._Body.spare is None
+        assert await finished(start(nap())) == "rested"
+
+    run(main)
+
+
+def test_a_loop_has_tasks_of_its_own():
+    async def main():
+        start(which())
+        spare = eager._Body.spare
+        assert spare is not None
+        tasks = await asyncio.to_thread(asyncio.run, other())
+        assert id(spare.task) not in tasks
+
+    async def other() -> list[Any]:
+        return [start(which()), start(which())]
+
+    run(main)
+
+
+def test_where_nobody_counts_who_holds_on_each_has_a_task_of_its_own(monkeypatch):
+    monkeypatch.setattr(eager, "_TRACED", False)
+
+    async def main():
+        numbers = [start(which()) for _ in range(3)]
+        assert len(set(numbers)) == 3
 
     run(main)
 
@@ -287,9 +421,16 @@ def test_what_a_function_keeps_by_its_task_is_its_own():
         task.add_done_callback(done.append)
         return known
 
+    async def second() -> bool:
+        task: Any = asyncio.current_task()
+        known = hasattr(task, "tenant")
+        task.tenant = "a secret"
+        return known
+
     async def main():
-        async with Client(serving(first=first)) as client:
+        async with Client(serving(first=first, second=second)) as client:
             assert [(await client.call_tool("first")).data for _ in range(3)] == [False] * 3
+            assert [(await client.call_tool("second")).data for _ in range(3)] == [False] * 3
             await turns()
             assert len(done) == 3
 

@@ -463,6 +463,7 @@ def test_another_value_is_wrapped_for_those_who_take_only_objects(annotation, sc
         (dict, {"a": object()}, "cannot be sent: a object cannot be written as JSON"),
         (dict, {(1, 2): 3}, "cannot be sent"),
         (..., object(), "cannot be sent"),
+        pytest.param(int, 10**5000, "cannot be sent: Exceeds the limit", id="a number of 5000 digits"),
         (..., [TextContent("a"), object()], "cannot be sent"),
         (..., [object()], "cannot be sent"),
     ],

@@ -290,7 +290,7 @@ class Hand(Handler):
         self.watched.append(f"-{uri}")
 
     async def read_resource(self, uri: str, ctx: Context) -> Any:
-        raise NotImplementedError  # it is there to be watched, and nobody reads it
+        raise AssertionError("it is there to be watched, and nobody reads it")
 
     @cached_property
     def routes(self) -> Routes:
@@ -422,7 +422,7 @@ def test_what_surrounds_all_of_them_is_entered_once() -> None:
 
 def test_a_server_that_chooses_others_cannot_be_replaced() -> None:
     async def choose(*_: Any) -> Server:
-        raise NotImplementedError  # nobody comes
+        raise AssertionError("nobody comes")
 
     factory = Server.factory(choose, "house")
     with pytest.raises(TypeError, match="house chooses a server for each client"):

@@ -2,6 +2,7 @@
 
 import asyncio
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -162,7 +163,7 @@ def test_last_entries_stay_and_cost_no_look_at_all_logs_each_time(monkeypatch):
 
 
 class _Request:
-    size = 0
+    head = SimpleNamespace(size=0)
 
     def __init__(self, host: str, origin: str | None = None) -> None:
         self.headers = {"host": host} if origin is None else {"host": host, "origin": origin}

@@ -35,6 +35,7 @@ import remains
 from toolpost import Context, Server, web
 from toolpost.stores.memory import MemoryStore
 from toolpost.transports import exchange as exchanges
+from toolpost.transports import http_life
 
 PROGRAM = str(Path(__file__).parent / "programs" / "web.py")
 GET = {"Accept": "text/event-stream"}
@@ -661,7 +662,11 @@ def test_workers_that_die_at_once_are_not_replaced_for_ever():
     run(main)
 
 
-def test_a_call_over_http_and_sse_is_finished_too():
+@pytest.mark.parametrize("look", [http_life.LOOK, 0.0], ids=["now and then", "all the time"])
+def test_a_call_over_http_and_sse_is_finished_too(look, monkeypatch):
+    """Its session has no request any more before the client has its answer: the stream ends behind both."""
+    monkeypatch.setattr(http_life, "LOOK", look)
+
     async def main():
         stage = Stage()
         app = kitchen(stage).asgi(drain=PATIENCE)

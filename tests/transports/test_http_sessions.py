@@ -28,6 +28,7 @@ from toolpost.protocol import jsonrpc
 from toolpost.server import measure
 from toolpost.stores.memory import MemoryStore
 from toolpost.transports import exchange, http_kept, http_session, http_sessions, http_streams
+from toolpost.transports.http_load import Load
 
 GET = {"Accept": "text/event-stream"}
 READY = message("notifications/initialized")
@@ -1268,3 +1269,27 @@ def test_a_conversation_that_fails_ends_its_session(caplog, monkeypatch):
 
     run(main)
     assert "no more" in caplog.text
+
+
+def test_what_could_not_be_said_is_owed_to_nobody():
+    """Else the end of a server would wait for a client to take what it will never get."""
+
+    async def main():
+        store: Any = MemoryStore()
+        kept_streams = http_kept.Kept(store.logs)
+        session = http_session.Session("s", "", store, kept_streams, Load(), single=True)
+        said = message("notifications/message", {"level": "info", "data": "hi"})
+        await session.send(said)
+        assert session.owing
+        session.taken(len(said))
+        assert not session.owing
+
+        async def full(*_: Any) -> str:
+            raise OSError("no room")
+
+        store.logs.append = full
+        with pytest.raises(OSError, match="no room"):
+            await session.send(said)
+        assert not session.owing
+
+    run(main)

@@ -53,10 +53,17 @@ NO_LIMITS: Final = Limits()
 
 
 class Tried(NamedTuple, Generic[T]):
-    """What has come of a first try, for those who know what to do next."""
+    """What has come of a first try, for those who know what to do next.
+
+    Args:
+        began: when it was made.
+        outcome: what it came to.
+        known: what was known of its headers then.
+    """
 
     began: float
     outcome: T | MCPError
+    known: object = None
 
     def tell(self) -> T:
         """What it came to.
@@ -86,23 +93,13 @@ class Call:
         scope: around a wait for anything else than the answer, while there is one.
     """
 
-    __slots__ = (
-        "_alarm",
-        "_due",
-        "_holders",
-        "_since",
-        "answer",
-        "cap",
-        "deadline",
-        "id",
-        "lane",
-        "late",
-        "limits",
-        "outgoing",
-        "scope",
-        "sent",
-        "started",
-    )
+    # What most calls never change is not set for each of them.
+    lane: Lane | None = None
+    late: bool = False
+    scope: asyncio.Timeout | None = None
+    sent: bool = False
+    _holders: int = 0
+    _since: float = 0.0  # when the clock stopped
 
     def __init__(
         self,
@@ -117,13 +114,7 @@ class Call:
         self.limits = limits
         self.started = started
         self.answer = answer
-        self.lane: Lane | None = None
-        self.cap = inf if limits.cap is None else started + limits.cap
-        self.scope: asyncio.Timeout | None = None
-        self.sent = self.late = False
         self._alarm = alarm
-        self._holders = 0
-        self._since = started
         self._due = self.deadline = inf if limits.timeout is None else started + limits.timeout
         if self.deadline < alarm.next:
             alarm.set(self.deadline)
@@ -137,7 +128,8 @@ class Call:
         """Start the time-out anew, up to the cap (TIME-4)."""
         if self.limits.timeout is not None:
             now = self._since if self._holders else now
-            self._due = min(now + self.limits.timeout, self.cap)
+            cap = inf if self.limits.cap is None else self.started + self.limits.cap
+            self._due = min(now + self.limits.timeout, cap)
             self._set()
 
     def hold(self, now: float) -> None:
@@ -153,7 +145,6 @@ class Call:
         if not self._holders:
             stood = now - self._since
             self.started += stood
-            self.cap += stood
             self._due += stood
             self._set()
 

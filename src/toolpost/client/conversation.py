@@ -302,12 +302,8 @@ class Conversation:
 
     @property
     def straight(self) -> Link | None:
-        """The connection, if a request may be tried over it as it is, and looked at more closely if it fails.
-
-        Over HTTP that needs to know first which headers the request was sent with.
-        """
-        link = self._attempts.steady
-        return None if link is None or link.mirrors or self.log_level is not None else link
+        """The connection, if a request may be tried over it as it is, to be looked at closely if it fails."""
+        return None if self.log_level is not None else self._attempts.steady
 
     def answered(self) -> None:
         """A request that went straight was answered."""

@@ -144,9 +144,10 @@ class Rounds:
         pause, loop = FIRST_PAUSE, asyncio.get_running_loop()
         while True:
             limits = trip.limits_now() if trip.spent else trip.limits
-            began = loop.time() if trip.tried is None else trip.tried.began
+            began, known = (loop.time(), None) if trip.tried is None else (trip.tried.began, trip.tried.known)
             tool = trip.params.name if isinstance(trip.params, CallToolParams) else None
-            known = None if tool is None else self._talk.reading.mirrors.of(tool)
+            if tool is not None and trip.tried is None:
+                known = self._talk.reading.mirrors.of(tool)
             try:
                 result = await self._send(trip, limits, tool)
             except HeaderMismatch:

@@ -18,7 +18,7 @@ from toolpost.client.patience import ProgressCallback
 from toolpost.client.paused import Paused, questions_of
 from toolpost.client.results import ToolResult, joined_text, tool_result
 from toolpost.client.rounds import Trip
-from toolpost.errors import LocalProtocolError, RateLimited, ToolError, TransportError
+from toolpost.errors import HeaderMismatch, LocalProtocolError, RateLimited, ToolError, TransportError
 from toolpost.protocol.party import Party, declares
 from toolpost.types.base import JSON, Result
 from toolpost.types.inputs import InputRequiredResult
@@ -154,11 +154,11 @@ class ToolMethods:
         known = self._known(name, validate=validate)
         if link is not None:
             # Nearly every call needs one try and no more: to be ready for that only takes 2 µs less.
-            began = link.loop.time()
+            began, headers = link.loop.time(), talk.reading.mirrors.of(name) if link.mirrors else None
             try:
                 result = await link.request("tools/call", params, limits=limits)
-            except (RateLimited, TransportError) as error:
-                tried = Tried(began, error)
+            except (HeaderMismatch, RateLimited, TransportError) as error:
+                tried = Tried(began, error, headers)
             else:
                 if isinstance(result, CallToolResult):
                     talk.answered()

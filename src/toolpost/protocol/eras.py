@@ -17,7 +17,7 @@ from toolpost.errors import (
     Undeclared,
 )
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.jsonrpc import MISFITS, Reader, Unfit, fault
 from toolpost.protocol.lowering import lower
 from toolpost.protocol.methods import ROWS, Row
 from toolpost.protocol.params import foreign
@@ -144,9 +144,9 @@ def read_meta(params: Raw | Unset) -> RequestMeta:
     if params is UNSET:
         return _NO_META
     try:
-        return _FACTS(params).meta or _NO_META
-    except Unfit as error:
-        raise InvalidParams(f"Invalid params: {error}") from error
+        return _FACTS.decode(params).meta or _NO_META
+    except MISFITS as error:
+        raise InvalidParams(f"Invalid params: {fault(error)}") from error
 
 
 def is_marked(params: Raw | Unset) -> bool:

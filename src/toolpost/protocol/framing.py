@@ -122,6 +122,8 @@ class LineBuffer:
     def _whole(self, line: bytes) -> bytes | Oversize | None:
         """What a complete line, given without its LF, counts as; None for white space."""
         size = len(line)
+        if size <= self._limit and line.endswith(b"}"):  # nearly all: neither white space, nor a CR behind it
+            return line
         if size - line.endswith(b"\r") > self._limit:
             return Oversize(size, self._limit, line[: self._edge], line[-self._edge :])
         line = line.removesuffix(b"\r")

@@ -30,7 +30,17 @@ from toolpost.protocol.events import (
     Refused,
     ReplyReceived,
 )
-from toolpost.protocol.jsonrpc import Failure, Notice, Reader, Reply, Request, Unfit, shorten
+from toolpost.protocol.jsonrpc import (
+    MISFITS,
+    Failure,
+    Notice,
+    Reader,
+    Reply,
+    Request,
+    Unfit,
+    fault,
+    shorten,
+)
 from toolpost.protocol.methods import CLIENT, SERVER, Row
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision, negotiate, newest
 from toolpost.types.base import UNSET, Raw, RequestId, Result, Struct, Unset
@@ -115,20 +125,21 @@ def requested(
             )
             peer = (STATELESS if stateless else SESSION).admit(connection, method, meta)
         row = _row_of(connection, method, peer.revision)
-        params = row.read_params(message.params)
+        raw = message.params
+        params = row.read_params.decode(b"{}" if raw is UNSET else raw)
         if connection.incoming or connection.withdrawn:
             _check_room(connection, message)
         if isinstance(params, InitializeParams):
             peer = _greeted(connection, params)
         elif isinstance(params, AnswerParams) and len(params.input_responses or ()) > MAX_ANSWERS:
             raise InvalidParams(f"Invalid params: inputResponses has more than {MAX_ANSWERS} members")
-    except Unfit as error:
-        refusal = InvalidParams(f"Invalid params for {method}: {error}")
+    except MISFITS as error:
+        refusal = InvalidParams(f"Invalid params for {method}: {fault(error)}")
         return Refused(refusal, jsonrpc.encode_failure(message.id, refusal), message.id)
     except RPCError as error:
         return Refused(error, jsonrpc.encode_failure(message.id, error), message.id)
     token = None if meta.progress_token is UNSET else meta.progress_token
-    incoming = Incoming(message.id, row, params, peer, message.params, token)
+    incoming = Incoming(message.id, row, params, peer, raw, token)
     connection.incoming[message.id] = incoming
     return incoming
 

@@ -20,6 +20,7 @@ __all__ = [
     "MAX_BATCH_BYTES",
     "MAX_DEPTH",
     "MAX_UNKNOWN",
+    "MISFITS",
     "Failure",
     "Message",
     "Notice",
@@ -35,6 +36,7 @@ __all__ = [
     "encode_notice",
     "encode_reply",
     "encode_request",
+    "fault",
     "is_batch",
     "shorten",
 ]
@@ -136,6 +138,8 @@ _FRAME_REPLY: Final = len('{"jsonrpc":"2.0","id":,"result":}')
 _FRAME_FAILURE: Final = len('{"jsonrpc":"2.0","error":}')
 _FRAME_PARAMS: Final = len(',"params":')
 _SHORTEST_MEMBER: Final = len('"id":0,')
+_FULL_REQUEST: Final = _FRAME_REQUEST + _FRAME_PARAMS + _SHORTEST_MEMBER
+_NULL: Final = b"null"
 
 # The quotes of such an envelope outside of its params or result. Each further member has two more.
 _QUOTES_NOTICE: Final = '"jsonrpc":"2.0","method":""'.count('"')
@@ -156,15 +160,25 @@ def decode(data: bytes, *, depth: int = MAX_DEPTH) -> Message:
     try:
         if not data.isascii():
             str(data, "utf-8")  # msgspec checks UTF-8 only in what it decodes, not in what stays raw
-        # A text of n bytes nests at most n/2 levels, and at most as many levels as it has brackets.
-        if len(data) > 2 * depth and data.count(b"{") + data.count(b"[") > depth and deeper(data, depth):
-            raise refuse(f"message is nested more than {depth} levels deep", data)
+        # A text of n bytes nests at most n/2 levels, and at most as many as it has brackets. An object in
+        # another one takes five bytes: in most messages nothing but the lists has to be counted.
+        size = len(data)
+        if size > 2 * depth:
+            lists = data.count(b"[")
+            if lists + (size + 3) // 5 > depth and lists + data.count(b"{") > depth and deeper(data, depth):
+                raise refuse(f"message is nested more than {depth} levels deep", data)
         envelope = _ENVELOPE.decode(data)
         if envelope.jsonrpc != "2.0":
             raise refuse('member "jsonrpc" must be "2.0"', data)
-        if envelope.method is not UNSET:
-            return _asked(data, envelope, envelope.method)
-        return _answered(data, envelope)
+        method, params, identity = envelope.method, envelope.params, envelope.id
+        if method is UNSET:
+            return _answered(data, envelope)
+        if params is not UNSET and (type(identity) is int or type(identity) is str):
+            # Most are requests with no room for anything else, which takes 0.4 us less to see at once.
+            inner = memoryview(params).nbytes
+            if size - inner - len(method) < _FULL_REQUEST and inner != len(_NULL):
+                return Request(identity, method, params)
+        return _asked(data, envelope, method)
     except msgspec.ValidationError as error:
         raise misshapen(data, error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -182,7 +196,7 @@ def _asked(data: bytes, envelope: _Envelope, method: str) -> Request | Notice:
         length = memoryview(params).nbytes
         size += _FRAME_PARAMS + length
         quotes += 2
-        if length == 4 and bytes(params) == b"null":
+        if length == len(_NULL) and bytes(params) == _NULL:
             params = UNSET  # not in the specification, but common, and it can mean only one thing
     if identity is UNSET:
         _check_once(data, size + _FRAME_NOTICE, params, quotes)
@@ -309,14 +323,31 @@ class Unfit(ValueError):
     """A piece of JSON is not of the type that it should be; the text names the path."""
 
 
-class Reader(Generic[T]):
-    """A reader of one type, prepared when it is first used: a process that starts needs few of them."""
+MISFITS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What `Reader.decode` raises."""
 
-    __slots__ = ("_decode", "kind")
+
+def fault(error: Exception) -> str:
+    """What is wrong with a piece of JSON, by one of `MISFITS`."""
+    return shorten(str(error), MAX_WORDS)
+
+
+class Reader(Generic[T]):
+    """A reader of one type, prepared when it is first used: a process that starts needs few of them.
+
+    Attributes:
+        decode: reads what is there, and raises as msgspec does: 0.1 us less for those who look after that.
+    """
+
+    __slots__ = ("decode", "kind")
 
     def __init__(self, kind: type[T]) -> None:
         self.kind = kind
-        self._decode: Callable[[Raw | bytes], T] | None = None
+        self.decode: Callable[[Raw | bytes], T] = self._prepare
+
+    def _prepare(self, raw: Raw | bytes) -> T:
+        self.decode = msgspec.json.Decoder(self.kind, dec_hook=dec_hook).decode
+        return self.decode(raw)
 
     def __call__(self, raw: Raw | bytes | Unset) -> T:
         """The value; absent JSON is an empty object.
@@ -324,13 +355,10 @@ class Reader(Generic[T]):
         Raises:
             Unfit: it is not of this type.
         """
-        decode = self._decode
-        if decode is None:
-            decode = self._decode = msgspec.json.Decoder(self.kind, dec_hook=dec_hook).decode
         try:
-            return decode(b"{}" if raw is UNSET else raw)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise Unfit(shorten(str(error), MAX_WORDS)) from error
+            return self.decode(b"{}" if raw is UNSET else raw)
+        except MISFITS as error:
+            raise Unfit(fault(error)) from error
 
 
 # --------------------------------------------------------------------- writing

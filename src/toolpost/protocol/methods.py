@@ -7,7 +7,7 @@ What a row does not say is not allowed: a method that a revision lacks is simply
 from typing import Final, Literal, NamedTuple, TypeAlias
 
 from toolpost.errors import RemoteProtocolError
-from toolpost.protocol.jsonrpc import Reader, Unfit, shorten
+from toolpost.protocol.jsonrpc import MISFITS, Reader, Unfit, shorten
 from toolpost.types import asks, inputs, lifecycle, notices, prompts, resources, tasks, tools
 from toolpost.types.base import JSON, UNSET, Params, Raw, Result, Unset, Wire
 from toolpost.types.content import Known
@@ -69,8 +69,8 @@ class _Outcome(Reader[Result]):
 
     def __call__(self, raw: Raw | bytes | Unset) -> Result:
         try:
-            said = _PLAIN(raw)
-        except Unfit:
+            said = _PLAIN.decode(b"{}" if raw is UNSET else raw)
+        except MISFITS:
             return super().__call__(raw)  # of other kinds, or wrong
         return tools.CallToolResult(
             said.content,

@@ -158,7 +158,7 @@ class Catalogue(Generic[E]):
     def get(self, name: str) -> E | None:
         """The entry of this name, if there is one for clients."""
         found = self._entries.get(name)
-        return found[1] if found is not None and self.serves(found[1]) else None
+        return found[1] if found is not None and found[1].enabled else None
 
     def holds(self, entry: E) -> bool:
         """Whether this very entry is there, be it for clients or not."""
@@ -315,6 +315,11 @@ class Selected(Catalogue[E]):
         """Whether an entry was ever kept, as far as anybody has asked."""
         self._used = self._used or any(True for _ in self)
         return self._used
+
+    def get(self, name: str) -> E | None:
+        """The entry of this name, if there is one for clients of the part."""
+        found = self._entries.get(name)
+        return found[1] if found is not None and self.serves(found[1]) else None
 
     def serves(self, entry: E) -> bool:
         """Whether an entry is there for clients of the whole, and belongs to the part."""

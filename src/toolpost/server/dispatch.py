@@ -71,11 +71,11 @@ def begin(
     route = routes.get(method)
     if route is None:
         raise MethodNotFound(f"Method not found: {method}")
-    if incoming.row.asks and incoming.peer.revision.stateless and not context.server.forwards:
-        route = partial(ask_and_answer, route)
+    asks = incoming.row.asks and incoming.peer.revision.stateless and not context.server.forwards
     if middleware:
+        route = partial(ask_and_answer, route) if asks else route
         return through(middleware, Call(method, incoming.params, context), route)
-    return route(context, incoming.params)
+    return ask_and_answer(route, context, incoming.params) if asks else route(context, incoming.params)
 
 
 async def through(middleware: Sequence[Middleware], call: Call, route: Callable[[Context, Any], Any]) -> Any:

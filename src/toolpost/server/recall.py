@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from itertools import islice
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.errors import InternalError, UrlElicitationRequired, UserRejected
@@ -168,7 +169,8 @@ async def ask_and_answer(route: "Route", context: "Context", params: AnswerParam
     wanted = None
     try:
         value: Any = route(context, params)
-        value = await value if is_pending(value) else value
+        if value.__class__ is CoroutineType or is_pending(value):
+            value = await value
         if not context.has_asked:
             return value
         logger.warning(

@@ -99,7 +99,7 @@ class Request:
     @property
     def headers(self) -> Mapping[str, str]:
         """The HTTP headers that it came with, by their names in lower case; none on other transports."""
-        return self._speaker.headers_of(self._incoming)
+        return dict(self._speaker.headers_of(self._incoming))  # another request may have the same ones
 
     @property
     def id(self) -> RequestId | None:

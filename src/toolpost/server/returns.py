@@ -90,6 +90,7 @@ class Returns:
         self._check = check
         self._writer = writer
         self._listed = False  # whether a list is one of blocks, whatever is in it
+        self._exact: Any = None  # a type that is promised, and whose values need no look: 0.6 us less
 
     @classmethod
     def of(cls, fn: Callable[..., Any]) -> Self:
@@ -110,7 +111,9 @@ class Returns:
         with within(f"`{getattr(fn, '__name__', repr(fn))}`: return value"):
             annotation = scope.evaluate(annotation)
             if not _is_content(annotation):
-                return cls(*_promise(annotation, scope))
+                returns = cls(*_promise(annotation, scope))
+                returns._exact = annotation if annotation is int or annotation is bool else None
+                return returns
         returns = cls(None)
         returns._listed = _is_block(annotation)
         return returns
@@ -153,10 +156,13 @@ class Returns:
 
     def _promised(self, value: Any, *, wrap: bool) -> CallToolResult:
         """The result of a tool that has promised something."""
-        text = _encode(value, self._writer or _OURS)
-        if self._writer is None:
-            self._verify(text)
-        plain = value if type(value) in _SCALARS else msgspec.json.decode(text)
+        if type(value) is self._exact:
+            text, plain = _encode(value), value
+        else:
+            text = _encode(value, self._writer or _OURS)
+            if self._writer is None:
+                self._verify(text)
+            plain = value if type(value) in _SCALARS else msgspec.json.decode(text)
         content: list[Content] = [TextContent(text.decode())]
         if wrap:
             return CallToolResult(content=content, structured_content={RESULT: plain}, meta={**_WRAPPED})
@@ -182,7 +188,8 @@ class Returns:
 
     def _verify(self, text: bytes) -> None:
         try:
-            cast("Check", self._check)(text)
+            if self._check is not None:
+                self._check(text)
         except Exception as error:  # a validator of the author's type may raise anything
             told = "; ".join(map(str, problems_of(error)))
             raise OutputError(f"what the tool returned is not what it promised: {told}") from error

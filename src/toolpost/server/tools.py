@@ -7,6 +7,7 @@ How arguments and results are bound is told in `bind` and `returns`; who calls i
 import asyncio
 import logging
 from copy import copy
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from toolpost.errors import ChannelClosed, LocalProtocolError, NotDeclared, RPCError, ToolError
@@ -17,8 +18,9 @@ from toolpost.server.context import Context
 from toolpost.server.dispatch import being_cancelled
 from toolpost.server.journal import is_unanswered
 from toolpost.server.options import check_texts, check_times
+from toolpost.server.pending import is_pending
 from toolpost.server.returns import Returns
-from toolpost.server.work import Work
+from toolpost.server.work import FILELESS, Work
 from toolpost.types.base import Icon, Meta
 from toolpost.types.content import TextContent
 from toolpost.types.tools import CallToolParams, CallToolResult, Tool, ToolAnnotations
@@ -126,30 +128,42 @@ class ServedTool(Handle[P, R]):
 
     async def call(self, context: Context, params: CallToolParams) -> CallToolResult:
         """The result of a call. An `RPCError` is the only exception of the function's that comes through."""
-        limit = None
+        bound, limit = self._bound, None
         try:
-            arguments = self._bound.read(params.arguments)
-            if self.timeout is None:
-                value = await self._work.run(self._bound, arguments, context)
-            else:
+            arguments: Any = bound.read(params.arguments)
+            if self.timeout is not None:
                 limit = asyncio.timeout(self.timeout)
                 async with limit:
-                    value = await self._work.run(self._bound, arguments, context)
+                    value = await self._work.run(bound, arguments, context)
+            elif bound.is_async and bound.asked is None:  # as `run` does it: a coroutine less for most calls
+                value = bound.call(arguments, context)
+                if value.__class__ is CoroutineType or is_pending(value):
+                    value = await value
+                if type(value) not in FILELESS:
+                    value = await self._work.loaded(value)
+            else:
+                value = await self._work.run(bound, arguments, context)
             return self._returns.convert(value, wrap=context.wraps)
-        except RPCError:
-            raise
-        except asyncio.CancelledError:
-            if context.cancelled or being_cancelled():
+        except BaseException as error:
+            result = self._failed(error, context, limit)
+            if result is None:
                 raise
-            return self._broken(RuntimeError("the function raised CancelledError"))
-        except ToolError as error:
+            return result
+
+    def _failed(
+        self, error: BaseException, context: Context, limit: asyncio.Timeout | None
+    ) -> CallToolResult | None:
+        """The result of a call that has raised something; None if it is for others to hear."""
+        if isinstance(error, ToolError):
             return tool_error(_text_of(error))
-        except TimeoutError as error:
-            return self._late() if limit is not None and limit.expired() else self._broken(error)
-        except BaseException as error:  # whatever the function raises stays with its call
-            if is_unanswered(error):
-                raise
-            return self._broken(error)
+        if isinstance(error, RPCError) or is_unanswered(error):
+            return None
+        if isinstance(error, asyncio.CancelledError):
+            if context.cancelled or being_cancelled():
+                return None
+            return self._broken(RuntimeError("the function raised CancelledError"))
+        late = isinstance(error, TimeoutError) and limit is not None and limit.expired()
+        return self._late() if late else self._broken(error)
 
     def _late(self) -> CallToolResult:
         logger.warning("tool %s took longer than %s s and was given up", self.name, self.timeout)

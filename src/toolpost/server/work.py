@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from toolpost.server.bind import Bound
     from toolpost.server.verbatim import Verbatim
 
-__all__ = ["Work"]
+__all__ = ["FILELESS", "Work"]
 
 _MANY: Final = (list, tuple)
-_FILELESS: Final[frozenset[type[Any]]] = frozenset({NoneType, bool, int, float, str, bytes, dict})
+FILELESS: Final[frozenset[type[Any]]] = frozenset({NoneType, bool, int, float, str, bytes, dict})
+"""What most functions return, in which there is no file to be read."""
 
 
 class Work(Threads):
@@ -39,6 +40,10 @@ class Work(Threads):
             value = await self.in_thread(lambda: bound.call(arguments, SyncContext(context, loop), **extra))
         if is_pending(value):  # a wrapper may hide that there is something to await, or that there is not
             value = await value
+        return value if type(value) in FILELESS else await self.loaded(value)
+
+    async def loaded(self, value: Any) -> Any:
+        """The value with the files in it read."""
         return await self.in_thread(lambda: _loaded(value)) if _has_file(value) else value
 
     def _find_out(
@@ -58,8 +63,6 @@ class Work(Threads):
 
 def _has_file(value: Any) -> bool:
     """Whether a file has to be read before the value can be sent."""
-    if type(value) in _FILELESS:  # most of them, and classes of media take longer to tell
-        return False
     if isinstance(value, _MANY):
         return any(isinstance(item, Media) and item.path is not None for item in cast("list[Any]", value))
     return isinstance(value, Media) and value.path is not None

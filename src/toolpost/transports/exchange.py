@@ -7,10 +7,9 @@ JSON-RPC: which answer is due is for others to say.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
 from functools import partial
 from inspect import isawaitable
-from itertools import chain
 from types import CoroutineType
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote
@@ -19,6 +18,7 @@ from toolpost.begun import Begun
 from toolpost.errors import ChannelClosed
 from toolpost.principal import Principal
 from toolpost.protocol import sse
+from toolpost.transports.head import Head
 
 __all__ = [
     "ASGIReceive",
@@ -103,6 +103,7 @@ class Exchange:
         scope: of ASGI.
         receive: of ASGI.
         send: of ASGI.
+        head: what the scope says, if that was read before.
     """
 
     # What most exchanges never change is not set for each of them.
@@ -119,29 +120,22 @@ class Exchange:
     _task: "asyncio.Task[Any] | None" = None
     _since: float | None = None  # when we first had to wait for the body
 
-    def __init__(self, scope: Scope, receive: ASGIReceive, send: ASGISend) -> None:
+    def __init__(self, scope: Scope, receive: ASGIReceive, send: ASGISend, head: Head | None = None) -> None:
         self.scope = scope
-        self.method: str = scope["method"]
-        given: list[tuple[bytes, bytes]] = scope["headers"]
-        # All in one go: name by name it takes 1.2 us, so it takes 0.7.
-        whole = b"\0".join(chain.from_iterable(given))
-        self.size = len(whole)
-        """How many bytes the headers have together, or a few more."""
-        parts = str(whole, "latin-1").split("\0")
-        self.headers = dict(zip(parts[::2], parts[1::2], strict=False))
-        if len(parts) != 2 * len(given) or len(self.headers) < len(given):
-            self.headers = _joined(given)
+        self.head = head or Head(scope)
+        self.headers: Mapping[str, str] = self.head.headers
         self._receive = receive
         self._send = send
 
     @property
+    def method(self) -> str:
+        """Of HTTP, in capitals."""
+        return self.head.method
+
+    @property
     def path(self) -> str:
         """The path below the place where the application is mounted."""
-        path: str = self.scope["path"]
-        root: str = self.scope.get("root_path", "").rstrip("/")
-        if not root:
-            return path
-        return path[len(root) :] if path == root or path.startswith(f"{root}/") else path
+        return self.head.path
 
     @property
     def root(self) -> str:
@@ -174,8 +168,7 @@ class Exchange:
             Disconnected: the client has gone before the end of it.
             BodyTooSlow: nothing of it has come for `SLOW` seconds, or less than `FLOOR` bytes a second.
         """
-        length = self.headers.get("content-length", "")
-        if length.isdecimal() and (len(length) > 18 or int(length) > limit):
+        if self.head.length > limit:
             raise BodyTooLarge(more=True)
         event = self._next()
         if not isinstance(event, dict):
@@ -370,15 +363,6 @@ class Exchange:
             await self.comment()
         if pulse is not None:
             await pulse()
-
-
-def _joined(given: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """Headers by name: a list that was split over several lines is one list (RFC 9110 §5.3)."""
-    headers: dict[str, str] = {}
-    for name, value in given:
-        key, text = str(name, "latin-1"), str(value, "latin-1")
-        headers[key] = f"{headers[key]}, {text}" if key in headers else text
-    return headers
 
 
 Doing: TypeAlias = Callable[[], Coroutine[Any, Any, None]]

@@ -98,7 +98,7 @@ class Gate:
         Raises:
             Refusal: it does not (HTTP-2).
         """
-        if exchange.size > MAX_HEADERS:
+        if exchange.head.size > MAX_HEADERS:
             raise Refusal(431, f"The headers have more than {MAX_HEADERS} bytes together.")
         sent = exchange.headers
         host, origin = sent.get("host"), sent.get("origin")

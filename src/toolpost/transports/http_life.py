@@ -104,7 +104,7 @@ class Life:
         while self.answering and self.loop.time() < until:
             for exchange in tuple(self.answering):
                 session = self._sessions.held(exchange.session)
-                if session is None or not session.busy:
+                if session is None or not session.owing:
                     exchange.hang_up()
             await asyncio.sleep(LOOK)
         await self._wait(max(0.0, until - self.loop.time()))

@@ -29,6 +29,7 @@ from toolpost.transports.exchange import (
     Scope,
 )
 from toolpost.transports.gate import EVENTS, JSON, LATER, MAX_BODY, Gate, Refusal, check_get, check_post
+from toolpost.transports.head import KnownHeads
 from toolpost.transports.host import Caller, Host
 from toolpost.transports.http_legacy import Legacy
 from toolpost.transports.http_life import Life
@@ -104,6 +105,7 @@ class Endpoint:
         self._unguarded = frozenset({self._live, self._ready, self._metadata})
         self._open = self._unguarded | {self._preflight}  # browsers ask without a token
         self._answers = (JSON,) if settings.json_only else (JSON, EVENTS)
+        self._heads = KnownHeads()
         self._life: Life | None = None
         self._asked_elsewhere = False
 
@@ -152,9 +154,10 @@ class Endpoint:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1003, "reason": "there is no WebSocket here"})
             return
-        exchange = Exchange(scope, receive, send)
+        head = self._heads.of(scope)
+        exchange = Exchange(scope, receive, send, head)
         try:
-            verb = self._verb(exchange)
+            verb: Verb = head.verb or self._verb(exchange)
             if self._keeper is not None and verb not in self._open:
                 exchange.principal = await self._keeper.admit(exchange)
             await verb(exchange)
@@ -215,6 +218,9 @@ class Endpoint:
             return self._preflight if exchange.method == "OPTIONS" else self._no_verb
         if verb not in self._unguarded:
             self._gate.check(exchange)
+        if not exchange.extra:  # else a browser has to be told something each time
+            exchange.head.verb = verb
+            self._heads.keep(exchange.head)
         return verb
 
     async def _preflight(self, exchange: Exchange) -> None:
@@ -238,7 +244,9 @@ class Endpoint:
 
     async def _post(self, exchange: Exchange) -> None:
         settings, host = self.settings, self._host
-        check_post(exchange, self._answers)
+        if not exchange.head.fits:
+            check_post(exchange, self._answers)
+            exchange.head.fits = True
         data = await exchange.body(settings.max_body)
         message = _read(data)
         connection = host.connection()

@@ -198,7 +198,7 @@ class Session:
         self._news: asyncio.Future[None] | None = None
         self._ended = ""
         self._turn = asyncio.Lock()
-        self._unread = self._waiting = 0
+        self._unread = self._waiting = self._saying = 0
         self._room: asyncio.Event | None = None
         self._answered: list[str] = []
         self._served: dict[RequestId, _Call] = {}
@@ -211,6 +211,11 @@ class Session:
     def busy(self) -> bool:
         """Whether a request waits for its answer, or to be served at all."""
         return bool(self._served) or self._asked > 0
+
+    @property
+    def owing(self) -> bool:
+        """Whether it is busy, or its client has not taken all that was said to it (HTTP+SSE)."""
+        return self.busy or self._saying > 0 or self._unread > 0
 
     @property
     def ended(self) -> bool:
@@ -388,11 +393,19 @@ class Session:
         return True
 
     async def _say(self, stream: str, data: bytes) -> None:
-        async with self._turn:  # who speaks fast lets others read: a log does not hold everything
-            if self._single:
-                await self._wait_for_room(len(data))
-            await self._append(stream, data)
-            await asyncio.sleep(0)
+        self._saying += 1
+        try:
+            async with self._turn:  # who speaks fast lets others read: a log does not hold everything
+                if self._single:
+                    await self._wait_for_room(len(data))
+                try:
+                    await self._append(stream, data)
+                except BaseException:  # also who is cancelled: nobody will read it
+                    self.taken(len(data) if self._single else 0)
+                    raise
+                await asyncio.sleep(0)
+        finally:
+            self._saying -= 1
 
     async def _wait_for_room(self, size: int) -> None:
         while self._unread > UNREAD and not self._ended:

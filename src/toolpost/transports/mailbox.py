@@ -49,6 +49,7 @@ class Mailbox:
 
     Args:
         peer: who sends, for the texts of errors.
+        nested: whether messages may come while another one is taken: who sends is in this process.
 
     Attributes:
         arrived: the messages that nobody has read yet.
@@ -61,10 +62,22 @@ class Mailbox:
         taker: the same for one who is not always free, and receives what comes then.
     """
 
-    __slots__ = ("_end", "_waiting", "arrived", "oversized", "peer", "reason", "relief", "taker", "tell")
+    __slots__ = (
+        "_end",
+        "_nested",
+        "_waiting",
+        "arrived",
+        "oversized",
+        "peer",
+        "reason",
+        "relief",
+        "taker",
+        "tell",
+    )
 
-    def __init__(self, peer: str | None = None) -> None:
+    def __init__(self, peer: str | None = None, *, nested: bool = False) -> None:
         self.peer = peer
+        self._nested = nested
         self.arrived: deque[bytes | Oversize] = deque()
         self.oversized: Callable[[Oversize], object] = partial(_log_oversized, peer)
         self.reason: str | None = None
@@ -122,14 +135,13 @@ class Mailbox:
             taker is not None
             and waiting is not None
             and not (waiting.done() or self.arrived or isinstance(message, Oversize))
-            and _nested.depth < MAX_NESTED
+            and (not self._nested or _nested.depth < MAX_NESTED)
             and taker.is_free()
         ):
-            _nested.depth += 1
-            try:
+            if self._nested:
+                _take_deeper(taker, message)
+            else:
                 taker.take_data(message)
-            finally:
-                _nested.depth -= 1
             return
         self.arrived.append(message)
         if waiting is not None:
@@ -151,6 +163,15 @@ class Mailbox:
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
+
+
+def _take_deeper(taker: Taker, message: bytes) -> None:
+    """Let a message be taken, perhaps while another one is."""
+    _nested.depth += 1
+    try:
+        taker.take_data(message)
+    finally:
+        _nested.depth -= 1
 
 
 def _log_oversized(peer: str | None, line: Oversize) -> None:

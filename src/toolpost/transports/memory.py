@@ -99,5 +99,5 @@ def pair(limit: int = 1024) -> tuple[MemoryChannel, MemoryChannel]:
     """
     if limit < 1:
         raise ValueError(f"limit is {limit}; at least 1 message has to fit between the two ends")
-    left, right = Mailbox(), Mailbox()
+    left, right = Mailbox(nested=True), Mailbox(nested=True)
     return MemoryChannel(left, right, limit), MemoryChannel(right, left, limit)
