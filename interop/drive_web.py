@@ -89,8 +89,10 @@ async def heard_again(guest: Guest) -> None:
 
 @WEB.case("a loop hears changes after all connections were cut", over=("http",))
 async def listened_again(guest: Guest) -> None:
+    heard = asyncio.Event()
+
     async def touch() -> None:
-        while True:
+        while not heard.is_set():
             with contextlib.suppress(MCPError):
                 await guest.client.call_tool("touch_tools")
             await asyncio.sleep(0.1)
@@ -103,8 +105,10 @@ async def listened_again(guest: Guest) -> None:
             assert (await anext(coming)).kind == "tools"
             assert (await anext(coming)).kind == "tools"
         finally:
-            touching.cancel()
-            await asyncio.wait([touching])
+            # Not cancelled: mcp 1.30.0 closes a connection without a word if a session ends while it takes
+            # a notice of it, and the next request on that connection is lost.
+            heard.set()
+            await touching
 
 
 @WEB.case("tools: mirrored parameters", era="stateless", over=("http",))
