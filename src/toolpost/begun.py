@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Begun"]
+__all__ = ["Begun", "Settled", "begin"]
 
 T = TypeVar("T")
 
@@ -40,3 +40,35 @@ class Begun(Generic[T]):
                 waits_for = resume()
             except StopIteration as done:
                 return done.value
+
+    def close(self) -> None:
+        """Give the coroutine up: nobody awaits it."""
+        self._work.close()
+
+
+class Settled(Generic[T]):
+    """What has come of something already, for those who would await it: a value, or an error."""
+
+    __slots__ = ("_error", "_value")
+
+    def __init__(self, value: T, error: BaseException | None = None) -> None:
+        self._value = value
+        self._error = error
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        """The value."""
+        if self._error is not None:
+            raise self._error
+        return self._value
+        yield  # makes it a generator, which is what Python wants
+
+    def close(self) -> None:
+        """Do nothing: it has ended."""
+
+
+def begin(work: Coroutine[Any, Any, T]) -> T | Begun[T]:
+    """What a coroutine gives; if it waits, the rest of it."""
+    try:
+        return Begun(work, work.send(None))
+    except StopIteration as done:
+        return done.value

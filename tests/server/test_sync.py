@@ -21,6 +21,7 @@ ELICITING = [date for date in SESSIONS if "elicitation/create" in REVISIONS[date
 
 FOR_THE_HANDLER = {
     "ask",
+    "begun",
     "conversation",
     "hand_back",
     "hand_over",

@@ -29,6 +29,7 @@ from toolpost.types.lifecycle import (
 from toolpost.types.notices import LogParams, NoticeParams, ProgressParams
 
 if TYPE_CHECKING:
+    from toolpost.server.bare import Started
     from toolpost.server.catalogue import Catalogue
     from toolpost.server.handler import Handler
 
@@ -75,6 +76,7 @@ class Context(Asking):
         "_request",
         "_speaker",
         "_state",
+        "begun",
         "incoming",
         "lifespan",
         "method",
@@ -95,6 +97,7 @@ class Context(Asking):
         self.lifespan = lifespan
         self.method = method
         self.incoming = incoming
+        self.begun: Started | None = None
         self._speaker = speaker
         # Of now: a request that has ended has none. A notice has no id to be known by, but may have a sender.
         self._principal = sender or speaker.principal_of(incoming)

@@ -17,6 +17,7 @@ from toolpost.channel import Channel
 from toolpost.errors import InvalidRequest, MethodNotFound
 from toolpost.principal import Principal
 from toolpost.protocol.connection import MAX_IN_FLIGHT, Connection
+from toolpost.protocol.events import Incoming
 from toolpost.protocol.framing import MAX_LINE
 from toolpost.protocol.icons import check_icons
 from toolpost.protocol.methods import DATES, Row
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from toolpost.auth.resource import Auth
     from toolpost.protocol.seal import KeyRing
     from toolpost.server.states import States
+    from toolpost.server.tools import ServedTool
     from toolpost.stores.promise import Store
 
 __all__ = ["Handler"]
@@ -345,6 +347,10 @@ class Handler:
 
     def annotated(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
         """For transports: the parameters of a tool that HTTP mirrors in headers, by header; None for none."""
+        return None
+
+    def bare(self, incoming: Incoming) -> "ServedTool[..., Any] | None":
+        """For transports: the tool that a request calls, if only its function has to do with the call."""
         return None
 
     def needs(self, method: str, about: str) -> frozenset[str]:

@@ -9,6 +9,7 @@ from types import CoroutineType, MethodType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from toolpost.errors import InvalidParams, ResourceNotFound
+from toolpost.protocol.events import Incoming
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.server.cache import Cache, kept
 from toolpost.server.catalogue import Catalogue, Handle, Kind
@@ -100,6 +101,17 @@ class Library(Handler):
         """The parameters of a tool that headers mirror; None if it has none, or is not served."""
         served = self.tools.get(tool)
         return None if served is None else served.annotated or None
+
+    def bare(self, incoming: Incoming) -> ServedTool[..., Any] | None:
+        """The tool that a request calls, if only its function has to do with the call."""
+        params = incoming.params
+        if self.middleware or not isinstance(params, CallToolParams):
+            return None
+        tool = self.tools.get(params.name)
+        if tool is None or not tool.is_bare or tool.scopes:
+            return None
+        brings = params.request_state is not None or params.input_responses  # what has to be looked at
+        return None if brings else tool
 
     def capabilities(self) -> ServerCapabilities:
         """What is declared to clients: what is registered, and what was promised."""

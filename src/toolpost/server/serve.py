@@ -33,6 +33,7 @@ from toolpost.protocol.events import (
 )
 from toolpost.protocol.jsonrpc import Request
 from toolpost.protocol.methods import Row
+from toolpost.server.bare import call_bare
 from toolpost.server.context import Context
 from toolpost.server.delivery import Delivery
 from toolpost.server.dispatch import Answer, answer, begin, failed
@@ -43,6 +44,7 @@ from toolpost.server.pending import is_pending
 from toolpost.server.questions import Questions
 from toolpost.types.base import JSON, RequestId, Result, Wire
 from toolpost.types.notices import ElicitationCompleteParams, NoticeParams, ResourceUpdatedParams
+from toolpost.types.tools import CallToolResult
 
 if TYPE_CHECKING:
     from toolpost.server.handler import Handler
@@ -293,22 +295,30 @@ class Conversation:
 
     def _begin(self, incoming: Incoming) -> bytes | None:
         """The answer, if there is one at once; the rest is given a task of its own."""
-        handler = self.handler
-        context = Context(handler, self, incoming.row.name, incoming, lifespan=self.lifespan)
+        handler, connection, started = self.handler, self.connection, None
         try:
+            tool = handler.bare(incoming)
+            if tool is not None:
+                started = call_bare(tool, incoming, start)
+                if isinstance(started, CallToolResult):
+                    return connection.reply(incoming.id, started)
+            context = Context(handler, self, incoming.row.name, incoming, lifespan=self.lifespan)
+            context.begun = started
             begun = begin(handler.routes, handler.middleware, context, incoming)
             if not is_pending(begun):
-                return self.connection.reply(incoming.id, begun)
+                return connection.reply(incoming.id, begun)
             if incoming.row.name == "initialize":
                 self._opening = True
                 self._hold(incoming.id, asyncio.create_task(self._open(incoming, begun)), begun)
                 return None
-            going = start(answer(self.connection, incoming, begun))
+            answering = answer(connection, incoming, begun)
+            going = started if isinstance(started, Going) else start(answering)
         except BaseException as error:  # noqa: BLE001 - nothing is awaited here: it belongs to this request
-            return failed(self.connection, incoming, error)
+            return failed(connection, incoming, error)
         if not isinstance(going, Going):
             return going
-        self._hold(incoming.id, going.go_on(self._finish(incoming, going)))
+        rest = self._finish(incoming, answering if going is started else going)
+        self._hold(incoming.id, going.go_on(rest))
         return None
 
     def _hold(

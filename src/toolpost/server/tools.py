@@ -5,7 +5,9 @@ How arguments and results are bound is told in `bind` and `returns`; who calls i
 """
 
 import asyncio
+import inspect
 import logging
+from collections.abc import Coroutine
 from copy import copy
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
@@ -21,7 +23,7 @@ from toolpost.server.options import check_texts, check_times
 from toolpost.server.pending import is_pending
 from toolpost.server.returns import Returns
 from toolpost.server.work import FILELESS, Work
-from toolpost.types.base import Icon, Meta
+from toolpost.types.base import Icon, Meta, Raw, Unset
 from toolpost.types.content import TextContent
 from toolpost.types.tools import CallToolParams, CallToolResult, Tool, ToolAnnotations
 
@@ -86,6 +88,14 @@ class ServedTool(Handle[P, R]):
         self._returns = returns
         self._work = work
         self._debug = debug
+        self.is_bare = (
+            timeout is None
+            and isinstance(bound, Bound)
+            and bound.context is None
+            and bound.asked is None
+            and inspect.iscoroutinefunction(bound.fn)
+        )
+        """Whether a call wants nothing but its arguments."""
 
     def shown(self, structured: str | None) -> Tool:
         """The tool, its output schema in the shape that the peer takes."""
@@ -126,10 +136,26 @@ class ServedTool(Handle[P, R]):
         self.tool = tool
         self._home.touch()
 
+    def begin(self, arguments: Raw | Unset) -> Coroutine[Any, Any, Any]:
+        """What the function of a bare tool does with its arguments."""
+        bound: Any = self._bound
+        return bound.call(bound.read(arguments))
+
+    def result(self, value: Any, *, wrap: bool) -> CallToolResult:
+        """What the client is told if the function gives this, which is no file.
+
+        Raises:
+            OutputError: it is not what was promised, or cannot be sent.
+        """
+        return self._returns.convert(value, wrap=wrap)
+
     async def call(self, context: Context, params: CallToolParams) -> CallToolResult:
         """The result of a call. An `RPCError` is the only exception of the function's that comes through."""
         bound, limit = self._bound, None
         try:
+            if context.begun is not None:
+                value = await self._work.loaded(await context.begun)
+                return self._returns.convert(value, wrap=context.wraps)
             arguments: Any = bound.read(params.arguments)
             if self.timeout is not None:
                 limit = asyncio.timeout(self.timeout)
