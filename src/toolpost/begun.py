@@ -5,9 +5,9 @@ Owns how it goes on from there. Knows no task and no loop.
 
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
-__all__ = ["Begun", "Settled", "begin"]
+__all__ = ["Begun", "Settled", "Started", "begin"]
 
 T = TypeVar("T")
 
@@ -41,10 +41,6 @@ class Begun(Generic[T]):
             except StopIteration as done:
                 return done.value
 
-    def close(self) -> None:
-        """Give the coroutine up: nobody awaits it."""
-        self._work.close()
-
 
 class Settled(Generic[T]):
     """What has come of something already, for those who would await it: a value, or an error."""
@@ -62,8 +58,9 @@ class Settled(Generic[T]):
         return self._value
         yield  # makes it a generator, which is what Python wants
 
-    def close(self) -> None:
-        """Do nothing: it has ended."""
+
+Started: TypeAlias = Begun[Any] | Settled[Any]
+"""Something that has begun, to go on with."""
 
 
 def begin(work: Coroutine[Any, Any, T]) -> T | Begun[T]:

@@ -21,11 +21,13 @@ from urllib.parse import urlsplit
 
 from toolpost.auth.denial import Denial, Reasons
 from toolpost.auth.places import WELL_KNOWN
+from toolpost.begun import Started, begin
 from toolpost.errors import MCPError, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming, NoticeReceived
+from toolpost.server.bare import call_bare
 from toolpost.server.handler import Handler
 from toolpost.server.lookout import Lookout
 from toolpost.server.once import Once, answered
@@ -199,6 +201,7 @@ class _Host:
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._lifespan: Any = None
+        self._spare: Connection | None = None
         self.annotated = handler.annotated
         self.chooses = handler.chooses
         self.needs = handler.needs
@@ -217,18 +220,32 @@ class _Host:
 
     def connection(self, peer: Peer | None = None) -> Connection:
         """A fresh connection."""
-        handler = self._handler
+        handler, spare = self._handler, self._spare
+        if spare is not None and peer is None:
+            self._spare = None
+            if spare.party is handler.party and not handler.extra:
+                return spare
         return Connection(handler.party, peer=peer, extra=handler.extra, limit=handler.limit)
 
+    def begin(self, connection: Connection, incoming: Incoming) -> bytes | Started | None:
+        """The answer to one request that has no session, if it is there at once."""
+        tool = self._handler.bare(incoming)
+        if tool is None:
+            return None
+        started = call_bare(tool, connection, incoming, begin)
+        if isinstance(started, bytes):
+            self._spare = connection  # nothing is left in it: to use it again takes 1.7 us less
+        return started
+
     def answer(
-        self, connection: Connection, incoming: Incoming, caller: Caller
+        self, connection: Connection, incoming: Incoming, caller: Caller, started: Started | None = None
     ) -> Coroutine[Any, Any, tuple[bytes, RPCError | None]]:
         """The answer to one request that has no session, and the error in it, if it is one."""
         exchange = caller.exchange
         quiet = caller.json_only and incoming.row.name != "subscriptions/listen"
         say = _nothing if quiet else exchange.event
         once = Once(connection, say, caller.principal, exchange.headers, exchange.address)
-        return answered(self._handler, once, incoming, self._lifespan)
+        return answered(self._handler, once, incoming, self._lifespan, started)
 
     async def hear(self, connection: Connection, notice: NoticeReceived, caller: Caller) -> None:
         """Hear a notice that has no session."""

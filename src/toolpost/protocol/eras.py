@@ -54,6 +54,7 @@ __all__ = [
     "Stateless",
     "is_marked",
     "lacking",
+    "peer_of",
     "read_meta",
 ]
 
@@ -65,6 +66,11 @@ class Peer(Struct):
     capabilities: Capabilities | None = None
     info: Implementation | None = None
     log_level: LogLevel | None = None
+
+
+def peer_of(revision: Revision, meta: RequestMeta) -> Peer:
+    """Who a stateless request says it comes from."""
+    return Peer(revision, meta.client_capabilities or None, meta.client_info or None, meta.log_level or None)
 
 
 class Era(Protocol):
@@ -278,9 +284,7 @@ class Stateless:
         revision = REVISIONS.get(requested)
         if revision is None or not revision.stateless or revision.date not in connection.party.supported:
             raise connection.party.refusal(requested)
-        return Peer(
-            revision, meta.client_capabilities or None, meta.client_info or None, meta.log_level or None
-        )
+        return peer_of(revision, meta)
 
     def stamp_request(
         self,

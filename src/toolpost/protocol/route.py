@@ -19,15 +19,26 @@ from toolpost.errors import (
 )
 from toolpost.protocol import headers
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import STATELESS, Peer, is_marked, read_meta
+from toolpost.protocol.eras import STATELESS, Peer, is_marked, peer_of, read_meta
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.jsonrpc import Message, Notice, Reader, Request, Unfit
 from toolpost.protocol.methods import CLIENT, Row
+from toolpost.protocol.party import Party
 from toolpost.protocol.revisions import LATEST, OLDEST_HTTP, REVISIONS, Revision
 from toolpost.types.base import UNSET, Raw, RequestId, Struct, Unset
 from toolpost.types.lifecycle import RequestMeta
 
-__all__ = ["Reject", "Route", "ToSession", "ToStateless", "classify", "mirrored", "status", "verify"]
+__all__ = [
+    "Known",
+    "Reject",
+    "Route",
+    "ToSession",
+    "ToStateless",
+    "classify",
+    "mirrored",
+    "status",
+    "verify",
+]
 
 
 class ToStateless(Struct):
@@ -35,6 +46,43 @@ class ToStateless(Struct):
 
     peer: Peer | None = None
     meta: RequestMeta | None = None
+
+
+class Known(Struct):
+    """What the headers of a stateless request have settled, so that they need not be looked at again.
+
+    Args:
+        party: the server that they were settled for.
+        revision: what their client speaks.
+        method: which they repeat.
+    """
+
+    party: Party
+    revision: Revision
+    method: str
+
+    @classmethod
+    def of(cls, route: "Route", message: Message | None, connection: Connection) -> "Known | None":
+        """What is known of the headers of a message that goes this way; None if they may mean another."""
+        if isinstance(route, ToStateless) and route.peer is not None and isinstance(message, Request):
+            return cls(connection.party, route.peer.revision, message.method)
+        return None
+
+    def leads(self, message: Message | None, connection: Connection) -> "ToStateless | None":
+        """Where a message with the same headers goes, if that is plain; `classify` tells it of all."""
+        if (
+            not isinstance(message, Request)
+            or message.method != self.method
+            or connection.party is not self.party
+        ):
+            return None
+        try:
+            meta = read_meta(message.params)
+        except RPCError:
+            return None
+        if meta.protocol_version != self.revision.date or meta.client_capabilities is UNSET:
+            return None
+        return ToStateless(peer_of(self.revision, meta), meta)
 
 
 class ToSession(Struct):

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
+from toolpost.begun import Started
 from toolpost.errors import InvalidRequest, MissingScopes
 from toolpost.principal import Principal, scopeless, scopes_of
 from toolpost.protocol.eras import Peer
@@ -29,7 +30,6 @@ from toolpost.types.lifecycle import (
 from toolpost.types.notices import LogParams, NoticeParams, ProgressParams
 
 if TYPE_CHECKING:
-    from toolpost.server.bare import Started
     from toolpost.server.catalogue import Catalogue
     from toolpost.server.handler import Handler
 

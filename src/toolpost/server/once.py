@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from toolpost.begun import Started
 from toolpost.errors import NotDeclared, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
@@ -121,12 +122,21 @@ class Once:
 
 
 async def answered(
-    handler: "Handler", once: Once, incoming: Incoming, lifespan: Any
+    handler: "Handler", once: Once, incoming: Incoming, lifespan: Any, started: Started | None = None
 ) -> tuple[bytes, RPCError | None]:
-    """The bytes that answer a request, and the error in them, if it is one; none if nobody wants them."""
+    """The bytes that answer a request, and the error in them, if it is one; none if nobody wants them.
+
+    Args:
+        handler: what serves it.
+        once: who has sent it.
+        incoming: the request.
+        lifespan: what the server's lifespan gave.
+        started: the call, if it has begun.
+    """
     connection = once.connection
     try:
         context = Context(handler, once, incoming.row.name, incoming, lifespan=lifespan)
+        context.begun = started
         begun = begin(handler.routes, handler.middleware, context, incoming)
         data = connection.reply(incoming.id, await begun if is_pending(begun) else begun)
         error = None

@@ -142,29 +142,39 @@ class Returns:
         Raises:
             OutputError: the value is not what was promised, or cannot be sent.
         """
-        wrap = wrap and self.wrapped
+        text = self.text(value)
+        if text is not None:
+            plain = value if type(value) in _SCALARS else msgspec.json.decode(text)
+            return self.structured([TextContent(text.decode())], plain, wrap=wrap)
         if not isinstance(value, CallToolResult):
-            return self._unpromised(value) if self._check is None else self._promised(value, wrap=wrap)
+            return self._unpromised(value)
         _encode(value, _WIRE)
         if self._check is not None and not value.is_error:
             self._verify(_encode(value.structured_content))
-        if wrap and value.structured_content is not UNSET:
+        if wrap and self.wrapped and value.structured_content is not UNSET:
             value = copy(value)
             value.structured_content = {RESULT: value.structured_content}
             value.meta = {**(value.meta or {}), **_WRAPPED}
         return value
 
-    def _promised(self, value: Any, *, wrap: bool) -> CallToolResult:
-        """The result of a tool that has promised something."""
+    def text(self, value: Any) -> bytes | None:
+        """What the function returned, as the JSON that was promised; None if it is something else.
+
+        Raises:
+            OutputError: it is not what was promised, or cannot be sent.
+        """
         if type(value) is self._exact:
-            text, plain = _encode(value), value
-        else:
-            text = _encode(value, self._writer or _OURS)
-            if self._writer is None:
-                self._verify(text)
-            plain = value if type(value) in _SCALARS else msgspec.json.decode(text)
-        content: list[Content] = [TextContent(text.decode())]
-        if wrap:
+            return _encode(value)
+        if self._check is None or isinstance(value, CallToolResult):
+            return None
+        text = _encode(value, self._writer or _OURS)
+        if self._writer is None:
+            self._verify(text)
+        return text
+
+    def structured(self, content: list[Content], plain: JSON, *, wrap: bool) -> CallToolResult:
+        """The result that has this structure, as the peer takes it."""
+        if wrap and self.wrapped:
             return CallToolResult(content=content, structured_content={RESULT: plain}, meta={**_WRAPPED})
         return CallToolResult(content=content, structured_content=plain)
 

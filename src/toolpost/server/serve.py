@@ -44,7 +44,6 @@ from toolpost.server.pending import is_pending
 from toolpost.server.questions import Questions
 from toolpost.types.base import JSON, RequestId, Result, Wire
 from toolpost.types.notices import ElicitationCompleteParams, NoticeParams, ResourceUpdatedParams
-from toolpost.types.tools import CallToolResult
 
 if TYPE_CHECKING:
     from toolpost.server.handler import Handler
@@ -299,9 +298,9 @@ class Conversation:
         try:
             tool = handler.bare(incoming)
             if tool is not None:
-                started = call_bare(tool, incoming, start)
-                if isinstance(started, CallToolResult):
-                    return connection.reply(incoming.id, started)
+                started = call_bare(tool, connection, incoming, start)
+                if isinstance(started, bytes):
+                    return started or None
             context = Context(handler, self, incoming.row.name, incoming, lifespan=self.lifespan)
             context.begun = started
             begun = begin(handler.routes, handler.middleware, context, incoming)

@@ -13,7 +13,10 @@ from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from toolpost.errors import ChannelClosed, LocalProtocolError, NotDeclared, RPCError, ToolError
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.events import Incoming
 from toolpost.protocol.icons import check_icons
+from toolpost.server.bare import Form
 from toolpost.server.bind import Bound
 from toolpost.server.catalogue import Catalogue, Handle
 from toolpost.server.context import Context
@@ -96,6 +99,7 @@ class ServedTool(Handle[P, R]):
             and inspect.iscoroutinefunction(bound.fn)
         )
         """Whether a call wants nothing but its arguments."""
+        self._forms: dict[str, Form] = {}
 
     def shown(self, structured: str | None) -> Tool:
         """The tool, its output schema in the shape that the peer takes."""
@@ -148,6 +152,23 @@ class ServedTool(Handle[P, R]):
             OutputError: it is not what was promised, or cannot be sent.
         """
         return self._returns.convert(value, wrap=wrap)
+
+    def text(self, value: Any) -> bytes | None:
+        """What the function gives, as the JSON that it has promised; None if it is something else.
+
+        Raises:
+            OutputError: as above.
+        """
+        return self._returns.text(value)
+
+    def form(self, connection: Connection, incoming: Incoming) -> Form:
+        """What all results have in common that are such JSON."""
+        revision = incoming.peer.revision
+        form = self._forms.get(revision.date)
+        if form is None or form.party is not connection.party:
+            sample = self._returns.structured(*Form.SAMPLE, wrap=revision.structured != "any")
+            form = self._forms[revision.date] = Form(sample, connection, incoming)
+        return form
 
     async def call(self, context: Context, params: CallToolParams) -> CallToolResult:
         """The result of a call. An `RPCError` is the only exception of the function's that comes through."""

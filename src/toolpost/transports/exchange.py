@@ -160,8 +160,8 @@ class Exchange:
 
     # ----------------------------------------------------------------- reading
 
-    async def body(self, limit: int) -> bytes:
-        """The whole body.
+    def body(self, limit: int) -> bytes | Coroutine[Any, Any, bytes]:
+        """The whole body if it has come, as it nearly always has, or what to await for it.
 
         Raises:
             BodyTooLarge: it is longer than `limit`; what comes behind is not read.
@@ -171,20 +171,19 @@ class Exchange:
         if self.head.length > limit:
             raise BodyTooLarge(more=True)
         event = self._next()
-        if not isinstance(event, dict):
-            event = await self._in_time(event, 0)
-        if event["type"] == "http.request" and not event.get("more_body"):
+        if isinstance(event, dict) and event["type"] == "http.request" and not event.get("more_body"):
             data: bytes = event.get("body", b"")
             if len(data) > limit:
                 raise BodyTooLarge(more=False)
             return data
-        return await self._parts(event, limit)
+        return self._parts(event, limit)
 
-    async def _parts(self, event: Event, limit: int) -> bytes:
+    async def _parts(self, following: Event | Awaitable[Event], limit: int) -> bytes:
         """The whole body, of which this is the first piece."""
         parts: list[bytes] = []
         size = 0
         while True:
+            event = following if isinstance(following, dict) else await self._in_time(following, size)
             if event["type"] != "http.request":
                 raise Disconnected
             parts.append(event.get("body", b""))
@@ -195,7 +194,6 @@ class Exchange:
             if not more:
                 return b"".join(parts)
             following = self._next()
-            event = following if isinstance(following, dict) else await self._in_time(following, size)
 
     def _next(self) -> Event | Awaitable[Event]:
         """What comes next of the body, which is nearly always there already, or what to wait for."""

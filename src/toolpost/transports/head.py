@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import Any, Final
 
+from toolpost.protocol.route import Known
+
 __all__ = ["MAX_HEAD", "MAX_KEPT", "MAX_LINES", "Head", "KnownHeads"]
 
 MAX_KEPT: Final = 256
@@ -49,9 +51,10 @@ class Head:
         length: how many the body has, if that is said.
         verb: what serves such a request, if it may pass as it is.
         fits: whether a POST with this head brings, and takes, what it has to.
+        stateless: what it has settled about stateless requests, if it has.
     """
 
-    __slots__ = ("fits", "headers", "key", "length", "method", "path", "size", "verb")
+    __slots__ = ("fits", "headers", "key", "length", "method", "path", "size", "stateless", "verb")
 
     def __init__(self, scope: Any, key: tuple[Any, ...] | None = None) -> None:
         self.key = key
@@ -69,6 +72,7 @@ class Head:
         self.length = int(length[:MAX_DIGITS]) if length.isdecimal() else 0
         self.verb: Any = None
         self.fits = False
+        self.stateless: Known | None = None
 
 
 class KnownHeads:

@@ -7,6 +7,7 @@ from collections.abc import Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
+from toolpost.begun import Started
 from toolpost.errors import RPCError
 from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
@@ -61,8 +62,15 @@ class Host(Protocol):
         """The scopes of what a request is about, as far as they are known before it is served."""
         ...
 
+    def begin(self, connection: Connection, incoming: Incoming) -> bytes | Started | None:
+        """The answer to one request that has no session, if it is there at once.
+
+        None if nothing has begun; otherwise `answer` goes on with it.
+        """
+        ...
+
     def answer(
-        self, connection: Connection, incoming: Incoming, caller: Caller
+        self, connection: Connection, incoming: Incoming, caller: Caller, started: Started | None = None
     ) -> Coroutine[Any, Any, tuple[bytes, RPCError | None]]:
         """The answer to one request that has no session, and the error in it, if it is one."""
         ...

@@ -48,6 +48,10 @@ class Load:
         self._peers: dict[str, int] = {}
         self._listens: dict[str, int] = {}
 
+    def has_room(self, peer: str) -> bool:
+        """Whether a peer may begin another call."""
+        return self.calls < self.max_calls and self._peers.get(peer, 0) < self.limit
+
     def begin(self, peer: str, count: int = 1) -> str | None:
         """Why a peer may not begin so many calls; None if it may, and they are counted then."""
         running = self._peers.get(peer, 0) + count

@@ -4,10 +4,11 @@ Each is served in the task of its own HTTP request, and a client that leaves can
 server only by the `Host` promise.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil, inf
 from typing import Any, cast
 
+from toolpost.begun import Started
 from toolpost.errors import (
     HeaderMismatch,
     InternalError,
@@ -17,6 +18,7 @@ from toolpost.errors import (
     RemoteProtocolError,
     RPCError,
 )
+from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
@@ -24,35 +26,99 @@ from toolpost.protocol.events import Incoming, NoticeReceived, Refused
 from toolpost.protocol.jsonrpc import Message, Notice, Request
 from toolpost.protocol.revisions import Revision
 from toolpost.protocol.route import ToStateless, status, verify
+from toolpost.transports.exchange import Exchange
 from toolpost.transports.gate import LATER, Refusal
 from toolpost.transports.host import Caller, Host
-from toolpost.transports.http_load import LISTENS
+from toolpost.transports.http_load import LISTENS, Load
 from toolpost.transports.keeper import step_up
+from toolpost.types.base import Struct
 
-__all__ = ["full_of_streams", "serve_alone", "serve_stateless"]
+__all__ = ["Taken", "begin_stateless", "full_of_streams", "serve_alone", "serve_stateless"]
+
+
+def begin_stateless(
+    host: Host,
+    connection: Connection,
+    message: Request,
+    route: ToStateless,
+    exchange: Exchange,
+    *,
+    load: Load,
+) -> "bytes | Taken":
+    """The answer to a request of the stateless era, if it is there at once; else what was taken.
+
+    Raises:
+        Refusal: it is not served.
+    """
+    event = _taken(host, connection, message, route, exchange.headers)
+    if not load.has_room(_named(exchange, exchange.principal)):
+        return Taken(event)  # it will be refused
+    started = host.begin(connection, event)
+    return started if isinstance(started, bytes) else Taken(event, started)
+
+
+def _taken(
+    host: Host, connection: Connection, message: Request, route: ToStateless, sent: Mapping[str, str]
+) -> Incoming:
+    """A request of the stateless era, which may be served.
+
+    Raises:
+        Refusal: it may not.
+    """
+    event = connection.take(message, meta=route.meta, peer=route.peer)
+    if isinstance(event, Refused):
+        raise _Answered(_status(event), event.data or b"")
+    assert isinstance(event, Incoming), "a request is taken or refused"
+    annotated = host.annotated(event.params.name) if event.row.name == "tools/call" else None
+    try:
+        verify(sent, event, annotated)
+    except HeaderMismatch as error:
+        raise _Answered(status(error.code), jsonrpc.encode_failure(event.id, error)) from error
+    return event
+
+
+class _Answered(Refusal):
+    """A request that is not served; its answer tells why."""
+
+    def __init__(self, status: int, data: bytes) -> None:
+        super().__init__(status, "")
+        self._data = data
+
+    @property
+    def body(self) -> bytes:
+        """The answer."""
+        return self._data
+
+
+class Taken(Struct):
+    """A request that may be served, and as far as it has started."""
+
+    event: Incoming
+    started: Started | None = None
 
 
 async def serve_stateless(
-    host: Host, connection: Connection, message: Message, route: ToStateless, caller: Caller
+    host: Host,
+    connection: Connection,
+    message: Request | Notice,
+    route: ToStateless,
+    caller: Caller,
+    *,
+    taken: Taken | None = None,
 ) -> None:
-    """Answer a message of the stateless era."""
+    """Answer a message of the stateless era, or go on with what was taken.
+
+    Raises:
+        Refusal: it is not served.
+    """
     exchange = caller.exchange
     if isinstance(message, Notice):
         await _heard(host, connection, message, caller)
         await exchange.empty(202)
         return
-    event = connection.take(message, meta=route.meta, peer=route.peer)
-    if isinstance(event, Refused):
-        await exchange.json(_status(event), event.data or b"")
-        return
-    assert isinstance(event, Incoming), "a request is taken or refused"
-    annotated = host.annotated(event.params.name) if event.row.name == "tools/call" else None
-    try:
-        verify(exchange.headers, event, annotated)
-    except HeaderMismatch as error:
-        await exchange.json(status(error.code), jsonrpc.encode_failure(event.id, error))
-        return
-    data, error = await _answer(host, connection, event, caller)
+    taken = taken or Taken(_taken(host, connection, message, route, exchange.headers))
+    event = taken.event
+    data, error = await _answer(host, connection, event, caller, taken.started)
     if exchange.streaming:
         await exchange.event(data)
         await exchange.end()
@@ -86,10 +152,10 @@ def _later(error: RPCError) -> bytes:
 
 
 async def _answer(
-    host: Host, connection: Connection, incoming: Incoming, caller: Caller
+    host: Host, connection: Connection, incoming: Incoming, caller: Caller, started: Started | None = None
 ) -> tuple[bytes, RPCError | None]:
     load, principal = caller.load, caller.principal
-    peer = caller.exchange.address if principal is None else principal.key
+    peer = _named(caller.exchange, principal)
     listens = incoming.row.name == "subscriptions/listen"
     if listens:
         if load.streams >= load.max_streams:
@@ -101,13 +167,18 @@ async def _answer(
     elif (refused := load.begin(peer)) is not None:
         return _too_many(connection, incoming, refused)
     try:
-        work = host.answer(connection, incoming, caller)
+        work = host.answer(connection, incoming, caller, started)
         return await caller.exchange.attend(work, unwanted=connection.close)
     except BaseException:  # also who is cancelled
         connection.close()  # a function in a thread learns that nobody waits for it
         raise
     finally:
         (load.unlisten if listens else load.end)(peer)
+
+
+def _named(exchange: Exchange, principal: Principal | None) -> str:
+    """By what name the calls of a client are counted that has no session."""
+    return exchange.address if principal is None else principal.key
 
 
 def _too_many(connection: Connection, incoming: Incoming, words: str) -> tuple[bytes, RPCError]:
