@@ -116,15 +116,11 @@ def requested(
     try:
         if connection.lifecycle.state == "closed":
             connection.lifecycle.admit(method)
-        if meta is None:
-            meta = read_meta(message.params)
-        if peer is None:
-            stateless = connection.role == SERVER and (
-                meta.protocol_version is not UNSET
-                or (not connection.party.sessions and method != "initialize")
-            )
-            peer = (STATELESS if stateless else SESSION).admit(connection, method, meta)
-        row = _row_of(connection, method, peer.revision)
+        if meta is None or peer is None:
+            meta, peer = _sender(connection, message)
+        row = None if connection.extra else connection.party.served(peer.revision).get(method)
+        if row is None:
+            row = _row_of(connection, method, peer.revision)
         raw = message.params
         params = row.read_params.decode(b"{}" if raw is UNSET else raw)
         if connection.incoming or connection.withdrawn:
@@ -142,6 +138,16 @@ def requested(
     incoming = Incoming(message.id, row, params, peer, raw, token)
     connection.incoming[message.id] = incoming
     return incoming
+
+
+def _sender(connection: "Connection", message: Request) -> tuple[RequestMeta, Peer]:
+    """What a request says of itself, and who sends it."""
+    meta = read_meta(message.params)
+    stateless = connection.role == SERVER and (
+        meta.protocol_version is not UNSET
+        or (not connection.party.sessions and message.method != "initialize")
+    )
+    return meta, (STATELESS if stateless else SESSION).admit(connection, message.method, meta)
 
 
 def _check_room(connection: "Connection", message: Request) -> None:
@@ -170,10 +176,6 @@ def _row_of(connection: "Connection", method: str, revision: Revision) -> Row:
     Raises:
         MethodNotFound: the revision lacks it, or we did not declare what it needs (ERR-10).
     """
-    if not connection.extra:
-        row = connection.party.served(revision).get(method)
-        if row is not None:
-            return row
     row = connection.request_row(method, revision, connection.other)
     if row is None:
         raise MethodNotFound(f"Method not found: {shorten(method)}")

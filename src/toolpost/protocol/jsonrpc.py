@@ -420,6 +420,8 @@ def encode_notice(method: str, params: Any = UNSET) -> bytes:
 
 def encode_reply(id: RequestId, result: Any) -> bytes:  # noqa: A002 - the protocol's word
     """The bytes of an answer."""
+    if type(result) is Raw and type(id) is int:  # nothing is left to be encoded
+        return b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (id, result)
     return encode(_ReplyOut(id, result))
 
 

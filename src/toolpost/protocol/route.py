@@ -29,6 +29,7 @@ from toolpost.types.base import UNSET, Raw, RequestId, Struct, Unset
 from toolpost.types.lifecycle import RequestMeta
 
 __all__ = [
+    "Annotated",
     "Known",
     "Reject",
     "Route",

@@ -15,9 +15,10 @@ from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.party import Party
+from toolpost.server.shapes import ENCODER
 from toolpost.server.work import FILELESS
 from toolpost.types.base import JSON, Raw
-from toolpost.types.content import Content, TextContent
+from toolpost.types.content import TextContent
 from toolpost.types.tools import CallToolResult
 
 if TYPE_CHECKING:
@@ -36,15 +37,12 @@ class Form:
     writes it again, which takes 1 us more for a number, and as long as all the rest for a large table.
 
     Args:
-        result: one of them, of `SAMPLE`.
+        result: one of them, with a text and a value that give way to those of a call.
         connection: to a client.
         incoming: the request of such a client.
     """
 
     __slots__ = ("_parts", "party")
-
-    SAMPLE: Final[tuple[list[Content], JSON]] = ([TextContent(_TEXT)], _VALUE)
-    """The text and the value that give way to those of a call."""
 
     def __init__(self, result: CallToolResult, connection: Connection, incoming: Incoming) -> None:
         self.party: Party = connection.party
@@ -55,9 +53,16 @@ class Form:
 
     def fill(self, text: bytes) -> Raw:
         """The result of a call whose value this is, as JSON."""
-        said = jsonrpc.encode(text.decode())
         head, *rest = self._parts
-        return Raw(head + said + text.join(rest))
+        return Raw(head + ENCODER.encode(text.decode()) + text.join(rest))
+
+
+def _form(tool: "ServedTool[..., Any]", connection: Connection, incoming: Incoming) -> Form:
+    """The form for the results of a tool, which is kept."""
+    revision = incoming.peer.revision
+    sample = tool.returns.structured([TextContent(_TEXT)], _VALUE, wrap=revision.structured != "any")
+    form = tool.forms[revision.date] = Form(sample, connection, incoming)
+    return form
 
 
 def call_bare(
@@ -76,14 +81,18 @@ def call_bare(
     """
     value = None
     try:
-        value = run(tool.begin(incoming.params.arguments))
+        bound, returns = tool.bound, tool.returns
+        value = run(bound.call(bound.read(incoming.params.arguments)))
         if isinstance(value, Begun):
             return value  # pyright: ignore[reportUnknownVariableType] - whatever a function gives
-        text = tool.text(value)
+        text = returns.text(value)
         if text is not None:
-            result = tool.form(connection, incoming).fill(text)
+            form = tool.forms.get(incoming.peer.revision.date)
+            if form is None or form.party is not connection.party:
+                form = _form(tool, connection, incoming)
+            result = form.fill(text)
         elif type(value) in FILELESS:
-            result = tool.result(value, wrap=incoming.peer.revision.structured != "any")
+            result = returns.convert(value, wrap=incoming.peer.revision.structured != "any")
         else:
             return Settled(value)
     except BaseException as error:  # noqa: BLE001 - whoever goes on with the call knows what it means

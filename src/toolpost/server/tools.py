@@ -7,14 +7,11 @@ How arguments and results are bound is told in `bind` and `returns`; who calls i
 import asyncio
 import inspect
 import logging
-from collections.abc import Coroutine
 from copy import copy
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
 
 from toolpost.errors import ChannelClosed, LocalProtocolError, NotDeclared, RPCError, ToolError
-from toolpost.protocol.connection import Connection
-from toolpost.protocol.events import Incoming
 from toolpost.protocol.icons import check_icons
 from toolpost.server.bare import Form
 from toolpost.server.bind import Bound
@@ -26,7 +23,7 @@ from toolpost.server.options import check_texts, check_times
 from toolpost.server.pending import is_pending
 from toolpost.server.returns import Returns
 from toolpost.server.work import FILELESS, Work
-from toolpost.types.base import Icon, Meta, Raw, Unset
+from toolpost.types.base import Icon, Meta
 from toolpost.types.content import TextContent
 from toolpost.types.tools import CallToolParams, CallToolResult, Tool, ToolAnnotations
 
@@ -87,8 +84,8 @@ class ServedTool(Handle[P, R]):
         self.annotated = bound.annotated
         """Its parameters that HTTP headers mirror: header in lower case → path of property names."""
         self.timeout = timeout
-        self._bound = bound
-        self._returns = returns
+        self.bound = bound
+        self.returns = returns
         self._work = work
         self._debug = debug
         self.is_bare = (
@@ -96,19 +93,21 @@ class ServedTool(Handle[P, R]):
             and isinstance(bound, Bound)
             and bound.context is None
             and bound.asked is None
+            and not bound.annotated
             and inspect.iscoroutinefunction(bound.fn)
         )
-        """Whether a call wants nothing but its arguments."""
-        self._forms: dict[str, Form] = {}
+        """Whether a call wants nothing but its arguments, and they come in the body alone."""
+        self.forms: dict[str, Form] = {}
+        """What the results of such calls have in common, by revision."""
 
     def shown(self, structured: str | None) -> Tool:
         """The tool, its output schema in the shape that the peer takes."""
         if structured == "any" or self.tool.output_schema is None:
             return self.tool
-        if structured is not None and not self._returns.wrapped:
+        if structured is not None and not self.returns.wrapped:
             return self.tool
         tool = copy(self.tool)
-        tool.output_schema = self._returns.wrapped_schema if structured else None
+        tool.output_schema = self.returns.wrapped_schema if structured else None
         return tool
 
     def update(
@@ -140,43 +139,13 @@ class ServedTool(Handle[P, R]):
         self.tool = tool
         self._home.touch()
 
-    def begin(self, arguments: Raw | Unset) -> Coroutine[Any, Any, Any]:
-        """What the function of a bare tool does with its arguments."""
-        bound: Any = self._bound
-        return bound.call(bound.read(arguments))
-
-    def result(self, value: Any, *, wrap: bool) -> CallToolResult:
-        """What the client is told if the function gives this, which is no file.
-
-        Raises:
-            OutputError: it is not what was promised, or cannot be sent.
-        """
-        return self._returns.convert(value, wrap=wrap)
-
-    def text(self, value: Any) -> bytes | None:
-        """What the function gives, as the JSON that it has promised; None if it is something else.
-
-        Raises:
-            OutputError: as above.
-        """
-        return self._returns.text(value)
-
-    def form(self, connection: Connection, incoming: Incoming) -> Form:
-        """What all results have in common that are such JSON."""
-        revision = incoming.peer.revision
-        form = self._forms.get(revision.date)
-        if form is None or form.party is not connection.party:
-            sample = self._returns.structured(*Form.SAMPLE, wrap=revision.structured != "any")
-            form = self._forms[revision.date] = Form(sample, connection, incoming)
-        return form
-
     async def call(self, context: Context, params: CallToolParams) -> CallToolResult:
         """The result of a call. An `RPCError` is the only exception of the function's that comes through."""
-        bound, limit = self._bound, None
+        bound, limit = self.bound, None
         try:
             if context.begun is not None:
                 value = await self._work.loaded(await context.begun)
-                return self._returns.convert(value, wrap=context.wraps)
+                return self.returns.convert(value, wrap=context.wraps)
             arguments: Any = bound.read(params.arguments)
             if self.timeout is not None:
                 limit = asyncio.timeout(self.timeout)
@@ -190,7 +159,7 @@ class ServedTool(Handle[P, R]):
                     value = await self._work.loaded(value)
             else:
                 value = await self._work.run(bound, arguments, context)
-            return self._returns.convert(value, wrap=context.wraps)
+            return self.returns.convert(value, wrap=context.wraps)
         except BaseException as error:
             result = self._failed(error, context, limit)
             if result is None:

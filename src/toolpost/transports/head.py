@@ -52,9 +52,10 @@ class Head:
         verb: what serves such a request, if it may pass as it is.
         fits: whether a POST with this head brings, and takes, what it has to.
         stateless: what it has settled about stateless requests, if it has.
+        about: what these are about, if it has come to that.
     """
 
-    __slots__ = ("fits", "headers", "key", "length", "method", "path", "size", "stateless", "verb")
+    __slots__ = ("about", "fits", "headers", "key", "length", "method", "path", "size", "stateless", "verb")
 
     def __init__(self, scope: Any, key: tuple[Any, ...] | None = None) -> None:
         self.key = key
@@ -73,6 +74,7 @@ class Head:
         self.verb: Any = None
         self.fits = False
         self.stateless: Known | None = None
+        self.about: str | None = None
 
 
 class KnownHeads:

@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from inspect import isawaitable
 from typing import Final, TypeAlias
 
@@ -18,7 +18,7 @@ from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.jsonrpc import Message, Notice, Request
-from toolpost.protocol.route import Known, Reject, Route, ToSession, ToStateless, classify
+from toolpost.protocol.route import Known, Reject, ToSession, ToStateless, classify
 from toolpost.transports.exchange import (
     ASGIReceive,
     ASGISend,
@@ -37,8 +37,10 @@ from toolpost.transports.http_life import Life
 from toolpost.transports.http_load import MAX_CALLS, MAX_STREAMS, Load
 from toolpost.transports.http_sessions import Limits, Sessions
 from toolpost.transports.http_stateless import (
+    Taken,
     begin_stateless,
     full_of_streams,
+    hear_stateless,
     serve_alone,
     serve_stateless,
 )
@@ -258,17 +260,22 @@ class Endpoint:
             data = await data
         message = _read(data)
         connection = host.connection()
-        route = self._route(exchange, message, connection)
+        known = exchange.head.stateless
+        route = None if known is None else known.leads(message, connection)
+        if route is None:
+            route = classify(exchange.headers, message, connection)
+            exchange.head.stateless = Known.of(route, message, connection)
         if isinstance(route, Reject):
             await exchange.json(route.status, jsonrpc.encode_failure(route.id, route.error))
             return
         new = message is None or isinstance(message, Request)
         life = self._life_here(new=new) or await self._alive(new=new)
-        begun = None
-        if isinstance(route, ToStateless) and settings.principal is None and isinstance(message, Request):
-            begun = begin_stateless(host, connection, message, route, exchange, load=life.load)
-            if isinstance(begun, bytes):
-                await exchange.json(200, begun)
+        taken = None
+        if isinstance(route, ToStateless) and isinstance(message, Request):
+            load = life.load if settings.principal is None else None  # who that is may be a reason to refuse
+            taken = begin_stateless(host, connection, message, route, exchange, load=load)
+            if isinstance(taken, bytes):
+                await exchange.json(200, taken)
                 return
         self._count(life, exchange, new=new)
         try:
@@ -280,24 +287,19 @@ class Endpoint:
             if isinstance(route, ToSession):
                 await serve_alone(host, message, data, route.revision, caller)
                 return
-            assert isinstance(message, Request | Notice), "all else was rejected"
-            serving = serve_stateless(host, connection, message, route, caller, taken=begun)
-            if message.method == "subscriptions/listen":
-                with self._while_good(exchange):
-                    await serving
-            else:
-                await serving
+            await self._stateless(connection, message if taken is None else taken, caller)
         finally:
             del life.running[exchange]
 
-    def _route(self, exchange: Exchange, message: Message | None, connection: Connection) -> Route:
-        """Where a POST goes; what its head has settled before is not looked at again: 1 us less."""
-        head = exchange.head
-        route = None if head.stateless is None else head.stateless.leads(message, connection)
-        if route is None:
-            route = classify(exchange.headers, message, connection)
-            head.stateless = Known.of(route, message, connection)
-        return route
+    async def _stateless(self, connection: Connection, said: Message | Taken | None, caller: Caller) -> None:
+        """Serve what the stateless era does not answer at once."""
+        if isinstance(said, Notice):
+            await hear_stateless(self._host, connection, said, caller)
+            return
+        assert isinstance(said, Taken), "all else was rejected"
+        listens = said.event.row.name == "subscriptions/listen"
+        with self._while_good(caller.exchange) if listens else nullcontext():
+            await serve_stateless(self._host, connection, said, caller)
 
     async def _message(self, exchange: Exchange) -> None:
         check_post(exchange)
@@ -557,7 +559,7 @@ def _read(data: bytes) -> Message | None:
     Raises:
         _Unreadable: it is none.
     """
-    if jsonrpc.is_batch(data):
+    if data[:1] != b"{" and jsonrpc.is_batch(data):
         return None
     try:
         return jsonrpc.decode(data)

@@ -25,7 +25,7 @@ from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming, NoticeReceived, Refused
 from toolpost.protocol.jsonrpc import Message, Notice, Request
 from toolpost.protocol.revisions import Revision
-from toolpost.protocol.route import ToStateless, status, verify
+from toolpost.protocol.route import Annotated, ToStateless, status, verify
 from toolpost.transports.exchange import Exchange
 from toolpost.transports.gate import LATER, Refusal
 from toolpost.transports.host import Caller, Host
@@ -33,7 +33,7 @@ from toolpost.transports.http_load import LISTENS, Load
 from toolpost.transports.keeper import step_up
 from toolpost.types.base import Struct
 
-__all__ = ["Taken", "begin_stateless", "full_of_streams", "serve_alone", "serve_stateless"]
+__all__ = ["Taken", "begin_stateless", "full_of_streams", "hear_stateless", "serve_alone", "serve_stateless"]
 
 
 def begin_stateless(
@@ -43,38 +43,49 @@ def begin_stateless(
     route: ToStateless,
     exchange: Exchange,
     *,
-    load: Load,
+    load: Load | None,
 ) -> "bytes | Taken":
     """The answer to a request of the stateless era, if it is there at once; else what was taken.
+
+    Args:
+        host: what serves it.
+        connection: which takes it.
+        message: the request.
+        route: what it says of itself.
+        exchange: how it came.
+        load: what else is under way; None if it cannot be served yet.
 
     Raises:
         Refusal: it is not served.
     """
-    event = _taken(host, connection, message, route, exchange.headers)
-    if not load.has_room(_named(exchange, exchange.principal)):
-        return Taken(event)  # it will be refused
-    started = host.begin(connection, event)
-    return started if isinstance(started, bytes) else Taken(event, started)
-
-
-def _taken(
-    host: Host, connection: Connection, message: Request, route: ToStateless, sent: Mapping[str, str]
-) -> Incoming:
-    """A request of the stateless era, which may be served.
-
-    Raises:
-        Refusal: it may not.
-    """
-    event = connection.take(message, meta=route.meta, peer=route.peer)
+    event, head = connection.take(message, meta=route.meta, peer=route.peer), exchange.head
     if isinstance(event, Refused):
         raise _Answered(_status(event), event.data or b"")
     assert isinstance(event, Incoming), "a request is taken or refused"
-    annotated = host.annotated(event.params.name) if event.row.name == "tools/call" else None
+    about = None if event.row.named is None else getattr(event.params, event.row.named)
+    if about is not None and about != head.about:
+        _check(event, exchange.headers)
+        head.about = about
+    started = None
+    if load is not None and (not load.calls or load.has_room(_named(exchange, exchange.principal))):
+        started = host.begin(connection, event)
+        if isinstance(started, bytes):
+            return started
+    if event.row.name == "tools/call" and (annotated := host.annotated(event.params.name)):
+        _check(event, exchange.headers, annotated)
+    return Taken(event, started)
+
+
+def _check(event: Incoming, sent: Mapping[str, str], annotated: Annotated | None = None) -> None:
+    """Return if the headers repeat what the body says.
+
+    Raises:
+        Refusal: they do not.
+    """
     try:
         verify(sent, event, annotated)
     except HeaderMismatch as error:
         raise _Answered(status(error.code), jsonrpc.encode_failure(event.id, error)) from error
-    return event
 
 
 class _Answered(Refusal):
@@ -97,27 +108,9 @@ class Taken(Struct):
     started: Started | None = None
 
 
-async def serve_stateless(
-    host: Host,
-    connection: Connection,
-    message: Request | Notice,
-    route: ToStateless,
-    caller: Caller,
-    *,
-    taken: Taken | None = None,
-) -> None:
-    """Answer a message of the stateless era, or go on with what was taken.
-
-    Raises:
-        Refusal: it is not served.
-    """
-    exchange = caller.exchange
-    if isinstance(message, Notice):
-        await _heard(host, connection, message, caller)
-        await exchange.empty(202)
-        return
-    taken = taken or Taken(_taken(host, connection, message, route, exchange.headers))
-    event = taken.event
+async def serve_stateless(host: Host, connection: Connection, taken: Taken, caller: Caller) -> None:
+    """Answer a request of the stateless era, or go on with one that has started."""
+    exchange, event = caller.exchange, taken.event
     data, error = await _answer(host, connection, event, caller, taken.started)
     if exchange.streaming:
         await exchange.event(data)
@@ -191,6 +184,12 @@ def full_of_streams(most: int) -> Refusal:
     return Refusal(
         503, f"There are {most} streams open, and no more are allowed: come back later (max_streams=)."
     )
+
+
+async def hear_stateless(host: Host, connection: Connection, notice: Notice, caller: Caller) -> None:
+    """Hear a notice of the stateless era."""
+    await _heard(host, connection, notice, caller)
+    await caller.exchange.empty(202)
 
 
 async def _heard(host: Host, connection: Connection, notice: Notice, caller: Caller) -> None:
