@@ -27,6 +27,7 @@ from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming, NoticeReceived
+from toolpost.protocol.party import Party
 from toolpost.server.bare import call_bare
 from toolpost.server.handler import Handler
 from toolpost.server.lookout import Lookout
@@ -211,6 +212,11 @@ class _Host:
     def store(self) -> Store:
         """Where sessions live."""
         return self._handler.store
+
+    @property
+    def party(self) -> Party:
+        """How it presents itself."""
+        return self._handler.party
 
     @asynccontextmanager
     async def alive(self) -> AsyncGenerator[None]:

@@ -87,7 +87,7 @@ class Post:
         """The status and the error, found in the order in which an HTTP endpoint looks for them."""
         connection = connection or server()
         message = self.message
-        route = classify(self.sent, message, connection)
+        route = classify(self.sent, message, connection.party)
         if isinstance(route, Reject):
             assert route.id == 7
             return route.status, route.error
@@ -247,18 +247,20 @@ def test_white_space_around_a_header_does_not_count(version):
 )
 def test_a_version_that_nobody_knows_is_newer_than_we_are(version):
     # Without facts in the body it is not even a request of the stateless era …
-    route = classify({VERSION: version}, request("tools/list"), server())
+    route = classify({VERSION: version}, request("tools/list"), server().party)
     assert isinstance(route, Reject)
     assert (route.status, route.error.code, route.id) == (400, -32602, 7)
     # … with other facts it contradicts itself …
-    route = classify({VERSION: version}, request("tools/list", {"_meta": FACTS}), server())
+    route = classify({VERSION: version}, request("tools/list", {"_meta": FACTS}), server().party)
     assert isinstance(route, Reject)
     assert (route.status, route.error.code) == (400, -32020)
     assert len(route.error.message) < 300
     # … with the same it is not supported.
     said = version.strip(" \t")
     route = classify(
-        {VERSION: version}, request("tools/list", {"_meta": {**FACTS, PROTOCOL_VERSION: said}}), server()
+        {VERSION: version},
+        request("tools/list", {"_meta": {**FACTS, PROTOCOL_VERSION: said}}),
+        server().party,
     )
     assert isinstance(route, Reject)
     assert (route.status, route.error.code) == (400, -32022)
@@ -304,7 +306,7 @@ def test_header_and_meta_name_the_same_version(version):
 @pytest.mark.requirement("HTTPM-16")
 @pytest.mark.parametrize("meta", [FACTS, {PROTOCOL_VERSION: "2025-11-25"}, {PROTOCOL_VERSION: 5}])
 def test_facts_without_a_version_header_are_a_mismatch(meta):
-    route = classify({METHOD: "tools/list"}, request("tools/list", {"_meta": meta}), server())
+    route = classify({METHOD: "tools/list"}, request("tools/list", {"_meta": meta}), server().party)
     assert isinstance(route, Reject)
     assert (route.status, route.error.code, route.id) == (400, -32020, 7)
     assert "missing" in route.error.message
@@ -340,7 +342,7 @@ def test_facts_without_a_version_header_are_a_mismatch(meta):
     ],
 )
 def test_a_request_that_lacks_its_facts_is_refused(params):
-    route = classify({VERSION: MODERN, METHOD: "tools/list"}, request("tools/list", params), server())
+    route = classify({VERSION: MODERN, METHOD: "tools/list"}, request("tools/list", params), server().party)
     assert isinstance(route, Reject)
     assert (route.status, route.error.code, route.id) == (400, -32602, 7)
 
@@ -348,7 +350,7 @@ def test_a_request_that_lacks_its_facts_is_refused(params):
 def asked(connection: Connection, identity: int, meta: Mapping[str, Any]) -> Incoming:
     """A call that has passed all checks."""
     message = read(id=identity, method="tools/call", params={"name": "add", "_meta": meta})
-    route = classify({VERSION: MODERN, METHOD: "tools/call", NAME: "add"}, message, connection)
+    route = classify({VERSION: MODERN, METHOD: "tools/call", NAME: "add"}, message, connection.party)
     assert isinstance(route, ToStateless)
     incoming = connection.take(message, meta=route.meta, peer=route.peer)
     assert isinstance(incoming, Incoming)
@@ -590,7 +592,7 @@ def verify_raw(arguments: str, said: Mapping[str, str]) -> None:
     data = json.dumps({"jsonrpc": "2.0", "id": 7, "method": post.method, "params": post.params})
     message = jsonrpc.decode(data.replace('"here"', arguments.replace("%s", UNREADABLE)).encode())
     connection = server()
-    route = classify(post.sent, message, connection)
+    route = classify(post.sent, message, connection.party)
     assert isinstance(route, ToStateless)
     incoming = connection.take(message, meta=route.meta, peer=route.peer)
     assert isinstance(incoming, Incoming)
@@ -615,7 +617,7 @@ def test_without_annotations_the_arguments_are_not_read():
 def test_a_notice_needs_a_version_and_no_facts(sent, params):
     message = read(method="notifications/cancelled", params=params)
     connection = server()
-    route = classify({VERSION: MODERN, **sent}, message, connection)
+    route = classify({VERSION: MODERN, **sent}, message, connection.party)
     assert route == ToStateless()
     assert isinstance(route, ToStateless)
     event = connection.take(message, meta=route.meta, peer=route.peer)
@@ -638,7 +640,7 @@ def test_a_notice_needs_a_version_and_no_facts(sent, params):
     ],
 )
 def test_a_notice_that_contradicts_itself_is_refused(sent, meta, code):
-    route = classify(sent, read(method="notifications/cancelled", params={"_meta": meta}), server())
+    route = classify(sent, read(method="notifications/cancelled", params={"_meta": meta}), server().party)
     assert isinstance(route, Reject)
     assert (route.status, route.error.code, route.id) == (400, code, None)
 
@@ -655,7 +657,7 @@ def test_a_notice_that_contradicts_itself_is_refused(sent, meta, code):
     ],
 )
 def test_only_a_single_request_or_notice_is_posted_to_the_stateless_era(version, message):
-    route = classify({VERSION: version}, message, server())
+    route = classify({VERSION: version}, message, server().party)
     assert isinstance(route, Reject)
     assert (route.status, route.error.code) == (400, -32600)
     # The id is of a request of ours, not of theirs: an error with it would answer something else.
@@ -675,14 +677,14 @@ def test_only_a_single_request_or_notice_is_posted_to_the_stateless_era(version,
 @pytest.mark.parametrize("version", [None, *LEGACY])
 def test_every_single_message_may_be_posted_to_a_session(version, message):
     sent = {SESSION: "s"} if version is None else {SESSION: "s", VERSION: version}
-    route = classify(sent, message, server())
+    route = classify(sent, message, server().party)
     assert route == ToSession(REVISIONS[version or "2025-03-26"], "s")
 
 
 @pytest.mark.parametrize("version", [None, *LEGACY])
 def test_a_batch_may_be_posted_only_where_the_revision_has_batches(version):
     revision = REVISIONS[version or "2025-03-26"]
-    route = classify({SESSION: "s"} | ({} if version is None else {VERSION: version}), None, server())
+    route = classify({SESSION: "s"} | ({} if version is None else {VERSION: version}), None, server().party)
     if revision.date == "2025-03-26":
         assert route == ToSession(revision, "s")
     else:
@@ -702,13 +704,12 @@ OPENING: Final = {
 
 @pytest.mark.requirement("HTTPL-32")
 def test_a_request_without_a_version_is_taken_for_the_oldest_that_has_http():
-    assert classify({}, request("tools/list"), server()) == ToSession(REVISIONS["2025-03-26"])
-    assert classify(
-        {SESSION: "s"}, request("tools/list", {"_meta": {"progressToken": 1}}), server()
-    ) == ToSession(REVISIONS["2025-03-26"], "s")
+    assert classify({}, request("tools/list"), server().party) == ToSession(REVISIONS["2025-03-26"])
+    message = request("tools/list", {"_meta": {"progressToken": 1}})
+    assert classify({SESSION: "s"}, message, server().party) == ToSession(REVISIONS["2025-03-26"], "s")
     # What is broken is not marked either; the session will say what is wrong with it.
     for params in ([], 5, {"_meta": 5}, {"_meta": [PROTOCOL_VERSION]}, {"_meta": None}):
-        assert isinstance(classify({}, request("tools/list", params), server()), ToSession)
+        assert isinstance(classify({}, request("tools/list", params), server().party), ToSession)
 
 
 @pytest.mark.requirement("HTTPM-19")
@@ -719,7 +720,7 @@ def test_a_request_without_a_version_is_taken_for_the_oldest_that_has_http():
     "message", [request("tools/list"), Notice("notifications/initialized")], ids=["request", "notice"]
 )
 def test_a_server_without_that_revision_wants_the_header(supported, message):
-    route = classify({}, message, server(*supported))
+    route = classify({}, message, server(*supported).party)
     assert isinstance(route, Reject)
     assert (route.status, route.error.code) == (400, -32020)
     assert VERSION in route.error.message
@@ -729,7 +730,7 @@ def test_a_server_without_that_revision_wants_the_header(supported, message):
 @pytest.mark.parametrize("session", [None, "s", "!~" * 2048])
 def test_a_request_of_a_session_names_its_revision(version, session):
     sent = {VERSION: f" {version}\t"} if session is None else {VERSION: version, SESSION: session}
-    assert classify(sent, request("tools/list"), server()) == ToSession(REVISIONS[version], session)
+    assert classify(sent, request("tools/list"), server().party) == ToSession(REVISIONS[version], session)
 
 
 @pytest.mark.requirement("HTTPL-33")
@@ -739,7 +740,7 @@ def test_a_request_of_a_session_names_its_revision(version, session):
 )
 def test_a_revision_that_the_server_does_not_support_is_refused(version, message):
     others = [date for date in REVISIONS if date != version]
-    route = classify({VERSION: version}, message, server(*others))
+    route = classify({VERSION: version}, message, server(*others).party)
     assert isinstance(route, Reject)
     assert (route.status, route.error.code) == (400, -32022)
     assert route.id == (7 if isinstance(message, Request) else None)
@@ -752,7 +753,7 @@ def test_a_revision_that_the_server_does_not_support_is_refused(version, message
     "message", [request("tools/list"), request("initialize", OPENING)], ids=["request", "initialize"]
 )
 def test_a_session_id_that_no_server_gave_is_refused(session, message):
-    route = classify({VERSION: LEGACY[-1], SESSION: session}, message, server())
+    route = classify({VERSION: LEGACY[-1], SESSION: session}, message, server().party)
     assert isinstance(route, Reject)
     assert (route.status, route.error.code, route.id) == (400, -32600, 7)
 
@@ -763,19 +764,19 @@ def test_a_session_id_that_no_server_gave_is_refused(session, message):
 )
 def test_initialize_opens_a_session_whatever_legacy_version_the_header_names(supported, version):
     sent = {} if version is None else {VERSION: version}
-    route = classify(sent, request("initialize", OPENING), server(*supported))
+    route = classify(sent, request("initialize", OPENING), server(*supported).party)
     assert route == ToSession(REVISIONS[version or "2025-03-26"], None, opening=True)
 
 
 def test_a_notice_opens_nothing():
-    assert classify({}, Notice("initialize"), server()) == ToSession(REVISIONS["2025-03-26"])
+    assert classify({}, Notice("initialize"), server().party) == ToSession(REVISIONS["2025-03-26"])
 
 
 @pytest.mark.requirement("VER-8")
 def test_a_modern_server_names_its_versions_to_a_client_that_initializes():
     connection = server(MODERN)
     message = request("initialize", OPENING)
-    assert isinstance(classify({}, message, connection), ToSession)
+    assert isinstance(classify({}, message, connection.party), ToSession)
     refused = connection.take(message)
     assert isinstance(refused, Refused)
     assert isinstance(refused.error, RPCError)
@@ -786,7 +787,7 @@ def test_a_modern_server_names_its_versions_to_a_client_that_initializes():
 
 @pytest.mark.parametrize("version", [MODERN, "2999-01-01"])
 def test_initialize_with_a_modern_header_is_no_handshake(version):
-    route = classify({VERSION: version}, request("initialize", OPENING), server())
+    route = classify({VERSION: version}, request("initialize", OPENING), server().party)
     assert isinstance(route, Reject)
     assert (route.status, route.error.code) == (400, -32602)
 
@@ -1011,7 +1012,7 @@ def test_what_a_client_mirrors_a_server_verifies(kind, name, call, white):
     sent = {header: f"{white}{value}{white}" for header, value in said.items()}
 
     connection = server()
-    route = classify(sent, message, connection)
+    route = classify(sent, message, connection.party)
     assert isinstance(route, ToStateless)
     incoming = connection.take(message, meta=route.meta, peer=route.peer)
     assert isinstance(incoming, Incoming)
@@ -1030,7 +1031,7 @@ def test_what_a_client_mirrors_a_server_verifies(kind, name, call, white):
             {key: value for key, value in sent.items() if key != header},
             {**sent, header: said[header] + "x"},
         ):
-            refused = classify(broken, message, server())
+            refused = classify(broken, message, server().party)
             assert isinstance(refused, Reject)
             assert (refused.status, refused.error.code) == (400, -32020)
 

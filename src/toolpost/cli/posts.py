@@ -12,7 +12,6 @@ from toolpost.cli.seen import Seen
 from toolpost.cli.witness import Witness
 from toolpost.errors import MCPError, RemoteProtocolError
 from toolpost.protocol import headers, sse
-from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.framing import MAX_LINE, Oversize
 from toolpost.protocol.jsonrpc import Request, Unfit, decode, is_batch
@@ -142,8 +141,7 @@ class Post:
             wrong.append(f"its Accept header does not admit {JSON} and {EVENTS}")
         try:
             message = decode(data)
-            connection = Connection(_ANY_SERVER)
-            route = classify(self._sent, message, connection)
+            route = classify(self._sent, message, _ANY_SERVER)
             if isinstance(route, Reject):
                 wrong.append(route.error.message)
             elif isinstance(route, ToStateless) and isinstance(message, Request) and route.peer is not None:

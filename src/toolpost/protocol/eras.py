@@ -139,6 +139,7 @@ _NEEDS: Final = {row.name: row.needs for row in ROWS if row.asked is not None an
 _NO_META: Final = RequestMeta()
 _FACTS: Final = Reader(_Facts)
 _MARKS: Final = Reader(_Marks)
+_MARK: Final = PROTOCOL_VERSION.encode()
 
 
 def read_meta(params: Raw | Unset) -> RequestMeta:
@@ -157,6 +158,11 @@ def read_meta(params: Raw | Unset) -> RequestMeta:
 
 def is_marked(params: Raw | Unset) -> bool:
     """Whether a request says that it belongs to the stateless era, be the rest of it right or wrong."""
+    if params is UNSET:
+        return False
+    text = bytes(params)
+    if _MARK not in text and b"\\" not in text:
+        return False  # as nearly always in a session: 0.3 us less than to read it
     try:
         marks = _MARKS(params).meta
     except Unfit:
@@ -272,9 +278,9 @@ class Stateless:
     def admit(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:  # noqa: ARG002 - a hook
         """Whoever the request says it comes from (VER-1)."""
         self.require(meta)
-        return self.peer(connection, meta)
+        return self.peer(connection.party, meta)
 
-    def peer(self, connection: "Connection", meta: RequestMeta) -> Peer:
+    def peer(self, party: Party, meta: RequestMeta) -> Peer:
         """Whoever a request comes from that carries all facts.
 
         Raises:
@@ -282,8 +288,8 @@ class Stateless:
         """
         requested = cast("str", meta.protocol_version)
         revision = REVISIONS.get(requested)
-        if revision is None or not revision.stateless or revision.date not in connection.party.supported:
-            raise connection.party.refusal(requested)
+        if revision is None or not revision.stateless or revision.date not in party.supported:
+            raise party.refusal(requested)
         return peer_of(revision, meta)
 
     def stamp_request(

@@ -116,8 +116,8 @@ def requested(
     try:
         if connection.lifecycle.state == "closed":
             connection.lifecycle.admit(method)
-        if meta is None or peer is None:
-            meta, peer = _sender(connection, message)
+        meta = read_meta(message.params) if meta is None else meta
+        peer = _sender(connection, method, meta) if peer is None else peer
         row = None if connection.extra else connection.party.served(peer.revision).get(method)
         if row is None:
             row = _row_of(connection, method, peer.revision)
@@ -140,14 +140,12 @@ def requested(
     return incoming
 
 
-def _sender(connection: "Connection", message: Request) -> tuple[RequestMeta, Peer]:
-    """What a request says of itself, and who sends it."""
-    meta = read_meta(message.params)
+def _sender(connection: "Connection", method: str, meta: RequestMeta) -> Peer:
+    """Who sends a request."""
     stateless = connection.role == SERVER and (
-        meta.protocol_version is not UNSET
-        or (not connection.party.sessions and message.method != "initialize")
+        meta.protocol_version is not UNSET or (not connection.party.sessions and method != "initialize")
     )
-    return meta, (STATELESS if stateless else SESSION).admit(connection, message.method, meta)
+    return (STATELESS if stateless else SESSION).admit(connection, method, meta)
 
 
 def _check_room(connection: "Connection", message: Request) -> None:

@@ -18,7 +18,6 @@ from toolpost.errors import (
     UnsupportedRevision,
 )
 from toolpost.protocol import headers
-from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import STATELESS, Peer, is_marked, peer_of, read_meta
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.jsonrpc import Message, Notice, Reader, Request, Unfit
@@ -37,6 +36,7 @@ __all__ = [
     "ToStateless",
     "classify",
     "mirrored",
+    "settled",
     "status",
     "verify",
 ]
@@ -47,43 +47,6 @@ class ToStateless(Struct):
 
     peer: Peer | None = None
     meta: RequestMeta | None = None
-
-
-class Known(Struct):
-    """What the headers of a stateless request have settled, so that they need not be looked at again.
-
-    Args:
-        party: the server that they were settled for.
-        revision: what their client speaks.
-        method: which they repeat.
-    """
-
-    party: Party
-    revision: Revision
-    method: str
-
-    @classmethod
-    def of(cls, route: "Route", message: Message | None, connection: Connection) -> "Known | None":
-        """What is known of the headers of a message that goes this way; None if they may mean another."""
-        if isinstance(route, ToStateless) and route.peer is not None and isinstance(message, Request):
-            return cls(connection.party, route.peer.revision, message.method)
-        return None
-
-    def leads(self, message: Message | None, connection: Connection) -> "ToStateless | None":
-        """Where a message with the same headers goes, if that is plain; `classify` tells it of all."""
-        if (
-            not isinstance(message, Request)
-            or message.method != self.method
-            or connection.party is not self.party
-        ):
-            return None
-        try:
-            meta = read_meta(message.params)
-        except RPCError:
-            return None
-        if meta.protocol_version != self.revision.date or meta.client_capabilities is UNSET:
-            return None
-        return ToStateless(peer_of(self.revision, meta), meta)
 
 
 class ToSession(Struct):
@@ -104,6 +67,65 @@ class Reject(Struct):
 
 Route: TypeAlias = ToStateless | ToSession | Reject
 
+
+class KnownStateless(Struct):
+    """What the headers of a stateless request have settled: they need not be looked at again.
+
+    Args:
+        party: the server that they were settled for.
+        revision: what their client speaks.
+        method: which they repeat.
+    """
+
+    party: Party
+    revision: Revision
+    method: str
+
+    def leads(self, message: Message | None, party: Party) -> ToStateless | None:
+        """Where a message with the same headers goes, if that is plain; `classify` tells it of all."""
+        if not isinstance(message, Request) or message.method != self.method or party is not self.party:
+            return None
+        try:
+            meta = read_meta(message.params)
+        except RPCError:
+            return None
+        if meta.protocol_version != self.revision.date or meta.client_capabilities is UNSET:
+            return None
+        return ToStateless(peer_of(self.revision, meta), meta)
+
+
+class KnownSession(Struct):
+    """The same of a request in a session.
+
+    Args:
+        party: the server that they were settled for.
+        route: where all such requests go that say nothing else.
+    """
+
+    party: Party
+    route: ToSession
+
+    def leads(self, message: Message | None, party: Party) -> ToSession | None:
+        """Where a message with the same headers goes, if that is plain; `classify` tells it of all."""
+        if not isinstance(message, Request) or message.method == "initialize" or party is not self.party:
+            return None
+        return None if is_marked(message.params) else self.route
+
+
+Known: TypeAlias = KnownStateless | KnownSession
+
+
+def settled(route: Route, message: Message | None, party: Party) -> Known | None:
+    """What the headers of a message have settled that goes this way, if all of its kind do."""
+    if not isinstance(message, Request):
+        return None
+    if isinstance(route, ToStateless) and route.peer is not None:
+        return KnownStateless(party, route.peer.revision, message.method)
+    if isinstance(route, ToSession) and route.session is not None and not route.opening:
+        return KnownSession(party, route)
+    return None
+
+
 _ASKING: Final = (Request, Notice)
 
 _STATUS: Final[dict[int, int]] = {
@@ -121,13 +143,13 @@ def status(code: int) -> int:
     return _STATUS.get(code, 200)
 
 
-def classify(sent: Mapping[str, str], message: Message | None, connection: Connection) -> Route:
+def classify(sent: Mapping[str, str], message: Message | None, party: Party) -> Route:
     """Where a POST goes.
 
     Args:
         sent: the headers of the request, by their names in lower case.
         message: what the body holds; None for a batch.
-        connection: of the server, fresh.
+        party: the server.
     """
     version = sent.get(headers.VERSION)
     known = None if version is None else REVISIONS.get(version.strip(" \t"))
@@ -137,24 +159,24 @@ def classify(sent: Mapping[str, str], message: Message | None, connection: Conne
         modern = is_marked(message.params)
     try:
         if modern:
-            return _to_stateless(sent, message, connection)
-        return _to_session(sent, known, message, connection)
+            return _to_stateless(sent, message, party)
+        return _to_session(sent, known, message, party)
     except RPCError as error:
         # The id of a posted answer is one of ours: an error with it would answer something else.
         return Reject(400, error, message.id if isinstance(message, Request) else None)
 
 
 def _to_session(
-    sent: Mapping[str, str], named: Revision | None, message: Message | None, connection: Connection
+    sent: Mapping[str, str], named: Revision | None, message: Message | None, party: Party
 ) -> ToSession:
     """A message of the session era. Whether its session lives is for others to say."""
     opening = isinstance(message, Request) and message.method == "initialize"
     session = sent.get(headers.SESSION)
     if session is not None and not headers.session_id_ok(session):
         raise InvalidRequest("Invalid request: the session id has characters that it may not have")
-    if named is not None and not opening and named.date not in connection.party.supported:
-        raise connection.party.refusal(named.date)
-    if named is None and not opening and OLDEST_HTTP.date not in connection.party.supported:
+    if named is not None and not opening and named.date not in party.supported:
+        raise party.refusal(named.date)
+    if named is None and not opening and OLDEST_HTTP.date not in party.supported:
         raise HeaderMismatch(f"{headers.VERSION}: the header is missing")  # HTTPM-19
     revision = named or OLDEST_HTTP
     if message is None and not revision.batches:
@@ -162,7 +184,7 @@ def _to_session(
     return ToSession(revision, session, opening)
 
 
-def _to_stateless(sent: Mapping[str, str], message: Message | None, connection: Connection) -> ToStateless:
+def _to_stateless(sent: Mapping[str, str], message: Message | None, party: Party) -> ToStateless:
     """A request of the stateless era, checked as far as headers and `_meta` go."""
     if not isinstance(message, _ASKING):
         raise InvalidRequest("Invalid request: only a single request or notification may be posted")
@@ -180,18 +202,18 @@ def _to_stateless(sent: Mapping[str, str], message: Message | None, connection: 
             f"the body says {headers.show(meta.protocol_version)}"
         )
     if not asks:
-        _check_supported(version, connection)
+        _check_supported(version, party)
         if headers.METHOD in sent:
             _check_method(sent, message.method)
         return ToStateless()
-    peer = STATELESS.peer(connection, meta)
+    peer = STATELESS.peer(party, meta)
     _check_method(sent, message.method)
     return ToStateless(peer, meta)
 
 
-def _check_supported(version: str, connection: Connection) -> None:
-    if version not in connection.party.supported or not REVISIONS[version].stateless:
-        raise connection.party.refusal(version)
+def _check_supported(version: str, party: Party) -> None:
+    if version not in party.supported or not REVISIONS[version].stateless:
+        raise party.refusal(version)
 
 
 def _check_method(sent: Mapping[str, str], method: str) -> None:

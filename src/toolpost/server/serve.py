@@ -12,6 +12,7 @@ from functools import partial
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
+from toolpost.begun import Started
 from toolpost.channel import Channel
 from toolpost.errors import (
     ChannelClosed,
@@ -270,22 +271,31 @@ class Conversation:
         finally:
             self._taking = False
 
-    def take(self, request: Request) -> None:
-        """For channels: serve a request that is the next, and whose answer they settle."""
-        assert self._web is not None, "only HTTP knows which request is the next before it is received"
-        if self.connection.peer is None:
-            self.connection.party = self.handler.party
-        event = self.connection.take(request)
-        data = None
-        if isinstance(event, Incoming):
-            data = self._begin(event)
-            if data is None and request.id not in self._serving:
-                data = b""  # nobody wants it any more
-        elif isinstance(event, Refused):
+    def begin(self, request: Request) -> "bytes | tuple[Incoming, Started | None]":
+        """For channels: the answer to a request that is the next, if it is there at once.
+
+        Otherwise what `go_on` has to be given before anything else happens.
+        """
+        connection = self.connection
+        if connection.peer is None:
+            connection.party = self.handler.party
+        event = connection.take(request)
+        if isinstance(event, Refused):
             logger.debug("refused: %s", event.error)
-            data = event.data or b""
-        if data is not None and not self._web.settle(data, request.id):
-            self.chore(self._delivery.answer(data, request.id))  # behind what was said before
+            return event.data or b""
+        assert isinstance(event, Incoming), "a request is taken or refused"
+        tool = self.handler.bare(event)
+        started = None if tool is None else call_bare(tool, connection, event, start)
+        return started if isinstance(started, bytes) else (event, started)
+
+    def go_on(self, incoming: Incoming, started: Started | None) -> None:
+        """For channels: serve a request that was begun, and whose answer they settle."""
+        assert self._web is not None, "only HTTP knows which request is the next before it is received"
+        data = self._serve_begun(incoming, started)
+        if data is None and incoming.id not in self._serving:
+            data = b""  # nobody wants it any more
+        if data is not None and not self._web.settle(data, incoming.id):
+            self.chore(self._delivery.answer(data, incoming.id))  # behind what was said before
 
     async def _serve(self, incoming: Incoming) -> None:
         data = self._begin(incoming)
@@ -294,13 +304,19 @@ class Conversation:
 
     def _begin(self, incoming: Incoming) -> bytes | None:
         """The answer, if there is one at once; the rest is given a task of its own."""
-        handler, connection, started = self.handler, self.connection, None
+        tool = self.handler.bare(incoming)
+        if tool is None:
+            return self._serve_begun(incoming, None)
         try:
-            tool = handler.bare(incoming)
-            if tool is not None:
-                started = call_bare(tool, connection, incoming, start)
-                if isinstance(started, bytes):
-                    return started or None
+            started = call_bare(tool, self.connection, incoming, start)
+        except BaseException as error:  # noqa: BLE001 - as below
+            return failed(self.connection, incoming, error)
+        return (started or None) if isinstance(started, bytes) else self._serve_begun(incoming, started)
+
+    def _serve_begun(self, incoming: Incoming, started: Started | None) -> bytes | None:
+        """The answer, if there is one at once; the rest is given a task of its own."""
+        handler, connection = self.handler, self.connection
+        try:
             context = Context(handler, self, incoming.row.name, incoming, lifespan=self.lifespan)
             context.begun = started
             begun = begin(handler.routes, handler.middleware, context, incoming)

@@ -51,11 +51,11 @@ class Head:
         length: how many the body has, if that is said.
         verb: what serves such a request, if it may pass as it is.
         fits: whether a POST with this head brings, and takes, what it has to.
-        stateless: what it has settled about stateless requests, if it has.
-        about: what these are about, if it has come to that.
+        way: what it has settled about where a request goes, if it has.
+        about: what such a request is about, in the stateless era, if it has come to that.
     """
 
-    __slots__ = ("about", "fits", "headers", "key", "length", "method", "path", "size", "stateless", "verb")
+    __slots__ = ("about", "fits", "headers", "key", "length", "method", "path", "size", "verb", "way")
 
     def __init__(self, scope: Any, key: tuple[Any, ...] | None = None) -> None:
         self.key = key
@@ -73,7 +73,7 @@ class Head:
         self.length = int(length[:MAX_DIGITS]) if length.isdecimal() else 0
         self.verb: Any = None
         self.fits = False
-        self.stateless: Known | None = None
+        self.way: Known | None = None
         self.about: str | None = None
 
 

@@ -13,6 +13,7 @@ from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming, NoticeReceived
+from toolpost.protocol.party import Party
 from toolpost.stores.promise import Store
 from toolpost.transports.exchange import Exchange
 from toolpost.transports.http_load import Load
@@ -44,6 +45,11 @@ class Host(Protocol):
     @property
     def chooses(self) -> bool:
         """Whether it decides when a session begins what is served in it, by what the principal is allowed."""
+        ...
+
+    @property
+    def party(self) -> Party:
+        """How it presents itself."""
         ...
 
     def alive(self) -> AbstractAsyncContextManager[object]:

@@ -23,7 +23,7 @@ from toolpost.transports.exchange import Exchange
 from toolpost.transports.gate import Refusal
 from toolpost.transports.http_room import Crowded
 from toolpost.transports.http_session import Post, Shortcut, outline
-from toolpost.transports.http_sessions import Record, Sessions
+from toolpost.transports.http_sessions import Record, Sessions, Underway
 from toolpost.transports.http_streams import Streams
 from toolpost.transports.keeper import Keeper, lacking, step_up
 from toolpost.types.base import UNSET, Raw, Struct
@@ -109,6 +109,12 @@ class Legacy:
 
     # ----------------------------------------------------------------- POST
 
+    def begin(
+        self, message: Request, route: ToSession, principal: Principal | None
+    ) -> bytes | Underway | None:
+        """The answer to a request, if it is there at once; what `post` goes on with, if it has begun."""
+        return None if route.session is None else self._sessions.begin(route.session, message, principal)
+
     async def post(
         self,
         exchange: Exchange,
@@ -116,6 +122,8 @@ class Legacy:
         data: bytes,
         route: ToSession,
         principal: Principal | None,
+        *,
+        begun: Underway | None = None,
     ) -> None:
         """Hand a message or a batch to its session, and answer with what the session says.
 
@@ -127,7 +135,7 @@ class Legacy:
                 raise Refusal(400, _MISSING)  # HTTPL-26
             await self._open(exchange, data, message, principal)
             return
-        record = await self._found(route.session, principal)
+        record = await self._found(route.session, principal) if begun is None else begun.record
         revision = REVISIONS.get(record.revision, route.revision)
         if message is None and not revision.batches:
             raise Refusal(400, "A batch is not part of the protocol revision of this session.")
@@ -137,10 +145,7 @@ class Legacy:
             await exchange.empty(202)
             return
         asked = _Asked(exchange, route.session, record, post, revision)
-        shortcut = (
-            self._sessions.begin(route.session, message, post) if isinstance(message, Request) else None
-        )
-        answers = await (self._answers(asked) if shortcut is None else self._brought(asked, shortcut))
+        answers = await (self._answers(asked) if begun is None else self._brought(asked, begun.go_on(post)))
         if answers is None:
             return
         lacks = self._lacks(message, answers)

@@ -16,9 +16,8 @@ from typing import Final, TypeAlias
 from toolpost.errors import InternalError, InvalidRequest, RemoteProtocolError, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
-from toolpost.protocol.connection import Connection
-from toolpost.protocol.jsonrpc import Message, Notice, Request
-from toolpost.protocol.route import Known, Reject, ToSession, ToStateless, classify
+from toolpost.protocol.jsonrpc import Message, Request
+from toolpost.protocol.route import Reject, ToSession, ToStateless, classify, settled
 from toolpost.transports.exchange import (
     ASGIReceive,
     ASGISend,
@@ -35,7 +34,7 @@ from toolpost.transports.host import Caller, Host
 from toolpost.transports.http_legacy import Legacy
 from toolpost.transports.http_life import Life
 from toolpost.transports.http_load import MAX_CALLS, MAX_STREAMS, Load
-from toolpost.transports.http_sessions import Limits, Sessions
+from toolpost.transports.http_sessions import Limits, Sessions, Underway
 from toolpost.transports.http_stateless import (
     Taken,
     begin_stateless,
@@ -135,7 +134,7 @@ class Endpoint:
             served.update(verbs)
 
         add("path", chosen.path, POST=self._post)
-        if not chosen.stateless and self._host.connection().party.sessions:
+        if self._keeps_sessions:
             add("path", chosen.path, GET=self._get, DELETE=self._delete)
             if chosen.sse is not None:
                 if not self._sse_at_path:
@@ -259,47 +258,51 @@ class Endpoint:
         if not isinstance(data, bytes):
             data = await data
         message = _read(data)
-        connection = host.connection()
-        known = exchange.head.stateless
-        route = None if known is None else known.leads(message, connection)
+        party, known = host.party, exchange.head.way
+        route = None if known is None else known.leads(message, party)
         if route is None:
-            route = classify(exchange.headers, message, connection)
-            exchange.head.stateless = Known.of(route, message, connection)
+            route = classify(exchange.headers, message, party)
+            exchange.head.way = settled(route, message, party)
         if isinstance(route, Reject):
             await exchange.json(route.status, jsonrpc.encode_failure(route.id, route.error))
             return
         new = message is None or isinstance(message, Request)
         life = self._life_here(new=new) or await self._alive(new=new)
-        taken = None
-        if isinstance(route, ToStateless) and isinstance(message, Request):
-            load = life.load if settings.principal is None else None  # who that is may be a reason to refuse
-            taken = begin_stateless(host, connection, message, route, exchange, load=load)
-            if isinstance(taken, bytes):
-                await exchange.json(200, taken)
-                return
+        begun = self._begun(exchange, message, route, life) if isinstance(message, Request) else None
+        if isinstance(begun, bytes):
+            await (exchange.json(200, begun) if begun else exchange.empty(202))  # if it was cancelled
+            return
         self._count(life, exchange, new=new)
         try:
             principal = exchange.principal if settings.principal is None else await self._principal(exchange)
-            if isinstance(route, ToSession) and connection.party.sessions and not settings.stateless:
-                await life.legacy.post(exchange, message, data, route, principal)
-                return
             caller = Caller(exchange, principal, settings.json_only, life.load, self._keeper)
-            if isinstance(route, ToSession):
+            if isinstance(begun, Taken):
+                listens = begun.event.row.name == "subscriptions/listen"
+                with self._while_good(exchange) if listens else nullcontext():
+                    await serve_stateless(host, begun, caller)
+            elif isinstance(route, ToStateless):
+                await hear_stateless(host, message, caller)
+            elif self._keeps_sessions:
+                await life.legacy.post(exchange, message, data, route, principal, begun=begun)
+            else:
                 await serve_alone(host, message, data, route.revision, caller)
-                return
-            await self._stateless(connection, message if taken is None else taken, caller)
         finally:
             del life.running[exchange]
 
-    async def _stateless(self, connection: Connection, said: Message | Taken | None, caller: Caller) -> None:
-        """Serve what the stateless era does not answer at once."""
-        if isinstance(said, Notice):
-            await hear_stateless(self._host, connection, said, caller)
-            return
-        assert isinstance(said, Taken), "all else was rejected"
-        listens = said.event.row.name == "subscriptions/listen"
-        with self._while_good(caller.exchange) if listens else nullcontext():
-            await serve_stateless(self._host, connection, said, caller)
+    def _begun(
+        self, exchange: Exchange, message: Request, route: ToStateless | ToSession, life: Life
+    ) -> bytes | Taken | Underway | None:
+        """The answer to a request, if it is there at once; else as far as it has begun, if it has."""
+        at_once = self.settings.principal is None  # who somebody is may be a reason to refuse
+        if isinstance(route, ToStateless):
+            return begin_stateless(self._host, message, route, exchange, load=life.load if at_once else None)
+        if not at_once or not self._keeps_sessions:
+            return None
+        return life.legacy.begin(message, route, exchange.principal)
+
+    @property
+    def _keeps_sessions(self) -> bool:
+        return not self.settings.stateless and self._host.party.sessions
 
     async def _message(self, exchange: Exchange) -> None:
         check_post(exchange)
@@ -354,7 +357,7 @@ class Endpoint:
     def _check_revision(self, exchange: Exchange) -> None:
         """Return if a request without a message names no revision, or one that we speak (HTTPL-33)."""
         named = exchange.headers.get(headers.VERSION)
-        party = self._host.connection().party
+        party = self._host.party
         if named is not None and named.strip(" \t") not in party.supported:
             raise Refusal(400, party.refusal(named).message)
 

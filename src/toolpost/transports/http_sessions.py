@@ -24,10 +24,10 @@ from toolpost.stores.promise import Store, TopicGap
 from toolpost.transports.http_kept import Kept
 from toolpost.transports.http_load import MAX_WAITING, Load
 from toolpost.transports.http_room import Room
-from toolpost.transports.http_session import KEPT, OVER, Post, Session, Shortcut, key_of, log_of
+from toolpost.transports.http_session import KEPT, OVER, Begun, Post, Session, Shortcut, key_of, log_of
 from toolpost.types.base import Struct
 
-__all__ = ["Limits", "Record", "Sessions"]
+__all__ = ["Limits", "Record", "Sessions", "Underway"]
 
 logger: Final = logging.getLogger("toolpost.http")
 
@@ -77,6 +77,18 @@ class _Held(Struct, eq=False):
     """When the store was last told that it is in use."""
 
 
+class Underway(Struct, eq=False):
+    """A request that was begun in a session, and has no answer yet."""
+
+    record: Record
+    session: Session
+    begun: Begun
+
+    def go_on(self, post: Post) -> Shortcut:
+        """What will bring its answer; nothing may have come in between."""
+        return self.session.go_on(self.begun, post)
+
+
 class _Mail(Struct):
     """What one worker tells another about a session: something was posted, or it is to end."""
 
@@ -84,6 +96,7 @@ class _Mail(Struct):
     post: Post | None = None
 
 
+_NOTHING: Final[frozenset[str]] = frozenset()
 _RECORD: Final = Reader(Record)
 _MAIL: Final = Reader(_Mail)
 
@@ -190,9 +203,7 @@ class Sessions:
             record, noted = _RECORD(found), -inf
         else:
             record, noted = held.record, held.noted
-        ours = hmac.compare_digest(record.principal.encode(), _key(principal).encode())
-        allowed = frozenset[str]() if principal is None else principal.scopes
-        if not ours or record.single is not single or not record.scopes <= allowed:
+        if record.single is not single or not _admits(record, principal):
             return None
         now = time.monotonic()
         if now - noted > min(TOUCH, self._limits.idle / 10):
@@ -237,13 +248,22 @@ class Sessions:
         await self.store.records.delete(key_of(session_id))  # whoever held it has died
         return False
 
-    def begin(self, session_id: str, request: Request, post: Post) -> Shortcut | None:
-        """What will bring the answer to a request, if this worker can serve it at once."""
+    def begin(
+        self, session_id: str, request: Request, principal: Principal | None
+    ) -> "bytes | Underway | None":
+        """The answer to a request, if it is there at once; else the request, to go on with.
+
+        None if it has to be posted: another worker serves it, or somebody has to be asked before.
+        """
         held = self._held.get(session_id)
-        if held is None:
+        if held is None or time.monotonic() - held.noted > min(TOUCH, self._limits.idle / 10):
             return None
-        self._room.use(held.session)
-        return held.session.begin(request, post)
+        session, record = held.session, held.record
+        if record.single or not _admits(record, principal):
+            return None
+        self._room.use(session)
+        begun = session.begin(request)
+        return begun if begun is None or isinstance(begun, bytes) else Underway(record, session, begun)
 
     def _deliver(self, session: Session, post: Post) -> None:
         session.deliver(post)
@@ -378,6 +398,12 @@ class Sessions:
 
     async def _gone(self, session: Session) -> bool:
         return await self.store.records.get(key_of(session.id)) is None
+
+
+def _admits(record: Record, principal: Principal | None) -> bool:
+    """Whether a session is that of a principal, who is allowed as much as it takes."""
+    ours = hmac.compare_digest(record.principal.encode(), _key(principal).encode())
+    return ours and record.scopes <= (_NOTHING if principal is None else principal.scopes)
 
 
 def _key(principal: Principal | None) -> str:

@@ -38,7 +38,6 @@ __all__ = ["Taken", "begin_stateless", "full_of_streams", "hear_stateless", "ser
 
 def begin_stateless(
     host: Host,
-    connection: Connection,
     message: Request,
     route: ToStateless,
     exchange: Exchange,
@@ -49,7 +48,6 @@ def begin_stateless(
 
     Args:
         host: what serves it.
-        connection: which takes it.
         message: the request.
         route: what it says of itself.
         exchange: how it came.
@@ -58,7 +56,8 @@ def begin_stateless(
     Raises:
         Refusal: it is not served.
     """
-    event, head = connection.take(message, meta=route.meta, peer=route.peer), exchange.head
+    connection, head = host.connection(), exchange.head
+    event = connection.take(message, meta=route.meta, peer=route.peer)
     if isinstance(event, Refused):
         raise _Answered(_status(event), event.data or b"")
     assert isinstance(event, Incoming), "a request is taken or refused"
@@ -73,7 +72,7 @@ def begin_stateless(
             return started
     if event.row.name == "tools/call" and (annotated := host.annotated(event.params.name)):
         _check(event, exchange.headers, annotated)
-    return Taken(event, started)
+    return Taken(connection, event, started)
 
 
 def _check(event: Incoming, sent: Mapping[str, str], annotated: Annotated | None = None) -> None:
@@ -104,14 +103,15 @@ class _Answered(Refusal):
 class Taken(Struct):
     """A request that may be served, and as far as it has started."""
 
+    connection: Connection
     event: Incoming
     started: Started | None = None
 
 
-async def serve_stateless(host: Host, connection: Connection, taken: Taken, caller: Caller) -> None:
+async def serve_stateless(host: Host, taken: Taken, caller: Caller) -> None:
     """Answer a request of the stateless era, or go on with one that has started."""
     exchange, event = caller.exchange, taken.event
-    data, error = await _answer(host, connection, event, caller, taken.started)
+    data, error = await _answer(host, taken.connection, event, caller, taken.started)
     if exchange.streaming:
         await exchange.event(data)
         await exchange.end()
@@ -186,9 +186,10 @@ def full_of_streams(most: int) -> Refusal:
     )
 
 
-async def hear_stateless(host: Host, connection: Connection, notice: Notice, caller: Caller) -> None:
+async def hear_stateless(host: Host, notice: Message | None, caller: Caller) -> None:
     """Hear a notice of the stateless era."""
-    await _heard(host, connection, notice, caller)
+    assert isinstance(notice, Notice), "all else was rejected"
+    await _heard(host, host.connection(), notice, caller)
     await caller.exchange.empty(202)
 
 
