@@ -142,6 +142,10 @@ def requested(
 
 def _sender(connection: "Connection", method: str, meta: RequestMeta) -> Peer:
     """Who sends a request."""
+    if connection.lifecycle.state == "ready" and meta.protocol_version is UNSET and method != "initialize":
+        peer = connection.peer  # as in most sessions, for which nothing else has to be looked at
+        if peer is not None:
+            return peer
     stateless = connection.role == SERVER and (
         meta.protocol_version is not UNSET or (not connection.party.sessions and method != "initialize")
     )

@@ -164,7 +164,7 @@ class Returns:
             OutputError: it is not what was promised, or cannot be sent.
         """
         if type(value) is self._exact:
-            return _encode(value)
+            return ENCODER.encode(value)
         if self._check is None or isinstance(value, CallToolResult):
             return None
         text = _encode(value, self._writer or _OURS)

@@ -109,12 +109,6 @@ class Legacy:
 
     # ----------------------------------------------------------------- POST
 
-    def begin(
-        self, message: Request, route: ToSession, principal: Principal | None
-    ) -> bytes | Underway | None:
-        """The answer to a request, if it is there at once; what `post` goes on with, if it has begun."""
-        return None if route.session is None else self._sessions.begin(route.session, message, principal)
-
     async def post(
         self,
         exchange: Exchange,

@@ -35,6 +35,7 @@ class Life:
 
     Attributes:
         legacy: what old clients use.
+        sessions: those of old clients.
         load: how much is under way.
         running: the requests that are being served, each with its task.
         listening: the streams on which we speak when there is something to say.
@@ -52,7 +53,7 @@ class Life:
         self.stopping = self.over = self.ready = False
         self.legacy = legacy
         self.load = sessions.load
-        self._sessions = sessions
+        self.sessions = sessions
         self._begun: asyncio.Future[None] = self.loop.create_future()
         self._over = asyncio.Event()
         self._task = self.loop.create_task(self._hold(host))
@@ -71,7 +72,7 @@ class Life:
                 try:
                     await self._over.wait()
                 finally:
-                    await self._sessions.close()
+                    await self.sessions.close()
         except BaseException as error:
             if self._begun.done():
                 raise
@@ -103,7 +104,7 @@ class Life:
         until = self.loop.time() + seconds
         while self.answering and self.loop.time() < until:
             for exchange in tuple(self.answering):
-                session = self._sessions.held(exchange.session)
+                session = self.sessions.held(exchange.session)
                 if session is None or not session.owing:
                     exchange.hang_up()
             await asyncio.sleep(LOOK)

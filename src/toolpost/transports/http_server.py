@@ -107,6 +107,7 @@ class Endpoint:
         self._host = host
         self.settings = settings
         self._gate = gate
+        self._keeps_sessions = not settings.stateless and host.party.sessions
         self._paths = self._routes()
         # Who watches over us knows our address, not our name; and what we publish, anybody may read.
         self._unguarded = frozenset({self._live, self._ready, self._metadata})
@@ -296,13 +297,9 @@ class Endpoint:
         at_once = self.settings.principal is None  # who somebody is may be a reason to refuse
         if isinstance(route, ToStateless):
             return begin_stateless(self._host, message, route, exchange, load=life.load if at_once else None)
-        if not at_once or not self._keeps_sessions:
+        if route.session is None or not at_once or not self._keeps_sessions:
             return None
-        return life.legacy.begin(message, route, exchange.principal)
-
-    @property
-    def _keeps_sessions(self) -> bool:
-        return not self.settings.stateless and self._host.party.sessions
+        return life.sessions.begin(route.session, message, exchange.principal)
 
     async def _message(self, exchange: Exchange) -> None:
         check_post(exchange)

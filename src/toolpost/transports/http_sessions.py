@@ -96,7 +96,6 @@ class _Mail(Struct):
     post: Post | None = None
 
 
-_NOTHING: Final[frozenset[str]] = frozenset()
 _RECORD: Final = Reader(Record)
 _MAIL: Final = Reader(_Mail)
 
@@ -402,8 +401,10 @@ class Sessions:
 
 def _admits(record: Record, principal: Principal | None) -> bool:
     """Whether a session is that of a principal, who is allowed as much as it takes."""
+    if principal is None:
+        return not (record.principal or record.scopes)
     ours = hmac.compare_digest(record.principal.encode(), _key(principal).encode())
-    return ours and record.scopes <= (_NOTHING if principal is None else principal.scopes)
+    return ours and record.scopes <= principal.scopes
 
 
 def _key(principal: Principal | None) -> str:
