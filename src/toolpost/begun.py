@@ -5,9 +5,9 @@ Owns how it goes on from there. Knows no task and no loop.
 
 from collections.abc import Callable, Coroutine, Generator
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeVar
 
-__all__ = ["Begun", "Settled", "Started", "begin"]
+__all__ = ["Begun", "Settled", "begin"]
 
 T = TypeVar("T")
 
@@ -53,14 +53,14 @@ class Settled(Generic[T]):
 
     def __await__(self) -> Generator[Any, Any, T]:
         """The value."""
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # or it would hold itself, by the frame that it comes through
         return self._value
         yield  # makes it a generator, which is what Python wants
-
-
-Started: TypeAlias = Begun[Any] | Settled[Any]
-"""Something that has begun, to go on with."""
 
 
 def begin(work: Coroutine[Any, Any, T]) -> T | Begun[T]:

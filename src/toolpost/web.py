@@ -21,18 +21,19 @@ from urllib.parse import urlsplit
 
 from toolpost.auth.denial import Denial, Reasons
 from toolpost.auth.places import WELL_KNOWN
-from toolpost.begun import Started, begin
+from toolpost.begun import begin
 from toolpost.errors import MCPError, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming, NoticeReceived
 from toolpost.protocol.party import Party
-from toolpost.server.bare import call_bare
+from toolpost.server.bare import StartedCall, call_bare
 from toolpost.server.handler import Handler
 from toolpost.server.lookout import Lookout
 from toolpost.server.once import Once, answered
 from toolpost.server.passage import heard, is_heard
+from toolpost.server.rested import Rested
 from toolpost.server.web import Served, Web
 from toolpost.stores.memory import MemoryStore
 from toolpost.stores.promise import Store
@@ -233,7 +234,7 @@ class _Host:
                 return spare
         return Connection(handler.party, peer=peer, extra=handler.extra, limit=handler.limit)
 
-    def begin(self, connection: Connection, incoming: Incoming) -> bytes | Started | None:
+    def begin(self, connection: Connection, incoming: Incoming) -> bytes | StartedCall | None:
         """The answer to one request that has no session, if it is there at once."""
         tool = self._handler.bare(incoming)
         if tool is None:
@@ -244,7 +245,7 @@ class _Host:
         return started
 
     def answer(
-        self, connection: Connection, incoming: Incoming, caller: Caller, started: Started | None = None
+        self, connection: Connection, incoming: Incoming, caller: Caller, started: StartedCall | None = None
     ) -> Coroutine[Any, Any, tuple[bytes, RPCError | None]]:
         """The answer to one request that has no session, and the error in it, if it is one."""
         exchange = caller.exchange
@@ -265,9 +266,11 @@ class _Host:
             except BaseException:  # what a function raises ends neither the request nor the process
                 logger.exception("%s could not be served", notice.method)
 
-    async def serve(self, session: Session, principal: Principal | None) -> None:
+    async def serve(
+        self, session: Session, principal: Principal | None, rested: Rested | None = None
+    ) -> None:
         """Hold the conversation of a session."""
-        await self._handler.serve(session, principal=principal)
+        await self._handler.serve(session, principal=principal, rested=rested)
 
 
 async def _nothing(_data: bytes) -> None:

@@ -5,7 +5,9 @@ ordinary path; whatever a client is told has to be the same.
 """
 
 import asyncio
+import gc
 import json
+import weakref
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -477,6 +479,170 @@ def test_what_one_call_sets_is_not_seen_by_the_next():
                 assert [(await client.call_tool("mark", {"value": "x"})).text for _ in range(3)] == [
                     "nothing"
                 ] * 3
+
+    run(main)
+
+
+@pytest.mark.parametrize("ending", ["wait", "refuse", "list"])
+@pytest.mark.parametrize("change", ["remove", "disable", "replace", "guard"])
+@pytest.mark.parametrize("revision", [DATES[-1], DATES[-2]])
+def test_a_call_is_finished_by_the_tool_that_has_begun_it(revision: str, change: str, ending: str):
+    """Whatever the function does to its own tool."""
+    server = Server("s")
+    log: list[str] = []
+
+    def other() -> str:
+        return "other"
+
+    @server.tool
+    async def once() -> list[int]:
+        log.append("begun")
+        if change == "remove":
+            server.tools.remove("once")
+        elif change == "disable":
+            handle.disable()
+        elif change == "replace":
+            server.tools.remove("once")
+            server.tool(name="once", scopes=["secret"])(other)
+        else:
+            server.middleware.append(denying)
+        if ending == "refuse":
+            raise ToolError("said no")
+        if ending == "wait":
+            await asyncio.sleep(0)
+        log.append("ended")
+        return [1]
+
+    handle = once
+
+    async def denying(call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
+        raise InvalidParams("Invalid params: denied")
+
+    async def main():
+        async with Client(server, revision=revision) as client:
+            result = await client.call_tool("once", raise_on_error=False)
+            assert result.text == ("said no" if ending == "refuse" else "[1]")
+            assert log == (["begun"] if ending == "refuse" else ["begun", "ended"])
+
+    run(main)
+
+
+@pytest.mark.parametrize("value", [nan, inf])
+def test_what_pydantic_writes_is_json_or_is_not_sent(value: float):
+    pydantic = pytest.importorskip("pydantic")
+
+    class Odd(pydantic.BaseModel):
+        model_config = pydantic.ConfigDict(ser_json_inf_nan="constants")
+        x: float
+        note: str = "NaN"
+
+    server = Server("s")
+
+    async def odd(value: str) -> Odd:
+        return Odd(x=float(value))
+
+    odd.__annotations__["return"] = Odd
+    server.tool(odd)
+
+    async def main():
+        async with opened(server, DATES[-1]) as ask:
+            good = json.loads(await ask({"id": 1, **asked(DATES[-1], "odd", {"value": "1.5"})}))
+            assert good["result"]["structuredContent"] == {"x": 1.5, "note": "NaN"}
+            bad = json.loads(await ask({"id": 2, **asked(DATES[-1], "odd", {"value": str(value)})}))
+            assert bad["result"]["isError"]
+
+    run(main)
+
+
+def test_an_answer_is_one_line():
+    server = Server("s")
+
+    @server.tool
+    async def lines() -> dict[str, Any]:
+        return {"a": msgspec.Raw(b'{\n "b" :\r 1 }')}
+
+    async def main():
+        async with opened(server, DATES[-1]) as ask:
+            answer = await ask({"id": 1, **asked(DATES[-1], "lines", {})})
+            assert b"\n" not in answer
+            assert b"\r" not in answer
+            assert json.loads(answer)["result"]["structuredContent"] == {"a": {"b": 1}}
+
+    run(main)
+
+
+def test_who_serves_calls_in_its_own_way_is_asked():
+    served_by: list[str] = []
+
+    class Guarded(Server):
+        @property
+        def routes(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride] - as somebody might
+            async def guard(ctx: Context, params: Any) -> Any:
+                served_by.append(params.name)
+                raise InvalidParams("Invalid params: guarded")
+
+            return {**super().routes, "tools/call": guard}
+
+    server = Guarded("s")
+
+    @server.tool
+    async def one() -> int:
+        return 1
+
+    async def main():
+        async with Client(server) as client:
+            with pytest.raises(InvalidParams, match="guarded"):
+                await client.call_tool("one")
+
+    run(main)
+    assert served_by == ["one"]
+
+
+@pytest.mark.parametrize("gives", ["task", "value"])
+def test_what_only_looks_like_a_coroutine_function_is_served(gives: str, monkeypatch: pytest.MonkeyPatch):
+    """Since Python 3.12 a function may be marked as one."""
+    monkeypatch.setattr("inspect.iscoroutinefunction", lambda _: True)
+    server = Server("s")
+
+    async def seven() -> int:
+        return 7
+
+    @server.tool
+    def marked() -> int:
+        return asyncio.ensure_future(seven()) if gives == "task" else 7  # pyright: ignore[reportReturnType] - on purpose
+
+    async def main():
+        async with Client(server) as client:
+            assert (await client.call_tool("marked")).data == 7
+
+    run(main)
+
+
+def test_what_a_function_raises_is_let_go():
+    """With all that its frames hold, and without a collector that looks for it."""
+    server = Server("s")
+
+    class Large:
+        pass
+
+    seen: list[weakref.ref[Large]] = []
+
+    @server.tool
+    async def fails() -> int:
+        large = Large()
+        seen.append(weakref.ref(large))
+        raise ToolError("no")
+
+    async def main():
+        async with Client(server) as client:
+            gc.disable()
+            try:
+                for _ in range(5):
+                    await client.call_tool("fails", raise_on_error=False)
+                await asyncio.sleep(0)
+                assert [ref() for ref in seen] == [None] * 5
+            finally:
+                gc.enable()
 
     run(main)
 

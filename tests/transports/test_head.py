@@ -14,7 +14,8 @@ def scope(*headers: Any, method: str = "POST", path: str = "/mcp", **more: Any) 
 
 
 def kept(known: KnownHeads, one: dict[str, Any]) -> Head:
-    """The head of a request that may pass."""
+    """The head of a request that may pass, and has come before."""
+    known.keep(known.of(one))
     head = known.of(one)
     known.keep(head)
     return head
@@ -80,6 +81,16 @@ def test_what_is_kept_is_bounded(monkeypatch):
     for number in range(10):
         kept(known, scope((b"host", b"%d" % number)))
         assert 0 < len(known._known) <= 3
+
+
+def test_a_head_that_comes_once_is_not_kept(monkeypatch):
+    """Each that opens a session has another one."""
+    monkeypatch.setattr(heads, "MAX_SEEN", 3)
+    known = KnownHeads()
+    for number in range(10):
+        known.keep(known.of(scope((b"host", b"%d" % number))))
+        assert not known._known
+        assert 0 < len(known._seen) <= 3
 
 
 def test_a_request_that_is_turned_away_leaves_nothing_behind():

@@ -223,3 +223,100 @@ def test_a_call_that_waits_is_cancelled_with_its_client():
             await ended.wait()
 
     run(main)
+
+
+@pytest.mark.parametrize("revision", [NEW, OLD])
+@pytest.mark.parametrize("bound", ["limit", "max_calls"])
+def test_a_call_that_has_begun_is_not_refused_any_more(bound: str, revision: str):
+    """Its function may have begun others, so that there is no room for it; it is counted all the same."""
+    server = Server("s", limit=1 if bound == "limit" else 100)
+    load: Any = None
+
+    @server.tool
+    async def begins() -> int:
+        peer = next(iter(load._peers), "others")
+        load.add("others" if bound == "max_calls" else peer)
+        await asyncio.sleep(0)
+        load.end("others" if bound == "max_calls" else peer)
+        return 7
+
+    async def main():
+        nonlocal load
+        async with hosted(server, max_calls=1 if bound == "max_calls" else 100) as site:
+            session = "" if REVISIONS[revision].stateless else await site.open(revision)
+            assert (await site.post(*modern("tools/list"))).status == 200
+            load = site.app._life.load
+            for number in (1, 2, 2):
+                params = call("begins")
+                if session:
+                    answer = await site.post(legacy(session), message("tools/call", params, number))
+                else:
+                    answer = await site.post(*modern("tools/call", params, number))
+                assert "result" in json.loads(answer.body), answer
+                assert (load.calls, load._peers) == (0, {})
+
+    run(main)
+
+
+@pytest.mark.parametrize("ask", ["wrong name", "unknown method", "bad params"])
+def test_who_somebody_is_is_asked_before_anything_is_told(ask: str):
+    def who(_scope: Any) -> str:
+        raise PermissionError
+
+    asks = {
+        "wrong name": ({**HEADERS, "Mcp-Name": "other"}, BODY),
+        "unknown method": modern("tools/nonsense"),
+        "bad params": ({**HEADERS}, message("tools/call", changed(name=5)["params"], 1)),
+    }
+
+    async def main():
+        async with hosted(adder(), principal=who) as site:
+            assert (await site.post(*asks[ask])).status == 500
+
+    run(main)
+
+
+def test_a_large_answer_that_is_being_sent_is_waited_for():
+    """Also if it was there at once: whoever stops the server lets it go out."""
+    server = Server("s")
+
+    @server.tool
+    async def large() -> str:
+        return "x" * 200_000
+
+    async def main():
+        app = server.asgi(drain=5)
+        headers, body = modern("tools/call", call("large"))
+        headers["Host"] = "localhost"
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/mcp",
+            "headers": [
+                (b"host", b"localhost"),
+                *((k.lower().encode(), v.encode()) for k, v in headers.items()),
+            ],
+            "client": ("127.0.0.1", 1),
+        }
+        slow, begun, sent = asyncio.Event(), asyncio.Event(), []
+
+        async def receive() -> dict[str, Any]:
+            return {"type": "http.request", "body": bytearray(body)}  # as some servers give it
+
+        async def send(event: Any) -> None:
+            begun.set()
+            await slow.wait()
+            sent.append(event)
+
+        await app.start()
+        serving = asyncio.create_task(app(scope, receive, send))
+        await begun.wait()
+        stopping = asyncio.create_task(app.stop())
+        await asyncio.sleep(0)
+        assert not stopping.done()
+        slow.set()
+        await stopping
+        assert len(sent) == 2
+        await serving
+
+    run(main)

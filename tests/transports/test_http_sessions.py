@@ -59,7 +59,7 @@ def steps(events: Any) -> list[Any]:
 
 
 def sessions_of(site: Any) -> Any:
-    return site.app._life._sessions
+    return site.app._life.sessions
 
 
 @asynccontextmanager
@@ -1150,7 +1150,7 @@ def test_a_post_to_a_session_that_ends_meanwhile_is_answered():
             there = sessions_of(one)
             here = two.app
             assert (await two.post(legacy(session), message("ping", id=1))).status == 200
-            sessions = here._life._sessions
+            sessions = here._life.sessions
             record = await sessions.find(session, None)
             await there.end(session, record, "a test")
             await until(lambda: not there._held)
@@ -1257,7 +1257,7 @@ def test_a_conversation_that_fails_ends_its_session(caplog, monkeypatch):
     async def main():
         async with hosted(kitchen()) as site:
 
-            async def serve(session, principal):
+            async def serve(session, principal, talk):
                 raise RuntimeError("no more")
 
             other = await site.open()

@@ -156,6 +156,12 @@ class Connection:
         """What is spoken, or, before that is agreed upon, what we would like to speak."""
         return self._revision if self.peer is None else self.peer.revision
 
+    @property
+    def idle(self) -> bool:
+        """Whether the session is open, and nothing is under way in it."""
+        waiting = self.incoming or self.outgoing or self.withdrawn
+        return self.lifecycle.state == "ready" and not waiting
+
     def adopt(self, revision: Revision) -> None:
         """Speak another revision from here on (a client that found out what its server speaks)."""
         self._revision = revision

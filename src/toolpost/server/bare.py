@@ -6,25 +6,29 @@ what it gives is the result. If it waits, or raises, or gives a file, the ordina
 with the call where it stands (`Context.begun`). Knows no channel.
 """
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
+from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
-from toolpost.begun import Begun, Settled, Started
+from toolpost.begun import Begun, Settled
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.party import Party
+from toolpost.server.context import Context
+from toolpost.server.dispatch import Answer, served
+from toolpost.server.pending import is_pending
 from toolpost.server.shapes import ENCODER
 from toolpost.server.work import FILELESS
-from toolpost.types.base import JSON, Raw
+from toolpost.types.base import JSON, Raw, Struct
 from toolpost.types.content import TextContent
 from toolpost.types.tools import CallToolResult
 
 if TYPE_CHECKING:
     from toolpost.server.tools import ServedTool
 
-__all__ = ["Form", "call_bare"]
+__all__ = ["Form", "StartedCall", "call_bare"]
 
 _TEXT: Final = "\0text"
 _VALUE: Final[JSON] = {"\0value": 0}
@@ -65,12 +69,31 @@ def _form(tool: "ServedTool[..., Any]", connection: Connection, incoming: Incomi
     return form
 
 
+class StartedCall(Struct, eq=False):
+    """A call that has begun, and is gone on with: by the very tool that has begun it, whatever it is now.
+
+    Args:
+        tool: which has begun it.
+        rest: what comes of its function.
+    """
+
+    tool: "ServedTool[..., Any]"
+    rest: Awaitable[Any]
+
+    def go_on(self, context: Context) -> Answer | Awaitable[Answer]:
+        """What to await for the answer."""
+        incoming = context.incoming
+        assert incoming is not None, "only a request calls a tool"
+        context.begun = self.rest
+        return served(self.tool.call, context, incoming)
+
+
 def call_bare(
     tool: "ServedTool[..., Any]",
     connection: Connection,
     incoming: Incoming,
     run: Callable[[Coroutine[Any, Any, Any]], Any],
-) -> bytes | Started:
+) -> bytes | StartedCall:
     """The answer to a call if it is there at once, empty if nobody wants it; else the call, to go on with.
 
     Args:
@@ -79,12 +102,16 @@ def call_bare(
         incoming: the request.
         run: runs a coroutine up to its first wait, and gives its value, or the rest of it.
     """
-    value = None
     try:
-        bound, returns = tool.bound, tool.returns
-        value = run(bound.call(bound.read(incoming.params.arguments)))
-        if isinstance(value, Begun):
-            return value  # pyright: ignore[reportUnknownVariableType] - whatever a function gives
+        bound: Any = tool.bound
+        returns = tool.returns
+        value: Any = bound.call(bound.read(incoming.params.arguments))
+        if type(value) is CoroutineType:
+            value = run(value)  # pyright: ignore[reportUnknownArgumentType] - whatever a function gives
+            if isinstance(value, Begun):
+                return StartedCall(tool, value)  # pyright: ignore[reportUnknownArgumentType] - as above
+        elif is_pending(value):  # some functions only look like coroutine functions
+            return StartedCall(tool, value)
         text = returns.text(value)
         if text is not None:
             form = tool.forms.get(incoming.peer.revision.date)
@@ -94,7 +121,7 @@ def call_bare(
         elif type(value) in FILELESS:
             result = returns.convert(value, wrap=incoming.peer.revision.structured != "any")
         else:
-            return Settled(value)
+            return StartedCall(tool, Settled(value))
     except BaseException as error:  # noqa: BLE001 - whoever goes on with the call knows what it means
-        return Settled(None, error)
+        return StartedCall(tool, Settled(None, error))
     return connection.reply(incoming.id, result) or b""

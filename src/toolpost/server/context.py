@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
-from toolpost.begun import Started
 from toolpost.errors import InvalidRequest, MissingScopes
 from toolpost.principal import Principal, scopeless, scopes_of
 from toolpost.protocol.eras import Peer
@@ -97,7 +96,7 @@ class Context(Asking):
         self.lifespan = lifespan
         self.method = method
         self.incoming = incoming
-        self.begun: Started | None = None
+        self.begun: Awaitable[Any] | None = None
         self._speaker = speaker
         # Of now: a request that has ended has none. A notice has no id to be known by, but may have a sender.
         self._principal = sender or speaker.principal_of(incoming)

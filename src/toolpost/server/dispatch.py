@@ -31,6 +31,7 @@ __all__ = [
     "being_cancelled",
     "failed",
     "refusal",
+    "served",
     "through",
 ]
 
@@ -71,11 +72,22 @@ def begin(
     route = routes.get(method)
     if route is None:
         raise MethodNotFound(f"Method not found: {method}")
-    asks = incoming.row.asks and incoming.peer.revision.stateless and not context.server.forwards
     if middleware:
-        route = partial(ask_and_answer, route) if asks else route
+        route = partial(ask_and_answer, route) if _asks(context, incoming) else route
         return through(middleware, Call(method, incoming.params, context), route)
-    return ask_and_answer(route, context, incoming.params) if asks else route(context, incoming.params)
+    return served(route, context, incoming)
+
+
+def served(route: Route, context: Context, incoming: Incoming) -> Answer | Awaitable[Answer]:
+    """Start to serve a request by a route: its answer, or what to await for it."""
+    if _asks(context, incoming):
+        return ask_and_answer(route, context, incoming.params)
+    return route(context, incoming.params)
+
+
+def _asks(context: Context, incoming: Incoming) -> bool:
+    """Whether the route may ask by returning."""
+    return incoming.row.asks and incoming.peer.revision.stateless and not context.server.forwards
 
 
 async def through(middleware: Sequence[Middleware], call: Call, route: Callable[[Context, Any], Any]) -> Any:

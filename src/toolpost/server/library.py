@@ -107,6 +107,8 @@ class Library(Handler):
         params = incoming.params
         if self.middleware or not isinstance(params, CallToolParams):
             return None
+        if getattr(self.routes.get("tools/call"), "__func__", None) is not Library._call_tool:
+            return None  # somebody else serves calls
         tool = self.tools.get(params.name)
         if tool is None or not tool.is_bare or tool.scopes:
             return None

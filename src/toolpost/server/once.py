@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from toolpost.begun import Started
 from toolpost.errors import NotDeclared, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.methods import Row
+from toolpost.server.bare import StartedCall
 from toolpost.server.context import Context
 from toolpost.server.dispatch import begin, being_cancelled, refusal
 from toolpost.server.passage import asked, said
@@ -122,7 +122,7 @@ class Once:
 
 
 async def answered(
-    handler: "Handler", once: Once, incoming: Incoming, lifespan: Any, started: Started | None = None
+    handler: "Handler", once: Once, incoming: Incoming, lifespan: Any, started: StartedCall | None = None
 ) -> tuple[bytes, RPCError | None]:
     """The bytes that answer a request, and the error in them, if it is one; none if nobody wants them.
 
@@ -136,8 +136,11 @@ async def answered(
     connection = once.connection
     try:
         context = Context(handler, once, incoming.row.name, incoming, lifespan=lifespan)
-        context.begun = started
-        begun = begin(handler.routes, handler.middleware, context, incoming)
+        begun = (
+            begin(handler.routes, handler.middleware, context, incoming)
+            if started is None
+            else started.go_on(context)
+        )
         data = connection.reply(incoming.id, await begun if is_pending(begun) else begun)
         error = None
     except asyncio.CancelledError as cancelled:

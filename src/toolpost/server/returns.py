@@ -52,6 +52,9 @@ _WRAPPED: Final = {"toolpost/wrapped": True}
 _SCALARS: Final = frozenset({int, bool})
 """What is the same before it is written and after it was read."""
 
+_ODD: Final = (b"\n", b"\r", b"NaN", b"Infinity")
+"""In what others have written: lines, which would break those of a channel, or numbers that are none."""
+
 Check: TypeAlias = Callable[[bytes], Any]
 """Returns if the JSON keeps the output schema; raises if it does not."""
 
@@ -164,13 +167,13 @@ class Returns:
             OutputError: it is not what was promised, or cannot be sent.
         """
         if type(value) is self._exact:
-            return ENCODER.encode(value)
+            return _encode(value)
         if self._check is None or isinstance(value, CallToolResult):
             return None
         text = _encode(value, self._writer or _OURS)
         if self._writer is None:
             self._verify(text)
-        return text
+        return _encode(_read(text)) if any(map(text.__contains__, _ODD)) else text
 
     def structured(self, content: list[Content], plain: JSON, *, wrap: bool) -> CallToolResult:
         """The result that has this structure, as the peer takes it."""
@@ -244,6 +247,14 @@ def _encode(value: Any, writer: Writer = _OURS) -> bytes:
     except Exception as error:  # whatever the value's own code raises
         raise OutputError(f"what the tool returned cannot be sent: {error}") from error
     return text
+
+
+def _read(text: bytes) -> JSON:
+    """What stands in a text that may be no JSON."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError as error:
+        raise OutputError(f"what the tool returned cannot be sent: {error}") from error
 
 
 def _check_numbers(value: JSON) -> None:

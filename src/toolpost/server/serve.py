@@ -6,13 +6,13 @@ given a `Handler`, which serves, and a `Channel`.
 
 import asyncio
 import logging
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
 
-from toolpost.begun import Started
 from toolpost.channel import Channel
 from toolpost.errors import (
     ChannelClosed,
@@ -34,7 +34,7 @@ from toolpost.protocol.events import (
 )
 from toolpost.protocol.jsonrpc import Request
 from toolpost.protocol.methods import Row
-from toolpost.server.bare import call_bare
+from toolpost.server.bare import StartedCall, call_bare
 from toolpost.server.context import Context
 from toolpost.server.delivery import Delivery
 from toolpost.server.dispatch import Answer, answer, begin, failed
@@ -43,6 +43,7 @@ from toolpost.server.notify import Bulletin
 from toolpost.server.passage import asked, heard, is_heard, said
 from toolpost.server.pending import is_pending
 from toolpost.server.questions import Questions
+from toolpost.server.rested import Rested
 from toolpost.types.base import JSON, RequestId, Result, Wire
 from toolpost.types.notices import ElicitationCompleteParams, NoticeParams, ResourceUpdatedParams
 
@@ -55,6 +56,9 @@ logger: Final = logging.getLogger("toolpost.server")
 
 HANDSHAKE: Final = 30.0
 """Seconds that a server may take to answer `initialize`: a client that waits longer has given up."""
+
+_COUNTED: Final = hasattr(sys, "getrefcount")
+"""Whether Python counts who holds on to an object."""
 
 END_PATIENCE: Final = 2.0
 """Seconds that functions which are cancelled get to end, when their client has gone."""
@@ -90,6 +94,7 @@ class Conversation:
         channel: the way to the peer.
         lifespan: what the server's lifespan gave.
         principal: on whose behalf the peer speaks, where that is known.
+        rested: what is left of the conversation, if it has slept.
     """
 
     def __init__(
@@ -99,10 +104,15 @@ class Conversation:
         lifespan: Any = None,
         *,
         principal: Principal | str | None = None,
+        rested: Rested | None = None,
     ) -> None:
         self.handler = handler
         self.channel = channel
         self.connection = handler.connection()
+        if rested is not None:
+            rested.connect(self.connection)
+        self._rested = rested
+        self._holders = 0
         self._web = channel if isinstance(channel, _Web) else None
         self._handing = channel if isinstance(channel, _Handing) else None
         self.connection.unordered = self._web is not None
@@ -130,6 +140,11 @@ class Conversation:
         try:
             if self._handing is not None:
                 self._handing.serve(self)
+            if self._rested is not None:
+                self._rested.end()
+                for method, params in self._rested.news:
+                    self.hear(method, params)
+                self._rested = None
             while True:
                 await self._delivery.relieved()
                 data = await self.channel.receive()
@@ -244,6 +259,39 @@ class Conversation:
         elif isinstance(event, Dropped):
             logger.debug("dropped: %s %s", event.why, event.error or "")
 
+    def settle_in(self) -> None:
+        """For channels: nobody but you and us holds on to this conversation yet."""
+        self._holders = sys.getrefcount(self) if _COUNTED else 0
+
+    def rest(self, key: str, wake: Callable[[str], object]) -> Rested | None:
+        """For channels: what is left of a conversation that may sleep, and has to end; None if it may not.
+
+        Nothing may be under way, nothing kept that would be lost, and nobody may hold on to it: who has kept
+        the context of a notice can speak to the client at any time.
+
+        Args:
+            key: by what it is woken.
+            wake: called with the key when it has something to say.
+        """
+        connection, peer = self.connection, self.connection.peer
+        kept = self.state or self.watched or self.visits or self._lives is not None
+        busy = self._tasks or self._chores or self._later or self._news or not self.is_free()
+        if kept or busy or peer is None or not connection.idle or sys.getrefcount(self) > self._holders:
+            return None
+        announcer = self.handler.announcer
+        rested = Rested(
+            party=connection.party,
+            peer=Rested.alike(peer, self.handler.peers),
+            log_level=connection.log_level,
+            next_id=connection.next_id,
+            announcer=announcer,
+            key=key,
+            wake=wake,
+        )
+        announcer.leave(self)
+        announcer.join(rested)
+        return rested
+
     def is_free(self) -> bool:
         """For channels: whether the next message may be taken past `receive`."""
         return not (self._opening or self._taking) and self._delivery.is_free
@@ -271,7 +319,7 @@ class Conversation:
         finally:
             self._taking = False
 
-    def begin(self, request: Request) -> "bytes | tuple[Incoming, Started | None]":
+    def begin(self, request: Request) -> "bytes | tuple[Incoming, StartedCall | None]":
         """For channels: the answer to a request that is the next, if it is there at once.
 
         Otherwise what `go_on` has to be given before anything else happens.
@@ -288,7 +336,7 @@ class Conversation:
         started = None if tool is None else call_bare(tool, connection, event, start)
         return started if isinstance(started, bytes) else (event, started)
 
-    def go_on(self, incoming: Incoming, started: Started | None) -> None:
+    def go_on(self, incoming: Incoming, started: StartedCall | None) -> None:
         """For channels: serve a request that was begun, and whose answer they settle."""
         assert self._web is not None, "only HTTP knows which request is the next before it is received"
         data = self._serve_begun(incoming, started)
@@ -313,13 +361,16 @@ class Conversation:
             return failed(self.connection, incoming, error)
         return (started or None) if isinstance(started, bytes) else self._serve_begun(incoming, started)
 
-    def _serve_begun(self, incoming: Incoming, started: Started | None) -> bytes | None:
+    def _serve_begun(self, incoming: Incoming, started: StartedCall | None) -> bytes | None:
         """The answer, if there is one at once; the rest is given a task of its own."""
         handler, connection = self.handler, self.connection
         try:
             context = Context(handler, self, incoming.row.name, incoming, lifespan=self.lifespan)
-            context.begun = started
-            begun = begin(handler.routes, handler.middleware, context, incoming)
+            begun = (
+                begin(handler.routes, handler.middleware, context, incoming)
+                if started is None
+                else started.go_on(context)
+            )
             if not is_pending(begun):
                 return connection.reply(incoming.id, begun)
             if incoming.row.name == "initialize":
@@ -327,13 +378,14 @@ class Conversation:
                 self._hold(incoming.id, asyncio.create_task(self._open(incoming, begun)), begun)
                 return None
             answering = answer(connection, incoming, begun)
-            going = started if isinstance(started, Going) else start(answering)
+            rest = None if started is None else started.rest
+            going = rest if isinstance(rest, Going) else start(answering)
         except BaseException as error:  # noqa: BLE001 - nothing is awaited here: it belongs to this request
             return failed(connection, incoming, error)
         if not isinstance(going, Going):
             return going
-        rest = self._finish(incoming, answering if going is started else going)
-        self._hold(incoming.id, going.go_on(rest))
+        finishing = self._finish(incoming, answering if going is rest else going)
+        self._hold(incoming.id, going.go_on(finishing))
         return None
 
     def _hold(

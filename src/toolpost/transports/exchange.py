@@ -175,7 +175,7 @@ class Exchange:
             data: bytes = event.get("body", b"")
             if len(data) > limit:
                 raise BodyTooLarge(more=False)
-            return data
+            return bytes(data)  # which it should be, but some give what is like it
         return self._parts(event, limit)
 
     async def _parts(self, following: Event | Awaitable[Event], limit: int) -> bytes:

@@ -10,10 +10,13 @@ from typing import Any, Final
 
 from toolpost.protocol.route import Known
 
-__all__ = ["MAX_HEAD", "MAX_KEPT", "MAX_LINES", "Head", "KnownHeads"]
+__all__ = ["MAX_HEAD", "MAX_KEPT", "MAX_LINES", "MAX_SEEN", "Head", "KnownHeads"]
 
 MAX_KEPT: Final = 256
 """Heads that are known again, some 2 KiB each. Behind the last one all are forgotten."""
+
+MAX_SEEN: Final = 4 * MAX_KEPT
+"""Heads of which is known that they have come, and nothing else."""
 
 MAX_HEAD: Final = 4096
 """Bytes of such a head with its path: four times as many as usual."""
@@ -80,10 +83,11 @@ class Head:
 class KnownHeads:
     """The heads that have come before."""
 
-    __slots__ = ("_known",)
+    __slots__ = ("_known", "_seen")
 
     def __init__(self) -> None:
         self._known: dict[Any, Head] = {}
+        self._seen: set[int] = set()
 
     def of(self, scope: Any) -> Head:
         """The head of a request: to find one takes 4 us less than to read and to check it."""
@@ -94,14 +98,20 @@ class KnownHeads:
             return Head(scope)
 
     def keep(self, head: Head) -> None:
-        """Know a head again that may pass, unless it is large or rare."""
+        """Know a head again that may pass, and has come before, unless it is large or rare."""
         key = head.key
         if key is None or len(key) > MAX_LINES or head.size + len(key[1]) > MAX_HEAD:
             return
-        if _LASTING.issuperset(head.headers):
-            if len(self._known) >= MAX_KEPT:
-                self._known.clear()
-            self._known[key] = head
+        if not _LASTING.issuperset(head.headers):
+            return
+        if (mark := hash(key)) not in self._seen:  # many come once, such as those that open a session
+            if len(self._seen) >= MAX_SEEN:
+                self._seen.clear()
+            self._seen.add(mark)
+            return
+        if len(self._known) >= MAX_KEPT:
+            self._known.clear()
+        self._known[key] = head
 
 
 def _below(path: str, root: str) -> str:

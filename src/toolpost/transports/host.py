@@ -5,9 +5,8 @@ The promise that keeps transports and servers apart: whoever implements it can b
 
 from collections.abc import Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
-from toolpost.begun import Started
 from toolpost.errors import RPCError
 from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
@@ -21,7 +20,10 @@ from toolpost.transports.http_session import Session
 from toolpost.transports.keeper import Keeper
 from toolpost.types.base import Struct
 
-__all__ = ["Caller", "Host"]
+__all__ = ["Caller", "Host", "Started"]
+
+Started: TypeAlias = Any
+"""A request that has begun to be served; what that is, the server knows."""
 
 
 class Caller(Struct, frozen=True):
@@ -85,8 +87,8 @@ class Host(Protocol):
         """Hear a notice that has no session."""
         ...
 
-    async def serve(self, session: Session, principal: Principal | None) -> None:
-        """Hold the conversation of a session."""
+    async def serve(self, session: Session, principal: Principal | None, rested: Any = None) -> None:
+        """Hold the conversation of a session; `rested` is what was left of it, if it has slept."""
         ...
 
     def end_listens(self) -> None:

@@ -59,9 +59,13 @@ class Load:
             return f"Too many requests in flight: at most {self.limit} of one client; the server sets limit="
         if self.calls + count > self.max_calls:
             return f"{self.max_calls} requests are being served, and no more can be (max_calls=)"
-        self._peers[peer] = running
-        self.calls += count
+        self.add(peer, count)
         return None
+
+    def add(self, peer: str, count: int = 1) -> None:
+        """Count so many calls of a peer that have begun."""
+        self._peers[peer] = self._peers.get(peer, 0) + count
+        self.calls += count
 
     def end(self, peer: str, count: int = 1) -> None:
         """So many calls of a peer have ended."""

@@ -58,6 +58,11 @@ class Room:
         self._all[session.id] = session
         self._owned.setdefault(session.owner, OrderedDict())[session.id] = session
 
+    def replace(self, session: Tenant) -> None:
+        """Remember a session in place of what it was before, with the same id."""
+        self._all[session.id] = session
+        self._owned[session.owner][session.id] = session
+
     def use(self, session: Tenant) -> None:
         """Note that a session is in use."""
         self._all.move_to_end(session.id)

@@ -50,6 +50,9 @@ __all__ = ["Endpoint", "Settings", "Who"]
 
 logger: Final = logging.getLogger("toolpost.http")
 
+LARGE: Final = 64 * 1024
+"""Bytes of an answer that a network does not take at once: whoever ends the server waits for such."""
+
 AT_LEAST: Final = 30.0
 """Seconds for which a stream is open whose token ends at once: clocks differ, so some come with such."""
 
@@ -251,15 +254,14 @@ class Endpoint:
     # ----------------------------------------------------------------- messages
 
     async def _post(self, exchange: Exchange) -> None:
-        settings, host = self.settings, self._host
         if not exchange.head.fits:
             check_post(exchange, self._answers)
             exchange.head.fits = True
-        data = exchange.body(settings.max_body)
+        data = exchange.body(self.settings.max_body)
         if not isinstance(data, bytes):
             data = await data
         message = _read(data)
-        party, known = host.party, exchange.head.way
+        party, known = self._host.party, exchange.head.way
         route = None if known is None else known.leads(message, party)
         if route is None:
             route = classify(exchange.headers, message, party)
@@ -269,37 +271,59 @@ class Endpoint:
             return
         new = message is None or isinstance(message, Request)
         life = self._life_here(new=new) or await self._alive(new=new)
-        begun = self._begun(exchange, message, route, life) if isinstance(message, Request) else None
-        if isinstance(begun, bytes):
+        begun = self._begun(exchange, message, route, life)
+        if isinstance(begun, bytes) and len(begun) < LARGE:
             await (exchange.json(200, begun) if begun else exchange.empty(202))  # if it was cancelled
             return
-        self._count(life, exchange, new=new)
+        self._count(life, exchange, new=new and not _has_started(begun))
         try:
-            principal = exchange.principal if settings.principal is None else await self._principal(exchange)
-            caller = Caller(exchange, principal, settings.json_only, life.load, self._keeper)
-            if isinstance(begun, Taken):
-                listens = begun.event.row.name == "subscriptions/listen"
-                with self._while_good(exchange) if listens else nullcontext():
-                    await serve_stateless(host, begun, caller)
-            elif isinstance(route, ToStateless):
-                await hear_stateless(host, message, caller)
-            elif self._keeps_sessions:
-                await life.legacy.post(exchange, message, data, route, principal, begun=begun)
+            if isinstance(begun, bytes):
+                await exchange.json(200, begun)
             else:
-                await serve_alone(host, message, data, route.revision, caller)
+                await self._serve(exchange, message, data, route, life=life, begun=begun)
         finally:
             del life.running[exchange]
 
     def _begun(
-        self, exchange: Exchange, message: Request, route: ToStateless | ToSession, life: Life
+        self, exchange: Exchange, message: Message | None, route: ToStateless | ToSession, life: Life
     ) -> bytes | Taken | Underway | None:
         """The answer to a request, if it is there at once; else as far as it has begun, if it has."""
-        at_once = self.settings.principal is None  # who somebody is may be a reason to refuse
+        if not isinstance(message, Request) or self.settings.principal is not None:
+            return None  # who somebody is may be a reason to refuse, and is asked first
         if isinstance(route, ToStateless):
-            return begin_stateless(self._host, message, route, exchange, load=life.load if at_once else None)
-        if route.session is None or not at_once or not self._keeps_sessions:
+            return begin_stateless(self._host, message, route, exchange, life.load)
+        if route.session is None or not self._keeps_sessions:
             return None
         return life.sessions.begin(route.session, message, exchange.principal)
+
+    async def _serve(
+        self,
+        exchange: Exchange,
+        message: Message | None,
+        data: bytes,
+        route: ToStateless | ToSession,
+        *,
+        life: Life,
+        begun: Taken | Underway | None,
+    ) -> None:
+        """Serve what is not answered at once."""
+        host, settings = self._host, self.settings
+        principal = exchange.principal if settings.principal is None else await self._principal(exchange)
+        caller = Caller(exchange, principal, settings.json_only, life.load, self._keeper)
+        if isinstance(route, ToSession):
+            assert not isinstance(begun, Taken), "that is the other era"
+            if self._keeps_sessions:
+                await life.legacy.post(exchange, message, data, route, principal, begun=begun)
+            else:
+                await serve_alone(host, message, data, route.revision, caller)
+        elif isinstance(message, Request):
+            taken = begun or begin_stateless(host, message, route, exchange)
+            assert isinstance(taken, Taken), "nothing begins by itself, nor in the other era"
+            listens = message.method == "subscriptions/listen"
+            with self._while_good(exchange) if listens else nullcontext():
+                await serve_stateless(host, taken, caller)
+        else:
+            await hear_stateless(host, message, caller)
 
     async def _message(self, exchange: Exchange) -> None:
         check_post(exchange)
@@ -543,6 +567,11 @@ class Endpoint:
             yield
         finally:
             await self.stop()
+
+
+def _has_started(begun: bytes | Taken | Underway | None) -> bool:
+    """Whether it is too late to refuse a request."""
+    return begun is not None and (not isinstance(begun, Taken) or begun.started is not None)
 
 
 def _stops() -> Refusal:

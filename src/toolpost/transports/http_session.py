@@ -9,10 +9,9 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Mapping
-from typing import Final, Protocol, TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Protocol, TypeAlias
 
-from toolpost.begun import Started
 from toolpost.errors import ChannelClosed, InternalError, InvalidRequest, LocalProtocolError, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc
@@ -35,6 +34,9 @@ __all__ = [
     "Post",
     "Session",
     "Shortcut",
+    "Talk",
+    "forgotten",
+    "heard",
     "key_of",
     "lease_of",
     "log_of",
@@ -133,6 +135,14 @@ class _Call(Struct, eq=False):
     shortcut: Shortcut | None = None
 
 
+class Talk(Protocol):
+    """What is left of a conversation that sleeps."""
+
+    def end(self) -> None:
+        """Hear no more: the session has ended."""
+        ...
+
+
 class Taker(Protocol):
     """A conversation, as far as it takes requests past the queue."""
 
@@ -144,13 +154,21 @@ class Taker(Protocol):
         """The answer to a request that is the next, if it is there at once; else what `go_on` is given."""
         ...
 
-    def go_on(self, incoming: Incoming, started: Started | None, /) -> None:
+    def go_on(self, incoming: Incoming, started: Any, /) -> None:
         """Serve a request that was begun, with nothing in between."""
         ...
 
+    def settle_in(self) -> None:
+        """Note that nobody else holds on to it yet."""
+        ...
 
-Begun: TypeAlias = tuple[Incoming, Started | None]
-"""A request that is taken, and as far as it has started."""
+    def rest(self, key: str, wake: Callable[[str], object], /) -> Talk | None:
+        """What is left of it, if it may sleep; `wake` is called with the key when it has something to say."""
+        ...
+
+
+Begun: TypeAlias = tuple[Incoming, Any]
+"""A request that is taken, and as far as it has started, which its conversation knows."""
 
 
 def key_of(session_id: str) -> str:
@@ -195,7 +213,7 @@ class Session:
         self.id = session_id
         self.owner = owner
         self.opened = self.used = time.monotonic()
-        self.ready = False
+        self.ready = self.asleep = False
         self.awaited = 0
         self._store = store
         self._kept = kept
@@ -211,7 +229,7 @@ class Session:
         self._turn = asyncio.Lock()
         self._unread = self._waiting = self._saying = 0
         self._room: asyncio.Event | None = None
-        self._answered: list[str] = []
+        self.answered: list[str] = []
         self._served: dict[RequestId, _Call] = {}
         self._said: Counter[str] = Counter()
         self._sender: Principal | None = None
@@ -265,7 +283,7 @@ class Session:
         """
         taker, (incoming, started) = self._taker, begun
         assert taker is not None, "it has begun it"
-        self._load.begin(self._peer)
+        self._load.add(self._peer)
         self._calls += 1
         shortcut: Shortcut = asyncio.get_running_loop().create_future()
         self._served[incoming.id] = _Call(post.stream, post.headers, post.principal, shortcut)
@@ -277,6 +295,33 @@ class Session:
         """Let requests be served at once while the conversation waits for them; None if it has ended."""
         if not self._single:
             self._taker = taker
+            if taker is not None:
+                taker.settle_in()
+
+    def rest(self, wake: Callable[[str], object]) -> Talk | None:
+        """What is left of the conversation, which ends, if the session may sleep, which does not.
+
+        Args:
+            wake: called with its id when it has something to say.
+        """
+        taker = self._taker
+        if taker is None or not self.ready or not self._resting or self._posts or self._ended:
+            return None
+        if self.owing or self.awaited:
+            return None
+        talk = taker.rest(self.id, wake)
+        if talk is None:
+            return None
+        self.asleep = True
+        self._ended = "it sleeps"
+        self._wake()
+        return talk
+
+    def wake(self, answered: Iterable[str], used: float) -> None:
+        """Be a session that has slept, with these streams, and was last used then."""
+        self.ready = True
+        self.used = used
+        self.answered = list(answered)
 
     @property
     def waiting(self) -> int:
@@ -449,16 +494,11 @@ class Session:
                 "the client cannot be asked: the server answers with plain JSON",
                 hint="serve with json_only=False",
             )
-        if stream == GENERAL and not self._single and not await self.heard():
+        if stream == GENERAL and not self._single and not await heard(self.id, self._store):
             raise LocalProtocolError(
                 "the client cannot be asked: it does not listen, and no request of its own is being served",
                 hint="ask while you serve a request, through its own context",
             )
-
-    async def heard(self) -> bool:
-        """Whether somebody reads the general stream."""
-        found = await self._store.records.get(reader_of(self.id))
-        return found is not None and lease_of(found).holder != ""
 
     async def drop(self, request_id: RequestId) -> None:
         """Nothing more will come for a request: nobody wants it any more."""
@@ -484,13 +524,13 @@ class Session:
 
     def _note(self, stream: str) -> None:
         """Remember a stream that is over, to drop it with the session."""
-        self._answered.append(stream)
-        del self._answered[:-ANSWERED]
+        self.answered.append(stream)
+        del self.answered[:-ANSWERED]
 
     async def forget(self, stream: str) -> None:
         """Drop a stream to which nobody can come back."""
-        if stream in self._answered:
-            self._answered.remove(stream)
+        if stream in self.answered:
+            self.answered.remove(stream)
         await self._kept.drop(log_of(self.id, stream))
 
     async def interrupt(self, request_id: RequestId) -> None:
@@ -501,19 +541,18 @@ class Session:
             await self._append(call.stream, INTERRUPTED)
 
     async def close(self) -> None:
-        """Forget the session and its streams."""
+        """Forget the session and its streams, unless it sleeps."""
+        if self.asleep:
+            return
         self.end("the session has ended")
         for request_id in tuple(self._served):
             self.settle(b"", request_id)
         if self._calls:
             self._load.end(self._peer, self._calls)
             self._calls = 0
-        await self._store.records.delete(key_of(self.id))
-        await self._store.records.delete(reader_of(self.id))
         posted = (post.stream for post in self._posts if post.stream)
         served = (call.stream for call in self._served.values())
-        for stream in {GENERAL, *self._answered, *served, *posted}:
-            await self._kept.drop(log_of(self.id, stream))
+        await forgotten(self.id, {*self.answered, *served, *posted}, self._store, self._kept)
 
     # ----------------------------------------------------------------- its streams
 
@@ -531,6 +570,20 @@ class Session:
         # First, since who reads it may forget it at once.
         await self._kept.add(log_of(self.id, stream), self._said.pop(stream, 0) + len(data))
         await self._store.logs.append(log_of(self.id, stream), data, KEPT)
+
+
+async def heard(session_id: str, store: Store) -> bool:
+    """Whether somebody reads the general stream of a session."""
+    found = await store.records.get(reader_of(session_id))
+    return found is not None and lease_of(found).holder != ""
+
+
+async def forgotten(session_id: str, streams: Iterable[str], store: Store, kept: Kept) -> None:
+    """Forget a session and its streams."""
+    await store.records.delete(key_of(session_id))
+    await store.records.delete(reader_of(session_id))
+    for stream in {GENERAL, *streams}:
+        await kept.drop(log_of(session_id, stream))
 
 
 def _by_stream(call: _Call) -> None:

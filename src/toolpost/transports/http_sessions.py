@@ -10,10 +10,12 @@ import hmac
 import logging
 import secrets
 import time
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from itertools import islice
 from math import inf
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -21,10 +23,22 @@ from toolpost.principal import Principal
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import Reader, Request
 from toolpost.stores.promise import Store, TopicGap
+from toolpost.transports.http_asleep import LOOKS, Bedtime, Record, Sleeper
 from toolpost.transports.http_kept import Kept
 from toolpost.transports.http_load import MAX_WAITING, Load
 from toolpost.transports.http_room import Room
-from toolpost.transports.http_session import KEPT, OVER, Begun, Post, Session, Shortcut, key_of, log_of
+from toolpost.transports.http_session import (
+    KEPT,
+    OVER,
+    Begun,
+    Post,
+    Session,
+    Shortcut,
+    forgotten,
+    heard,
+    key_of,
+    log_of,
+)
 from toolpost.types.base import Struct
 
 __all__ = ["Limits", "Record", "Sessions", "Underway"]
@@ -36,6 +50,9 @@ SWEEP: Final = 5.0
 
 TOUCH: Final = 1.0
 """Seconds for which a session in use is not noted again as such: the store has its time-out in minutes."""
+
+ALIKE: Final = 256
+"""Records that are known again; behind that, all are forgotten."""
 
 ALIVE: Final = 30.0
 """Seconds for which a worker counts as alive without a sign of it: several times `SWEEP`."""
@@ -56,23 +73,13 @@ class Limits(Struct, frozen=True):
     most: int = 10_000
 
 
-class Record(Struct, frozen=True):
-    """What every worker knows of a session: who holds it, whose it is, how it is reached, what is spoken."""
-
-    worker: str
-    principal: str = ""
-    scopes: frozenset[str] = frozenset()
-    """What a request has to be allowed, or it cannot be one of this session."""
-    single: bool = False
-    revision: str = ""
-
-
 class _Held(Struct, eq=False):
     """A session whose conversation this worker holds."""
 
     session: Session
     task: "asyncio.Task[None]"
     record: Record
+    principal: Principal | None
     noted: float = 0.0
     """When the store was last told that it is in use."""
 
@@ -99,8 +106,8 @@ class _Mail(Struct):
 _RECORD: Final = Reader(Record)
 _MAIL: Final = Reader(_Mail)
 
-Serve = Callable[[Session, Principal | None], Awaitable[None]]
-"""Holds the conversation of a session, on behalf of a principal."""
+Serve = Callable[[Session, Principal | None, Any], Awaitable[None]]
+"""Holds the conversation of a session, on behalf of a principal; it goes on with what has slept of it."""
 
 
 class Sessions:
@@ -135,7 +142,14 @@ class Sessions:
         self._worker = secrets.token_urlsafe(12)
         self._kept = Kept(store.logs)
         self._room = Room(limits.most)
-        self._held: dict[str, _Held] = {}
+        self._held: OrderedDict[str, _Held] = OrderedDict()
+        """Those who are awake; who was used last is at the end."""
+        self._asleep: dict[str, Sleeper] = {}
+        self._records: dict[Record, Record] = {}
+        self._bedtime = Bedtime(limits.most)
+        self._wake: Callable[[str], object] = self._woken  # one object for all of them
+        self._going: set[asyncio.Task[None]] = set()
+        """The conversations of those who have just fallen asleep, which end."""
         self._care: asyncio.Task[None] | None = None
         self._heard = asyncio.Event()
 
@@ -156,7 +170,21 @@ class Sessions:
             await self._evict(least)
         session_id = secrets.token_urlsafe(24)
         record = self._allowing(Record(self._worker, _key(principal), single=single), principal)
-        session = Session(
+        session = self._session(session_id, owner, single=single)
+        loop = asyncio.get_running_loop()
+        self._room.add(session)
+        task = loop.create_task(self._hold(session, principal))
+        self._held[session_id] = _Held(session, task, record, principal)
+        self._doze()
+        if self._care is None:
+            self._heard = asyncio.Event()
+            self._care = loop.create_task(self._look_after(self._heard))
+        await self._heard.wait()
+        await self.note(session_id, record)
+        return session_id, record
+
+    def _session(self, session_id: str, owner: str, *, single: bool = False) -> Session:
+        return Session(
             session_id,
             owner,
             self.store,
@@ -165,25 +193,21 @@ class Sessions:
             single=single,
             json_only=self._json_only,
         )
-        loop = asyncio.get_running_loop()
-        self._room.add(session)
-        self._held[session_id] = _Held(session, loop.create_task(self._hold(session, principal)), record)
-        if self._care is None:
-            self._heard = asyncio.Event()
-            self._care = loop.create_task(self._look_after(self._heard))
-        await self._heard.wait()
-        await self.note(session_id, record)
-        return session_id, record
 
     def held(self, session_id: str) -> Session | None:
-        """A session, if this worker holds it."""
+        """A session, if this worker holds it, and it is awake."""
         held = self._held.get(session_id)
         return held and held.session
 
+    def _known(self, session_id: str) -> _Held | Sleeper | None:
+        """What this worker knows of a session that it holds."""
+        return self._held.get(session_id) or self._asleep.get(session_id)
+
     async def note(self, session_id: str, record: Record) -> None:
         """Let every worker know this of a session, which is in use."""
-        if session_id in self._held:
-            self._held[session_id].record = record
+        known = self._known(session_id)
+        if known is not None:
+            known.record = self._alike(record)
         await self.store.records.put(key_of(session_id), jsonrpc.encode(record), self._limits.idle)
 
     async def find(
@@ -194,8 +218,8 @@ class Sessions:
         None if there is none, or it is somebody else's, or it is reached in another way, or the principal is
         allowed less than it takes.
         """
-        key, held = key_of(session_id), self._held.get(session_id)
-        if held is None or held.session.ended:
+        key, held = key_of(session_id), self._known(session_id)
+        if held is None or (isinstance(held, _Held) and held.session.ended):
             found = await self.store.records.get(key)
             if found is None:
                 return None
@@ -212,6 +236,12 @@ class Sessions:
                 held.noted = now
         return record
 
+    def _alike(self, record: Record) -> Record:
+        """The record, or one that says the same: most do, and one for all of them is enough."""
+        if len(self._records) > ALIKE:
+            self._records.clear()
+        return self._records.setdefault(record, record)
+
     async def agree(self, session_id: str, record: Record, revision: str) -> None:
         """Let every worker know which revision is spoken in a session."""
         await self.note(session_id, replace(record, revision=revision))
@@ -227,17 +257,20 @@ class Sessions:
 
     async def touch(self, session_id: str) -> bool:
         """Whether a session is still there; it is in use."""
-        if session_id in self._held:
-            session = self._held[session_id].session
-            session.used = time.monotonic()
-            self._room.use(session)
+        known = self._known(session_id)
+        if isinstance(known, _Held):
+            known.session.used = time.monotonic()
+            self._use(known.session)
+        elif known is not None:
+            known.used = time.monotonic()
+            self._room.use(known)
         return await self.store.records.touch(key_of(session_id), self._limits.idle)
 
     # ----------------------------------------------------------------- posting and ending
 
     async def post(self, session_id: str, record: Record, post: Post) -> bool:
         """Whether what was posted could be handed to whoever holds the conversation."""
-        held = self._held.get(session_id)
+        held = self._awake(session_id)
         if held is not None:
             self._deliver(held.session, post)
             return True
@@ -260,13 +293,13 @@ class Sessions:
         session, record = held.session, held.record
         if record.single or not _admits(record, principal):
             return None
-        self._room.use(session)
+        self._use(session)
         begun = session.begin(request)
         return begun if begun is None or isinstance(begun, bytes) else Underway(record, session, begun)
 
     def _deliver(self, session: Session, post: Post) -> None:
         session.deliver(post)
-        self._room.use(session)
+        self._use(session)
         if self.load.waiting > MAX_WAITING:
             fattest = max((held.session for held in self._held.values()), key=lambda held: held.waiting)
             fattest.end(f"posts of more than {MAX_WAITING} bytes wait, and most of them are its own")
@@ -301,42 +334,110 @@ class Sessions:
         await self.store.records.delete(key_of(session_id))
         if record.worker != self._worker:
             await self._mail(record, _Mail(session_id))
-        elif session_id in self._held:
+        else:
+            await self._end_here(session_id, why)
+
+    async def _end_here(self, session_id: str, why: str) -> None:
+        """End a session that this worker holds, awake or asleep."""
+        if session_id in self._held:
             self._held[session_id].session.end(why)
+        elif session_id in self._asleep:
+            sleeper = self._asleep.pop(session_id)
+            self._room.remove(sleeper)
+            sleeper.talk.end()
+            await forgotten(session_id, sleeper.answered, self.store, self._kept)
+            self._rest_from_care()
 
     async def _mail(self, record: Record, mail: _Mail) -> None:
         await self.store.topics.publish(f"worker/{record.worker}", jsonrpc.encode(mail))
 
     async def close(self) -> None:
         """End all sessions that this worker holds, and wait for their conversations."""
-        held = tuple(self._held.values())
-        for each in held:
-            each.session.end("the server stops")
-        if held:
-            await asyncio.wait([each.task for each in held])
+        for session_id in (*self._held, *self._asleep):
+            await self._end_here(session_id, "the server stops")
+        ending = [*(held.task for held in self._held.values()), *self._going]
+        if ending:
+            await asyncio.wait(ending)
         if self._heard.is_set():
             await self.store.records.delete(_sign(self._worker))
 
     # ----------------------------------------------------------------- holding
 
-    async def _hold(self, session: Session, principal: Principal | None) -> None:
+    async def _hold(self, session: Session, principal: Principal | None, talk: object = None) -> None:
         try:
-            await self._serve(session, principal)
+            await self._serve(session, principal, talk)
         except Exception:  # a session that fails, fails alone
             logger.exception("session %s… failed", session.id[:8])
         finally:
-            del self._held[session.id]
-            self._room.remove(session)
-            if not self._held and self._care is not None:
-                self._care.cancel()
-                self._care = None
-            await session.close()
+            if not session.asleep:
+                del self._held[session.id]
+                self._room.remove(session)
+                self._rest_from_care()
+                await session.close()
+
+    def _rest_from_care(self) -> None:
+        """Look after nobody, if nobody is left."""
+        if not (self._held or self._asleep) and self._care is not None:
+            self._care.cancel()
+            self._care = None
 
     async def _evict(self, session_id: str) -> None:
-        held = self._held[session_id]
         logger.info("session %s… ends: there are too many (max_sessions=)", session_id[:8])
-        held.session.end("other sessions need the room")
-        await asyncio.wait([held.task])
+        held = self._held.get(session_id)
+        await self._end_here(session_id, "other sessions need the room")
+        if held is not None:
+            await asyncio.wait([held.task])
+
+    # ----------------------------------------------------------------- sleeping
+
+    def _use(self, session: Session) -> None:
+        """Note that a session is in use, which is awake."""
+        self._held.move_to_end(session.id)
+        self._room.use(session)
+
+    def _doze(self, looks: int = LOOKS) -> None:
+        """Let those sleep that were not used for longest, if too many are awake."""
+        for session_id in tuple(islice(self._held, looks)):
+            if len(self._held) <= self._bedtime.limit:
+                return
+            held = self._held[session_id]
+            session, talk = held.session, held.session.rest(self._wake)
+            if talk is None:
+                self._held.move_to_end(session_id)  # it is busy, or has something to keep: look at others
+                continue
+            del self._held[session_id]
+            self._asleep[session_id] = sleeper = Sleeper(
+                session.id,
+                session.owner,
+                held.record,
+                talk,
+                tuple(session.answered),
+                held.principal,
+                session.used,
+                held.noted,
+            )
+            self._room.replace(sleeper)
+            self._going.add(held.task)
+            held.task.add_done_callback(self._going.discard)
+
+    def _awake(self, session_id: str) -> _Held | None:
+        """A session that this worker holds, which is awake from now on."""
+        if session_id in self._asleep:
+            self._bedtime.woken()
+            self._woken(session_id)
+        return self._held.get(session_id)
+
+    def _woken(self, session_id: str) -> None:
+        """Let a session go on, if it sleeps."""
+        sleeper = self._asleep.pop(session_id, None)
+        if sleeper is None:
+            return
+        session = self._session(session_id, sleeper.owner)
+        session.wake(sleeper.answered, sleeper.used)
+        task = asyncio.get_running_loop().create_task(self._hold(session, sleeper.principal, sleeper.talk))
+        self._held[session_id] = _Held(session, task, sleeper.record, sleeper.principal, sleeper.noted)
+        self._room.replace(session)
+        self._doze()
 
     async def _look_after(self, heard: asyncio.Event) -> None:
         """Hear what other workers hand on, and end the sessions that nobody uses."""
@@ -363,13 +464,14 @@ class Sessions:
                 await self._take(_MAIL(mail))
 
     async def _take(self, mail: _Mail) -> None:
-        held, post = self._held.get(mail.session), mail.post
+        post = mail.post
+        held = self._known(mail.session) if post is None else self._awake(mail.session)
         if held is None:
             if post is not None and post.stream:  # whoever waits there learns that the session is gone
                 await self.store.logs.append(log_of(mail.session, post.stream), OVER, KEPT)
         elif post is None:
-            held.session.end("its client has ended it")
-        else:
+            await self._end_here(mail.session, "its client has ended it")
+        elif isinstance(held, _Held):
             self._deliver(held.session, post)
 
     async def _sweep(self) -> None:
@@ -380,6 +482,10 @@ class Sessions:
                 await self.store.records.put(_sign(self._worker), b"", ALIVE)
                 for held in tuple(self._held.values()):
                     await self._look_at(held.session)
+                for sleeper in tuple(self._asleep.values()):
+                    await self._look_at_sleeper(sleeper)
+                self._bedtime.passed()
+                self._doze(len(self._held))
             except Exception:  # as above
                 logger.exception("the sessions could not be looked at; trying again")
 
@@ -390,13 +496,20 @@ class Sessions:
             session.end(f"the handshake was not completed within {limits.handshake:g} s")
             return
         await session.keep()  # a client that has gone may come back, but not for ever
-        if session.awaited or await session.heard():
+        if session.awaited or await heard(session.id, self.store):
             await self.touch(session.id)
-        elif now - session.used > limits.idle and await self._gone(session):
+        elif now - session.used > limits.idle and await self._gone(session.id):
             session.end(f"nobody used it for {limits.idle:g} s")
 
-    async def _gone(self, session: Session) -> bool:
-        return await self.store.records.get(key_of(session.id)) is None
+    async def _look_at_sleeper(self, sleeper: Sleeper) -> None:
+        """The same for one that sleeps."""
+        if await heard(sleeper.id, self.store):
+            await self.touch(sleeper.id)
+        elif time.monotonic() - sleeper.used > self._limits.idle and await self._gone(sleeper.id):
+            await self._end_here(sleeper.id, f"nobody used it for {self._limits.idle:g} s")
+
+    async def _gone(self, session_id: str) -> bool:
+        return await self.store.records.get(key_of(session_id)) is None
 
 
 def _admits(record: Record, principal: Principal | None) -> bool:

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from math import ceil, inf
 from typing import Any, cast
 
-from toolpost.begun import Started
 from toolpost.errors import (
     HeaderMismatch,
     InternalError,
@@ -28,21 +27,23 @@ from toolpost.protocol.revisions import Revision
 from toolpost.protocol.route import Annotated, ToStateless, status, verify
 from toolpost.transports.exchange import Exchange
 from toolpost.transports.gate import LATER, Refusal
-from toolpost.transports.host import Caller, Host
+from toolpost.transports.host import Caller, Host, Started
 from toolpost.transports.http_load import LISTENS, Load
 from toolpost.transports.keeper import step_up
 from toolpost.types.base import Struct
 
-__all__ = ["Taken", "begin_stateless", "full_of_streams", "hear_stateless", "serve_alone", "serve_stateless"]
+__all__ = [
+    "Taken",
+    "begin_stateless",
+    "full_of_streams",
+    "hear_stateless",
+    "serve_alone",
+    "serve_stateless",
+]
 
 
 def begin_stateless(
-    host: Host,
-    message: Request,
-    route: ToStateless,
-    exchange: Exchange,
-    *,
-    load: Load | None,
+    host: Host, message: Request, route: ToStateless, exchange: Exchange, load: Load | None = None
 ) -> "bytes | Taken":
     """The answer to a request of the stateless era, if it is there at once; else what was taken.
 
@@ -51,7 +52,7 @@ def begin_stateless(
         message: the request.
         route: what it says of itself.
         exchange: how it came.
-        load: what else is under way; None if it cannot be served yet.
+        load: what else is under way; without it, nothing begins yet.
 
     Raises:
         Refusal: it is not served.
@@ -70,8 +71,8 @@ def begin_stateless(
         started = host.begin(connection, event)
         if isinstance(started, bytes):
             return started
-    if event.row.name == "tools/call" and (annotated := host.annotated(event.params.name)):
-        _check(event, exchange.headers, annotated)
+    if started is None and event.row.name == "tools/call":
+        _check(event, exchange.headers, host.annotated(event.params.name))
     return Taken(connection, event, started)
 
 
@@ -157,6 +158,8 @@ async def _answer(
         most = load.limit if principal is None else LISTENS
         if not load.listen(peer, most):
             return _too_many(connection, incoming, f"Too many subscriptions: at most {most} may be open")
+    elif started is not None:
+        load.add(peer)  # whatever its function has begun meanwhile
     elif (refused := load.begin(peer)) is not None:
         return _too_many(connection, incoming, refused)
     try:
