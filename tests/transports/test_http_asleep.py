@@ -1,0 +1,401 @@
+"""Sessions that sleep: nobody can tell, except by the memory that they take."""
+
+import asyncio
+import gc
+import json
+from typing import Any
+
+import pytest
+from hosted import OLD, call, hosted, legacy, message, opening, run
+from leftovers import until
+
+from toolpost import Context, Server
+from toolpost.transports import http_asleep
+from toolpost.transports.http_asleep import Bedtime
+
+GET = {"Accept": "text/event-stream"}
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One session stays awake, and whoever is woken makes no room for another one."""
+    monkeypatch.setattr(http_asleep, "AWAKE", 1)
+    monkeypatch.setattr(Bedtime, "woken", lambda _: None)
+
+
+def sessions_of(site: Any) -> Any:
+    return site.app._life.sessions
+
+
+def sleeps(site: Any, session: str) -> bool:
+    return session in sessions_of(site)._asleep
+
+
+async def asleep(site: Any, *others: str) -> str:
+    """A session that sleeps, because another one was opened or used."""
+    session = await site.open(capabilities={"elicitation": {}})
+    await site.open()
+    await until(lambda: sleeps(site, session))
+    return session
+
+
+def adder() -> Server:
+    server = Server("s")
+
+    @server.tool
+    async def add(a: int, b: int) -> int:
+        return a + b
+
+    @server.tool
+    async def who(ctx: Context) -> str:
+        return f"{ctx.revision} {ctx.client.info and ctx.client.info.name}"
+
+    @server.tool
+    async def keep(value: str, ctx: Context) -> str:
+        before = ctx.state.get("value", "nothing")
+        ctx.state["value"] = value
+        return before
+
+    return server
+
+
+async def answer(site: Any, session: str, name: str, id: int = 1, **arguments: Any) -> Any:  # noqa: A002 - the protocol's word
+    got = await site.post(legacy(session), message("tools/call", call(name, **arguments), id))
+    assert got.status == 200, got
+    return json.loads(got.body.split(b"data: ")[-1])["result"]["content"][0]["text"]
+
+
+# --------------------------------------------------------------------- going on
+
+
+@pytest.mark.requirement("HTTPL-25")
+def test_a_session_goes_on_where_it_stood():
+    async def main():
+        async with hosted(adder()) as site:
+            session = await asleep(site)
+            assert await answer(site, session, "add", a=1, b=2) == "3"
+            assert not sleeps(site, session)
+            other = await asleep(site)
+            assert await answer(site, other, "who") == f"{OLD} raw"
+            assert sleeps(site, session)
+            assert await answer(site, session, "add", 2, a=2, b=2) == "4"
+
+    run(main)
+
+
+def test_all_that_sleep_are_used_again_and_again():
+    async def main():
+        async with hosted(adder()) as site:
+            sessions = [await site.open() for _ in range(10)]
+            for turn in range(5):
+                calls = (answer(site, session, "add", turn, a=turn, b=1) for session in sessions)
+                assert await asyncio.gather(*calls) == [str(turn + 1)] * len(sessions)
+            assert len(sessions_of(site)._held) + len(sessions_of(site)._asleep) == len(sessions)
+
+    run(main)
+
+
+def test_a_client_that_comes_while_its_session_falls_asleep_is_served():
+    async def main():
+        async with hosted(adder()) as site:
+            session = await site.open()
+            sessions = sessions_of(site)
+            held = sessions._held[session]
+            sessions._bedtime.limit = 0
+            sessions._doze()
+            assert sleeps(site, session)
+            assert not held.task.done()
+            assert await answer(site, session, "add", a=1, b=2) == "3"
+
+    run(main)
+
+
+@pytest.mark.requirement("LOG-3")
+def test_what_a_client_wants_to_hear_is_remembered():
+    server = adder()
+
+    @server.tool
+    async def speak(ctx: Context) -> int:
+        await ctx.log("debug", "quiet")
+        await ctx.log("error", "loud")
+        return 1
+
+    async def main():
+        async with hosted(server) as site:
+            session = await site.open()
+            level = message("logging/setLevel", {"level": "error"}, 1)
+            assert (await site.post(legacy(session), level)).status == 200
+            await site.open()
+            await until(lambda: sleeps(site, session))
+            got = await site.post(legacy(session), message("tools/call", call("speak"), 2))
+            assert b"loud" in got.body
+            assert b"quiet" not in got.body
+
+    run(main)
+
+
+@pytest.mark.requirement("MSG-5")
+def test_questions_have_ids_of_their_own_before_and_after():
+    server = adder()
+
+    @server.tool
+    async def ask(ctx: Context) -> str:
+        return type(await ctx.elicit("well?", str)).__name__
+
+    async def asked(site: Any, session: str, number: int) -> int:
+        wire, _ = await site.begin("POST", legacy(session), message("tools/call", call("ask"), number))
+        event: Any = {}
+        while "method" not in event:  # the first one says nothing
+            event = json.loads((await wire.event()).data or "{}")
+        said = {"action": "decline"}
+        assert (await site.post(legacy(session), message(id=event["id"], result=said))).status == 202
+        await wire.event()
+        await wire.close()
+        return event["id"]
+
+    async def main():
+        async with hosted(server) as site:
+            session = await site.open(capabilities={"elicitation": {}})
+            first = await asked(site, session, 1)
+            await until(lambda: not sessions_of(site).held(session).busy)
+            await site.open()
+            await until(lambda: sleeps(site, session))
+            assert await asked(site, session, 2) > first
+
+    run(main)
+
+
+# --------------------------------------------------------------------- who stays awake
+
+
+async def stays(site: Any, session: str) -> None:
+    """Return if a session stays awake while others are opened."""
+    for _ in range(5):
+        await site.open()
+    await asyncio.sleep(0)
+    assert not sleeps(site, session)
+
+
+def test_who_has_a_state_stays_awake():
+    async def main():
+        async with hosted(adder()) as site:
+            session = await site.open()
+            assert await answer(site, session, "keep", value="x") == "nothing"
+            await stays(site, session)
+            assert await answer(site, session, "keep", 2, value="y") == "x"
+
+    run(main)
+
+
+def test_who_watches_a_resource_stays_awake():
+    server = adder()
+
+    @server.resource("a://b")
+    async def thing() -> str:
+        return "thing"
+
+    async def main():
+        async with hosted(server) as site:
+            session = await site.open()
+            watch = message("resources/subscribe", {"uri": "a://b"}, 1)
+            assert (await site.post(legacy(session), watch)).status == 200
+            await stays(site, session)
+
+    run(main)
+
+
+def test_who_is_at_work_stays_awake():
+    server = adder()
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @server.tool
+    async def work() -> int:
+        begun.set()
+        await go_on.wait()
+        return 1
+
+    async def main():
+        async with hosted(server) as site:
+            session = await site.open()
+            working = asyncio.create_task(answer(site, session, "work"))
+            await begun.wait()
+            await stays(site, session)
+            go_on.set()
+            assert await working == "1"
+            for _ in range(5):
+                await site.open()
+            await until(lambda: sleeps(site, session))
+
+    run(main)
+
+
+def test_who_has_not_completed_the_handshake_stays_awake():
+    async def main():
+        async with hosted(adder()) as site:
+            got = await site.post(legacy(revision=None), opening())
+            await stays(site, got.headers["mcp-session-id"])
+
+    run(main)
+
+
+def test_whose_context_is_kept_stays_awake():
+    """Somebody may speak to the client at any time."""
+    server = adder()
+    kept: list[Context] = []
+
+    @server.on_notice("notifications/roots/list_changed")
+    async def changed(ctx: Context) -> None:
+        kept.append(ctx)
+
+    async def main():
+        async with hosted(server) as site:
+            session = await site.open()
+            said = message("notifications/roots/list_changed")
+            assert (await site.post(legacy(session), said)).status == 202
+            await until(lambda: bool(kept))
+            await stays(site, session)
+            wire, _ = await site.begin("GET", {**GET, "Mcp-Session-Id": session})
+            await kept[0].log("error", "still there")
+            while "still there" not in (await wire.event()).data:
+                pass
+            kept.clear()
+            gc.collect()
+            await wire.abort()
+            await until(lambda: not sessions_of(site).held(session).awaited)
+            for _ in range(5):
+                await site.open()
+            await until(lambda: sleeps(site, session))
+
+    run(main)
+
+
+def test_who_is_woken_soon_makes_room_for_one_more(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.undo()
+    monkeypatch.setattr(http_asleep, "AWAKE", 8)
+    bedtime = Bedtime(20)
+    assert bedtime.limit == 8
+    for _ in range(30):
+        bedtime.woken()
+    assert bedtime.limit == 20
+    for _ in range(30):
+        bedtime.passed()
+    assert bedtime.limit == 8
+    assert Bedtime(5).limit == 5
+
+
+# --------------------------------------------------------------------- what happens meanwhile
+
+
+@pytest.mark.requirement("HTTPL-18")
+def test_who_sleeps_hears_that_a_list_has_changed():
+    server = adder()
+
+    async def main():
+        async with hosted(server) as site:
+            session = await asleep(site)
+            wire, _ = await site.begin("GET", {**GET, "Mcp-Session-Id": session})
+            await wire.event()
+            assert sleeps(site, session)
+
+            @server.tool
+            async def more() -> int:
+                return 1
+
+            while "tools/list_changed" not in (await wire.event()).data:
+                pass
+            other = await asleep(site)  # nobody reads it now, but somebody may come later
+
+            @server.tool
+            async def most() -> int:
+                return 1
+
+            await until(lambda: not sleeps(site, other))
+            later, _ = await site.begin("GET", {**GET, "Mcp-Session-Id": other})
+            while "tools/list_changed" not in (await later.event()).data:
+                pass
+
+    run(main)
+
+
+@pytest.mark.requirement("HTTPL-29")
+def test_a_session_that_sleeps_can_be_ended():
+    server = adder()
+
+    async def main():
+        async with hosted(server) as site:
+            session = await asleep(site)
+            assert (await site.ask("DELETE", "/mcp", legacy(session))).status == 200
+            assert not sleeps(site, session)
+            assert (await site.post(legacy(session), message("ping", id=1))).status == 404
+            assert len(server.announcer.everybody()) == 1
+
+    run(main)
+    assert not server.announcer.everybody()
+
+
+def test_a_session_that_sleeps_makes_room_for_another():
+    async def main():
+        async with hosted(adder(), max_sessions=3) as site:
+            first = await asleep(site)
+            await site.open()
+            assert sleeps(site, first)
+            await site.open()
+            assert (await site.post(legacy(first), message("ping", id=1))).status == 404
+            assert len(sessions_of(site)._held) + len(sessions_of(site)._asleep) == 3
+
+    run(main)
+
+
+def test_a_session_that_sleeps_for_too_long_ends(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("toolpost.transports.http_sessions.SWEEP", 0.02)
+
+    async def main():
+        async with hosted(adder(), idle=0.3) as site:
+            session = await asleep(site)
+            used = await asleep(site)
+            wire, _ = await site.begin("GET", {**GET, "Mcp-Session-Id": used})
+            await wire.event()
+            await until(lambda: session not in sessions_of(site)._asleep)
+            assert (await site.post(legacy(session), message("ping", id=1))).status == 404
+            assert (await site.post(legacy(used), message("ping", id=1))).status == 200
+
+    run(main)
+
+
+@pytest.mark.requirement("HTTPL-20")
+def test_a_stream_of_a_session_that_sleeps_can_be_resumed():
+    server = adder()
+
+    @server.tool
+    async def speak(ctx: Context) -> str:
+        await ctx.log("error", "hello")
+        return "spoken"
+
+    async def main():
+        async with hosted(server) as site:
+            session = await site.open()
+            wire, _ = await site.begin("POST", legacy(session), message("tools/call", call("speak"), 1))
+            seen = await wire.event()
+            await wire.abort()
+            await until(lambda: not sessions_of(site).held(session).busy)
+            await site.open()
+            await until(lambda: sleeps(site, session))
+            headers = {**GET, "Mcp-Session-Id": session, "Last-Event-ID": seen.id}
+            back, _ = await site.begin("GET", headers)
+            while "spoken" not in (await back.event()).data:
+                pass
+
+    run(main)
+
+
+def test_nothing_is_left_of_those_who_sleep_when_the_server_ends():
+    server = adder()
+
+    async def main():
+        async with hosted(server) as site:
+            for _ in range(20):
+                await site.open()
+            await until(lambda: len(sessions_of(site)._asleep) == 19)
+
+    run(main)  # which looks at the store
+    assert not server.announcer.everybody()
