@@ -100,8 +100,8 @@ def decode_params() -> Many:
 
 def classify_request() -> Many:
     """Where a POST goes, by its headers and `_meta`."""
-    request, connection = _request(), _connection()
-    return _many(lambda: classify(HEADERS, request, connection))
+    request, party = _request(), _connection().party
+    return _many(lambda: classify(HEADERS, request, party))
 
 
 def bind_arguments() -> Many:
