@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import pydantic
 import pytest
 
 from toolpost import Client, Context, Image, Server
@@ -529,8 +530,6 @@ def test_a_call_is_finished_by_the_tool_that_has_begun_it(revision: str, change:
 
 @pytest.mark.parametrize("value", [nan, inf])
 def test_what_pydantic_writes_is_json_or_is_not_sent(value: float):
-    pydantic = pytest.importorskip("pydantic")
-
     class Odd(pydantic.BaseModel):
         model_config = pydantic.ConfigDict(ser_json_inf_nan="constants")
         x: float

@@ -13,11 +13,12 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from inspect import isawaitable
 from typing import Final, TypeAlias
 
-from toolpost.errors import InternalError, InvalidRequest, RemoteProtocolError, RPCError
+from toolpost.errors import InternalError, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.jsonrpc import Message, Request
 from toolpost.protocol.route import Reject, ToSession, ToStateless, classify, settled
+from toolpost.transports.body import read_body
 from toolpost.transports.exchange import (
     ASGIReceive,
     ASGISend,
@@ -260,7 +261,7 @@ class Endpoint:
         data = exchange.body(self.settings.max_body)
         if not isinstance(data, bytes):
             data = await data
-        message = _read(data)
+        message = read_body(data)
         party, known = self._host.party, exchange.head.way
         route = None if known is None else known.leads(message, party)
         if route is None:
@@ -330,7 +331,7 @@ class Endpoint:
         data = exchange.body(self.settings.max_body)
         if not isinstance(data, bytes):
             data = await data
-        message = _read(data)
+        message = read_body(data)
         new = isinstance(message, Request)
         life = await self._alive(new=new)
         self._count(life, exchange, new=new)
@@ -580,33 +581,3 @@ def _stops() -> Refusal:
 
 def _trimmed(path: str) -> str:
     return path.rstrip("/") or "/"
-
-
-def _read(data: bytes) -> Message | None:
-    """The message in a body; None for a batch.
-
-    Raises:
-        _Unreadable: it is none.
-    """
-    if data[:1] != b"{" and jsonrpc.is_batch(data):
-        return None
-    try:
-        return jsonrpc.decode(data)
-    except RemoteProtocolError as error:
-        raise _Unreadable(error) from error
-
-
-class _Unreadable(Refusal):
-    """A body that is no message; the answer has the id, if there was one."""
-
-    def __init__(self, error: RemoteProtocolError) -> None:
-        super().__init__(400, error.message)
-        self._error = error
-
-    @property
-    def body(self) -> bytes:
-        """The answer that it deserves."""
-        error = self._error
-        return jsonrpc.encode_failure(
-            None if error.reply else error.id, error.answer or InvalidRequest(error.message)
-        )
