@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ERAS",
+    "FACTS",
     "SESSION",
     "STATELESS",
     "Era",
@@ -137,7 +138,7 @@ _SCOPES: Final = frozenset({"public", "private"})
 _NEEDS: Final = {row.name: row.needs for row in ROWS if row.asked is not None and row.needs}
 """What a client declares that can be asked, by method; older ones could not."""
 _NO_META: Final = RequestMeta()
-_FACTS: Final = Reader(_Facts)
+FACTS: Final = Reader(_Facts)
 _MARKS: Final = Reader(_Marks)
 _MARK: Final = PROTOCOL_VERSION.encode()
 
@@ -151,7 +152,7 @@ def read_meta(params: Raw | Unset) -> RequestMeta:
     if params is UNSET:
         return _NO_META
     try:
-        return _FACTS.decode(params).meta or _NO_META
+        return FACTS.decode(params).meta or _NO_META
     except MISFITS as error:
         raise InvalidParams(f"Invalid params: {fault(error)}") from error
 

@@ -118,7 +118,7 @@ def requested(
             connection.lifecycle.admit(method)
         meta = read_meta(message.params) if meta is None else meta
         peer = _sender(connection, method, meta) if peer is None else peer
-        row = None if connection.extra else connection.party.served(peer.revision).get(method)
+        row = None if connection.extra else connection.party.served[peer.revision.date].get(method)
         if row is None:
             row = _row_of(connection, method, peer.revision)
         raw = message.params

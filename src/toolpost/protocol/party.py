@@ -48,12 +48,12 @@ class Party:
         "_anonymous",
         "_declared",
         "_facts",
-        "_served",
         "capabilities",
         "info",
         "newest",
         "other",
         "role",
+        "served",
         "sessions",
         "supported",
     )
@@ -82,7 +82,8 @@ class Party:
         self._anonymous = anonymous
         self._declared: dict[str, bool] = {}
         self._facts: dict[str, Meta] = {}
-        self._served: dict[str, dict[str, Row]] = {}
+        self.served = _Served(self)
+        """The requests of a revision, by its date, that the other end may send."""
 
     def refusal(self, requested: str) -> UnsupportedRevision:
         """The error for a revision that we do not speak; it names those that we do (VER-1)."""
@@ -98,17 +99,6 @@ class Party:
         if known is None:
             known = self._declared[path] = declares(self.capabilities, path)
         return known
-
-    def served(self, revision: Revision) -> Mapping[str, Row]:
-        """The requests of a revision that the other end may send: we have declared what they need."""
-        rows = self._served.get(revision.date)
-        if rows is None:
-            rows = self._served[revision.date] = {
-                name: row
-                for name, row in revision.requests[self.other].items()
-                if not row.needs or name in revision.ungated or self.declares(row.needs)
-            }
-        return rows
 
     def declared(self, revision: Revision) -> Capabilities:
         """Our capabilities; in the stateless era without those that belong to sessions."""
@@ -148,6 +138,23 @@ class Party:
                 facts[CLIENT_CAPABILITIES] = Raw(jsonrpc.encode(self.declared(revision)))
             self._facts[revision.date] = facts
         return facts
+
+
+class _Served(dict[str, Mapping[str, Row]]):
+    """By revision, the requests whose needs a party has declared. What was looked for once is kept."""
+
+    def __init__(self, party: Party) -> None:
+        super().__init__()
+        self._party = party
+
+    def __missing__(self, date: str) -> Mapping[str, Row]:
+        party, revision = self._party, REVISIONS[date]
+        self[date] = {
+            name: row
+            for name, row in revision.requests[party.other].items()
+            if not row.needs or name in revision.ungated or party.declares(row.needs)
+        }
+        return self[date]
 
 
 _TAGS: Final[dict[Role, str]] = {CLIENT: CLIENT_INFO, SERVER: SERVER_INFO}

@@ -18,9 +18,9 @@ from toolpost.errors import (
     UnsupportedRevision,
 )
 from toolpost.protocol import headers
-from toolpost.protocol.eras import STATELESS, Peer, is_marked, peer_of, read_meta
+from toolpost.protocol.eras import FACTS, STATELESS, Peer, is_marked, peer_of, read_meta
 from toolpost.protocol.events import Incoming
-from toolpost.protocol.jsonrpc import Message, Notice, Reader, Request, Unfit
+from toolpost.protocol.jsonrpc import MISFITS, Message, Notice, Reader, Request, Unfit
 from toolpost.protocol.methods import CLIENT, Row
 from toolpost.protocol.party import Party
 from toolpost.protocol.revisions import LATEST, OLDEST_HTTP, REVISIONS, Revision
@@ -86,10 +86,10 @@ class KnownStateless(Struct):
         if not isinstance(message, Request) or message.method != self.method or party is not self.party:
             return None
         try:
-            meta = read_meta(message.params)
-        except RPCError:
+            meta = None if message.params is UNSET else FACTS.decode(message.params).meta
+        except MISFITS:
             return None
-        if meta.protocol_version != self.revision.date or meta.client_capabilities is UNSET:
+        if meta is None or meta.protocol_version != self.revision.date or meta.client_capabilities is UNSET:
             return None
         return ToStateless(peer_of(self.revision, meta), meta)
 

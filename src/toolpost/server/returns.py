@@ -167,7 +167,10 @@ class Returns:
             OutputError: it is not what was promised, or cannot be sent.
         """
         if type(value) is self._exact:
-            return _encode(value)
+            try:
+                return ENCODER.encode(value)
+            except ValueError as error:  # it has more digits than Python writes
+                raise OutputError(f"what the tool returned cannot be sent: {error}") from error
         if self._check is None or isinstance(value, CallToolResult):
             return None
         text = _encode(value, self._writer or _OURS)
