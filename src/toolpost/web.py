@@ -33,7 +33,6 @@ from toolpost.server.handler import Handler
 from toolpost.server.lookout import Lookout
 from toolpost.server.once import Once, answered
 from toolpost.server.passage import heard, is_heard
-from toolpost.server.rested import Rested
 from toolpost.server.web import Served, Web
 from toolpost.stores.memory import MemoryStore
 from toolpost.stores.promise import Store
@@ -266,11 +265,9 @@ class _Host:
             except BaseException:  # what a function raises ends neither the request nor the process
                 logger.exception("%s could not be served", notice.method)
 
-    async def serve(
-        self, session: Session, principal: Principal | None, rested: Rested | None = None
-    ) -> None:
+    async def serve(self, session: Session, principal: Principal | None) -> None:
         """Hold the conversation of a session."""
-        await self._handler.serve(session, principal=principal, rested=rested)
+        await self._handler.serve(session, principal=principal)
 
 
 async def _nothing(_data: bytes) -> None:

@@ -139,7 +139,7 @@ def test_a_question_of_a_call_that_was_given_up_ends():
     errors: list[Exception] = []
     ended = threading.Event()
 
-    @server.tool(timeout=0.01)
+    @server.tool(timeout=0.3)
     def wait(ctx: SyncContext) -> str:
         try:
             ctx.elicit("Well?", str)

@@ -3,13 +3,15 @@
 import asyncio
 import gc
 import json
+from contextvars import ContextVar
 from typing import Any
 
 import pytest
-from hosted import OLD, call, hosted, legacy, message, opening, run
+from hosted import OLD, call, hosted, legacy, message, opening, run, serving
 from leftovers import until
 
 from toolpost import Context, Server
+from toolpost.server.middleware import RateLimit
 from toolpost.transports import http_asleep
 from toolpost.transports.http_asleep import Bedtime
 
@@ -68,7 +70,6 @@ async def answer(site: Any, session: str, name: str, id: int = 1, **arguments: A
 # --------------------------------------------------------------------- going on
 
 
-@pytest.mark.requirement("HTTPL-25")
 def test_a_session_goes_on_where_it_stood():
     async def main():
         async with hosted(adder()) as site:
@@ -110,7 +111,6 @@ def test_a_client_that_comes_while_its_session_falls_asleep_is_served():
     run(main)
 
 
-@pytest.mark.requirement("LOG-3")
 def test_what_a_client_wants_to_hear_is_remembered():
     server = adder()
 
@@ -134,7 +134,6 @@ def test_what_a_client_wants_to_hear_is_remembered():
     run(main)
 
 
-@pytest.mark.requirement("MSG-5")
 def test_questions_have_ids_of_their_own_before_and_after():
     server = adder()
 
@@ -269,6 +268,90 @@ def test_whose_context_is_kept_stays_awake():
     run(main)
 
 
+def test_whose_state_is_kept_stays_awake():
+    """Somebody may write into it later."""
+    server = adder()
+    kept: list[dict[str, Any]] = []
+
+    @server.tool
+    async def lend(ctx: Context) -> int:
+        kept.append(ctx.state)
+        return 1
+
+    async def main():
+        async with hosted(server) as site:
+            session = await site.open()
+            assert await answer(site, session, "lend") == "1"
+            await stays(site, session)
+            kept[0]["value"] = "later"
+            kept.clear()
+            await stays(site, session)
+            assert await answer(site, session, "keep", 2, value="y") == "later"
+
+    run(main)
+
+
+def test_who_is_counted_stays_awake():
+    server = Server("s", middleware=[RateLimit(1, 60)])
+
+    @server.tool
+    async def one() -> int:
+        return 1
+
+    async def main():
+        async with hosted(server) as site:
+            session = await site.open()
+            ask = legacy(session), message("tools/call", call("one"), 1)
+            answers = [await site.post(*ask) for _ in range(5)]
+            assert b"Too many requests" in answers[-1].body
+            await stays(site, session)
+            assert b"Too many requests" in (await site.post(*ask)).body
+
+    run(main)
+
+
+def test_what_cannot_be_written_down_stays_awake():
+    """An author may have put something to what a client says of itself; others are not in the way of that."""
+    server = adder()
+
+    @server.tool
+    async def mark(ctx: Context) -> int:
+        assert ctx.client.info is not None
+        ctx.client.info.title = object()  # pyright: ignore[reportAttributeAccessIssue] - on purpose
+        return 1
+
+    async def main():
+        async with hosted(server) as site:
+            session = await site.open()
+            assert await answer(site, session, "mark") == "1"
+            await stays(site, session)
+
+    run(main)
+
+
+def test_what_a_client_says_of_itself_is_its_own():
+    """Many say the same, and it is kept once; but each has its own."""
+    server = adder()
+
+    @server.tool
+    async def mark(ctx: Context) -> str:
+        assert ctx.client.info is not None
+        before, ctx.client.info.title = ctx.client.info.title, "marked"
+        return str(before)
+
+    async def main():
+        async with hosted(server) as site:
+            sessions = [await asleep(site), await asleep(site)]
+            assert [await answer(site, session, "mark") for session in sessions] == ["None", "None"]
+            large = {"experimental": {"large": {"text": "x" * 100_000}}}
+            session = await site.open(capabilities=large)
+            await site.open()
+            await until(lambda: sleeps(site, session))
+            assert sum(map(len, server.peers)) < 2000
+
+    run(main)
+
+
 def test_who_is_woken_soon_makes_room_for_one_more(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()
     monkeypatch.setattr(http_asleep, "AWAKE", 8)
@@ -286,7 +369,6 @@ def test_who_is_woken_soon_makes_room_for_one_more(monkeypatch: pytest.MonkeyPat
 # --------------------------------------------------------------------- what happens meanwhile
 
 
-@pytest.mark.requirement("HTTPL-18")
 def test_who_sleeps_hears_that_a_list_has_changed():
     server = adder()
 
@@ -384,6 +466,71 @@ def test_a_stream_of_a_session_that_sleeps_can_be_resumed():
             back, _ = await site.begin("GET", headers)
             while "spoken" not in (await back.event()).data:
                 pass
+
+    run(main)
+
+
+def test_a_session_is_served_in_the_context_that_it_was_opened_in():
+    """Whoever wakes it up may be another client, who has announced something."""
+    user: ContextVar[str] = ContextVar("user", default="nobody")
+    server = adder()
+
+    @server.tool
+    async def who_asks(ctx: Context) -> str:
+        return user.get()
+
+    @server.tool
+    async def announce(ctx: Context) -> int:
+        server.tool(name="more")(lambda: 1)
+        return 1
+
+    class Wrapped:
+        def __init__(self, app: Any) -> None:
+            self._app = app
+
+        @property
+        def _life(self) -> Any:
+            return self._app._life
+
+        async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+            names = dict(scope.get("headers", ()))
+            user.set(names.get(b"user-agent", b"").decode())
+            await self._app(scope, receive, send)
+
+    async def main():
+        async with serving(Wrapped(server.asgi())) as site:
+            bob, ann = {"User-Agent": "bob"}, {"User-Agent": "ann"}
+            session = await site.open(headers=bob)
+            other = await site.open(headers=ann)
+            await until(lambda: sleeps(site, session))
+            told = await site.post({**legacy(other), **ann}, message("tools/call", call("announce"), 1))
+            assert told.status == 200
+            await until(lambda: not sleeps(site, session))
+            got = await site.post({**legacy(session), **bob}, message("tools/call", call("who_asks"), 1))
+            assert json.loads(got.body)["result"]["content"][0]["text"] == "bob"
+
+    run(main)
+
+
+def test_a_store_that_fails_at_the_end_leaves_nobody_behind(monkeypatch: pytest.MonkeyPatch):
+    server = adder()
+
+    async def main():
+        async with serving(server.asgi()) as site:
+            for _ in range(5):
+                await site.open()
+            await until(lambda: len(sessions_of(site)._asleep) == 4)
+
+            async def fails(_key: str) -> bool:
+                raise OSError("the store has gone")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(server.store.records, "delete", fails)
+                with pytest.raises(OSError, match="the store has gone"):
+                    await sessions_of(site).close()
+            assert not sessions_of(site)._asleep
+            assert not sessions_of(site)._held
+            assert not server.announcer.everybody()
 
     run(main)
 

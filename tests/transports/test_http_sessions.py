@@ -1257,7 +1257,7 @@ def test_a_conversation_that_fails_ends_its_session(caplog, monkeypatch):
     async def main():
         async with hosted(kitchen()) as site:
 
-            async def serve(session, principal, talk):
+            async def serve(session, principal):
                 raise RuntimeError("no more")
 
             other = await site.open()

@@ -159,8 +159,7 @@ class Connection:
     @property
     def idle(self) -> bool:
         """Whether the session is open, and nothing is under way in it."""
-        waiting = self.incoming or self.outgoing or self.withdrawn
-        return self.lifecycle.state == "ready" and not waiting
+        return self.lifecycle.state == "ready" and not (self.incoming or self.outgoing)
 
     def adopt(self, revision: Revision) -> None:
         """Speak another revision from here on (a client that found out what its server speaks)."""

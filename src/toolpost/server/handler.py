@@ -17,7 +17,6 @@ from toolpost.channel import Channel
 from toolpost.errors import InvalidRequest, MethodNotFound
 from toolpost.principal import Principal
 from toolpost.protocol.connection import MAX_IN_FLIGHT, Connection
-from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.framing import MAX_LINE
 from toolpost.protocol.icons import check_icons
@@ -72,7 +71,6 @@ from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult
 if TYPE_CHECKING:
     from toolpost.auth.resource import Auth
     from toolpost.protocol.seal import KeyRing
-    from toolpost.server.rested import Rested
     from toolpost.server.states import States
     from toolpost.server.tools import ServedTool
     from toolpost.stores.promise import Store
@@ -169,8 +167,8 @@ class Handler:
         self.extra: dict[str, Row] = {row.name: row for row in extra}
         self._states: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self.limit = limit
-        self.peers: dict[bytes, Peer] = {}
-        """For conversations: what kinds of clients there are."""
+        self.peers: dict[bytes, bytes] = {}
+        """For conversations that sleep: what kinds of clients there are."""
         self.steps: set[asyncio.Task[Any]] = set()
         """For contexts: the steps that are under way."""
         self.auth = options.auth_of(auth)
@@ -473,18 +471,15 @@ class Handler:
 
     # ----------------------------------------------------------------- serving
 
-    async def serve(
-        self, channel: Channel, *, principal: Principal | str | None = None, rested: "Rested | None" = None
-    ) -> None:
+    async def serve(self, channel: Channel, *, principal: Principal | str | None = None) -> None:
         """Serve one client over a channel, until the channel closes.
 
         Args:
             channel: the way to the client.
             principal: on whose behalf it speaks, where that is known.
-            rested: for transports: what is left of the conversation, if it has slept.
         """
         async with self.alive() as lifespan:
-            await Conversation(self, channel, lifespan, principal=principal, rested=rested).run()
+            await Conversation(self, channel, lifespan, principal=principal).run()
 
     def run(self, *, max_line: int = MAX_LINE, http: str | None = None, **web: Unpack[Served]) -> None:
         """Serve over stdin and stdout, as hosts start it, or over HTTP, until told to stop.

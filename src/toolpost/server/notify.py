@@ -99,6 +99,7 @@ class Announcer:
         with self._gate:
             pending = self._pending.pop(loop, {})
         for (method, _), params in pending.items():
+            # Of now: who is among them does not sleep before it was told, since it is held here.
             for listener, home in tuple(self._listeners.items()):
                 if home is loop:
                     listener.hear(method, params)

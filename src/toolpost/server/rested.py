@@ -7,13 +7,16 @@ is left hears of changes in its place, and is woken by them. Knows no channel.
 from collections.abc import Callable
 from typing import Final
 
+from toolpost.errors import LocalProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
+from toolpost.protocol.jsonrpc import Reader
 from toolpost.protocol.party import Party
+from toolpost.protocol.revisions import REVISIONS
 from toolpost.server.notify import LIST_CHANGED, Announcer
-from toolpost.types.base import Struct
-from toolpost.types.lifecycle import LogLevel
+from toolpost.types.base import JSON, RequestId, Struct
+from toolpost.types.lifecycle import ClientCapabilities, Implementation, LogLevel
 from toolpost.types.notices import NoticeParams
 
 __all__ = ["Rested"]
@@ -21,7 +24,21 @@ __all__ = ["Rested"]
 ALIKE: Final = 256
 """Kinds of clients that are known again; behind that, all are forgotten."""
 
+SMALL: Final = 1024
+"""Bytes that such a one says of itself, at the most."""
+
 _LISTS: Final = frozenset(LIST_CHANGED.values())
+
+
+class _Client(Struct):
+    """What a client has said of itself."""
+
+    revision: str
+    capabilities: ClientCapabilities | None = None
+    info: Implementation | None = None
+
+
+_CLIENT: Final = Reader(_Client)
 
 
 class Rested(Struct, eq=False, kw_only=True):
@@ -29,9 +46,10 @@ class Rested(Struct, eq=False, kw_only=True):
 
     Args:
         party: what its client was promised.
-        peer: the client.
+        client: the client, as text: the clients of a server are of a few kinds, and share it.
         log_level: from which level on it wants to hear log messages.
         next_id: of the next question to it.
+        withdrawn: requests that were cancelled, and have not come yet.
         announcer: tells of changes.
         key: by what it is woken.
         wake: called with the key when it has something to say.
@@ -39,21 +57,56 @@ class Rested(Struct, eq=False, kw_only=True):
     """
 
     party: Party
-    peer: Peer
+    client: bytes
     log_level: LogLevel | None
     next_id: int
+    withdrawn: tuple[RequestId, ...]
     announcer: Announcer
     key: str
     wake: Callable[[str], object]
     news: tuple[tuple[str, NoticeParams], ...] = ()
 
-    @staticmethod
-    def alike(peer: Peer, known: dict[bytes, Peer]) -> Peer:
-        """The peer, or one that says the same of itself: the clients of a server are of a few kinds."""
-        if len(known) > ALIKE:
-            known.clear()
-        said = jsonrpc.encode([peer.revision.date, peer.capabilities, peer.info, peer.log_level])
-        return known.setdefault(said, peer)
+    @classmethod
+    def of(
+        cls,
+        connection: Connection,
+        announcer: Announcer,
+        key: str,
+        wake: Callable[[str], object],
+        *,
+        known: dict[bytes, bytes],
+    ) -> "Rested | None":
+        """What is left of a conversation over this connection; None if something is under way.
+
+        Args:
+            connection: the way to the client.
+            announcer: tells of changes.
+            key: by what it is woken.
+            wake: called with the key when it has something to say.
+            known: what other clients have said of themselves.
+        """
+        peer = connection.peer
+        if peer is None or not connection.idle:
+            return None
+        said: JSON = {"revision": peer.revision.date, "capabilities": peer.capabilities, "info": peer.info}
+        try:
+            client = jsonrpc.encode(said)
+        except LocalProtocolError:  # somebody has put something there that nobody could read again
+            return None
+        if len(client) <= SMALL:
+            if len(known) > ALIKE:
+                known.clear()
+            client = known.setdefault(client, client)
+        return cls(
+            party=connection.party,
+            client=client,
+            log_level=connection.log_level,
+            next_id=connection.next_id,
+            withdrawn=tuple(connection.withdrawn or ()),
+            announcer=announcer,
+            key=key,
+            wake=wake,
+        )
 
     def hear(self, method: str, params: NoticeParams) -> None:
         """Wake up, if the client has to be told; who sleeps watches no resource, and waits for no user."""
@@ -67,8 +120,10 @@ class Rested(Struct, eq=False, kw_only=True):
 
     def connect(self, connection: Connection) -> None:
         """Let a fresh connection go on."""
+        client = _CLIENT(self.client)
         connection.party = self.party
-        connection.peer = self.peer
+        connection.peer = Peer(REVISIONS[client.revision], client.capabilities, client.info)
         connection.lifecycle.state = "ready"
         connection.log_level = self.log_level
         connection.next_id = self.next_id
+        connection.withdrawn = dict.fromkeys(self.withdrawn) or None

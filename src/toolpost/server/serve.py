@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from inspect import iscoroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from weakref import getweakrefcount
 
 from toolpost.channel import Channel
 from toolpost.errors import (
@@ -94,7 +95,6 @@ class Conversation:
         channel: the way to the peer.
         lifespan: what the server's lifespan gave.
         principal: on whose behalf the peer speaks, where that is known.
-        rested: what is left of the conversation, if it has slept.
     """
 
     def __init__(
@@ -104,15 +104,14 @@ class Conversation:
         lifespan: Any = None,
         *,
         principal: Principal | str | None = None,
-        rested: Rested | None = None,
     ) -> None:
         self.handler = handler
         self.channel = channel
         self.connection = handler.connection()
-        if rested is not None:
-            rested.connect(self.connection)
-        self._rested = rested
-        self._holders = 0
+        self._rested: Rested | None = getattr(channel, "rested", None)
+        if self._rested is not None:
+            self._rested.connect(self.connection)
+        self._holders = (0, 0, 0)
         self._web = channel if isinstance(channel, _Web) else None
         self._handing = channel if isinstance(channel, _Handing) else None
         self.connection.unordered = self._web is not None
@@ -261,7 +260,8 @@ class Conversation:
 
     def settle_in(self) -> None:
         """For channels: nobody but you and us holds on to this conversation yet."""
-        self._holders = sys.getrefcount(self) if _COUNTED else 0
+        if _COUNTED:
+            self._holders = sys.getrefcount(self), sys.getrefcount(self.state), getweakrefcount(self)
 
     def rest(self, key: str, wake: Callable[[str], object]) -> Rested | None:
         """For channels: what is left of a conversation that may sleep, and has to end; None if it may not.
@@ -273,21 +273,16 @@ class Conversation:
             key: by what it is woken.
             wake: called with the key when it has something to say.
         """
-        connection, peer = self.connection, self.connection.peer
         kept = self.state or self.watched or self.visits or self._lives is not None
         busy = self._tasks or self._chores or self._later or self._news or not self.is_free()
-        if kept or busy or peer is None or not connection.idle or sys.getrefcount(self) > self._holders:
+        if kept or busy or not _COUNTED:
+            return None
+        if (sys.getrefcount(self), sys.getrefcount(self.state), getweakrefcount(self)) != self._holders:
             return None
         announcer = self.handler.announcer
-        rested = Rested(
-            party=connection.party,
-            peer=Rested.alike(peer, self.handler.peers),
-            log_level=connection.log_level,
-            next_id=connection.next_id,
-            announcer=announcer,
-            key=key,
-            wake=wake,
-        )
+        rested = Rested.of(self.connection, announcer, key, wake, known=self.handler.peers)
+        if rested is None:
+            return None
         announcer.leave(self)
         announcer.join(rested)
         return rested

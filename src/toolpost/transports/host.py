@@ -87,8 +87,8 @@ class Host(Protocol):
         """Hear a notice that has no session."""
         ...
 
-    async def serve(self, session: Session, principal: Principal | None, rested: Any = None) -> None:
-        """Hold the conversation of a session; `rested` is what was left of it, if it has slept."""
+    async def serve(self, session: Session, principal: Principal | None) -> None:
+        """Hold the conversation of a session, or go on with what is left of it."""
         ...
 
     def end_listens(self) -> None:

@@ -4,6 +4,7 @@ Owns when there are too many that are awake: more may be, as long as those who s
 neither stores nor conversations.
 """
 
+from contextvars import Context
 from typing import Final
 
 from toolpost.principal import Principal
@@ -40,6 +41,7 @@ class Sleeper(Struct, eq=False):
         talk: what is left of its conversation.
         answered: the streams that are dropped with it.
         principal: who has opened it.
+        context: what it was opened in, and is served in.
         used: when it was last used.
         noted: when the store was last told so.
     """
@@ -50,6 +52,7 @@ class Sleeper(Struct, eq=False):
     talk: Talk
     answered: tuple[str, ...]
     principal: Principal | None
+    context: Context
     used: float
     noted: float
 

@@ -214,6 +214,7 @@ class Session:
         self.owner = owner
         self.opened = self.used = time.monotonic()
         self.ready = self.asleep = False
+        self.rested: Talk | None = None
         self.awaited = 0
         self._store = store
         self._kept = kept
@@ -317,9 +318,10 @@ class Session:
         self._wake()
         return talk
 
-    def wake(self, answered: Iterable[str], used: float) -> None:
-        """Be a session that has slept, with these streams, and was last used then."""
+    def wake(self, talk: Talk, answered: Iterable[str], used: float) -> None:
+        """Be a session that has slept, with this conversation and these streams, and was last used then."""
         self.ready = True
+        self.rested = talk
         self.used = used
         self.answered = list(answered)
 

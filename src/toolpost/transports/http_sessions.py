@@ -13,9 +13,10 @@ import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
+from contextvars import Context, copy_context
 from itertools import islice
 from math import inf
-from typing import Any, Final
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -54,6 +55,9 @@ TOUCH: Final = 1.0
 ALIKE: Final = 256
 """Records that are known again; behind that, all are forgotten."""
 
+ENDING: Final = 100
+"""Sessions that are forgotten at the same time, when the server stops: a store may be far away."""
+
 ALIVE: Final = 30.0
 """Seconds for which a worker counts as alive without a sign of it: several times `SWEEP`."""
 
@@ -80,6 +84,8 @@ class _Held(Struct, eq=False):
     task: "asyncio.Task[None]"
     record: Record
     principal: Principal | None
+    context: Context
+    """What it was opened in, and is served in: who wakes it up may be another client."""
     noted: float = 0.0
     """When the store was last told that it is in use."""
 
@@ -106,8 +112,8 @@ class _Mail(Struct):
 _RECORD: Final = Reader(Record)
 _MAIL: Final = Reader(_Mail)
 
-Serve = Callable[[Session, Principal | None, Any], Awaitable[None]]
-"""Holds the conversation of a session, on behalf of a principal; it goes on with what has slept of it."""
+Serve = Callable[[Session, Principal | None], Awaitable[None]]
+"""Holds the conversation of a session, on behalf of a principal."""
 
 
 class Sessions:
@@ -173,8 +179,9 @@ class Sessions:
         session = self._session(session_id, owner, single=single)
         loop = asyncio.get_running_loop()
         self._room.add(session)
-        task = loop.create_task(self._hold(session, principal))
-        self._held[session_id] = _Held(session, task, record, principal)
+        context = copy_context()
+        task = loop.create_task(self._hold(session, principal), context=context)
+        self._held[session_id] = _Held(session, task, record, principal, context)
         self._doze()
         if self._care is None:
             self._heard = asyncio.Event()
@@ -345,27 +352,35 @@ class Sessions:
             sleeper = self._asleep.pop(session_id)
             self._room.remove(sleeper)
             sleeper.talk.end()
-            await forgotten(session_id, sleeper.answered, self.store, self._kept)
             self._rest_from_care()
+            await forgotten(session_id, sleeper.answered, self.store, self._kept)
 
     async def _mail(self, record: Record, mail: _Mail) -> None:
         await self.store.topics.publish(f"worker/{record.worker}", jsonrpc.encode(mail))
 
     async def close(self) -> None:
         """End all sessions that this worker holds, and wait for their conversations."""
-        for session_id in (*self._held, *self._asleep):
-            await self._end_here(session_id, "the server stops")
-        ending = [*(held.task for held in self._held.values()), *self._going]
-        if ending:
-            await asyncio.wait(ending)
+        tasks = [held.task for held in self._held.values()]
+        for held in self._held.values():
+            held.session.end("the server stops")
+        ends = asyncio.Semaphore(ENDING)
+
+        async def end(session_id: str) -> None:
+            async with ends:
+                with self._all_the_same(session_id):
+                    await self._end_here(session_id, "the server stops")
+
+        await asyncio.gather(*map(end, tuple(self._asleep)))
+        if tasks or self._going:
+            await asyncio.wait([*tasks, *self._going])
         if self._heard.is_set():
             await self.store.records.delete(_sign(self._worker))
 
     # ----------------------------------------------------------------- holding
 
-    async def _hold(self, session: Session, principal: Principal | None, talk: object = None) -> None:
+    async def _hold(self, session: Session, principal: Principal | None) -> None:
         try:
-            await self._serve(session, principal, talk)
+            await self._serve(session, principal)
         except Exception:  # a session that fails, fails alone
             logger.exception("session %s… failed", session.id[:8])
         finally:
@@ -373,13 +388,23 @@ class Sessions:
                 del self._held[session.id]
                 self._room.remove(session)
                 self._rest_from_care()
-                await session.close()
+                with self._all_the_same(session.id):
+                    await session.close()
+
+    @contextmanager
+    def _all_the_same(self, session_id: str) -> Generator[None]:
+        """Go on if a session that has ended cannot be forgotten: the others end all the same."""
+        try:
+            yield
+        except Exception:  # whatever a store raises
+            logger.exception("session %s… could not be forgotten", session_id[:8])
 
     def _rest_from_care(self) -> None:
         """Look after nobody, if nobody is left."""
         if not (self._held or self._asleep) and self._care is not None:
             self._care.cancel()
             self._care = None
+            self._heard.set()  # it may never have begun
 
     async def _evict(self, session_id: str) -> None:
         logger.info("session %s… ends: there are too many (max_sessions=)", session_id[:8])
@@ -413,6 +438,7 @@ class Sessions:
                 talk,
                 tuple(session.answered),
                 held.principal,
+                held.context,
                 session.used,
                 held.noted,
             )
@@ -433,9 +459,10 @@ class Sessions:
         if sleeper is None:
             return
         session = self._session(session_id, sleeper.owner)
-        session.wake(sleeper.answered, sleeper.used)
-        task = asyncio.get_running_loop().create_task(self._hold(session, sleeper.principal, sleeper.talk))
-        self._held[session_id] = _Held(session, task, sleeper.record, sleeper.principal, sleeper.noted)
+        session.wake(sleeper.talk, sleeper.answered, sleeper.used)
+        principal, context = sleeper.principal, sleeper.context
+        task = asyncio.get_running_loop().create_task(self._hold(session, principal), context=context)
+        self._held[session_id] = _Held(session, task, sleeper.record, principal, context, sleeper.noted)
         self._room.replace(session)
         self._doze()
 
