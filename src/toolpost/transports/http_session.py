@@ -263,7 +263,7 @@ class Session:
         if len(self._posts) > WAITING or self._waiting > WAITING_SIZE:
             self.end("its client says more than it hears")
 
-    def begin(self, request: Request) -> bytes | Begun | None:
+    def begin(self, request: Request, now: float) -> bytes | Begun | None:
         """The answer to a request, if nothing is before it and it is there at once.
 
         None if it has to be delivered; else as far as it is begun, to go on with nothing in between.
@@ -271,9 +271,9 @@ class Session:
         taker = self._taker
         if taker is None or not self._resting or self._posts or self._ended or not taker.is_free():
             return None
-        if request.id in self._served or not self._load.has_room(self._peer):
+        if request.id in self._served or (self._load.calls and not self._load.has_room(self._peer)):
             return None  # it will be refused when its turn comes
-        self.used = time.monotonic()
+        self.used = now
         return taker.begin(request)
 
     def go_on(self, begun: Begun, post: Post) -> Shortcut:

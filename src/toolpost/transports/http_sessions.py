@@ -109,6 +109,7 @@ class _Mail(Struct):
     post: Post | None = None
 
 
+_NOTHING: Final[frozenset[str]] = frozenset()
 _RECORD: Final = Reader(Record)
 _MAIL: Final = Reader(_Mail)
 
@@ -142,6 +143,7 @@ class Sessions:
         self.store = store
         self._serve = serve
         self._limits = limits
+        self._fresh = min(TOUCH, limits.idle / 10)
         self._json_only = json_only
         self._chosen = chosen
         self.load = load or Load()
@@ -236,7 +238,7 @@ class Sessions:
         if record.single is not single or not _admits(record, principal):
             return None
         now = time.monotonic()
-        if now - noted > min(TOUCH, self._limits.idle / 10):
+        if now - noted > self._fresh:
             if not await self.store.records.touch(key, self._limits.idle):
                 return None
             if held is not None:
@@ -294,14 +296,16 @@ class Sessions:
 
         None if it has to be posted: another worker serves it, or somebody has to be asked before.
         """
-        held = self._held.get(session_id)
-        if held is None or time.monotonic() - held.noted > min(TOUCH, self._limits.idle / 10):
+        held, now = self._held.get(session_id), time.monotonic()
+        if held is None or now - held.noted > self._fresh:
             return None
         session, record = held.session, held.record
-        if record.single or not _admits(record, principal):
+        anonymous = principal is None and not (record.principal or record.scopes)
+        if record.single or not (anonymous or _admits(record, principal)):
             return None
-        self._use(session)
-        begun = session.begin(request)
+        if now - session.used > self._fresh:  # who was used just now is among the last anyway
+            self._use(session)
+        begun = session.begin(request, now)
         return begun if begun is None or isinstance(begun, bytes) else Underway(record, session, begun)
 
     def _deliver(self, session: Session, post: Post) -> None:
@@ -541,10 +545,8 @@ class Sessions:
 
 def _admits(record: Record, principal: Principal | None) -> bool:
     """Whether a session is that of a principal, who is allowed as much as it takes."""
-    if principal is None:
-        return not (record.principal or record.scopes)
     ours = hmac.compare_digest(record.principal.encode(), _key(principal).encode())
-    return ours and record.scopes <= principal.scopes
+    return ours and record.scopes <= (_NOTHING if principal is None else principal.scopes)
 
 
 def _key(principal: Principal | None) -> str:
