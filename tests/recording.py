@@ -210,7 +210,7 @@ def _on_failure(caller: str, *_: Any, **__: Any) -> Generator[None, bytes, None]
 
 
 def _on_take(
-    _caller: str, connection: Connection, message: Message, *, peer: Any = None, **_: Any
+    _caller: str, connection: Connection, message: Message, _meta: Any = None, peer: Any = None
 ) -> Generator[None, Event, None]:
     before = connection.revision
     event = yield
@@ -271,7 +271,8 @@ PLACES: list[tuple[Any, str, Listener]] = [
     (Connection, "log", _on_log),
     (Connection, "progress", _on_progress),
     (Connection, "cancel", _on_cancel),
-    (Connection, "take", _on_take),
+    (inbox, "requested", _on_take),
+    (inbox, "take", _on_take),
     (inbox, "broken", _on_broken),
     (jsonrpc, "encode_failure", _on_failure),
 ]

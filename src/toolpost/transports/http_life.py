@@ -40,7 +40,7 @@ class Life:
         running: the requests that are being served, each with its task.
         listening: the streams on which we speak when there is something to say.
         answering: those on which clients of HTTP+SSE hear everything, answers too.
-        ready: whether it has begun.
+        open: whether it has begun, and new requests are taken.
         stopping: whether new requests are turned away.
         over: whether all are.
     """
@@ -50,7 +50,7 @@ class Life:
         self.running: dict[Exchange, asyncio.Task[Any]] = {}
         self.listening: set[Exchange] = set()
         self.answering: set[Exchange] = set()
-        self.stopping = self.over = self.ready = False
+        self.stopping = self.over = self.open = False
         self.legacy = legacy
         self.load = sessions.load
         self.sessions = sessions
@@ -68,7 +68,7 @@ class Life:
         try:
             async with host.alive():
                 self._begun.set_result(None)
-                self.ready = True
+                self.open = not self.stopping
                 try:
                     await self._over.wait()
                 finally:
@@ -84,7 +84,7 @@ class Life:
 
     async def end(self, drain: float) -> None:
         """Let running requests finish for so many seconds, then let go of everything."""
-        self.stopping = True
+        self.stopping, self.open = True, False
         for exchange in tuple(self.listening):
             exchange.hang_up()
         await self._drain(drain)

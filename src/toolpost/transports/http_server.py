@@ -271,7 +271,9 @@ class Endpoint:
             await exchange.json(route.status, jsonrpc.encode_failure(route.id, route.error))
             return
         new = message is None or isinstance(message, Request)
-        life = self._life_here(new=new) or await self._alive(new=new)
+        life = self._life
+        if life is None or not life.open or life.loop is not asyncio.get_running_loop():
+            life = await self._alive(new=new)
         begun = self._begun(exchange, message, route, life)
         if isinstance(begun, bytes) and len(begun) < LARGE:
             await (exchange.json(200, begun) if begun else exchange.empty(202))  # if it was cancelled
@@ -473,15 +475,6 @@ class Endpoint:
         task = asyncio.current_task()
         assert task is not None, "a request is served in a task"
         life.running[exchange] = task
-
-    def _life_here(self, *, new: bool) -> Life | None:
-        """The life of this endpoint in this loop, if it has begun."""
-        life = self._life
-        if life is None or not life.ready or life.loop is not asyncio.get_running_loop():
-            return None
-        if life.stopping if new else life.over:
-            raise _stops()
-        return life
 
     @asynccontextmanager
     async def _listens(self, exchange: Exchange, *, answers: bool = False) -> AsyncGenerator[Life]:

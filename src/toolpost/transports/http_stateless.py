@@ -18,7 +18,7 @@ from toolpost.errors import (
     RPCError,
 )
 from toolpost.principal import Principal
-from toolpost.protocol import jsonrpc
+from toolpost.protocol import inbox, jsonrpc
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming, NoticeReceived, Refused
@@ -58,7 +58,7 @@ def begin_stateless(
         Refusal: it is not served.
     """
     connection, head = host.connection(), exchange.head
-    event = connection.take(message, meta=route.meta, peer=route.peer)
+    event = inbox.requested(connection, message, route.meta, route.peer)
     if isinstance(event, Refused):
         raise _Answered(_status(event), event.data or b"")
     assert isinstance(event, Incoming), "a request is taken or refused"
