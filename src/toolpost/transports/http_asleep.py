@@ -14,7 +14,7 @@ from toolpost.types.base import Struct
 __all__ = ["AWAKE", "LOOKS", "Bedtime", "Record", "Sleeper"]
 
 AWAKE: Final = 64
-"""Sessions that stay awake in any case, with 7 KiB each; one that sleeps takes 1.3."""
+"""Sessions that stay awake in any case, with 7 KiB each; one that sleeps takes a quarter of that."""
 
 LOOKS: Final = 4
 """How many are looked at for one that may sleep, each time that another one wakes up or is opened."""
@@ -65,7 +65,7 @@ class Sleeper(Struct, eq=False):
 class Bedtime:
     """How many sessions stay awake.
 
-    To wake one up takes as long as a call. So each that is woken makes room for one more, and with time there
+    To wake one up takes as long as a few calls. So each that is woken makes room for one more, and with time there
     is less room again: those who are used by turns are awake after their first turn.
 
     Args:
