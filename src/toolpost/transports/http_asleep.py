@@ -65,8 +65,8 @@ class Sleeper(Struct, eq=False):
 class Bedtime:
     """How many sessions stay awake.
 
-    To wake one up takes as long as a few calls. So each that is woken makes room for one more, and with time there
-    is less room again: those who are used by turns are awake after their first turn.
+    To wake one up takes as long as a few calls. So each that is woken makes room for one more, and with time
+    there is less room again: those who are used by turns are awake after their first turn.
 
     Args:
         most: how many there can be.
