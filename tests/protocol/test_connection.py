@@ -1789,6 +1789,21 @@ def test_a_message_may_come_with_its_peer_alone():
     assert incoming.token == 5
 
 
+def test_a_session_is_idle_while_nothing_is_under_way():
+    conversation = talk(LATEST_SESSION)
+    server = conversation.server
+    assert server.idle
+    _, incoming = conversation.ask("tools/list")
+    assert not server.idle
+    assert server.fail(incoming.id, InternalError("no"))
+    assert server.idle
+    asked = server.request("ping")
+    assert not server.idle
+    server.cancel(asked.id)
+    assert server.idle
+    assert not Connection(SERVER_PARTY).idle
+
+
 # --------------------------------------------------------------------- the end
 
 

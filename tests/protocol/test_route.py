@@ -20,7 +20,18 @@ from toolpost.protocol.jsonrpc import Failure, Message, Notice, Reply, Request
 from toolpost.protocol.methods import CLIENT, TASKS, Row
 from toolpost.protocol.party import Party
 from toolpost.protocol.revisions import LATEST, REVISIONS
-from toolpost.protocol.route import Reject, ToSession, ToStateless, classify, mirrored, status, verify
+from toolpost.protocol.route import (
+    KnownSession,
+    KnownStateless,
+    Reject,
+    ToSession,
+    ToStateless,
+    classify,
+    mirrored,
+    settled,
+    status,
+    verify,
+)
 from toolpost.types.asks import ElicitParams
 from toolpost.types.base import UNSET, Raw, Result
 from toolpost.types.lifecycle import (
@@ -1053,3 +1064,59 @@ def test_the_name_of_an_extension_s_request_is_mirrored_under_its_name_on_the_wi
     message = Request(1, "tasks/update", Raw(b'{"taskId":"t 1"}'))
     assert mirrored(message, extra={row.name: row})[NAME] == "t 1"
     assert NAME not in mirrored(message)
+
+
+# --------------------------------------------------------------------- what headers have settled
+
+
+def test_what_headers_have_settled_leads_bodies_that_agree_with_them():
+    post, party = Post(), server().party
+    route = classify(post.sent, post.message, party)
+    known = settled(route, post.message, party)
+    assert isinstance(known, KnownStateless)
+    assert known.leads(post.message, party) == route
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        None,
+        Notice("tools/call"),
+        request("tools/list", {"_meta": FACTS}),
+        request("tools/call"),
+        request("tools/call", {"name": "add", "_meta": None}),
+        request("tools/call", {"name": "add", "_meta": 5}),
+        request("tools/call", {"name": "add", "_meta": {**FACTS, PROTOCOL_VERSION: LEGACY[-1]}}),
+        request("tools/call", {"name": "add", "_meta": {PROTOCOL_VERSION: MODERN}}),
+    ],
+)
+def test_what_headers_have_settled_tells_nothing_of_other_bodies(message):
+    post, party = Post(), server().party
+    known = settled(classify(post.sent, post.message, party), post.message, party)
+    assert known is not None
+    assert known.leads(message, party) is None
+    assert known.leads(post.message, server().party) is None
+
+
+def test_what_headers_have_settled_in_a_session_leads_its_requests():
+    party, sent = server().party, {VERSION: LEGACY[-1], SESSION: "s"}
+    message = request("tools/list")
+    route = classify(sent, message, party)
+    known = settled(route, message, party)
+    assert isinstance(known, KnownSession)
+    assert known.leads(message, party) is route
+    assert known.leads(request("ping"), party) is route
+    for other in (None, Notice("ping"), request("initialize", OPENING), request("ping", {"_meta": FACTS})):
+        assert known.leads(other, party) is None
+    assert known.leads(message, server().party) is None
+
+
+def test_headers_that_may_lead_elsewhere_have_settled_nothing():
+    party = server().party
+    for sent, message in (
+        ({}, request("tools/list")),
+        ({SESSION: "s"}, request("initialize", OPENING)),
+        ({SESSION: "s"}, Notice("notifications/initialized")),
+        ({VERSION: MODERN}, request("tools/list")),
+    ):
+        assert settled(classify(sent, message, party), message, party) is None

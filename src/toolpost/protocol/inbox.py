@@ -142,10 +142,9 @@ def requested(
 
 def _sender(connection: "Connection", method: str, meta: RequestMeta) -> Peer:
     """Who sends a request."""
-    if connection.lifecycle.state == "ready" and meta.protocol_version is UNSET and method != "initialize":
-        peer = connection.peer  # as in most sessions, for which nothing else has to be looked at
-        if peer is not None:
-            return peer
+    peer, ready = connection.peer, connection.lifecycle.state == "ready"
+    if ready and peer is not None and meta.protocol_version is UNSET and method != "initialize":
+        return peer  # as in most sessions, for which nothing else has to be looked at
     stateless = connection.role == SERVER and (
         meta.protocol_version is not UNSET or (not connection.party.sessions and method != "initialize")
     )
