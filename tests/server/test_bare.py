@@ -202,7 +202,7 @@ async def timed() -> int:
 async def out_of_time() -> int:
     try:
         async with asyncio.timeout(0):
-            await asyncio.sleep(5)
+            await asyncio.Event().wait()
     except TimeoutError:
         return 9
     return 0
@@ -424,8 +424,6 @@ def test_arguments_are_read_once():
 
         def __post_init__(self) -> None:
             made.append(self.value)
-            if self.value < 0:
-                raise ValueError("too small")
 
     server = Server("s")
 
@@ -449,7 +447,7 @@ def test_who_waits_can_be_cancelled():
     async def waits() -> int:
         begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             ended.set()
         return 1

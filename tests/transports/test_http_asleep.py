@@ -33,7 +33,7 @@ def sleeps(site: Any, session: str) -> bool:
     return session in sessions_of(site)._asleep
 
 
-async def asleep(site: Any, *others: str) -> str:
+async def asleep(site: Any) -> str:
     """A session that sleeps, because another one was opened or used."""
     session = await site.open(capabilities={"elicitation": {}})
     await site.open()
@@ -531,6 +531,30 @@ def test_a_store_that_fails_at_the_end_leaves_nobody_behind(monkeypatch: pytest.
             assert not sessions_of(site)._asleep
             assert not sessions_of(site)._held
             assert not server.announcer.everybody()
+
+    run(main)
+
+
+def test_who_is_woken_while_the_server_ends_ends_with_it(monkeypatch: pytest.MonkeyPatch):
+    server = adder()
+
+    async def main():
+        async with serving(server.asgi()) as site:
+            for _ in range(5):
+                await site.open()
+            sessions = sessions_of(site)
+            await until(lambda: len(sessions._asleep) == 4)
+            last = [*sessions._asleep][-1]
+            inner = sessions._end_here
+
+            async def end_here(session_id: str, why: str) -> None:
+                sessions._woken(last)  # as an announcement does
+                await inner(session_id, why)
+
+            monkeypatch.setattr(sessions, "_end_here", end_here)
+            await sessions.close()
+            assert not sessions._asleep
+            assert not sessions._held
 
     run(main)
 

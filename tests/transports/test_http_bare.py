@@ -208,7 +208,7 @@ def test_a_call_that_waits_is_cancelled_with_its_client():
     async def waits() -> int:
         begun.set()
         try:
-            await asyncio.sleep(60)
+            await asyncio.Event().wait()
         finally:
             ended.set()
         return 7

@@ -8,24 +8,24 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import Message
 from toolpost.transports.gate import Refusal
 
-__all__ = ["Unreadable", "read_body"]
+__all__ = ["read_body"]
 
 
 def read_body(data: bytes) -> Message | None:
     """The message in a body; None for a batch.
 
     Raises:
-        Unreadable: it is none.
+        _Unreadable: it is none.
     """
     if data[:1] != b"{" and jsonrpc.is_batch(data):
         return None
     try:
         return jsonrpc.decode(data)
     except RemoteProtocolError as error:
-        raise Unreadable(error) from error
+        raise _Unreadable(error) from error
 
 
-class Unreadable(Refusal):
+class _Unreadable(Refusal):
     """A body that is no message; the answer has the id, if there was one."""
 
     def __init__(self, error: RemoteProtocolError) -> None:

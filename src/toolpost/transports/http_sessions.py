@@ -375,8 +375,11 @@ class Sessions:
                     await self._end_here(session_id, "the server stops")
 
         await asyncio.gather(*map(end, tuple(self._asleep)))
-        if tasks or self._going:
-            await asyncio.wait([*tasks, *self._going])
+        for held in self._held.values():  # somebody may have been woken meanwhile
+            held.session.end("the server stops")
+        ending = {*tasks, *(held.task for held in self._held.values()), *self._going}
+        if ending:
+            await asyncio.wait(ending)
         if self._heard.is_set():
             await self.store.records.delete(_sign(self._worker))
 
