@@ -545,12 +545,18 @@ def test_who_is_woken_while_the_server_ends_ends_with_it(monkeypatch: pytest.Mon
             sessions = sessions_of(site)
             await until(lambda: len(sessions._asleep) == 4)
             last = [*sessions._asleep][-1]
-            inner = sessions._end_here
+            inner, held = sessions._end_here, sessions._serve
+
+            async def serve(session: Any, principal: Any) -> None:
+                await held(session, principal)
+                for _ in range(100):  # its end takes a while
+                    await asyncio.sleep(0)
 
             async def end_here(session_id: str, why: str) -> None:
                 sessions._woken(last)  # as an announcement does
                 await inner(session_id, why)
 
+            monkeypatch.setattr(sessions, "_serve", serve)
             monkeypatch.setattr(sessions, "_end_here", end_here)
             await sessions.close()
             assert not sessions._asleep

@@ -375,8 +375,7 @@ class Sessions:
                     await self._end_here(session_id, "the server stops")
 
         await asyncio.gather(*map(end, tuple(self._asleep)))
-        for held in self._held.values():  # somebody may have been woken meanwhile
-            held.session.end("the server stops")
+        # Behind that: somebody may have been woken, and ended, meanwhile.
         ending = {*tasks, *(held.task for held in self._held.values()), *self._going}
         if ending:
             await asyncio.wait(ending)
