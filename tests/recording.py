@@ -28,6 +28,7 @@ import pytest
 
 import specification
 from official import Official
+from toolpost import web
 from toolpost.errors import InvalidParams, RPCError
 from toolpost.protocol import inbox, jsonrpc
 from toolpost.protocol.connection import Connection
@@ -43,8 +44,9 @@ from toolpost.protocol.events import (
     ReplyReceived,
 )
 from toolpost.protocol.jsonrpc import Failure, Message, Notice, Reply, Request
-from toolpost.protocol.methods import SERVER, Role, Row
+from toolpost.protocol.methods import CLIENT, SERVER, Role, Row
 from toolpost.protocol.revisions import LATEST, REVISIONS, Revision
+from toolpost.server import serve
 from toolpost.types import UNSET, CreateTaskResult, InputRequiredResult, Raw
 
 # --------------------------------------------------------------------- what was said
@@ -190,6 +192,19 @@ def _on_cancel(
     _sent(outgoing.revision if outgoing else connection.revision, connection.role, (yield))
 
 
+def _on_bare(
+    caller: str, _tool: Any, _party: Any, incoming: Incoming, _run: Any
+) -> Generator[None, object, None]:
+    answer = yield
+    if not isinstance(answer, bytes):
+        return  # somebody goes on with it, who is heard
+    date, method = incoming.peer.revision, incoming.row.name
+    _sent(date, SERVER, answer, method)
+    if caller == "toolpost.web" and incoming.raw is not UNSET:  # what comes of a mould was heard before
+        body = bytes(incoming.raw)
+        note(Said("received", date.date, CLIENT, "request", method, type(incoming.id), body))
+
+
 def _on_broken(_caller: str, connection: Connection, _error: Any) -> Generator[None, Event, None]:
     event = yield
     if isinstance(event, Refused):
@@ -275,6 +290,8 @@ PLACES: list[tuple[Any, str, Listener]] = [
     (inbox, "take", _on_take),
     (inbox, "broken", _on_broken),
     (jsonrpc, "encode_failure", _on_failure),
+    (web, "call_bare", _on_bare),
+    (serve, "call_bare", _on_bare),
 ]
 """Where messages are made and read."""
 

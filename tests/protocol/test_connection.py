@@ -241,6 +241,14 @@ def test_a_raw_result_goes_out_untouched():
     )
 
 
+def test_an_answer_that_was_made_elsewhere_is_the_answer():
+    conversation = talk(LATEST_SESSION)
+    incoming = conversation.ask("ping").incoming
+    assert conversation.server.answered(incoming.id)
+    assert not conversation.server.answered(incoming.id)
+    assert conversation.server.reply(incoming.id, Raw(b"{}")) is None
+
+
 @pytest.mark.parametrize("revision", [LATEST, LATEST_SESSION], ids=str)
 def test_a_result_that_cannot_be_said_leaves_the_request_answerable(revision):
     conversation = talk(revision)

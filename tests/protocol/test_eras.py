@@ -359,7 +359,7 @@ def test_a_session_result_that_has_none_is_not_copied():
     conversation = talk(LATEST_SESSION)
     incoming = conversation.ask("tools/list").incoming
     result = ListToolsResult(tools=[])
-    assert SESSION.stamp_result(conversation.server, incoming, result) is result
+    assert SESSION.stamp_result(conversation.server.party, incoming, result) is result
 
 
 @every_session

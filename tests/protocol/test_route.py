@@ -1069,33 +1069,83 @@ def test_the_name_of_an_extension_s_request_is_mirrored_under_its_name_on_the_wi
 # --------------------------------------------------------------------- what headers have settled
 
 
+def body(message: Any) -> bytes:
+    return json.dumps(message).encode()
+
+
+def known_post(post: Post, party: Party) -> KnownStateless:
+    known = settled(classify(post.sent, post.message, party), post.message, party)
+    assert isinstance(known, KnownStateless)
+    return known
+
+
 def test_what_headers_have_settled_leads_bodies_that_agree_with_them():
     post, party = Post(), server().party
     route = classify(post.sent, post.message, party)
-    known = settled(route, post.message, party)
-    assert isinstance(known, KnownStateless)
-    assert known.leads(post.message, party) == route
+    post.meta["progressToken"] = "t"
+    incoming = known_post(post, party).read(body(posted(params=post.params)), party)
+    assert isinstance(route, ToStateless)
+    assert incoming is not None
+    assert (incoming.id, incoming.row.name, incoming.peer, incoming.token) == (
+        7,
+        "tools/call",
+        route.peer,
+        "t",
+    )
+    assert (incoming.params.name, incoming.raw) == ("add", Raw(body(post.params)))
+
+
+def test_a_call_is_known_again_by_what_does_not_change():
+    post, party = Post(), server().party
+    post.params["arguments"] = {"a": 1}
+    known = known_post(post, party)
+    data = body(posted(params=post.params))
+    like = known.read(data, party)
+    assert like is not None
+    assert known.mould is None
+    known.learn(data, like)
+    post.params["arguments"] = {"a": 22}
+    again = known.read(body(posted(params=post.params, id=8)), party)
+    assert again is not None
+    assert (again.id, again.params.name, bytes(again.params.arguments)) == (8, "add", b'{"a": 22}')
+    assert again.raw is UNSET
+    other = known.read(body(posted(params={**post.params, "task": None}, id=8)), party)
+    assert other is not None
+    assert other.raw is not UNSET
+
+
+def test_a_request_that_is_no_call_is_not_known_again():
+    post, party = Post("resources/read", "file:///a"), server().party
+    known = known_post(post, party)
+    data = body(posted("resources/read", post.params))
+    for route in (known.read(data, party), None):
+        known.learn(data, route)
+        assert known.cast
+        assert known.mould is None
+
+
+def posted(method: str = "tools/call", params: Any = None, **members: Any) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": 7, "method": method, "params": params, **members}
 
 
 @pytest.mark.parametrize(
     "message",
     [
-        None,
-        Notice("tools/call"),
-        request("tools/list", {"_meta": FACTS}),
-        request("tools/call"),
-        request("tools/call", {"name": "add", "_meta": None}),
-        request("tools/call", {"name": "add", "_meta": 5}),
-        request("tools/call", {"name": "add", "_meta": {**FACTS, PROTOCOL_VERSION: LEGACY[-1]}}),
-        request("tools/call", {"name": "add", "_meta": {PROTOCOL_VERSION: MODERN}}),
+        [],
+        {"jsonrpc": "2.0", "method": "tools/call"},
+        posted("tools/list", {"_meta": FACTS}),
+        posted("tools/call"),
+        posted("tools/call", {"name": "add", "_meta": None}),
+        posted("tools/call", {"name": "add", "_meta": 5}),
+        posted("tools/call", {"name": "add", "_meta": {**FACTS, PROTOCOL_VERSION: LEGACY[-1]}}),
+        posted("tools/call", {"name": "add", "_meta": {PROTOCOL_VERSION: MODERN}}),
     ],
 )
 def test_what_headers_have_settled_tells_nothing_of_other_bodies(message):
     post, party = Post(), server().party
-    known = settled(classify(post.sent, post.message, party), post.message, party)
-    assert known is not None
-    assert known.leads(message, party) is None
-    assert known.leads(post.message, server().party) is None
+    known = known_post(post, party)
+    assert known.read(body(message), party) is None
+    assert known.read(body(posted(params=post.params)), server().party) is None
 
 
 def test_what_headers_have_settled_in_a_session_leads_its_requests():

@@ -54,7 +54,7 @@ class Shelf:
 def page(catalogue: Catalogue[Any], pair: Pair, cursor: str | None = None) -> dict[str, Any]:
     """A page of the list, as a client of the pair reads it."""
     _, incoming = pair.ask("tools/list")
-    raw = catalogue.page(SERVER, pair.server, incoming, cursor)
+    raw = catalogue.page(SERVER, incoming, cursor)
     data = pair.server.reply(incoming.id, raw)
     assert data is not None
     pair.client.receive(data)
@@ -128,7 +128,7 @@ def test_a_cursor_of_another_list_is_refused():
     _, incoming = pair.ask("tools/list")
     other = type(SERVER)(Implementation("other", "1"), SERVER.capabilities)
     with pytest.raises(InvalidParams):
-        one.catalogue.page(other, pair.server, incoming, cursor)
+        one.catalogue.page(other, incoming, cursor)
 
 
 def test_a_cursor_stays_good_while_entries_come_and_go():

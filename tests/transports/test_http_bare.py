@@ -9,6 +9,7 @@ import pytest
 from hosted import NEW, OLD, call, hosted, legacy, message, modern, run
 
 from toolpost import Server
+from toolpost.protocol.mould import Mould
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.types.lifecycle import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 
@@ -70,7 +71,7 @@ def test_what_a_head_has_settled_is_settled_for_bodies_that_agree_with_it(what: 
 
     async def main():
         async with hosted(adder()) as site:
-            for _ in range(3):
+            for _ in range(5):
                 answer = await site.post(HEADERS, padded(BODY))
                 assert json.loads(answer.body)["result"]["structuredContent"] == 3
             refused = await site.post(HEADERS, padded(body))
@@ -79,6 +80,54 @@ def test_what_a_head_has_settled_is_settled_for_bodies_that_agree_with_it(what: 
             assert (fresh.status, fresh.body) == (refused.status, refused.body)
             again = await site.post(HEADERS, padded(BODY))
             assert json.loads(again.body)["result"]["structuredContent"] == 3
+
+    run(main)
+
+
+def test_a_call_that_is_known_again_has_its_own_id_and_its_own_arguments(monkeypatch: pytest.MonkeyPatch):
+    server = adder()
+    called: list[str] = []
+    known: list[Any] = []
+
+    def read(mould: Mould, data: bytes, peer: Any) -> Any:
+        incoming = inner(mould, data, peer)
+        known.extend([] if incoming is None else [incoming.id])
+        return incoming
+
+    inner = Mould.read
+    monkeypatch.setattr(Mould, "read", read)
+
+    @server.tool
+    async def tell(word: str, pad: str, wait: bool = False) -> str:
+        called.append(word)
+        if wait:
+            await asyncio.sleep(0)
+        if word == "bad":
+            raise ValueError("what a word")
+        return word
+
+    async def main():
+        async with hosted(server) as site:
+
+            async def told(number: int, word: Any, **more: Any) -> Any:
+                arguments = {"word": word, **more, "pad": ""}
+                _, short = modern("tools/call", call("tell", **arguments), number)
+                arguments["pad"] = "_" * (LONG - len(short))
+                answer = await site.post(*modern("tools/call", call("tell", **arguments), number))
+                told = json.loads(answer.body)
+                assert told["id"] == number
+                return told.get("result") or told["error"]["code"]
+
+            for number in range(1, 12):
+                assert (await told(number, f"say {number}"))["content"][0]["text"] == f"say {number}"
+            assert (await told(12, "slow", wait=True))["content"][0]["text"] == "slow"
+            assert (await told(13, "bad"))["isError"]
+            refused = await told(14, 5678)
+            assert (refused["isError"], "word" in refused["content"][0]["text"]) == (True, True)
+            assert len(called) == 13  # none of them twice
+            assert known == list(range(4, 15))
+            server.tools.remove("tell")
+            assert await told(15, "gone") == -32602
 
     run(main)
 

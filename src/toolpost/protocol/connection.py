@@ -232,7 +232,7 @@ class Connection:
         if incoming is None:
             return None
         if isinstance(result, Result):
-            result = ERAS[incoming.peer.revision.era].stamp_result(self, incoming, result)
+            result = ERAS[incoming.peer.revision.era].stamp_result(self.party, incoming, result)
         elif type(result) is not Raw:
             raise LocalProtocolError(f"an answer is a Result or Raw, not {type(result).__name__}")
         data = jsonrpc.encode_reply(incoming.id, result)  # 1 and True are one key, but not one id
@@ -241,6 +241,10 @@ class Connection:
             self.lifecycle.move("answered")
             self.peer = incoming.peer
         return data
+
+    def answered(self, request_id: RequestId) -> bool:
+        """Note that a request has an answer that was made elsewhere; whether it was still waiting for one."""
+        return self.incoming.pop(request_id, None) is not None
 
     def fail(self, request_id: RequestId, error: RPCError) -> bytes | None:
         """The bytes of an error answer; None if the request was cancelled or answered."""

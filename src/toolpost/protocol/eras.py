@@ -46,7 +46,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ERAS",
-    "FACTS",
     "SESSION",
     "STATELESS",
     "Era",
@@ -55,7 +54,6 @@ __all__ = [
     "Stateless",
     "is_marked",
     "lacking",
-    "peer_of",
     "read_meta",
 ]
 
@@ -67,11 +65,6 @@ class Peer(Struct):
     capabilities: Capabilities | None = None
     info: Implementation | None = None
     log_level: LogLevel | None = None
-
-
-def peer_of(revision: Revision, meta: RequestMeta) -> Peer:
-    """Who a stateless request says it comes from."""
-    return Peer(revision, meta.client_capabilities or None, meta.client_info or None, meta.log_level or None)
 
 
 class Era(Protocol):
@@ -99,7 +92,7 @@ class Era(Protocol):
         """The `_meta` that a request of ours carries."""
         ...
 
-    def stamp_result(self, connection: "Connection", incoming: "Incoming", result: Result) -> Result:
+    def stamp_result(self, party: Party, incoming: "Incoming", result: Result) -> Result:
         """The result as the peer of this request expects it."""
         ...
 
@@ -138,7 +131,7 @@ _SCOPES: Final = frozenset({"public", "private"})
 _NEEDS: Final = {row.name: row.needs for row in ROWS if row.asked is not None and row.needs}
 """What a client declares that can be asked, by method; older ones could not."""
 _NO_META: Final = RequestMeta()
-FACTS: Final = Reader(_Facts)
+_FACTS: Final = Reader(_Facts)
 _MARKS: Final = Reader(_Marks)
 _MARK: Final = PROTOCOL_VERSION.encode()
 
@@ -152,7 +145,7 @@ def read_meta(params: Raw | Unset) -> RequestMeta:
     if params is UNSET:
         return _NO_META
     try:
-        return FACTS.decode(params).meta or _NO_META
+        return _FACTS.decode(params).meta or _NO_META
     except MISFITS as error:
         raise InvalidParams(f"Invalid params: {fault(error)}") from error
 
@@ -224,7 +217,7 @@ class Session:
             stamped["progressToken"] = token
         return stamped or None
 
-    def stamp_result(self, connection: "Connection", incoming: "Incoming", result: Result) -> Result:  # noqa: ARG002 - a hook
+    def stamp_result(self, party: Party, incoming: "Incoming", result: Result) -> Result:  # noqa: ARG002 - a hook
         """The result without the members of the stateless era, told so that this peer can read it."""
         revision = incoming.peer.revision
         if isinstance(result, InputRequiredResult):
@@ -291,7 +284,9 @@ class Stateless:
         revision = REVISIONS.get(requested)
         if revision is None or not revision.stateless or revision.date not in party.supported:
             raise party.refusal(requested)
-        return peer_of(revision, meta)
+        return Peer(
+            revision, meta.client_capabilities or None, meta.client_info or None, meta.log_level or None
+        )
 
     def stamp_request(
         self,
@@ -307,12 +302,12 @@ class Stateless:
             stamped["progressToken"] = token
         return stamped
 
-    def stamp_result(self, connection: "Connection", incoming: "Incoming", result: Result) -> Result:
+    def stamp_result(self, party: Party, incoming: "Incoming", result: Result) -> Result:
         """The result with its type, how long it may be kept, and who made it (MSG-11, META-16)."""
         revision = incoming.peer.revision
         result = lower(result, revision)
         kind = result.result_type or "complete"
-        meta = connection.party.facts(revision)
+        meta = party.facts(revision)
         if result.meta:
             meta = {**meta, **result.meta}
         if isinstance(result, Cacheable):

@@ -4,7 +4,9 @@ A row tells the types, who may send the method in which revisions, and which cap
 What a row does not say is not allowed: a method that a revision lacks is simply absent from its record.
 """
 
-from typing import Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from msgspec import defstruct, field
 
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.jsonrpc import MISFITS, Reader, Unfit, shorten
@@ -82,6 +84,19 @@ class _Outcome(Reader[Result]):
 
 
 _PLAIN: Final = Reader(_Plain)
+
+
+class _Whole(Reader[Any]):
+    """Reads parameters together with what their `_meta` tells of a request."""
+
+    __slots__ = ()
+
+    def _prepare(self, raw: Raw | bytes) -> Any:
+        meta = ("meta", lifecycle.RequestMeta, field(name="_meta"))
+        self.kind = defstruct("Whole", [meta], bases=(self.kind,), kw_only=True)
+        return super()._prepare(raw)
+
+
 INPUT_REQUIRED: Final = Reader[Result](inputs.InputRequiredResult)
 TASK_MADE: Final = Reader[Result](tasks.CreateTaskResult)
 
@@ -103,6 +118,8 @@ class Row:
 
     Attributes:
         asks: whether its result may be a wish for input (MRTR-2).
+        read_params: reads its parameters.
+        read_whole: the same with their `_meta` read as well, which has to be there.
     """
 
     __slots__ = (
@@ -116,6 +133,7 @@ class Row:
         "needs_since",
         "params",
         "read_params",
+        "read_whole",
         "result",
         "results",
         "server",
@@ -148,6 +166,7 @@ class Row:
         )
         self.asks = issubclass(params, inputs.AnswerParams)
         self.read_params = Reader(params)
+        self.read_whole: Reader[Any] = _Whole(params)
         self.results: dict[str | None, Reader[Result]] = {}
         if result is not None:
             self.results["complete"] = _Outcome() if result is tools.CallToolResult else Reader(result)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.begun import Begun, Settled
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.party import Party
@@ -21,7 +20,7 @@ from toolpost.server.dispatch import Answer, served
 from toolpost.server.pending import is_pending
 from toolpost.server.shapes import ENCODER
 from toolpost.server.work import FILELESS
-from toolpost.types.base import JSON, Raw, Struct
+from toolpost.types.base import JSON, RequestId, Struct
 from toolpost.types.content import TextContent
 from toolpost.types.tools import CallToolResult
 
@@ -32,6 +31,7 @@ __all__ = ["Form", "StartedCall", "call_bare"]
 
 _TEXT: Final = "\0text"
 _VALUE: Final[JSON] = {"\0value": 0}
+_BEFORE: Final = b'{"jsonrpc":"2.0","id":'
 
 
 class Form:
@@ -42,30 +42,37 @@ class Form:
 
     Args:
         result: one of them, with a text and a value that give way to those of a call.
-        connection: to a client.
+        party: the server.
         incoming: the request of such a client.
     """
 
-    __slots__ = ("_parts", "party")
+    __slots__ = ("_head", "_middle", "_tail", "party")
 
-    def __init__(self, result: CallToolResult, connection: Connection, incoming: Incoming) -> None:
-        self.party: Party = connection.party
-        stamped = ERAS[incoming.peer.revision.era].stamp_result(connection, incoming, result)
-        head, _, rest = jsonrpc.encode(stamped).partition(jsonrpc.encode(_TEXT))
+    def __init__(self, result: CallToolResult, party: Party, incoming: Incoming) -> None:
+        self.party = party
+        whole = jsonrpc.encode_reply(
+            0, ERAS[incoming.peer.revision.era].stamp_result(party, incoming, result)
+        )
+        head, _, rest = whole.partition(jsonrpc.encode(_TEXT))
         middle, structured, tail = rest.partition(jsonrpc.encode(_VALUE))
-        self._parts = (head, middle, tail) if structured else (head, rest)
+        self._head = head.removeprefix(_BEFORE + b"0")
+        self._middle = middle if structured else None
+        self._tail = tail if structured else rest
 
-    def fill(self, text: bytes) -> Raw:
-        """The result of a call whose value this is, as JSON."""
-        head, *rest = self._parts
-        return Raw(head + ENCODER.encode(text.decode()) + text.join(rest))
+    def fill(self, request_id: RequestId, text: bytes) -> bytes:
+        """The answer to a call whose value this is, as JSON."""
+        asked = b"%d" % request_id if type(request_id) is int else ENCODER.encode(request_id)
+        said, middle = ENCODER.encode(text.decode()), self._middle
+        if middle is None:
+            return b"".join((_BEFORE, asked, self._head, said, self._tail))
+        return b"".join((_BEFORE, asked, self._head, said, middle, text, self._tail))
 
 
-def _form(tool: "ServedTool[..., Any]", connection: Connection, incoming: Incoming) -> Form:
+def _form(tool: "ServedTool[..., Any]", party: Party, incoming: Incoming) -> Form:
     """The form for the results of a tool, which is kept."""
     revision = incoming.peer.revision
     sample = tool.returns.structured([TextContent(_TEXT)], _VALUE, wrap=revision.structured != "any")
-    form = tool.forms[revision.date] = Form(sample, connection, incoming)
+    form = tool.forms[revision.date] = Form(sample, party, incoming)
     return form
 
 
@@ -90,22 +97,22 @@ class StartedCall(Struct, eq=False):
 
 def call_bare(
     tool: "ServedTool[..., Any]",
-    connection: Connection,
+    party: Party,
     incoming: Incoming,
     run: Callable[[Coroutine[Any, Any, Any]], Any],
 ) -> bytes | StartedCall:
-    """The answer to a call if it is there at once, empty if nobody wants it; else the call, to go on with.
+    """The answer to a call if it is there at once; else the call, to go on with.
 
     Args:
         tool: which `is_bare`.
-        connection: which has taken the request.
+        party: the server.
         incoming: the request.
         run: runs a coroutine up to its first wait, and gives its value, or the rest of it.
     """
     try:
         bound: Any = tool.bound
         returns = tool.returns
-        value: Any = bound.call(bound.read(incoming.params.arguments))
+        value: Any = bound.call_json(incoming.params.arguments)
         if type(value) is CoroutineType:
             value = run(value)  # pyright: ignore[reportUnknownArgumentType] - whatever a function gives
             if isinstance(value, Begun):
@@ -115,13 +122,14 @@ def call_bare(
         text = returns.text(value)
         if text is not None:
             form = tool.forms.get(incoming.peer.revision.date)
-            if form is None or form.party is not connection.party:
-                form = _form(tool, connection, incoming)
-            result = form.fill(text)
-        elif type(value) in FILELESS:
-            result = returns.convert(value, wrap=incoming.peer.revision.structured != "any")
-        else:
-            return StartedCall(tool, Settled(value))
+            if form is None or form.party is not party:
+                form = _form(tool, party, incoming)
+            return form.fill(incoming.id, text)
+        if type(value) in FILELESS:
+            revision = incoming.peer.revision
+            result = returns.convert(value, wrap=revision.structured != "any")
+            stamped = ERAS[revision.era].stamp_result(party, incoming, result)
+            return jsonrpc.encode_reply(incoming.id, stamped)
+        return StartedCall(tool, Settled(value))
     except BaseException as error:  # noqa: BLE001 - whoever goes on with the call knows what it means
         return StartedCall(tool, Settled(None, error))
-    return connection.reply(incoming.id, result) or b""

@@ -15,7 +15,6 @@ from weakref import WeakSet
 
 from toolpost.errors import InvalidParams, SealBroken
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.party import Party
@@ -214,12 +213,11 @@ class Catalogue(Generic[E]):
             view.touch()
         self._changed(self.kind.changes)
 
-    def page(self, party: Party, connection: Connection, incoming: Incoming, cursor: str | None) -> Raw:
+    def page(self, party: Party, incoming: Incoming, cursor: str | None) -> Raw:
         """The answer to a list request, stamped for the peer that sent it.
 
         Args:
             party: whose list it is; the connection may speak for several.
-            connection: the way to the peer.
             incoming: the request.
             cursor: where to go on.
 
@@ -243,7 +241,7 @@ class Catalogue(Generic[E]):
                 "meta": party.facts(revision) if revision.stateless else None,
             }
             result = kept(self.kind.result(**listed), self.cache)
-            stamped = ERAS[revision.era].stamp_result(connection, incoming, result)
+            stamped = ERAS[revision.era].stamp_result(party, incoming, result)
             answer = answers[key] = Raw(jsonrpc.encode(stamped))
         return answer
 

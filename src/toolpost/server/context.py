@@ -332,7 +332,7 @@ class Context(Asking):
     def page(self, catalogue: "Catalogue[Any]", cursor: str | None) -> Raw:
         """For handlers: a page of a list, for this client."""
         assert self.incoming is not None, "a list is asked for by a request"
-        return catalogue.page(self.server.party, self._speaker.connection, self.incoming, cursor)
+        return catalogue.page(self.server.party, self.incoming, cursor)
 
     @property
     def recall(self) -> Recall:

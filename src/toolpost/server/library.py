@@ -104,11 +104,11 @@ class Library(Handler):
 
     def bare(self, incoming: Incoming) -> ServedTool[..., Any] | None:
         """The tool that a request calls, if only its function has to do with the call."""
-        params = incoming.params
-        if self.middleware or not isinstance(params, CallToolParams):
+        if self.middleware or incoming.row.params is not CallToolParams or incoming.row.name in self.extra:
             return None
         if getattr(self.routes.get("tools/call"), "__func__", None) is not Library._call_tool:
             return None  # somebody else serves calls
+        params: CallToolParams = incoming.params
         tool = self.tools.get(params.name)
         if tool is None or not tool.is_bare or tool.scopes:
             return None

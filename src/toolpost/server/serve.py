@@ -328,8 +328,10 @@ class Conversation:
             return event.data or b""
         assert isinstance(event, Incoming), "a request is taken or refused"
         tool = self.handler.bare(event)
-        started = None if tool is None else call_bare(tool, connection, event, start)
-        return started if isinstance(started, bytes) else (event, started)
+        started = None if tool is None else call_bare(tool, connection.party, event, start)
+        if isinstance(started, bytes):
+            return started if connection.answered(event.id) else b""
+        return event, started
 
     def go_on(self, incoming: Incoming, started: StartedCall | None) -> None:
         """For channels: serve a request that was begun, and whose answer they settle."""
@@ -350,11 +352,10 @@ class Conversation:
         tool = self.handler.bare(incoming)
         if tool is None:
             return self._serve_begun(incoming, None)
-        try:
-            started = call_bare(tool, self.connection, incoming, start)
-        except BaseException as error:  # noqa: BLE001 - as below
-            return failed(self.connection, incoming, error)
-        return (started or None) if isinstance(started, bytes) else self._serve_begun(incoming, started)
+        started = call_bare(tool, self.connection.party, incoming, start)
+        if isinstance(started, bytes):
+            return started if self.connection.answered(incoming.id) else None
+        return self._serve_begun(incoming, started)
 
     def _serve_begun(self, incoming: Incoming, started: StartedCall | None) -> bytes | None:
         """The answer, if there is one at once; the rest is given a task of its own."""

@@ -170,20 +170,26 @@ class Exchange:
         """
         if self.head.length > limit:
             raise BodyTooLarge(more=True)
-        event = self._next()
-        if isinstance(event, dict) and event["type"] == "http.request" and not event.get("more_body"):
-            data: bytes = event.get("body", b"")
-            if len(data) > limit:
-                raise BodyTooLarge(more=False)
-            return bytes(data)  # which it should be, but some give what is like it
+        event: Any = self._receive()
+        if event.__class__ is CoroutineType:
+            try:
+                event = Begun(event, event.send(None))
+            except StopIteration as done:
+                event = done.value
+                if event["type"] == "http.request" and not event.get("more_body"):
+                    data: Any = event.get("body", b"")
+                    if len(data) > limit:
+                        raise BodyTooLarge(more=False) from None
+                    return data if type(data) is bytes else bytes(data)  # some give what is like it
         return self._parts(event, limit)
 
-    async def _parts(self, following: Event | Awaitable[Event], limit: int) -> bytes:
+    async def _parts(self, first: Event | Awaitable[Event], limit: int) -> bytes:
         """The whole body, of which this is the first piece."""
         parts: list[bytes] = []
-        size = 0
+        size, event = 0, first
         while True:
-            event = following if isinstance(following, dict) else await self._in_time(following, size)
+            if isawaitable(event):
+                event = await self._in_time(event, size)
             if event["type"] != "http.request":
                 raise Disconnected
             parts.append(event.get("body", b""))
@@ -193,26 +199,14 @@ class Exchange:
                 raise BodyTooLarge(more=more)
             if not more:
                 return b"".join(parts)
-            following = self._next()
+            event = self._receive()
 
-    def _next(self) -> Event | Awaitable[Event]:
-        """What comes next of the body, which is nearly always there already, or what to wait for."""
-        begun: Any = self._receive()
-        if begun.__class__ is CoroutineType:
-            try:
-                return Begun(begun, begun.send(None))
-            except StopIteration as done:
-                return done.value
-        return begun
-
-    async def _in_time(self, begun: Event | Awaitable[Event], size: int) -> Event:
+    async def _in_time(self, begun: Awaitable[Event], size: int) -> Event:
         """What comes behind so many bytes of the body.
 
         Raises:
             BodyTooSlow: it does not come in time.
         """
-        if not isawaitable(begun):
-            return begun
         now = asyncio.get_running_loop().time()
         self._since = now if self._since is None else self._since
         try:

@@ -70,7 +70,7 @@ class Host(Protocol):
         """The scopes of what a request is about, as far as they are known before it is served."""
         ...
 
-    def begin(self, connection: Connection, incoming: Incoming) -> bytes | Started | None:
+    def begin(self, incoming: Incoming) -> bytes | Started | None:
         """The answer to one request that has no session, if it is there at once.
 
         None if nothing has begun; otherwise `answer` goes on with it.

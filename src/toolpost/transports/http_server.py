@@ -16,8 +16,19 @@ from typing import Final, TypeAlias
 from toolpost.errors import InternalError, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
+from toolpost.protocol.events import Incoming
 from toolpost.protocol.jsonrpc import Message, Request
-from toolpost.protocol.route import Reject, ToSession, ToStateless, classify, settled
+from toolpost.protocol.party import Party
+from toolpost.protocol.route import (
+    Known,
+    KnownSession,
+    KnownStateless,
+    Reject,
+    ToSession,
+    ToStateless,
+    classify,
+    settled,
+)
 from toolpost.transports.body import read_body
 from toolpost.transports.exchange import (
     ASGIReceive,
@@ -35,8 +46,10 @@ from toolpost.transports.host import Caller, Host
 from toolpost.transports.http_legacy import Legacy
 from toolpost.transports.http_life import Life
 from toolpost.transports.http_load import MAX_CALLS, MAX_STREAMS, Load
+from toolpost.transports.http_metadata import Metadata, trimmed
 from toolpost.transports.http_sessions import Limits, Sessions, Underway
 from toolpost.transports.http_stateless import (
+    Answered,
     Taken,
     begin_stateless,
     full_of_streams,
@@ -44,7 +57,7 @@ from toolpost.transports.http_stateless import (
     serve_alone,
     serve_stateless,
 )
-from toolpost.transports.keeper import METADATA_HEADERS, Keeper
+from toolpost.transports.keeper import Keeper
 from toolpost.types.base import Struct
 
 __all__ = ["Endpoint", "Settings", "Who"]
@@ -60,6 +73,9 @@ AT_LEAST: Final = 30.0
 Named: TypeAlias = Principal | str | None
 Who: TypeAlias = Callable[[Scope], Named | Awaitable[Named]]
 """Says on whose behalf a request speaks, from its ASGI scope."""
+
+Way: TypeAlias = ToStateless | ToSession | Incoming
+"""Where a message goes, or, if its head has come before, the request that it is."""
 
 Verb: TypeAlias = Callable[[Exchange], Awaitable[None]]
 
@@ -108,18 +124,20 @@ class Endpoint:
 
     def __init__(self, host: Host, settings: Settings, gate: Gate, keeper: Keeper | None = None) -> None:
         self._keeper = keeper
+        self._metadata = Metadata(keeper)
         self._host = host
         self.settings = settings
         self._gate = gate
+        self._knows_all = settings.principal is None
+        """Whether all that there is to know of a request stands in it."""
         self._keeps_sessions = not settings.stateless and host.party.sessions
         self._paths = self._routes()
         # Who watches over us knows our address, not our name; and what we publish, anybody may read.
-        self._unguarded = frozenset({self._live, self._ready, self._metadata})
+        self._unguarded = frozenset({self._live, self._ready, self._metadata.answer})
         self._open = self._unguarded | {self._preflight}  # browsers ask without a token
         self._answers = (JSON,) if settings.json_only else (JSON, EVENTS)
         self._heads = KnownHeads()
         self._life: Life | None = None
-        self._asked_elsewhere = False
 
     def _routes(self) -> dict[str, dict[str, Verb]]:
         """Path → verb → what serves it.
@@ -133,7 +151,7 @@ class Endpoint:
         def add(name: str, path: str, **verbs: Verb) -> None:
             if not path.startswith("/"):
                 raise ValueError(f"{name} is {path!r}; a path starts with /")
-            served = paths.setdefault(_trimmed(path), {})
+            served = paths.setdefault(trimmed(path), {})
             if served.keys() & verbs:
                 raise ValueError(f"{name} is {path!r}, where something else is served already")
             served.update(verbs)
@@ -147,16 +165,17 @@ class Endpoint:
                 add("messages", chosen.messages, POST=self._message)
         if chosen.health is not None:
             add("health", chosen.health, GET=self._live, HEAD=self._live)
-            add("health", f"{_trimmed(chosen.health)}/ready", GET=self._ready, HEAD=self._ready)
+            add("health", f"{trimmed(chosen.health)}/ready", GET=self._ready, HEAD=self._ready)
         for path in () if self._keeper is None else self._keeper.published:
             if path not in paths:
-                add("auth", path, GET=self._metadata, HEAD=self._metadata, OPTIONS=self._metadata)
+                answer = self._metadata.answer
+                add("auth", path, GET=answer, HEAD=answer, OPTIONS=answer)
         return paths
 
     @property
     def _sse_at_path(self) -> bool:
         chosen = self.settings
-        return chosen.sse is not None and _trimmed(chosen.sse) == _trimmed(chosen.path)
+        return chosen.sse is not None and trimmed(chosen.sse) == trimmed(chosen.path)
 
     async def __call__(self, scope: Scope, receive: ASGIReceive, send: ASGISend) -> None:
         """Serve one request, or the life of the application."""
@@ -216,10 +235,10 @@ class Endpoint:
     def _verb(self, exchange: Exchange) -> Verb:
         """What serves a request, which comes from where it may."""
         path = exchange.path
-        verbs = self._paths.get(path) or self._paths.get(_trimmed(path))
+        verbs = self._paths.get(path) or self._paths.get(trimmed(path))
         if verbs is None:
             here, chosen = exchange.root + self.settings.path, self.settings
-            if chosen.stateless and _trimmed(path) in {_trimmed(chosen.sse or ""), chosen.messages}:
+            if chosen.stateless and trimmed(path) in {trimmed(chosen.sse or ""), chosen.messages}:
                 why = "HTTP+SSE needs sessions, which stateless=True switches off"
             else:
                 why = "There is nothing at this path"
@@ -244,7 +263,7 @@ class Endpoint:
             await exchange.empty(204, allowed)
 
     async def _no_verb(self, exchange: Exchange) -> None:
-        verbs = self._paths[_trimmed(exchange.path)]
+        verbs = self._paths[trimmed(exchange.path)]
         raise Refusal(
             405,
             f"{exchange.method} is not served here."
@@ -255,28 +274,31 @@ class Endpoint:
     # ----------------------------------------------------------------- messages
 
     async def _post(self, exchange: Exchange) -> None:
-        if not exchange.head.fits:
+        head = exchange.head
+        if not head.fits:
             check_post(exchange, self._answers)
-            exchange.head.fits = True
+            head.fits = True
         data = exchange.body(self.settings.max_body)
         if not isinstance(data, bytes):
             data = await data
-        message = read_body(data)
-        party, known = self._host.party, exchange.head.way
-        route = None if known is None else known.leads(message, party)
+        # Who somebody is may be a reason to refuse, and is asked first.
+        party, known = self._host.party, head.way if self._knows_all else None
+        message: Message | None = None
+        route = known.read(data, party) if type(known) is KnownStateless else None
         if route is None:
-            route = classify(exchange.headers, message, party)
-            exchange.head.way = settled(route, message, party)
-        if isinstance(route, Reject):
-            await exchange.json(route.status, jsonrpc.encode_failure(route.id, route.error))
-            return
+            message, route = self._read(exchange, data, party, known)
         new = message is None or isinstance(message, Request)
         life = self._life
         if life is None or not life.open or life.loop is not asyncio.get_running_loop():
             life = await self._alive(new=new)
-        begun = self._begun(exchange, message, route, life)
+        if isinstance(route, Incoming):
+            begun = begin_stateless(self._host, data, route, exchange, life.load)
+        else:
+            begun = self._begun(exchange, message, route, life) if self._knows_all else None
         if isinstance(begun, bytes) and len(begun) < LARGE:
             await (exchange.json(200, begun) if begun else exchange.empty(202))  # if it was cancelled
+            if type(known) is KnownStateless and not known.cast:
+                known.learn(data, route)
             return
         self._count(life, exchange, new=new and not _has_started(begun))
         try:
@@ -287,12 +309,29 @@ class Endpoint:
         finally:
             del life.running[exchange]
 
+    def _read(
+        self, exchange: Exchange, data: bytes, party: Party, known: Known | None
+    ) -> tuple[Message | None, ToStateless | ToSession]:
+        """The message in a body, None for a batch, and where it goes.
+
+        Raises:
+            Refusal: it is none, or goes nowhere.
+        """
+        message = read_body(data)
+        route = known.leads(message, party) if isinstance(known, KnownSession) else None
+        if route is None:
+            route = classify(exchange.headers, message, party)
+            exchange.head.way = settled(route, message, party)
+            if isinstance(route, Reject):
+                raise Answered(route.status, jsonrpc.encode_failure(route.id, route.error))
+        return message, route
+
     def _begun(
         self, exchange: Exchange, message: Message | None, route: ToStateless | ToSession, life: Life
     ) -> bytes | Taken | Underway | None:
         """The answer to a request, if it is there at once; else as far as it has begun, if it has."""
-        if not isinstance(message, Request) or self.settings.principal is not None:
-            return None  # who somebody is may be a reason to refuse, and is asked first
+        if not isinstance(message, Request):
+            return None
         if isinstance(route, ToStateless):
             return begin_stateless(self._host, message, route, exchange, life.load)
         if route.session is None or not self._keeps_sessions:
@@ -304,7 +343,7 @@ class Endpoint:
         exchange: Exchange,
         message: Message | None,
         data: bytes,
-        route: ToStateless | ToSession,
+        route: Way,
         *,
         life: Life,
         begun: Taken | Underway | None,
@@ -319,10 +358,11 @@ class Endpoint:
                 await life.legacy.post(exchange, message, data, route, principal, begun=begun)
             else:
                 await serve_alone(host, message, data, route.revision, caller)
-        elif isinstance(message, Request):
-            taken = begun or begin_stateless(host, message, route, exchange)
+        elif isinstance(route, Incoming) or isinstance(message, Request):
+            asked = message if isinstance(message, Request) else data
+            taken = begun or begin_stateless(host, asked, route, exchange)
             assert isinstance(taken, Taken), "nothing begins by itself, nor in the other era"
-            listens = message.method == "subscriptions/listen"
+            listens = taken.event.row.name == "subscriptions/listen"
             with self._while_good(exchange) if listens else nullcontext():
                 await serve_stateless(host, taken, caller)
         else:
@@ -409,14 +449,6 @@ class Endpoint:
 
     # ----------------------------------------------------------------- metadata
 
-    async def _metadata(self, exchange: Exchange, root: str = "") -> None:
-        assert self._keeper is not None, "there is no path to it otherwise"
-        if exchange.method == "OPTIONS":
-            await exchange.empty(204, METADATA_HEADERS)
-        else:
-            document = self._keeper.published[_trimmed(root + exchange.path)]
-            await exchange.json(200, document, METADATA_HEADERS)
-
     @property
     def metadata(self) -> Callable[[Scope, ASGIReceive, ASGISend], Awaitable[None]]:
         """An ASGI application with what is published about this one, for a framework that mounts both.
@@ -426,27 +458,7 @@ class Endpoint:
         """
         if self._keeper is not None:
             self._keeper.placed = True
-        return self._publish
-
-    async def _publish(self, scope: Scope, receive: ASGIReceive, send: ASGISend) -> None:
-        if scope["type"] != "http":
-            return
-        exchange = Exchange(scope, receive, send)
-        if self._keeper is None or _trimmed(exchange.root + exchange.path) not in self._keeper.published:
-            if self._keeper is not None and not self._asked_elsewhere:
-                self._asked_elsewhere = True
-                logger.warning(
-                    "app.metadata was asked for %.200r, but has %s: if that is about another server, "
-                    "mount the metadata of each below its own path, such as %s",
-                    exchange.root + exchange.path,
-                    ", ".join(self._keeper.published),
-                    next(iter(self._keeper.published)),
-                )
-            await exchange.json(404, Refusal(404, "There is nothing published at this path.").body)
-        elif exchange.method in {"GET", "HEAD", "OPTIONS"}:
-            await self._metadata(exchange, exchange.root)
-        else:
-            await exchange.empty(405, [(b"allow", b"GET, HEAD, OPTIONS")])
+        return self._metadata
 
     # ----------------------------------------------------------------- health
 
@@ -570,7 +582,3 @@ def _has_started(begun: bytes | Taken | Underway | None) -> bool:
 
 def _stops() -> Refusal:
     return Refusal(503, "The server stops, and takes no new requests.")
-
-
-def _trimmed(path: str) -> str:
-    return path.rstrip("/") or "/"
