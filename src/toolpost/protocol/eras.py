@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ERAS",
+    "NO_META",
     "SESSION",
     "STATELESS",
     "Era",
@@ -130,7 +131,7 @@ class _Marks(Struct, rename={"meta": "_meta"}):
 _SCOPES: Final = frozenset({"public", "private"})
 _NEEDS: Final = {row.name: row.needs for row in ROWS if row.asked is not None and row.needs}
 """What a client declares that can be asked, by method; older ones could not."""
-_NO_META: Final = RequestMeta()
+NO_META: Final = RequestMeta()
 _FACTS: Final = Reader(_Facts)
 _MARKS: Final = Reader(_Marks)
 _MARK: Final = PROTOCOL_VERSION.encode()
@@ -143,9 +144,9 @@ def read_meta(params: Raw | Unset) -> RequestMeta:
         InvalidParams: a key of the protocol has a value of the wrong type.
     """
     if params is UNSET:
-        return _NO_META
+        return NO_META
     try:
-        return _FACTS.decode(params).meta or _NO_META
+        return _FACTS.decode(params).meta or NO_META
     except MISFITS as error:
         raise InvalidParams(f"Invalid params: {fault(error)}") from error
 

@@ -72,7 +72,7 @@ class Delivery:
 
     def tell(self, data: bytes, request_id: RequestId | None) -> None:
         """Answer at once, or as soon as the client takes it; until then we are not free."""
-        if not self.offer(data):
+        if self._offer is None or not self._offer(data):
             if self._paid is None:
                 self._paid = asyncio.Event()
             self._owed += 1

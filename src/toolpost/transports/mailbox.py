@@ -125,16 +125,17 @@ class Mailbox:
     def put(self, message: bytes | Oversize) -> None:
         """Add one message, or what stands for one that was dropped."""
         if self.tell is not None and not self.arrived:
-            if isinstance(message, Oversize):
-                self.oversized(message)
-            else:
+            if isinstance(message, bytes):
                 self.tell(message)
+            else:
+                self.oversized(message)
             return
         taker, waiting = self.taker, self._waiting
         if (
             taker is not None
             and waiting is not None
-            and not (waiting.done() or self.arrived or isinstance(message, Oversize))
+            and isinstance(message, bytes)
+            and not (waiting.done() or self.arrived)
             and (not self._nested or _nested.depth < MAX_NESTED)
             and taker.is_free()
         ):
