@@ -323,10 +323,10 @@ class Conversation:
         if connection.peer is None:
             connection.party = self.handler.party
         event = connection.take(request)
-        if isinstance(event, Refused):
+        if not isinstance(event, Incoming):
+            assert isinstance(event, Refused), "a request is taken or refused"
             logger.debug("refused: %s", event.error)
             return event.data or b""
-        assert isinstance(event, Incoming), "a request is taken or refused"
         tool = self.handler.bare(event)
         started = None if tool is None else call_bare(tool, connection.party, event, start)
         if isinstance(started, bytes):

@@ -332,11 +332,11 @@ class Endpoint:
         """The answer to a request, if it is there at once; else as far as it has begun, if it has."""
         if not isinstance(message, Request):
             return None
-        if isinstance(route, ToStateless):
-            return begin_stateless(self._host, message, route, exchange, life.load)
-        if route.session is None or not self._keeps_sessions:
-            return None
-        return life.sessions.begin(route.session, message, exchange.principal)
+        if isinstance(route, ToSession):
+            if route.session is None or not self._keeps_sessions:
+                return None
+            return life.sessions.begin(route.session, message, exchange.principal)
+        return begin_stateless(self._host, message, route, exchange, life.load)
 
     async def _serve(
         self,
