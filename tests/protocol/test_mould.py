@@ -15,7 +15,7 @@ from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.jsonrpc import Request
 from toolpost.protocol.methods import CLIENT
-from toolpost.protocol.mould import MAX_DIGITS, Mould
+from toolpost.protocol.mould import MAX_DIGITS, MAX_SIZE, Mould
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
 from toolpost.types.base import UNSET
 
@@ -213,6 +213,7 @@ NONE = {
     "an answer": said(inputResponses={"a": {}}),
     "a state": said(requestState="s"),
     "a task": said(task={"ttl": 1}),
+    "much to be kept": said(_meta={"x": "y" * MAX_SIZE}),
 }
 
 

@@ -24,6 +24,9 @@ __all__ = ["Mould"]
 MAX_DIGITS: Final = 15
 """Of an id that is read here: few enough to be a whole number everywhere."""
 
+MAX_SIZE: Final = 4096
+"""Bytes that are kept: ten times as many as usual."""
+
 MAX_PLACES: Final = 4
 """Where an id, or arguments, may seem to stand: a text that repeats itself more often is left alone."""
 
@@ -43,15 +46,19 @@ class Mould:
         pieces: these.
         like: a call that was read.
         leading: whether the id comes before the arguments.
+
+    Attributes:
+        peer: who has sent it.
     """
 
-    __slots__ = ("_first", "_last", "_leading", "_middle", "_name", "like")
+    __slots__ = ("_first", "_last", "_leading", "_middle", "_name", "_row", "_token", "peer")
 
     def __init__(self, pieces: tuple[bytes, bytes, bytes], like: Incoming, *, leading: bool) -> None:
+        # Nothing of the call itself is kept: what it was called with is nobody else's business.
         self._first, self._middle, self._last = pieces
-        self.like = like
-        self._name: str = like.params.name
         self._leading = leading
+        self._row, self._token, self.peer = like.row, like.token, like.peer
+        self._name: str = like.params.name
 
     @classmethod
     def of(cls, data: bytes, like: Incoming) -> "Mould | None":
@@ -67,6 +74,8 @@ class Mould:
         if params.arguments is UNSET or params.task or params.input_responses or params.request_state:
             return None
         digits, value = b"%d" % number, bytes(params.arguments)
+        if len(data) - len(value) > MAX_SIZE:
+            return None
         for one, other in product(_places(data, b'"id"', digits), _places(data, b'"arguments"', value)):
             leading = one < other
             (start, first), (end, last) = sorted(((one, digits), (other, value)))
@@ -95,8 +104,8 @@ class Mould:
             arguments = _VALUE.decode(value)
         except MISFITS:  # it is not one value, so that something else may be in it
             return None
-        like = self.like
-        return Incoming(int(digits), like.row, CallToolParams(self._name, arguments), peer, UNSET, like.token)
+        params = CallToolParams(self._name, arguments)
+        return Incoming(int(digits), self._row, params, peer, UNSET, self._token)
 
 
 def _places(data: bytes, name: bytes, value: bytes) -> Iterator[int]:

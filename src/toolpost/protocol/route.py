@@ -98,7 +98,7 @@ class KnownStateless(Struct):
         if party is not self.party:
             return None
         if (mould := self.mould) is not None:
-            incoming = mould.read(data, mould.like.peer)
+            incoming = mould.read(data, mould.peer)
             if incoming is not None:
                 return incoming
         try:
