@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from math import inf
-from typing import Final
+from typing import Final, Self
 
 from toolpost.stores.promise import Entry, LogGap, Logs, Records, TopicGap, Topics
 from toolpost.stores.shelf import Shelf
@@ -69,9 +69,9 @@ class _Reader:
         self._loop = asyncio.get_running_loop()
         self._news: asyncio.Future[None] | None = None  # 0.8 KiB less than an event
 
-    async def wait(self) -> None:
+    def wait(self) -> "asyncio.Future[None]":
         self._news = self._loop.create_future()
-        await self._news
+        return self._news
 
     def wake(self) -> None:
         if self._news is not None and not (self._news.done() or self._loop.is_closed()):
@@ -170,12 +170,22 @@ class _Log:
 
 
 class _Tail(_Reader):
-    __slots__ = ("_log", "_position")
+    """One who reads a log, from `async with` on; a generator that does the same takes 0.5 KiB more."""
 
-    def __init__(self, log: _Log, position: int) -> None:
+    __slots__ = ("_after", "_log", "_logs", "_name", "_position")
+
+    def __init__(self, logs: "_Logs", name: str, after: str | None) -> None:
         super().__init__()
-        self._log = log
-        self._position = position
+        self._logs = logs
+        self._name = name
+        self._after = after
+
+    async def __aenter__(self) -> Self:
+        self._log, self._position = self._logs.enter(self._name, self, self._after)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._logs.leave(self._name, self, self._log)
 
     def __aiter__(self) -> "_Tail":
         return self
@@ -212,19 +222,23 @@ class _Logs:
         found = self._find(log)
         return found.behind(found.seek(after))
 
-    @asynccontextmanager
-    async def tail(self, log: str, after: str | None = None) -> AsyncGenerator[AsyncIterator[Entry]]:
+    def tail(self, log: str, after: str | None = None) -> _Tail:
+        return _Tail(self, log, after)
+
+    def enter(self, log: str, reader: _Tail, after: str | None) -> tuple[_Log, int]:
+        """The log that somebody reads from now on, and from where on."""
         found = self._find(log)
-        reader = _Tail(found, found.seek(after))
+        position = found.seek(after)
         if not found.last:
             self._shelf.put(log, found, None)  # where the first entry will look for us
         found.readers.append(reader)
-        try:
-            yield reader
-        finally:
-            found.readers.remove(reader)
-            if not (found.last or found.readers or found.ended):
-                self._shelf.remove(log)
+        return found, position
+
+    def leave(self, log: str, reader: _Tail, found: _Log) -> None:
+        """Somebody reads a log no more."""
+        found.readers.remove(reader)
+        if not (found.last or found.readers or found.ended):
+            self._shelf.remove(log)
 
     async def touch(self, log: str, ttl: float | None) -> bool:
         return self._find(log).last > 0 and self._shelf.touch(log, ttl)
