@@ -6,9 +6,7 @@ JSON-RPC: which answer is due is for others to say.
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
-from functools import partial
 from inspect import isawaitable
 from types import CoroutineType
 from typing import Any, Final, TypeAlias, TypeVar
@@ -18,6 +16,7 @@ from toolpost.begun import Begun
 from toolpost.errors import ChannelClosed
 from toolpost.principal import Principal
 from toolpost.protocol import sse
+from toolpost.transports.attention import Attention, Pulse
 from toolpost.transports.head import Head
 
 __all__ = [
@@ -29,7 +28,6 @@ __all__ = [
     "Exchange",
     "Headers",
     "HungUp",
-    "Pulse",
     "Scope",
 ]
 
@@ -39,18 +37,7 @@ ASGIReceive: TypeAlias = Callable[[], Awaitable[Event]]
 ASGISend: TypeAlias = Callable[[Event], Awaitable[None]]
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
-Pulse: TypeAlias = Callable[[], Awaitable[object]]
-
 T = TypeVar("T")
-
-logger: Final = logging.getLogger("toolpost.http")
-
-KEEP_ALIVE: Final = 15.0
-"""Seconds of silence after which a stream carries a comment: proxies close what is quiet for 30 or 60."""
-
-SOON: Final = 0.05
-"""Seconds of work after which we look whether the client is still there: most of it ends before, and a task
-that looks takes as long as all the rest of a request."""
 
 LINGER: Final = 2.0
 """Seconds for which we read what is not wanted."""
@@ -104,28 +91,43 @@ class Exchange:
         receive: of ASGI.
         send: of ASGI.
         head: what the scope says, if that was read before.
+
+    Attributes:
+        extra: more headers of the response.
+        principal: on whose behalf it speaks, once somebody has found out.
+        session: whose one stream this is (HTTP+SSE).
+        streaming: whether an event stream has begun.
+        left: whether the client has gone while it was attended to.
     """
 
-    # What most exchanges never change is not set for each of them.
-    extra: tuple[tuple[bytes, bytes], ...] = ()
-    """More headers of the response."""
-    principal: Principal | None = None
-    """On whose behalf it speaks, once somebody has found out."""
-    session: str = ""
-    """Whose one stream this is (HTTP+SSE)."""
-    streaming: bool = False
-    left: bool = False
-    _cut: bool = False
-    _ended: bool = False
-    _task: "asyncio.Task[Any] | None" = None
-    _since: float | None = None  # when we first had to wait for the body
+    __slots__ = (
+        "_attention",
+        "_ended",
+        "_receive",
+        "_send",
+        "_since",
+        "extra",
+        "head",
+        "headers",
+        "left",
+        "principal",
+        "scope",
+        "session",
+        "streaming",
+    )
 
     def __init__(self, scope: Scope, receive: ASGIReceive, send: ASGISend, head: Head | None = None) -> None:
         self.scope = scope
         self.head = head or Head(scope)
         self.headers: Mapping[str, str] = self.head.headers
+        self.extra: tuple[tuple[bytes, bytes], ...] = ()
+        self.principal: Principal | None = None
+        self.session = ""
+        self.streaming = self.left = self._ended = False
         self._receive = receive
         self._send = send
+        self._since: float | None = None  # when we first had to wait for the body
+        self._attention: Attention | None = None
 
     @property
     def method(self) -> str:
@@ -261,6 +263,11 @@ class Exchange:
             sent = [*_EVENTS, *self.extra]
             await self._send({"type": "http.response.start", "status": 200, "headers": sent})
 
+    def forget_head(self) -> None:
+        """Let go of the headers: nobody asks an open stream for them, and they take 0.7 KiB of it."""
+        self.head = Head({"method": self.method, "path": self.path, "headers": ()})
+        self.headers = self.head.headers
+
     async def event(
         self,
         data: bytes,
@@ -316,19 +323,18 @@ class Exchange:
             return done.value
         task = asyncio.current_task()
         assert task is not None, "a request is served in a task"
-        self._task, self._cut = task, False
         others = task.cancelling()
-        heart = _Heart(asyncio.get_running_loop(), partial(self._watch, unwanted), partial(self._beat, pulse))
+        attention = self._attention = Attention(self, task, pulse, unwanted)
         try:
             result = await Begun(work, waits_for)
         except asyncio.CancelledError:
-            if not self._cut or task.cancelling() > others + 1:  # somebody else cancels us
+            if not attention.cut or task.cancelling() > others + 1:  # somebody else cancels us
                 raise
             raise (Disconnected if self.left else HungUp) from None
         finally:
-            self._task = None
-            heart.stop()
-            if self._cut:
+            self._attention = None
+            attention.end()
+            if attention.cut:
                 task.uncancel()
         if self.left:
             raise Disconnected  # it did not heed the cancellation, and nobody wants what it gave
@@ -336,57 +342,10 @@ class Exchange:
 
     def hang_up(self) -> None:
         """End the work that is attended to, if any."""
-        if self._task is not None and not self._cut:
-            self._cut = True
-            self._task.cancel()
+        if self._attention is not None:
+            self._attention.hang_up()
 
-    async def _watch(self, unwanted: Callable[[], object] | None) -> None:
-        """End the work when the client has gone."""
-        await self.gone()
-        if not self._cut:
-            self.left = True
-            if unwanted is not None:
-                unwanted()
-            self.hang_up()
-
-    async def _beat(self, pulse: Pulse | None) -> None:
-        """Give a sign of life."""
+    async def sign(self) -> None:
+        """Give a sign of life on a stream that goes on."""
         if self.streaming and not (self.left or self._ended):
             await self.comment()
-        if pulse is not None:
-            await pulse()
-
-
-Doing: TypeAlias = Callable[[], Coroutine[Any, Any, None]]
-
-
-class _Heart:
-    """Watches soon, and beats every `KEEP_ALIVE` seconds. Most work ends before, at the cost of a timer."""
-
-    __slots__ = ("_beat", "_loop", "_tasks", "_timer", "_watch")
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, watch: Doing, beat: Doing) -> None:
-        self._loop = loop
-        self._watch = watch
-        self._beat = beat
-        self._tasks: dict[Doing, asyncio.Task[None]] = {}
-        self._timer = loop.call_later(SOON, self._look)
-
-    def _look(self) -> None:
-        self._tasks[self._watch] = self._loop.create_task(self._watch())
-        self._timer = self._loop.call_later(KEEP_ALIVE - SOON, self._start)
-
-    def _start(self) -> None:
-        self._tasks[self._beat] = self._loop.create_task(self._live())
-
-    async def _live(self) -> None:
-        try:
-            await self._beat()
-        except Exception:  # what is wrong shows where the stream is written
-            logger.debug("a sign of life could not be given", exc_info=True)
-        self._timer = self._loop.call_later(KEEP_ALIVE, self._start)
-
-    def stop(self) -> None:
-        self._timer.cancel()
-        for task in self._tasks.values():
-            task.cancel()

@@ -11,6 +11,7 @@ import re
 import socket
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from toolpost.transports.attention import DEPARTURE, Attention
 from toolpost.transports.gate import MAX_HEADERS, Refusal
 
 if TYPE_CHECKING:
@@ -57,12 +58,17 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
     class Heads(HttpToolsProtocol):
         """Looks at what comes before the parser does, and at the clock while nothing is being answered."""
 
-        _size = 0
-        _within = False
-        _due: "asyncio.TimerHandle | None" = None
-        _stuck: "asyncio.TimerHandle | None" = None
-        _unread = 0
-        _direct: Any = None
+        # With more than 30 attributes in all, a connection would have a dict of its own, of 1.2 KiB.
+        __slots__ = ("_direct", "_due", "_guest", "_size", "_stuck", "_unread", "_within")
+
+        def __init__(self, *args: Any, **more: Any) -> None:
+            super().__init__(*args, **more)
+            self._size = self._unread = 0
+            self._within = False
+            self._due: asyncio.TimerHandle | None = None
+            self._stuck: asyncio.TimerHandle | None = None
+            self._direct: Any = None
+            self._guest: Attention | None = None
 
         def connection_made(self, transport: "asyncio.Transport") -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn has it
             super().connection_made(transport)
@@ -74,6 +80,22 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
             super().connection_lost(exc)
             for timer in (self.timeout_keep_alive_task, self._due, self._stuck):
                 _stop(timer)  # it would hold all of this until its time has come
+            scope: Any = self.scope
+            if scope is not None:
+                scope.pop(DEPARTURE, None)  # it would hold us, and we hold it
+            guest, self._guest = self._guest, None
+            if guest is not None:
+                guest.depart()
+
+        def _tell(self, guest: Attention | None) -> bool:
+            """Whether somebody is told when the client goes; not if something may still be read before."""
+            cycle = self.cycle
+            if guest is not None:
+                if cycle.disconnected or cycle.more_body or cycle.body or self.pipeline:
+                    return False
+                self.flow.resume_reading()  # or we would not hear of it
+            self._guest = guest
+            return True
 
         # ------------------------------------------------------------- what comes
 
@@ -95,6 +117,8 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
             if forwarded is not None:
                 handed_on = any(name in _FORWARDED for name, _ in self.headers)
                 self.app = forwarded if handed_on else self._direct
+            scope: Any = self.scope
+            scope[DEPARTURE] = self._tell
             super().on_headers_complete()
 
         def on_message_complete(self) -> None:
