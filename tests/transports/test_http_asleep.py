@@ -167,6 +167,30 @@ def test_questions_have_ids_of_their_own_before_and_after():
 # --------------------------------------------------------------------- who stays awake
 
 
+@pytest.mark.parametrize("comes_back", [False, True])
+def test_who_only_listens_sleeps(comes_back):
+    """A stream that is open takes memory enough; what is said on it wakes the session."""
+    server = adder()
+
+    async def main():
+        async with hosted(server) as site:
+            session = await site.open()
+            wire, _ = await site.begin("GET", {**GET, "Mcp-Session-Id": session})
+            primed = await wire.event()
+            if comes_back:
+                again = {**GET, "Mcp-Session-Id": session, "Last-Event-ID": primed.id}
+                wire, head = await site.begin("GET", again)
+                assert head.status == 200
+                await wire.event()
+            for _ in range(5):
+                await site.open()
+            await until(lambda: sleeps(site, session))
+            server.tools.remove("keep")
+            assert (await wire.event()).json["method"] == "notifications/tools/list_changed"
+
+    run(main)
+
+
 async def stays(site: Any, session: str) -> None:
     """Return if a session stays awake while others are opened."""
     for _ in range(5):

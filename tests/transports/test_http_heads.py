@@ -1,5 +1,6 @@
 """Heads of requests that uvicorn alone would read without end, or would read as an offer that we ignore."""
 
+import asyncio
 import gc
 import re
 import sys
@@ -7,11 +8,14 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from hosted import Stage, call, kitchen, legacy, message, modern, opening, run, serving
+from hosted import Site, Stage, call, kitchen, legacy, message, modern, opening, run, serving
 from leftovers import until
 from raw_http import wired
 
 import toolpost.web
+from toolpost.transports import rounds
+from toolpost.transports.attention import DEPARTURE
+from toolpost.transports.exchange import Exchange
 from toolpost.transports.gate import MAX_HEADERS
 from toolpost.transports.heads import heads
 
@@ -134,6 +138,149 @@ def test_nothing_stays_of_a_connection_that_is_lost():
                 assert (await wire.answer()).status == 200
                 await wire.abort()
             await until(lambda: len(left()) == before)
+
+    run(main)
+
+
+def test_nothing_of_a_lost_connection_waits_to_be_collected():
+    """A circle would stay until somebody looks for such: a busy server has thousands of them by then."""
+
+    def left() -> int:
+        return sum(type(each).__name__ == "Heads" for each in gc.get_objects())
+
+    async def main():
+        async with serving(kitchen().asgi(), http=heads()) as site:
+            gc.collect()
+            gc.disable()
+            try:
+                before = left()
+                wire = await site.wire()
+                await wire.ask("POST", "/mcp", *ECHO)
+                assert (await wire.answer()).status == 200
+                assert left() == before + 1
+                await wire.abort()
+                await until(lambda: left() == before)
+            finally:
+                gc.enable()
+
+    run(main)
+
+
+# --------------------------------------------------------------------- who goes
+
+
+@pytest.fixture
+def _deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody hears of a departure by waiting for it."""
+
+    async def gone(_: Exchange) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Exchange, "gone", gone)
+
+
+def listening(session: str) -> dict[str, str]:
+    return {"Accept": "text/event-stream", "Mcp-Session-Id": session}
+
+
+async def looked_after(site: Site) -> None:
+    """Return when somebody is told as soon as the one client that listens goes."""
+    (exchange,) = site.app._life.listening
+    await until(lambda: exchange._attention is not None and exchange._attention._told)
+
+
+@pytest.mark.usefixtures("_deaf")
+def test_a_stream_ends_with_its_client_though_no_task_waits_for_that():
+    async def main():
+        async with guarded() as site:
+            wire, _ = await site.begin("GET", listening(await site.open()))
+            await looked_after(site)
+            await wire.abort()
+            await until(lambda: not site.app._life.listening)
+
+    run(main)
+
+
+def test_an_open_stream_has_one_task_and_no_headers():
+    async def main():
+        async with guarded() as site:
+            sessions = [await site.open() for _ in range(10)]
+            before = len(asyncio.all_tasks())
+            for session in sessions:
+                await site.begin("GET", listening(session))
+            open_now = site.app._life.listening
+            await until(lambda: len(open_now) == 10 and all(each._attention for each in open_now))
+            await until(lambda: all(each._attention._told for each in open_now))
+            assert len(asyncio.all_tasks()) == before + 10
+            for exchange in open_now:
+                assert (exchange.method, exchange.path, exchange.headers) == ("GET", "/mcp", {})
+
+    run(main)
+
+
+@pytest.mark.usefixtures("_deaf")
+def test_a_call_is_cancelled_with_its_client_though_much_was_read():
+    """Of a body that is large, uvicorn reads no more until somebody asks for it, nor that the client goes."""
+
+    async def main():
+        stage = Stage()
+        async with guarded(stage) as site, wired(site.port) as wire:
+            headers, body = modern("tools/call", {**call("wait"), "_meta": {}}, meta={"x": "a" * 200_000})
+            await wire.ask("POST", "/mcp", headers, body)
+            await stage.begun.wait()
+            await until(lambda: all(each._attention._told for each in site.app._life.running))
+            await wire.abort()
+            await stage.ended.wait()
+            assert stage.log == ["cancelled"]
+
+    run(main)
+
+
+def test_a_stream_whose_client_was_gone_before_anybody_looked_ends(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rounds, "SOON", 3600.0)
+
+    async def main():
+        async with guarded() as site:
+            wire, _ = await site.begin("GET", listening(await site.open()))
+            await until(lambda: site.app._life.listening)
+            (exchange,) = site.app._life.listening
+            tell = exchange.scope[DEPARTURE]
+            await until(lambda: exchange._attention is not None)
+            await wire.abort()
+            await until(lambda: DEPARTURE not in exchange.scope)
+            exchange.scope[DEPARTURE] = tell  # as in a scope that somebody has copied
+            exchange._attention.look()
+            await until(lambda: not site.app._life.listening)
+
+    run(main)
+
+
+def test_a_stream_that_was_asked_for_with_a_body_ends_with_its_client():
+    """Whoever waits for the departure reads the body first; so somebody has to wait."""
+
+    async def main():
+        async with guarded() as site:
+            wire, _ = await site.begin("GET", listening(await site.open()), b"x" * 100_000)
+            (exchange,) = site.app._life.listening
+            await until(lambda: exchange._attention is not None and exchange._attention._watching is not None)
+            await wire.abort()
+            await until(lambda: not site.app._life.listening)
+
+    run(main)
+
+
+def test_a_connection_goes_on_behind_a_call_that_was_looked_after():
+    async def main():
+        stage = Stage()
+        async with guarded(stage) as site, wired(site.port) as wire:
+            await wire.ask("POST", "/mcp", *modern("tools/call", call("quiet")))
+            await stage.begun.wait()
+            await until(lambda: all(each._attention._told for each in site.app._life.running))
+            stage.go.set()
+            assert (await wire.answer()).status == 200
+            await wire.ask("POST", "/mcp", *ECHO)
+            assert (await wire.answer()).status == 200
+            await wire.abort()
 
     run(main)
 

@@ -1,8 +1,8 @@
 """Sessions on HTTP requests: POST, GET and DELETE of Streamable HTTP, and the two endpoints of HTTP+SSE.
 
 Owns which status answers what, and which header names the session. What a session is and how its streams are
-read is told in `http_session`, `http_sessions` and `http_streams`; which messages may be sent when, nowhere
-here.
+read is told in `http_session`, `http_sessions`, `http_streams` and `http_reading`; which messages may be sent
+when, nowhere here.
 """
 
 import secrets
@@ -21,8 +21,9 @@ from toolpost.protocol.route import ToSession
 from toolpost.stores.promise import Entry
 from toolpost.transports.exchange import Exchange
 from toolpost.transports.gate import Refusal
+from toolpost.transports.http_reading import Alive, Reading, leased
 from toolpost.transports.http_room import Crowded
-from toolpost.transports.http_session import Post, Shortcut, outline
+from toolpost.transports.http_session import GENERAL, Post, Shortcut, outline
 from toolpost.transports.http_sessions import Record, Sessions, Underway
 from toolpost.transports.http_streams import Streams
 from toolpost.transports.keeper import Keeper, lacking, step_up
@@ -102,6 +103,7 @@ class Legacy:
         self._needs = needs
         self._sessions = sessions
         self._streams = Streams(sessions.store)
+        self._alive: Alive = sessions.touch  # one object for all streams
         self._messages = messages
         # Streams have names of their own on all workers; who knows one still has to know the session.
         self._prefix = secrets.token_hex(4)
@@ -246,8 +248,10 @@ class Legacy:
 
     # ----------------------------------------------------------------- GET and DELETE
 
-    async def get(self, exchange: Exchange, principal: Principal | None) -> None:
-        """Relay the general stream of a session, or go on with another of its streams (HTTPL-20).
+    async def get(self, exchange: Exchange, principal: Principal | None) -> Coroutine[Any, Any, None] | None:
+        """What relays the general stream of a session; None if another of its streams went on (HTTPL-20).
+
+        Whoever awaits it waits in nothing else: an open stream takes as much memory as it takes frames.
 
         Raises:
             Refusal: there is no such session or no such stream, or another one reads it.
@@ -255,15 +259,20 @@ class Legacy:
         session_id = _session_of(exchange)
         record = await self._found(session_id, principal)
         revision = REVISIONS.get(record.revision, OLDEST_HTTP)
-        alive = partial(self._sessions.touch, session_id)
         last = exchange.headers.get(headers.LAST_EVENT)
-        if last:
+        stream, _, after = (last or GENERAL).partition(".")
+        if last and stream != GENERAL:
+            alive = partial(self._sessions.touch, session_id)
             with self._sessions.awaited(session_id):
                 found = await self._streams.resume(exchange, session_id, last, revision, alive)
             if not found:
                 raise Refusal(400, f"The stream of event {headers.show(last)} cannot be resumed any more.")
-        elif not await self._streams.general(exchange, session_id, revision, alive):
+            return None
+        lease = await leased(self._sessions.store, session_id, after if last else None)
+        if lease is None:
             raise Refusal(409, "This session has a stream open already; a second one would hear nothing.")
+        reading = Reading(self._sessions.store, exchange, session_id, lease, alive=self._alive)
+        return reading.relay(revision)
 
     async def delete(self, exchange: Exchange, principal: Principal | None) -> None:
         """End a session.
@@ -283,14 +292,14 @@ class Legacy:
         session_id, record = await self._opened(principal, single=True)
         exchange.session = session_id
         endpoint = f"{quote(exchange.root)}{self._messages}?session_id={session_id}".encode()
-        alive = partial(self._sessions.touch, session_id)
-        session = self._sessions.held(session_id)
+        store, session = self._sessions.store, self._sessions.held(session_id)
         if session is None:
             raise Refusal(503, "The session has ended before it was opened.")
         try:
-            await self._streams.general(
-                exchange, session_id, OLDEST_HTTP, alive, greeting=endpoint, taken=session.taken
-            )
+            lease = await leased(store, session_id, "")  # nobody else knows of it
+            assert lease is not None, "it was taken over"
+            reading = Reading(store, exchange, session_id, lease, alive=self._alive, taken=session.taken)
+            await reading.relay(OLDEST_HTTP, endpoint)
         finally:
             await self._sessions.end(session_id, record, "its client has gone")
 

@@ -12,6 +12,7 @@ from toolpost.transports.exchange import Exchange
 from toolpost.transports.host import Host
 from toolpost.transports.http_legacy import Legacy
 from toolpost.transports.http_sessions import Sessions
+from toolpost.transports.http_stateless import full_of_streams
 
 __all__ = ["Life"]
 
@@ -63,6 +64,24 @@ class Life:
         if not self._begun.done():
             await asyncio.shield(self._begun)
         self._begun.result()
+
+    def listens(self, exchange: Exchange, streams: set[Exchange]) -> None:
+        """Count a stream as open, until it `has_listened`.
+
+        No context manager: what one holds open takes 0.5 KiB of each stream.
+
+        Raises:
+            Refusal: there are too many.
+        """
+        if self.load.streams >= self.load.max_streams:
+            raise full_of_streams(self.load.max_streams)
+        self.load.streams += 1
+        streams.add(exchange)
+
+    def has_listened(self, exchange: Exchange, streams: set[Exchange]) -> None:
+        """Count a stream no more."""
+        self.load.streams -= 1
+        streams.discard(exchange)
 
     async def _hold(self, host: Host) -> None:
         try:

@@ -8,8 +8,8 @@ the `Host` promise.
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from inspect import isawaitable
 from typing import Final, TypeAlias
 
@@ -52,7 +52,6 @@ from toolpost.transports.http_stateless import (
     Answered,
     Taken,
     begin_stateless,
-    full_of_streams,
     hear_stateless,
     serve_alone,
     serve_stateless,
@@ -185,10 +184,9 @@ class Endpoint:
         if scope["type"] != "http":
             await send({"type": "websocket.close", "code": 1003, "reason": "there is no WebSocket here"})
             return
-        head = self._heads.of(scope)
-        exchange = Exchange(scope, receive, send, head)
+        exchange = Exchange(scope, receive, send, self._heads.of(scope))
         try:
-            verb: Verb = head.verb or self._verb(exchange)
+            verb: Verb = exchange.head.verb or self._verb(exchange)
             if self._keeper is not None and verb not in self._open:
                 exchange.principal = await self._keeper.admit(exchange)
             await verb(exchange)
@@ -363,8 +361,11 @@ class Endpoint:
             taken = begun or begin_stateless(host, asked, route, exchange)
             assert isinstance(taken, Taken), "nothing begins by itself, nor in the other era"
             listens = taken.event.row.name == "subscriptions/listen"
-            with self._while_good(exchange) if listens else nullcontext():
+            timer = self._ends_with_token(exchange) if listens else None
+            try:
                 await serve_stateless(host, taken, caller)
+            finally:
+                _stop(timer)
         else:
             await hear_stateless(host, message, caller)
 
@@ -399,15 +400,27 @@ class Endpoint:
             return
         check_get(exchange)
         self._check_revision(exchange)
-        async with self._listens(exchange) as life:
+        life = await self._alive()
+        life.listens(exchange, life.listening)
+        timer: asyncio.TimerHandle | None = None
+        try:
             principal = await self._principal(exchange)
-            with self._while_good(exchange):
-                await life.legacy.get(exchange, principal)
+            timer = self._ends_with_token(exchange)
+            relay = await life.legacy.get(exchange, principal)
+            if relay is not None:
+                await relay
+        finally:
+            _stop(timer)
+            life.has_listened(exchange, life.listening)
 
     async def _sse(self, exchange: Exchange) -> None:
         check_get(exchange)
-        async with self._listens(exchange, answers=True) as life:
+        life = await self._alive()
+        life.listens(exchange, life.answering)
+        try:
             await life.legacy.sse(exchange, await self._principal(exchange))
+        finally:
+            life.has_listened(exchange, life.answering)
 
     async def _delete(self, exchange: Exchange) -> None:
         self._check_revision(exchange)
@@ -432,20 +445,17 @@ class Endpoint:
             exchange.principal = Principal.of(await found if isawaitable(found) else found)
         return exchange.principal
 
-    @contextmanager
-    def _while_good(self, exchange: Exchange) -> Generator[None]:
-        """End a stream of news with the token that has opened it; its reader comes back with another one."""
+    def _ends_with_token(self, exchange: Exchange) -> asyncio.TimerHandle | None:
+        """What ends a stream of news with the token that has opened it; its reader comes back with another.
+
+        To be stopped when the stream ends before.
+        """
         principal = exchange.principal
         ends = None if self._keeper is None or principal is None else principal.claims.get("exp")
         if not isinstance(ends, int | float):
-            yield
-            return
+            return None
         left = max(ends - time.time(), AT_LEAST)
-        timer = asyncio.get_running_loop().call_later(left, exchange.hang_up)
-        try:
-            yield
-        finally:
-            timer.cancel()
+        return asyncio.get_running_loop().call_later(left, exchange.hang_up)
 
     # ----------------------------------------------------------------- metadata
 
@@ -487,21 +497,6 @@ class Endpoint:
         task = asyncio.current_task()
         assert task is not None, "a request is served in a task"
         life.running[exchange] = task
-
-    @asynccontextmanager
-    async def _listens(self, exchange: Exchange, *, answers: bool = False) -> AsyncGenerator[Life]:
-        """Count a stream as open; when we stop, nobody has to wait for it unless it brings answers."""
-        life = await self._alive()
-        load, streams = life.load, life.answering if answers else life.listening
-        if load.streams >= load.max_streams:
-            raise full_of_streams(load.max_streams)
-        load.streams += 1
-        streams.add(exchange)
-        try:
-            yield life
-        finally:
-            load.streams -= 1
-            streams.discard(exchange)
 
     async def _alive(self, *, new: bool = True) -> Life:
         """The life of this endpoint in this loop, which begins with the first request at the latest."""
@@ -578,6 +573,11 @@ class Endpoint:
 def _has_started(begun: bytes | Taken | Underway | None) -> bool:
     """Whether it is too late to refuse a request."""
     return begun is not None and (not isinstance(begun, Taken) or begun.started is not None)
+
+
+def _stop(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
 
 
 def _stops() -> Refusal:

@@ -1,48 +1,30 @@
-"""How a client reads what its session says: the answer to a post, the general stream, a stream resumed.
+"""How a client reads what its session says: the answer to a post, and a stream resumed.
 
 Reads the logs of a session into an HTTP response: one JSON body where the answer comes first, an event stream
 where something comes before it. An event's id names its stream and its place there, so that a client can come
-back to it (HTTPL-18 … HTTPL-21). Knows nothing of how a session is served.
+back to it (HTTPL-18 … HTTPL-21). Knows nothing of how a session is served, nor of its general stream.
 """
 
 import logging
-import secrets
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Generator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanager
 from typing import Final
 
-from toolpost.protocol import jsonrpc
 from toolpost.protocol.revisions import Revision
 from toolpost.stores.promise import Entry, LogGap, Store
-from toolpost.transports.exchange import Exchange, Pulse
-from toolpost.transports.http_session import (
-    GENERAL,
-    INTERRUPTED,
-    KEPT,
-    LAST,
-    OVER,
-    Lease,
-    lease_of,
-    log_of,
-    outline,
-    reader_of,
-)
+from toolpost.transports.attention import Pulse
+from toolpost.transports.exchange import Exchange
+from toolpost.transports.http_session import INTERRUPTED, KEPT, LAST, OVER, log_of, outline
 
-__all__ = ["RETRY", "Streams"]
+__all__ = ["RETRY", "Streams", "prime"]
 
 logger: Final = logging.getLogger("toolpost.http")
 
 RETRY: Final = 1000
 """Milliseconds after which a client comes back to a stream that we have interrupted."""
 
-LEASE: Final = 45.0
-"""Seconds for which a general stream counts as read without a sign of life: three times `KEEP_ALIVE`."""
-
 DONE: Final = 10.0
 """Seconds for which a stream is kept whose answer was handed to the network: the last bytes may be lost."""
-
-REMEMBERED: Final = 86400.0
-"""Seconds for which it is known how far a general stream was read: longer than a session is idle."""
 
 
 class Streams:
@@ -50,7 +32,6 @@ class Streams:
 
     def __init__(self, store: Store) -> None:
         self._logs = store.logs
-        self._records = store.records
         self._resumed: dict[str, Exchange] = {}
 
     # ----------------------------------------------------------------- the answer to a post
@@ -129,13 +110,9 @@ class Streams:
             return
         await exchange.open()
         if revision.priming:
-            await self._prime(exchange, stream)
+            await prime(exchange, stream)
         for said in answers:
             await self._event(exchange, stream, said)
-
-    async def _prime(self, exchange: Exchange, stream: str, last: str | None = None) -> None:
-        """Send an event that says no more than where to come back to, and when (HTTPL-5)."""
-        await exchange.event(b"", id=f"{stream}.{last or ''}", retry=RETRY)
 
     async def _event(self, exchange: Exchange, stream: str, said: Entry) -> None:
         await exchange.event(said.data, kind="message", id=f"{stream}.{said.id}")
@@ -152,7 +129,7 @@ class Streams:
         Args:
             exchange: the GET that comes back.
             session_id: whose stream.
-            event_id: the last event that the client has seen.
+            event_id: the last event that the client has seen, which was not one of the general stream.
             revision: what its client speaks.
             alive: called from time to time while the client listens.
 
@@ -160,8 +137,6 @@ class Streams:
             Disconnected: the client has gone.
         """
         stream, _, last = event_id.partition(".")
-        if stream == GENERAL:
-            return await self.general(exchange, session_id, revision, alive, last, takes_over=True)
         log = log_of(session_id, stream)
         if not await self._logs.touch(log, KEPT):
             return False
@@ -190,7 +165,7 @@ class Streams:
             async with self._logs.tail(log, last or None) as entries:
                 await exchange.open()
                 if revision.priming:
-                    await self._prime(exchange, stream, last)
+                    await prime(exchange, stream, last)
                 over = bool(said) and said[-1].id == last and (said[-1].data == OVER or _told(said[-1])[0])
                 if over or self._resumed.get(log) is not exchange:
                     await exchange.end()
@@ -220,108 +195,10 @@ class Streams:
         await exchange.end()
         return over
 
-    # ----------------------------------------------------------------- the general stream
 
-    async def general(
-        self,
-        exchange: Exchange,
-        session_id: str,
-        revision: Revision,
-        alive: Pulse,
-        after: str = "",
-        *,
-        takes_over: bool = False,
-        greeting: bytes | None = None,
-        taken: Callable[[int], None] | None = None,
-    ) -> bool:
-        """Whether nobody else reads a session's general stream; it has been relayed until its end then.
-
-        Args:
-            exchange: the GET that reads it.
-            session_id: whose stream.
-            revision: what its client speaks.
-            alive: called from time to time while the client listens.
-            after: the id behind which to go on, if the client knows where it has lost the stream.
-            takes_over: whether it does, and another reader has to stop. Otherwise what was handed out before
-                is not handed out again.
-            greeting: an event of kind `endpoint` to begin with (HTTP+SSE).
-            taken: called with the size of each message that the client has taken.
-
-        Raises:
-            Disconnected: the client has gone.
-        """
-        key, log = reader_of(session_id), log_of(session_id, GENERAL)
-        lease = await self._leased(key, log, after, takes_over)
-        if lease is None:
-            return False
-        try:
-            await exchange.open()
-            if greeting is not None:
-                await exchange.event(greeting, kind="endpoint")
-            elif revision.priming:
-                await self._prime(exchange, GENERAL, lease.last)
-            async with self._logs.tail(log, lease.last) as entries:
-
-                async def pulse() -> None:
-                    await alive()
-                    if not await self._keep(log, key, lease):
-                        exchange.hang_up()
-
-                await exchange.attend(self._hear(exchange, entries, key, lease, taken), pulse)
-            await exchange.end()
-        except LogGap:
-            await exchange.end()  # the client was too slow; it comes back to what there is
-        finally:
-            await self._let_go(key, lease)
-        return True
-
-    async def _leased(self, key: str, log: str, after: str, takes_over: bool) -> Lease | None:
-        """The right to read a general stream; None if another one has it."""
-        while True:
-            found = await self._records.get(key)
-            held = None if found is None else lease_of(found)
-            if held is not None and held.holder and not takes_over:
-                return None
-            last = after or None if takes_over or held is None else held.last
-            lease = Lease(secrets.token_hex(8), await self._known(log, last))
-            if await self._records.swap(key, found, jsonrpc.encode(lease), LEASE):
-                return lease
-
-    async def _known(self, log: str, last: str | None) -> str | None:
-        """The id, if the log still has what comes behind it."""
-        try:
-            await self._logs.read(log, last)
-        except LogGap:
-            return None
-        return last
-
-    async def _hear(
-        self,
-        exchange: Exchange,
-        entries: AsyncIterator[Entry],
-        key: str,
-        lease: Lease,
-        taken: Callable[[int], None] | None,
-    ) -> None:
-        async for entry in entries:
-            before = jsonrpc.encode(lease)
-            lease.last = entry.id
-            if not await self._records.swap(key, before, jsonrpc.encode(lease), LEASE):
-                return  # another one reads it now
-            await self._event(exchange, GENERAL, entry)
-            if taken is not None:
-                taken(len(entry.data))
-
-    async def _keep(self, log: str, key: str, lease: Lease) -> bool:
-        """Whether it is still us who read the stream; it is kept, and so is our right."""
-        await self._logs.touch(log, KEPT)
-        said = jsonrpc.encode(lease)
-        return await self._records.swap(key, said, said, LEASE)
-
-    async def _let_go(self, key: str, lease: Lease) -> None:
-        """Nobody reads the stream any more; how far it was read is kept."""
-        rest = jsonrpc.encode(Lease("", lease.last))
-        await self._records.swap(key, jsonrpc.encode(lease), rest, REMEMBERED)
+async def prime(exchange: Exchange, stream: str, last: str | None = None) -> None:
+    """Send an event that says no more than where to come back to, and when (HTTPL-5)."""
+    await exchange.event(b"", id=f"{stream}.{last or ''}", retry=RETRY)
 
 
 def _told(entry: Entry) -> tuple[bool, Entry]:
