@@ -4,7 +4,6 @@ import json
 import random
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,12 +15,12 @@ from toolpost.protocol.events import Incoming
 from toolpost.protocol.jsonrpc import Request
 from toolpost.protocol.methods import CLIENT
 from toolpost.protocol.mould import MAX_DIGITS, MAX_SIZE, Mould
-from toolpost.protocol.revisions import LATEST, LATEST_SESSION
+from toolpost.protocol.revisions import LATEST
 from toolpost.types.base import UNSET
+from toolpost.types.lifecycle import CLIENT_INFO
 
 ROW = LATEST.requests[CLIENT]["tools/call"]
 PEER = Peer(LATEST)
-OTHER = Peer(LATEST_SESSION)
 
 
 def ordinary(data: bytes) -> Incoming | None:
@@ -30,7 +29,7 @@ def ordinary(data: bytes) -> Incoming | None:
         message = jsonrpc.decode(data)
         if not isinstance(message, Request) or message.method != ROW.name:
             return None
-        return Incoming(message.id, ROW, ROW.read_params(message.params), PEER, message.params, "t")
+        return Incoming(message.id, ROW, ROW.read_params(message.params), PEER, message.params)
     except (RemoteProtocolError, jsonrpc.Unfit):
         return None
 
@@ -52,15 +51,15 @@ def text(message: Any) -> bytes:
 
 def check(mould: Mould, data: bytes) -> bool:
     """Whether a mould reads a text, which it reads rightly."""
-    read = mould.read(data, OTHER)
+    read = mould.read(data)
     if read is None:
         return False
     whole = ordinary(data)
     assert whole is not None, data
-    assert (read.id, type(read.id), read.row, read.token) == (whole.id, int, ROW, "t")
+    assert (read.id, type(read.id), read.row, read.token) == (whole.id, int, ROW, None)
     assert (read.params.name, read.params.arguments) == (whole.params.name, whole.params.arguments)
     assert (read.params.task, read.params.request_state, read.params.input_responses) == (None, None, None)
-    assert read.peer is OTHER
+    assert read.peer is PEER
     assert read.raw is UNSET
     return True
 
@@ -73,19 +72,25 @@ LAYOUTS = {
     "the id behind": text(
         {"method": "tools/call", "params": said(7, {"a": 1})["params"], "jsonrpc": "2.0", "id": 7}
     ),
-    "with facts": text(said(7, {"a": 1}, _meta={"x": {"id": 7, "arguments": {"a": 1}}})),
+    "with facts": text(said(7, {"a": 1}, _meta={CLIENT_INFO: {"id": 7, "arguments": {"a": 1}}})),
     "facts first": text(
         {
             "jsonrpc": "2.0",
             "id": 7,
             "method": "tools/call",
-            "params": {"_meta": {"arguments": {"a": 1}, "id": 7}, "name": "add", "arguments": {"a": 1}},
+            "params": {
+                "_meta": {CLIENT_INFO: {"arguments": {"a": 1}, "id": 7}},
+                "name": "add",
+                "arguments": {"a": 1},
+            },
         }
     ),
     "ids in arguments": text(said(7, {"id": 7})),
     "no arguments to speak of": text(said(7, {})),
     "with white space around": b" \n" + text(said(7, {"a": 1})) + b"\n",
-    "words that are not plain": json.dumps(said(7, {"a": 1}, _meta={"é": "ü"}), ensure_ascii=False).encode(),
+    "words that are not plain": json.dumps(
+        said(7, {"a": 1}, _meta={CLIENT_INFO: {"é": "ü"}}), ensure_ascii=False
+    ).encode(),
 }
 
 
@@ -167,7 +172,7 @@ def test_a_text_that_was_tampered_with_is_never_read_as_something_else(rng: rand
 
 
 def test_what_breaks_out_of_its_place_is_read_as_a_whole():
-    mould = mould_of(text(said(7, {"a": 1}, task=None)))
+    mould = mould_of(text(said(7, {"a": 1}, _meta={})))
     assert mould is not None
     first, middle, last = mould._first, mould._middle, mould._last
     for number, value in (
@@ -189,11 +194,21 @@ def test_what_breaks_out_of_its_place_is_read_as_a_whole():
         (b"7", b"[" * 100 + b"]" * 100),
         ("٧".encode(), b"{}"),
     ):
-        assert mould.read(first + number + middle + value + last, PEER) is None, (number, value)
+        assert mould.read(first + number + middle + value + last) is None, (number, value)
     whole = first + b"7" + middle + b"{}" + last
-    assert mould.read(whole, PEER) is not None
+    assert mould.read(whole) is not None
     for broken in (whole[:-1], whole[1:], whole + b"}", b"[" + whole + b"]", whole + whole, middle, b""):
-        assert mould.read(broken, PEER) is None, broken
+        assert mould.read(broken) is None, broken
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_text_that_is_cut_off_is_read_as_a_whole(layout: str):
+    data = LAYOUTS[layout]
+    mould = mould_of(data)
+    assert mould is not None
+    for at in range(1, len(data)):
+        assert mould.read(data[at:]) is None
+        assert mould.read(data[:at]) is None
 
 
 def test_what_is_flat_may_be_long():
@@ -213,7 +228,12 @@ NONE = {
     "an answer": said(inputResponses={"a": {}}),
     "a state": said(requestState="s"),
     "a task": said(task={"ttl": 1}),
-    "much to be kept": said(_meta={"x": "y" * MAX_SIZE}),
+    "much to be kept": said(_meta={CLIENT_INFO: "y" * MAX_SIZE}),
+    "what may be secret": said(_meta={"token": "secret"}),
+    "what may be secret, elsewhere": said(token="secret"),
+    "what may be secret, outside": {**said(), "token": "secret"},
+    "facts that are none": said(_meta=5),
+    "a progress token": said(_meta={"progressToken": 1}),
 }
 
 
@@ -227,7 +247,7 @@ def test_what_stands_where_nobody_looks_has_no_mould():
         text(said()).replace(b'"arguments":', b'"arguments"  :  '),
         text(said()).replace(b'"id":', b'"\\u0069d":'),
         b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"add","arguments":{"id":1}},"i\\u0064":1}',
-        text(said(1, {"a": 1}, _meta={str(n): {"arguments": {"a": 1}} for n in range(9)})).replace(
+        text(said(1, {"a": 1}, _meta={CLIENT_INFO: [{"arguments": {"a": 1}}] * 9})).replace(
             b'"name":"add","arguments":{"a":1},"_meta":', b'"_meta":'
         )[:-2]
         + b',"name":"add","arguments":{"a":1}}}',
@@ -243,13 +263,7 @@ def test_of_a_member_that_stands_there_twice_the_last_counts():
     mould = mould_of(data)
     assert mould is not None
     assert check(mould, data.replace(b'{"a":1}}}', b'{"b":2}}}'))
-    assert mould.read(data.replace(b'{"a":1},"name"', b'{"b":2},"name"'), PEER) is None
-
-
-def test_other_requests_have_none():
-    row = LATEST.requests[CLIENT]["tools/list"]
-    params = msgspec.json.decode(b"{}", type=row.params)
-    assert Mould.of(b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}', Incoming(1, row, params, PEER)) is None
+    assert mould.read(data.replace(b'{"a":1},"name"', b'{"b":2},"name"')) is None
 
 
 def test_a_call_that_is_not_in_the_text_has_no_mould():

@@ -1109,19 +1109,10 @@ def test_a_call_is_known_again_by_what_does_not_change():
     assert again is not None
     assert (again.id, again.params.name, bytes(again.params.arguments)) == (8, "add", b'{"a": 22}')
     assert again.raw is UNSET
+    assert known.learnt
     other = known.read(body(posted(params={**post.params, "task": None}, id=8)), party)
     assert other is not None
     assert other.raw is not UNSET
-
-
-def test_a_request_that_is_no_call_is_not_known_again():
-    post, party = Post("resources/read", "file:///a"), server().party
-    known = known_post(post, party)
-    data = body(posted("resources/read", post.params))
-    for route in (known.read(data, party), None):
-        known.learn(data, route)
-        assert known.cast
-        assert known.mould is None
 
 
 def posted(method: str = "tools/call", params: Any = None, **members: Any) -> dict[str, Any]:

@@ -89,8 +89,8 @@ def test_a_call_that_is_known_again_has_its_own_id_and_its_own_arguments(monkeyp
     called: list[str] = []
     known: list[Any] = []
 
-    def read(mould: Mould, data: bytes, peer: Any) -> Any:
-        incoming = inner(mould, data, peer)
+    def read(mould: Mould, data: bytes) -> Any:
+        incoming = inner(mould, data)
         known.extend([] if incoming is None else [incoming.id])
         return incoming
 

@@ -13,7 +13,8 @@ from toolpost.protocol.route import Known
 __all__ = ["MAX_HEAD", "MAX_KEPT", "MAX_LINES", "MAX_SEEN", "Head", "KnownHeads"]
 
 MAX_KEPT: Final = 256
-"""Heads that are known again, some 2 KiB each. Behind the last one all are forgotten."""
+"""Heads that are known again, some 2 KiB each, and up to 6 with what is known of their bodies. Behind the
+last one all are forgotten."""
 
 MAX_SEEN: Final = 4 * MAX_KEPT
 """Heads of which is known that they have come, and nothing else."""

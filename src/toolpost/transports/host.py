@@ -62,6 +62,10 @@ class Host(Protocol):
         """A fresh connection of the server's; with a peer, one whose handshake was done elsewhere."""
         ...
 
+    def take_back(self, connection: Connection) -> None:
+        """Use a connection again that came without a peer, and in which nothing is left."""
+        ...
+
     def annotated(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
         """The parameters of a tool that HTTP mirrors in headers."""
         ...

@@ -51,6 +51,7 @@ from toolpost.transports.http_sessions import Limits, Sessions, Underway
 from toolpost.transports.http_stateless import (
     Answered,
     Taken,
+    begin_known,
     begin_stateless,
     hear_stateless,
     serve_alone,
@@ -279,8 +280,7 @@ class Endpoint:
         data = exchange.body(self.settings.max_body)
         if not isinstance(data, bytes):
             data = await data
-        # Who somebody is may be a reason to refuse, and is asked first.
-        party, known = self._host.party, head.way if self._knows_all else None
+        party, known = self._host.party, head.way
         message: Message | None = None
         route = known.read(data, party) if type(known) is KnownStateless else None
         if route is None:
@@ -289,13 +289,15 @@ class Endpoint:
         life = self._life
         if life is None or not life.open or life.loop is not asyncio.get_running_loop():
             life = await self._alive(new=new)
-        if isinstance(route, Incoming):
-            begun = begin_stateless(self._host, data, route, exchange, life.load)
+        if not self._knows_all:
+            begun = None  # who somebody is may be a reason to refuse, and is asked first
+        elif isinstance(route, Incoming):
+            begun = begin_known(self._host, route, data, exchange, life.load)
         else:
-            begun = self._begun(exchange, message, route, life) if self._knows_all else None
+            begun = self._begun(exchange, message, route, life)
         if isinstance(begun, bytes) and len(begun) < LARGE:
             await (exchange.json(200, begun) if begun else exchange.empty(202))  # if it was cancelled
-            if type(known) is KnownStateless and not known.cast:
+            if type(known) is KnownStateless and not known.learnt and isinstance(route, Incoming):
                 known.learn(data, route)
             return
         self._count(life, exchange, new=new and not _has_started(begun))
@@ -357,8 +359,13 @@ class Endpoint:
             else:
                 await serve_alone(host, message, data, route.revision, caller)
         elif isinstance(route, Incoming) or isinstance(message, Request):
-            asked = message if isinstance(message, Request) else data
-            taken = begun or begin_stateless(host, asked, route, exchange)
+            if begun is not None:
+                taken = begun
+            elif isinstance(route, Incoming):
+                taken = begin_known(host, route, data, exchange)
+            else:
+                assert isinstance(message, Request), "so it was read"
+                taken = begin_stateless(host, message, route, exchange)
             assert isinstance(taken, Taken), "nothing begins by itself, nor in the other era"
             listens = taken.event.row.name == "subscriptions/listen"
             timer = self._ends_with_token(exchange) if listens else None

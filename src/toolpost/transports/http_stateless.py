@@ -31,11 +31,12 @@ from toolpost.transports.gate import LATER, Refusal
 from toolpost.transports.host import Caller, Host, Started
 from toolpost.transports.http_load import LISTENS, Load
 from toolpost.transports.keeper import step_up
-from toolpost.types.base import Struct
+from toolpost.types.base import UNSET, Struct
 
 __all__ = [
     "Answered",
     "Taken",
+    "begin_known",
     "begin_stateless",
     "full_of_streams",
     "hear_stateless",
@@ -44,44 +45,66 @@ __all__ = [
 ]
 
 
-def begin_stateless(
-    host: Host,
-    asked: Request | bytes,
-    route: ToStateless | Incoming,
-    exchange: Exchange,
-    load: Load | None = None,
+def begin_known(
+    host: Host, incoming: Incoming, data: bytes, exchange: Exchange, load: Load | None = None
 ) -> "bytes | Taken":
-    """The answer to a request of the stateless era, if it is there at once; else what was taken.
+    """The same as `begin_stateless` for a request whose head has come before.
+
+    Nothing is made for it but its answer, if that is there at once, which takes 3 us less.
 
     Args:
         host: what serves it.
-        asked: the request, or the body that it is in.
-        route: what it says of itself, or, if its head has come before, what was read of it.
+        incoming: what was read of it.
+        data: where it was read.
         exchange: how it came.
         load: what else is under way; without it, nothing begins yet.
 
     Raises:
         Refusal: it is not served.
     """
-    head, started = exchange.head, None
-    if isinstance(route, Incoming):
-        named, params = route.row.named, route.params
-        if (
-            load is not None
-            and (named is None or getattr(params, named) == head.about)
-            and (not load.calls or load.has_room(_named(exchange, exchange.principal)))
-        ):
-            # Nothing was made for it but its answer, which takes 3 us less.
-            started, load = host.begin(route), None
-            if isinstance(started, bytes):
-                return started
-    message = read_body(asked) if isinstance(asked, bytes) else asked
-    assert isinstance(message, Request), "it was read before"
-    connection = host.connection()
-    if isinstance(route, Incoming):  # what it says of itself may be shared with others like it
-        event = inbox.requested(connection, message, None, None)
+    named, started = incoming.row.named, None
+    if (
+        load is not None
+        and (named is None or getattr(incoming.params, named) == exchange.head.about)
+        and (not load.calls or load.has_room(_named(exchange, exchange.principal)))
+    ):
+        started, load = host.begin(incoming), None  # it begins once
+        if isinstance(started, bytes):
+            return started
+    if incoming.raw is UNSET:  # it was only compared with another one
+        message = read_body(data)
+        assert isinstance(message, Request), "as the other one was"
+        route = ToStateless()
     else:
-        event = inbox.requested(connection, message, route.meta, route.peer)
+        message = Request(incoming.id, incoming.row.name, incoming.raw)
+        route = ToStateless(incoming.peer, incoming.params.meta)
+    return begin_stateless(host, message, route, exchange, load, started=started)
+
+
+def begin_stateless(
+    host: Host,
+    message: Request,
+    route: ToStateless,
+    exchange: Exchange,
+    load: Load | None = None,
+    *,
+    started: Started | None = None,
+) -> "bytes | Taken":
+    """The answer to a request of the stateless era, if it is there at once; else what was taken.
+
+    Args:
+        host: what serves it.
+        message: the request.
+        route: what it says of itself, if that was read.
+        exchange: how it came.
+        load: what else is under way; without it, nothing begins yet.
+        started: as far as it has started before.
+
+    Raises:
+        Refusal: it is not served.
+    """
+    connection, head = host.connection(), exchange.head
+    event = inbox.requested(connection, message, route.meta, route.peer)
     if isinstance(event, Refused):
         raise Answered(_status(event), event.data or b"")
     assert isinstance(event, Incoming), "a request is taken or refused"
@@ -92,6 +115,8 @@ def begin_stateless(
     if load is not None and (not load.calls or load.has_room(_named(exchange, exchange.principal))):
         started = host.begin(event)
         if isinstance(started, bytes):
+            connection.answered(event.id)
+            host.take_back(connection)
             return started
     if started is None and event.row.name == "tools/call":
         _check(event, exchange.headers, host.annotated(event.params.name))
