@@ -6,12 +6,13 @@ The names below are the public ones, and with them five modules: `toolpost.error
 unpromised. Names are loaded on first use, so that `import toolpost` costs next to nothing.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
-
 from toolpost.version import __version__
 
+TYPE_CHECKING = False  # the word that checkers know, without 8 ms for `typing`
+
 if TYPE_CHECKING:
+    from typing import Any
+
     from toolpost.auth.enterprise import EnterpriseManaged as EnterpriseManaged
     from toolpost.auth.introspection import Introspection as Introspection
     from toolpost.auth.jwt import Jwt as Jwt
@@ -59,7 +60,7 @@ if TYPE_CHECKING:
     from toolpost.transports.address import Http as Http
     from toolpost.transports.command import Stdio as Stdio
 
-_HOMES: Final = {
+_HOMES = {
     "auth.enterprise": ("EnterpriseManaged",),
     "auth.machine": ("ClientCredentials", "WorkloadIdentity"),
     "auth.oauth": ("OAuth",),
@@ -102,7 +103,7 @@ _HOMES: Final = {
     "transports.command": ("Stdio",),
     "types": (),
 }
-_HOME: Final = {name: f"toolpost.{home}" for home, names in _HOMES.items() for name in names}
+_HOME = {name: f"toolpost.{home}" for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Accepted",
@@ -157,7 +158,7 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a checker that knows of it would take any name for good
 
-    def _load(home: str) -> Any:
+    def _load(home: str) -> "Any":
         import gc  # noqa: PLC0415 - of use here only
 
         # Nothing of what is loaded is garbage: the collector rests, and takes it for old afterwards. Or it
@@ -165,6 +166,8 @@ if not TYPE_CHECKING:  # a checker that knows of it would take any name for good
         collects = gc.isenabled()
         gc.disable()
         try:
+            from importlib import import_module  # noqa: PLC0415 - what it loads is loaded in peace as well
+
             return import_module(home)
         finally:
             if collects:
@@ -173,7 +176,7 @@ if not TYPE_CHECKING:  # a checker that knows of it would take any name for good
                     gc.unfreeze()  # into the oldest generation
                 gc.enable()
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> "Any":
         home = _HOME.get(name)
         if home is None:
             raise AttributeError(f"module 'toolpost' has no attribute {name!r}")

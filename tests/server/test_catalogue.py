@@ -18,9 +18,9 @@ from toolpost.protocol.seal import KeyRing
 from toolpost.server import catalogue as module
 from toolpost.server.cache import Cache
 from toolpost.server.catalogue import Catalogue, Handle, Kind
-from toolpost.types import Implementation, ListToolsResult, Tool
+from toolpost.types import Implementation, Tool
 
-KIND = Kind("tools", "tools/list", ListToolsResult, "tools", "tools")
+KIND = Kind("tools", "tools/list", "ListToolsResult", "tools", "tools")
 
 
 class Entry(Handle[[], str]):

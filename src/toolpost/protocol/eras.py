@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from msgspec.structs import replace
 
+from toolpost import types
 from toolpost.errors import (
     InvalidParams,
     LocalProtocolError,
@@ -23,7 +24,6 @@ from toolpost.protocol.methods import ROWS, Row
 from toolpost.protocol.params import foreign
 from toolpost.protocol.party import Capabilities, Party, declares
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
-from toolpost.types.asks import CreateMessageParams, ElicitParams
 from toolpost.types.base import JSON, UNSET, Meta, ProgressToken, Raw, Result, Struct, Unset, Wire
 from toolpost.types.inputs import InputRequest, InputRequiredResult
 from toolpost.types.lifecycle import (
@@ -38,7 +38,6 @@ from toolpost.types.lifecycle import (
     RequestMeta,
 )
 from toolpost.types.notices import ListenParams, SubscriptionFilter
-from toolpost.types.resources import SubscribeParams
 
 if TYPE_CHECKING:
     from toolpost.protocol.connection import Connection
@@ -169,7 +168,7 @@ def lacking(capabilities: Capabilities | None, row: Row, params: object) -> str 
     """The capability that an ask needs and the client did not declare, as finely as its parameters tell."""
     if capabilities is None or (row.needs and not declares(capabilities, row.needs)):
         return row.needs
-    if isinstance(params, ElicitParams):
+    if isinstance(params, types.ElicitParams):
         if params.mode == "url":
             return None if declares(capabilities, "elicitation.url") else "elicitation.url"
         # Neither mode named means forms (REVISIONS.md §7).
@@ -177,7 +176,7 @@ def lacking(capabilities: Capabilities | None, row: Row, params: object) -> str 
             capabilities, "elicitation.form"
         )
         return "elicitation.form" if only_url else None
-    with_tools = isinstance(params, CreateMessageParams) and (
+    with_tools = isinstance(params, types.CreateMessageParams) and (
         params.tools is not None or params.tool_choice is not None
     )
     return "sampling.tools" if with_tools and not declares(capabilities, "sampling.tools") else None
@@ -239,14 +238,14 @@ class Session:
         revision = incoming.peer.revision
         if method in _NEEDS and method not in revision.requests["server"]:
             raise NotDeclared(_NEEDS[method], f"a client of {revision.date} cannot be asked {method}")
-        if isinstance(params, ElicitParams) and params.mode == "url" and not revision.rich_forms:
+        if isinstance(params, types.ElicitParams) and params.mode == "url" and not revision.rich_forms:
             raise NotDeclared("elicitation.url", f"a client of {revision.date} has no elicitation by URL")
         return connection.request(method, params)
 
     def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[Outgoing]":
         """A subscription for each resource; lists announce their changes unasked."""
         uris = wanted.resource_subscriptions or ()
-        return [connection.request("resources/subscribe", SubscribeParams(uri=uri)) for uri in uris]
+        return [connection.request("resources/subscribe", types.SubscribeParams(uri=uri)) for uri in uris]
 
 
 # --------------------------------------------------------------------- the stateless era

@@ -12,10 +12,10 @@ from toolpost.types.lifecycle import (
     CLIENT_INFO,
     LOG_LEVEL,
     PROTOCOL_VERSION,
+    RELATED_TASK,
     SERVER_INFO,
     SUBSCRIPTION_ID,
 )
-from toolpost.types.tasks import RELATED_TASK
 
 __all__ = ["DEFINED", "objection"]
 

@@ -10,10 +10,10 @@ from copy import copy
 from operator import is_
 from typing import Any, Final, TypeVar, cast
 
+from toolpost import types
 from toolpost.errors import LocalProtocolError, NotDeclared
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.revisions import Revision
-from toolpost.types.asks import CreateMessageParams, CreateMessageResult, ElicitParams, SamplingMessage
 from toolpost.types.base import JSON, UNSET, Wire
 from toolpost.types.content import (
     KINDS,
@@ -27,23 +27,26 @@ from toolpost.types.content import (
     UnknownContent,
 )
 from toolpost.types.inputs import AnswerParams
-from toolpost.types.prompts import GetPromptResult
 from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
 
 __all__ = ["lower"]
 
 V = TypeVar("V")
 W = TypeVar("W", bound=Wire)
-Ask = TypeVar("Ask", CreateMessageParams, ElicitParams)
+Ask = TypeVar("Ask", "types.CreateMessageParams", "types.ElicitParams")
 Answers = TypeVar("Answers", bound=AnswerParams)
 Outcome = TypeVar("Outcome", CallToolResult, ToolResultContent)
 
 
-class _ByKind(dict[type, V | None]):
-    """A table by class, where a subclass has what its base has; what was looked for once is kept."""
+class _ByKind(dict[type | str, V | None]):
+    """A table by class, where a subclass has what its base has; what was looked for once is kept.
+
+    A class that few processes have loaded stands in it by the path of its name.
+    """
 
     def __missing__(self, kind: type) -> V | None:
-        found = next((found for base in kind.__mro__ if (found := self.get(base)) is not None), None)
+        names = (name for base in kind.__mro__ for name in (base, f"{base.__module__}.{base.__qualname__}"))
+        found = next((found for name in names if (found := self.get(name)) is not None), None)
         self[kind] = found
         return found
 
@@ -196,7 +199,7 @@ def _tool(tool: Tool, revision: Revision) -> Tool:
 # --------------------------------------------------------------------- conversations
 
 
-def _prompt(result: GetPromptResult, revision: Revision) -> GetPromptResult:
+def _prompt(result: "types.GetPromptResult", revision: Revision) -> "types.GetPromptResult":
     messages = [
         _changed(message, content=_block(message.content, revision.content, revision))
         for message in result.messages
@@ -204,8 +207,8 @@ def _prompt(result: GetPromptResult, revision: Revision) -> GetPromptResult:
     return _changed(result, messages=_kept(result.messages, messages))
 
 
-def _question(params: CreateMessageParams, revision: Revision) -> CreateMessageParams:
-    messages: list[SamplingMessage] = []
+def _question(params: "types.CreateMessageParams", revision: Revision) -> "types.CreateMessageParams":
+    messages: list[types.SamplingMessage] = []
     for message in params.messages:
         first, *others = _turns(message.content, revision)
         messages.append(_changed(message, content=first))
@@ -216,7 +219,7 @@ def _question(params: CreateMessageParams, revision: Revision) -> CreateMessageP
     return asked if params.tools is None else _changed(asked, tools=_tools(params.tools, revision))
 
 
-def _spoken(result: CreateMessageResult, revision: Revision) -> CreateMessageResult:
+def _spoken(result: "types.CreateMessageResult", revision: Revision) -> "types.CreateMessageResult":
     """What a model said. Where only one block may be said, several become one text."""
     turns = _turns(result.content, revision)
     content = turns[0] if len(turns) == 1 else TextContent("\n".join(map(_said, turns)))
@@ -243,7 +246,7 @@ def _ask(params: Ask, revision: Revision) -> Ask:
 # --------------------------------------------------------------------- forms
 
 
-def _form(params: ElicitParams, revision: Revision) -> ElicitParams:
+def _form(params: "types.ElicitParams", revision: Revision) -> "types.ElicitParams":
     """A question to the user. What the first forms could not ask is refused, titles become `enumNames`.
 
     Raises:
@@ -319,9 +322,9 @@ _CHANGES: Final[_ByKind[Callable[..., Any]]] = _ByKind(
         AnswerParams: _answers,
         CallToolResult: _outcome,
         ListToolsResult: _tool_list,
-        GetPromptResult: _prompt,
-        CreateMessageParams: _question,
-        CreateMessageResult: _spoken,
-        ElicitParams: _form,
+        "toolpost.types.prompts.GetPromptResult": _prompt,
+        "toolpost.types.asks.CreateMessageParams": _question,
+        "toolpost.types.asks.CreateMessageResult": _spoken,
+        "toolpost.types.asks.ElicitParams": _form,
     }
 )

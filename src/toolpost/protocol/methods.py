@@ -4,13 +4,15 @@ A row tells the types, who may send the method in which revisions, and which cap
 What a row does not say is not allowed: a method that a revision lacks is simply absent from its record.
 """
 
+from collections.abc import Callable
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from msgspec import defstruct, field
 
+from toolpost import types
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.jsonrpc import MISFITS, Reader, Unfit, shorten
-from toolpost.types import asks, inputs, lifecycle, notices, prompts, resources, tasks, tools
+from toolpost.types import inputs, lifecycle, notices, tools
 from toolpost.types.base import JSON, UNSET, Params, Raw, Result, Unset, Wire
 from toolpost.types.content import Known
 from toolpost.types.notices import NoticeParams
@@ -97,17 +99,14 @@ class _Whole(Reader[Any]):
         return super()._prepare(raw)
 
 
-INPUT_REQUIRED: Final = Reader[Result](inputs.InputRequiredResult)
-TASK_MADE: Final = Reader[Result](tasks.CreateTaskResult)
-
-
 class Row:
     """One method.
 
     Args:
         name: as it stands on the wire.
-        params: the type of its parameters.
-        result: the type of its result; None makes it a notice.
+        params: the type of its parameters, or its name in `toolpost.types`: it is loaded with the row's first
+            use, so that a start does not wait 2 ms for prompts, resources, tasks and asks.
+        result: the type of its result, or its name; None makes it a notice.
         client: when a client may send it.
         server: when a server may send it.
         asked: when a server may put it into a result that wants input.
@@ -117,15 +116,20 @@ class Row:
         named: the parameter that HTTP mirrors in `Mcp-Name`; `member` is its name on the wire.
 
     Attributes:
+        given: the types of its parameters and of its result as they were given, perhaps by name.
+        is_request: whether it is answered.
         asks: whether its result may be a wish for input (MRTR-2).
         read_params: reads its parameters.
         read_whole: the same with their `_meta` read as well, which has to be there.
+        results: the readers of its results, by `resultType`.
     """
 
     __slots__ = (
         "asked",
         "asks",
         "client",
+        "given",
+        "is_request",
         "member",
         "name",
         "named",
@@ -139,11 +143,19 @@ class Row:
         "server",
     )
 
+    params: type[Wire]
+    result: type[Result] | None
+    member: str | None
+    asks: bool
+    read_params: Reader[Any]
+    read_whole: Reader[Any]
+    results: dict[str | None, Reader[Result]]
+
     def __init__(
         self,
         name: str,
-        params: type[Wire],
-        result: type[Result] | None = None,
+        params: type[Wire] | str,
+        result: type[Result] | str | None = None,
         *,
         client: Span | None = None,
         server: Span | None = None,
@@ -153,27 +165,23 @@ class Row:
         named: str | None = None,
     ) -> None:
         self.name = name
-        self.params = params
-        self.result = result
+        self.given = params, result
+        self.is_request = result is not None
         self.client = client
         self.server = server
         self.asked = asked
         self.needs = needs
         self.needs_since = needs_since
         self.named = named
-        self.member = (
-            named and dict(zip(params.__struct_fields__, params.__struct_encode_fields__, strict=True))[named]
-        )
-        self.asks = issubclass(params, inputs.AnswerParams)
-        self.read_params = Reader(params)
-        self.read_whole: Reader[Any] = _Whole(params)
-        self.results: dict[str | None, Reader[Result]] = {}
-        if result is not None:
-            self.results["complete"] = _Outcome() if result is tools.CallToolResult else Reader(result)
-            if self.asks:
-                self.results["input_required"] = INPUT_REQUIRED
-            if "task" in params.__struct_fields__:
-                self.results[None] = TASK_MADE
+
+    def __getattr__(self, name: str) -> Any:
+        """What follows from the types: made when it is first wanted, a plain attribute from then on."""
+        make = _MADE.get(name)
+        if make is None:
+            raise AttributeError(f"a row has no {name!r}")
+        value = make(self)
+        setattr(self, name, value)
+        return value
 
     def __repr__(self) -> str:
         return f"<Row {self.name}>"
@@ -206,6 +214,38 @@ class Row:
         return result
 
 
+def _kind(named: Any) -> Any:
+    """A type, or the one of that name."""
+    return getattr(types, named) if isinstance(named, str) else named
+
+
+def _member(row: Row) -> str | None:
+    fields, members = row.params.__struct_fields__, row.params.__struct_encode_fields__
+    return row.named and dict(zip(fields, members, strict=True))[row.named]
+
+
+def _results(row: Row) -> dict[str | None, Reader[Result]]:
+    if row.result is None:
+        return {}
+    whole = _Outcome() if row.result is tools.CallToolResult else Reader[Result](row.result)
+    readers: dict[str | None, Reader[Result]] = {"complete": whole}
+    if row.asks:
+        readers["input_required"] = Reader[Result](inputs.InputRequiredResult)
+    if "task" in row.params.__struct_fields__:
+        readers[None] = Reader[Result](types.CreateTaskResult)
+    return readers
+
+
+_MADE: Final[dict[str, Callable[[Row], Any]]] = {
+    "params": lambda row: _kind(row.given[0]),
+    "result": lambda row: _kind(row.given[1]),
+    "member": _member,
+    "asks": lambda row: issubclass(row.params, inputs.AnswerParams),
+    "read_params": lambda row: Reader(row.params),
+    "read_whole": lambda row: _Whole(row.params),
+    "results": _results,
+}
+
 # In the order of the specification: opening, tools, resources, prompts, the rest; then asks, then notices.
 ROWS: Final = (
     Row("initialize", lifecycle.InitializeParams, lifecycle.InitializeResult, client=SESSION),
@@ -216,79 +256,77 @@ ROWS: Final = (
     Row(
         "resources/list",
         lifecycle.PageParams,
-        resources.ListResourcesResult,
+        "ListResourcesResult",
         client=ALWAYS,
         needs="resources",
     ),
     Row(
         "resources/templates/list",
         lifecycle.PageParams,
-        resources.ListResourceTemplatesResult,
+        "ListResourceTemplatesResult",
         client=ALWAYS,
         needs="resources",
     ),
     Row(
         "resources/read",
-        resources.ReadResourceParams,
-        resources.ReadResourceResult,
+        "ReadResourceParams",
+        "ReadResourceResult",
         client=ALWAYS,
         needs="resources",
         named="uri",
     ),
-    Row(
-        "resources/subscribe", resources.SubscribeParams, Result, client=SESSION, needs="resources.subscribe"
-    ),
+    Row("resources/subscribe", "SubscribeParams", Result, client=SESSION, needs="resources.subscribe"),
     Row(
         "resources/unsubscribe",
-        resources.SubscribeParams,
+        "SubscribeParams",
         Result,
         client=SESSION,
         needs="resources.subscribe",
     ),
     Row("subscriptions/listen", notices.ListenParams, notices.ListenResult, client=STATELESS),
-    Row("prompts/list", lifecycle.PageParams, prompts.ListPromptsResult, client=ALWAYS, needs="prompts"),
+    Row("prompts/list", lifecycle.PageParams, "ListPromptsResult", client=ALWAYS, needs="prompts"),
     Row(
         "prompts/get",
-        prompts.GetPromptParams,
-        prompts.GetPromptResult,
+        "GetPromptParams",
+        "GetPromptResult",
         client=ALWAYS,
         needs="prompts",
         named="name",
     ),
     Row(
         "completion/complete",
-        prompts.CompleteParams,
-        prompts.CompleteResult,
+        "CompleteParams",
+        "CompleteResult",
         client=ALWAYS,
         needs="completions",
         needs_since=R_2025_03_26,
     ),
     Row("logging/setLevel", lifecycle.SetLevelParams, Result, client=SESSION, needs="logging"),
-    Row("tasks/get", tasks.TaskParams, tasks.TaskResult, client=TASKS, server=TASKS, needs="tasks"),
-    Row("tasks/result", tasks.TaskParams, tasks.TaskPayload, client=TASKS, server=TASKS, needs="tasks"),
+    Row("tasks/get", "TaskParams", "TaskResult", client=TASKS, server=TASKS, needs="tasks"),
+    Row("tasks/result", "TaskParams", "TaskPayload", client=TASKS, server=TASKS, needs="tasks"),
     Row(
         "tasks/list",
         lifecycle.PageParams,
-        tasks.ListTasksResult,
+        "ListTasksResult",
         client=TASKS,
         server=TASKS,
         needs="tasks.list",
     ),
-    Row("tasks/cancel", tasks.TaskParams, tasks.TaskResult, client=TASKS, server=TASKS, needs="tasks.cancel"),
+    Row("tasks/cancel", "TaskParams", "TaskResult", client=TASKS, server=TASKS, needs="tasks.cancel"),
     # What a server asks of a client
-    Row("roots/list", asks.AskParams, asks.ListRootsResult, server=SESSION, asked=STATELESS, needs="roots"),
+    Row("roots/list", "AskParams", "ListRootsResult", server=SESSION, asked=STATELESS, needs="roots"),
     Row(
         "sampling/createMessage",
-        asks.CreateMessageParams,
-        asks.CreateMessageResult,
+        "CreateMessageParams",
+        "CreateMessageResult",
         server=SESSION,
         asked=STATELESS,
         needs="sampling",
     ),
     Row(
         "elicitation/create",
-        asks.ElicitParams,
-        asks.ElicitResult,
+        "ElicitParams",
+        "ElicitResult",
         server=ELICITATION,
         asked=STATELESS,
         needs="elicitation",
@@ -309,7 +347,7 @@ ROWS: Final = (
     ),
     Row("notifications/roots/list_changed", NoticeParams, client=SESSION, needs="roots.list_changed"),
     Row("notifications/elicitation/complete", notices.ElicitationCompleteParams, server=TASKS),
-    Row("notifications/tasks/status", tasks.TaskStatusParams, client=TASKS, server=TASKS, needs="tasks"),
+    Row("notifications/tasks/status", "TaskStatusParams", client=TASKS, server=TASKS, needs="tasks"),
     Row("notifications/subscriptions/acknowledged", notices.AcknowledgedParams, server=STATELESS),
 )
 

@@ -98,11 +98,7 @@ def _since(date: str, first: str) -> bool:
 
 def _sent(by: Role, date: str, *, requests: bool) -> Rows:
     return MappingProxyType(
-        {
-            row.name: row
-            for row in ROWS
-            if (row.result is not None) is requests and date in (getattr(row, by) or ())
-        }
+        {row.name: row for row in ROWS if row.is_request is requests and date in (getattr(row, by) or ())}
     )
 
 

@@ -6,13 +6,13 @@ here.
 
 from collections.abc import Iterable, Sequence
 
-from toolpost.types.asks import SamplingMessage
+from toolpost import types
 from toolpost.types.content import ToolResultContent, ToolUseContent
 
 __all__ = ["objection"]
 
 
-def objection(messages: Iterable[SamplingMessage]) -> str | None:
+def objection(messages: "Iterable[types.SamplingMessage]") -> str | None:
     """What is wrong with the turns, in a sentence; None if nothing is (SAMP-6, SAMP-7)."""
     used: set[str] = set()
     for number, message in enumerate(messages, 1):

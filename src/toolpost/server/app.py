@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
 
+from toolpost import types
 from toolpost.principal import scopes_of
 from toolpost.server.bind import Bound, bind
 from toolpost.server.cache import Cache, Cached, check_cache, per_method
@@ -22,14 +23,6 @@ from toolpost.server.returns import Returns
 from toolpost.server.sync import SyncContext
 from toolpost.server.tools import ServedTool
 from toolpost.types.base import Annotations, Icon, Meta
-from toolpost.types.prompts import (
-    Prompt,
-    PromptArgument,
-)
-from toolpost.types.resources import (
-    Resource,
-    ResourceTemplate,
-)
 from toolpost.types.tools import Tool, ToolAnnotations
 
 if TYPE_CHECKING:
@@ -293,13 +286,13 @@ class Server(Library):
             _check_variables(bound, template)
             if template.variables:
                 served = ServedTemplate[..., Any](
-                    ResourceTemplate(uri, **shown), bound, self.templates, self.work, cache
+                    types.ResourceTemplate(uri, **shown), bound, self.templates, self.work, cache
                 )
                 served.scopes = needed
                 self.templates.add(uri, served)
                 return served
             resource = ServedResource[..., Any](
-                Resource(uri, size=size, **shown), bound, self.resources, self.work, cache
+                types.Resource(uri, size=size, **shown), bound, self.resources, self.work, cache
             )
             resource.scopes = needed
             self.resources.add(uri, resource)
@@ -350,12 +343,12 @@ class Server(Library):
 
         def register(fn: Callable[..., Any]) -> "ServedPrompt[..., Any]":
             bound = bind(fn, context_types=_CONTEXTS, name=name)
-            prompt = Prompt(
+            prompt = types.Prompt(
                 name=bound.name,
                 title=title,
                 description=description or bound.summary,
                 arguments=[
-                    PromptArgument(p.name, description=p.description, required=p.required)
+                    types.PromptArgument(p.name, description=p.description, required=p.required)
                     for p in bound.parameters
                 ]
                 or None,

@@ -9,24 +9,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
+from toolpost import types
 from toolpost.errors import LocalProtocolError, ToolError, UrlElicitationRequired
 from toolpost.protocol import turns
 from toolpost.protocol.eras import Peer
 from toolpost.server.forms import ANSWERS, Accepted, Cancelled, Declined, form_of
 from toolpost.server.notify import COMPLETE
-from toolpost.types.asks import (
-    AskParams,
-    CreateMessageParams,
-    CreateMessageResult,
-    ElicitParams,
-    ElicitResult,
-    ListRootsResult,
-    ModelHint,
-    ModelPreferences,
-    Root,
-    SamplingMessage,
-    ToolChoice,
-)
 from toolpost.types.base import JSON, Number, Result, Wire
 from toolpost.types.content import Content, TextContent
 from toolpost.types.tools import Tool
@@ -61,11 +49,11 @@ class Asking:
 
     async def sample(
         self,
-        messages: str | Content | SamplingMessage | Sequence[SamplingMessage | str],
+        messages: "str | Content | types.SamplingMessage | Sequence[types.SamplingMessage | str]",
         *,
         max_tokens: int = 1024,
         system: str | None = None,
-        model: ModelPreferences | str | None = None,
+        model: "types.ModelPreferences | str | None" = None,
         temperature: Number | None = None,
         stop: list[str] | None = None,
         tools: list[Tool] | None = None,
@@ -73,7 +61,7 @@ class Asking:
         metadata: dict[str, JSON] | None = None,
         key: str | None = None,
         timeout: float | None = None,
-    ) -> CreateMessageResult:
+    ) -> "types.CreateMessageResult":
         """What the client's model says.
 
         Args:
@@ -94,12 +82,12 @@ class Asking:
             UserRejected: the user said no.
         """
         if isinstance(model, str):
-            model = ModelPreferences(hints=[ModelHint(model)])
+            model = types.ModelPreferences(hints=[types.ModelHint(model)])
         said = _turns(messages)
         wrong = turns.objection(said)
         if wrong:
             raise LocalProtocolError(f"a model cannot be asked this: {wrong}")
-        params = CreateMessageParams(
+        params = types.CreateMessageParams(
             messages=said,
             max_tokens=max_tokens,
             system_prompt=system,
@@ -107,21 +95,21 @@ class Asking:
             temperature=temperature,
             stop_sequences=stop,
             tools=tools,
-            tool_choice=None if tool_choice is None else ToolChoice(tool_choice),
+            tool_choice=None if tool_choice is None else types.ToolChoice(tool_choice),
             metadata=metadata,
         )
         result = await self.ask("sampling/createMessage", params, key=key, timeout=timeout)
-        assert isinstance(result, CreateMessageResult)
+        assert isinstance(result, types.CreateMessageResult)
         return result
 
-    async def roots(self, *, key: str | None = None, timeout: float | None = None) -> list[Root]:
+    async def roots(self, *, key: str | None = None, timeout: float | None = None) -> "list[types.Root]":
         """The places that the user has opened.
 
         Raises:
             NotDeclared: the client does not tell.
         """
-        result = await self.ask("roots/list", AskParams(), key=key, timeout=timeout)
-        assert isinstance(result, ListRootsResult)
+        result = await self.ask("roots/list", types.AskParams(), key=key, timeout=timeout)
+        assert isinstance(result, types.ListRootsResult)
         return result.roots
 
     @overload
@@ -151,9 +139,9 @@ class Asking:
         """
         asked, words = form_of(form), message
         for left in reversed(range(MAX_TRIES)):
-            params = ElicitParams(message=words, requested_schema=asked.schema)
+            params = types.ElicitParams(message=words, requested_schema=asked.schema)
             result = await self.ask("elicitation/create", params, key=key, timeout=timeout)
-            assert isinstance(result, ElicitResult)
+            assert isinstance(result, types.ElicitResult)
             try:
                 return asked.read(result)
             except ToolError as error:
@@ -186,7 +174,7 @@ class Asking:
         """
         params = self._visit(message, url, elicitation_id)
         result = await self.ask("elicitation/create", params, key=key, timeout=timeout)
-        assert isinstance(result, ElicitResult)
+        assert isinstance(result, types.ElicitResult)
         return ANSWERS[result.action]
 
     def url_required(
@@ -210,7 +198,7 @@ class Asking:
             },
         )
 
-    def _visit(self, message: str, url: str, elicitation_id: str | None) -> ElicitParams:
+    def _visit(self, message: str, url: str, elicitation_id: str | None) -> "types.ElicitParams":
         """The question whether the user visits a URL; this client may be told when they are done."""
         if not _is_web(url):
             raise ValueError(f"{url!r} is no URL that a user can visit, such as https://example.com/sign-in")
@@ -223,7 +211,7 @@ class Asking:
             visits[elicitation_id] = None
             if len(visits) > MAX_VISITS:
                 del visits[next(iter(visits))]
-        return ElicitParams(message=message, mode="url", url=url, elicitation_id=elicitation_id)
+        return types.ElicitParams(message=message, mode="url", url=url, elicitation_id=elicitation_id)
 
 
 def _is_web(url: str) -> bool:
@@ -238,15 +226,15 @@ def _is_web(url: str) -> bool:
 
 
 def _turns(
-    messages: str | Content | SamplingMessage | Sequence[SamplingMessage | str],
-) -> list[SamplingMessage]:
+    messages: "str | Content | types.SamplingMessage | Sequence[types.SamplingMessage | str]",
+) -> "list[types.SamplingMessage]":
     """Messages for the model; plain text and single blocks are the user's."""
-    if isinstance(messages, str | Content | SamplingMessage):
+    if isinstance(messages, str | Content | types.SamplingMessage):
         return [_turn(messages)]
     return [_turn(message) for message in messages]
 
 
-def _turn(message: str | Content | SamplingMessage) -> SamplingMessage:
-    if isinstance(message, SamplingMessage):
+def _turn(message: "str | Content | types.SamplingMessage") -> "types.SamplingMessage":
+    if isinstance(message, types.SamplingMessage):
         return message
-    return SamplingMessage("user", TextContent(message) if isinstance(message, str) else message)
+    return types.SamplingMessage("user", TextContent(message) if isinstance(message, str) else message)

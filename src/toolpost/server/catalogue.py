@@ -13,6 +13,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, ParamSpec, TypeVar
 from weakref import WeakSet
 
+from toolpost import types
 from toolpost.errors import InvalidParams, SealBroken
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import ERAS
@@ -20,7 +21,6 @@ from toolpost.protocol.events import Incoming
 from toolpost.protocol.party import Party
 from toolpost.server.cache import Cache, kept
 from toolpost.types.base import Raw
-from toolpost.types.lifecycle import Page
 
 if TYPE_CHECKING:
     from toolpost.protocol.seal import KeyRing
@@ -97,11 +97,14 @@ E = TypeVar("E", bound=Handle[..., Any])
 
 
 class Kind(NamedTuple):
-    """A kind of list: its name, what asks for it, what carries a page, and by what name changes are told."""
+    """A kind of list: its name, what asks for it, what carries a page, and by what name changes are told.
+
+    What carries a page stands here by its name in `toolpost.types`, and is loaded for the first page.
+    """
 
     what: str
     method: str
-    result: type[Page]
+    result: str
     field: str
     changes: str
 
@@ -240,7 +243,7 @@ class Catalogue(Generic[E]):
                 "next_cursor": self._seal(party, page[-1][0]) if more else None,
                 "meta": party.facts(revision) if revision.stateless else None,
             }
-            result = kept(self.kind.result(**listed), self.cache)
+            result = kept(getattr(types, self.kind.result)(**listed), self.cache)
             stamped = ERAS[revision.era].stamp_result(party, incoming, result)
             answer = answers[key] = Raw(jsonrpc.encode(stamped))
         return answer

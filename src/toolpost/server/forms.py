@@ -9,13 +9,13 @@ from typing import Any, Final, Generic, Literal, TypeVar, cast, get_origin
 
 from msgspec import Struct
 
+from toolpost import types
 from toolpost.errors import ToolError
 from toolpost.server.problems import Misfit, SignatureError
 from toolpost.server.schema import resolved, rooted
 from toolpost.server.scope import Scope, shown
 from toolpost.server.shapes import fit
 from toolpost.server.survey import Survey
-from toolpost.types.asks import ElicitResult
 from toolpost.types.base import JSON
 
 __all__ = ["ANSWERS", "Accepted", "Cancelled", "Declined", "Form", "forget_forms", "form_of"]
@@ -112,7 +112,7 @@ class Form(Generic[T]):
         if required:
             self.schema["required"] = required
 
-    def read(self, result: ElicitResult) -> Accepted[T] | Declined | Cancelled:
+    def read(self, result: "types.ElicitResult") -> Accepted[T] | Declined | Cancelled:
         """What the user answered.
 
         Raises:

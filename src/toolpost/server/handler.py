@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Unpack, get_args
 
+from toolpost import types
 from toolpost.channel import Channel
 from toolpost.errors import InvalidRequest, MethodNotFound
 from toolpost.principal import Principal
@@ -49,23 +50,6 @@ from toolpost.types.lifecycle import (
     SetLevelParams,
 )
 from toolpost.types.notices import ListenParams
-from toolpost.types.prompts import (
-    CompleteParams,
-    CompleteResult,
-    GetPromptParams,
-    GetPromptResult,
-    ListPromptsResult,
-    Prompt,
-)
-from toolpost.types.resources import (
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ReadResourceParams,
-    ReadResourceResult,
-    Resource,
-    ResourceTemplate,
-    SubscribeParams,
-)
 from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
 
 if TYPE_CHECKING:
@@ -204,19 +188,21 @@ class Handler:
         """What a tool says."""
         raise self._lacks("call_tool")
 
-    async def list_resources(self, cursor: str | None) -> ListResourcesResult | Sequence[Resource]:
+    async def list_resources(
+        self, cursor: str | None
+    ) -> "types.ListResourcesResult | Sequence[types.Resource]":
         """The resources, or one page of them."""
         return self._none_of("resources")
 
     async def list_resource_templates(
         self, cursor: str | None
-    ) -> ListResourceTemplatesResult | Sequence[ResourceTemplate]:
+    ) -> "types.ListResourceTemplatesResult | Sequence[types.ResourceTemplate]":
         """The resource templates, or one page of them."""
         raise self._lacks("list_resource_templates")
 
     async def read_resource(
         self, uri: str, ctx: Context
-    ) -> ReadResourceResult | Sequence[ResourceContents] | InputRequired:
+    ) -> "types.ReadResourceResult | Sequence[ResourceContents] | InputRequired":
         """What a resource holds."""
         raise self._lacks("read_resource")
 
@@ -227,17 +213,17 @@ class Handler:
     async def unsubscribe(self, uri: str, ctx: Context) -> None:
         """A client no longer wants to hear of a resource."""
 
-    async def list_prompts(self, cursor: str | None) -> ListPromptsResult | Sequence[Prompt]:
+    async def list_prompts(self, cursor: str | None) -> "types.ListPromptsResult | Sequence[types.Prompt]":
         """The prompts, or one page of them."""
         return self._none_of("prompts")
 
     async def get_prompt(
         self, name: str, arguments: dict[str, str], ctx: Context
-    ) -> GetPromptResult | InputRequired:
+    ) -> "types.GetPromptResult | InputRequired":
         """A prompt, filled in."""
         raise self._lacks("get_prompt")
 
-    async def complete(self, params: CompleteParams, ctx: Context) -> CompleteResult:
+    async def complete(self, params: "types.CompleteParams", ctx: Context) -> "types.CompleteResult":
         """How an argument might go on."""
         raise self._lacks("complete")
 
@@ -397,7 +383,7 @@ class Handler:
 
     async def read(self, uri: str, ctx: Context) -> list[ResourceContents]:
         """For contexts: what a resource of ours holds, for a function that serves another request."""
-        result = await self._read_resource(ctx, ReadResourceParams(uri=uri))
+        result = await self._read_resource(ctx, types.ReadResourceParams(uri=uri))
         return result.contents
 
     # ----------------------------------------------------------------- routes
@@ -420,7 +406,7 @@ class Handler:
     async def _listen(self, ctx: Context, params: ListenParams) -> Result:
         return await self._listens.serve(ctx, params.notifications)
 
-    async def _subscribe(self, ctx: Context, params: SubscribeParams) -> Result:
+    async def _subscribe(self, ctx: Context, params: "types.SubscribeParams") -> Result:
         await self.subscribe(params.uri, ctx)
         try:
             ctx.watch(params.uri)
@@ -429,7 +415,7 @@ class Handler:
             raise
         return Result()
 
-    async def _unsubscribe(self, ctx: Context, params: SubscribeParams) -> Result:
+    async def _unsubscribe(self, ctx: Context, params: "types.SubscribeParams") -> Result:
         ctx.unwatch(params.uri)
         await self.unsubscribe(params.uri, ctx)
         return Result()
@@ -444,29 +430,37 @@ class Handler:
 
     async def _list_resources(self, ctx: Context, params: PageParams) -> Result:
         page = await self.list_resources(params.cursor)
-        return page if isinstance(page, Result) else ListResourcesResult(resources=list(page))
+        return page if isinstance(page, Result) else types.ListResourcesResult(resources=list(page))
 
     async def _list_templates(self, ctx: Context, params: PageParams) -> Result:
         if not self.offers("list_resource_templates"):
-            return ListResourceTemplatesResult(resource_templates=[])
+            return types.ListResourceTemplatesResult(resource_templates=[])
         page = await self.list_resource_templates(params.cursor)
         return (
-            page if isinstance(page, Result) else ListResourceTemplatesResult(resource_templates=list(page))
+            page
+            if isinstance(page, Result)
+            else types.ListResourceTemplatesResult(resource_templates=list(page))
         )
 
-    async def _read_resource(self, ctx: Context, params: ReadResourceParams) -> ReadResourceResult:
+    async def _read_resource(
+        self, ctx: Context, params: "types.ReadResourceParams"
+    ) -> "types.ReadResourceResult":
         read = await settled(ctx, lambda: self.read_resource(params.uri, ctx))
-        return read if isinstance(read, ReadResourceResult) else ReadResourceResult(contents=list(read))
+        return (
+            read
+            if isinstance(read, types.ReadResourceResult)
+            else types.ReadResourceResult(contents=list(read))
+        )
 
     async def _list_prompts(self, ctx: Context, params: PageParams) -> Result:
         page = await self.list_prompts(params.cursor)
-        return page if isinstance(page, Result) else ListPromptsResult(prompts=list(page))
+        return page if isinstance(page, Result) else types.ListPromptsResult(prompts=list(page))
 
-    async def _get_prompt(self, ctx: Context, params: GetPromptParams) -> Result:
+    async def _get_prompt(self, ctx: Context, params: "types.GetPromptParams") -> Result:
         arguments = params.arguments or {}
         return await settled(ctx, lambda: self.get_prompt(params.name, arguments, ctx))
 
-    async def _complete(self, ctx: Context, params: CompleteParams) -> Result:
+    async def _complete(self, ctx: Context, params: "types.CompleteParams") -> Result:
         return await self.complete(params, ctx)
 
     # ----------------------------------------------------------------- serving

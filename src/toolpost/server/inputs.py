@@ -7,10 +7,11 @@ questions. Owns its shape, how it is asked in each era, and what the handler fin
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, TypeVar
 
 import msgspec
 
+from toolpost import types
 from toolpost.errors import InternalError, NotDeclared
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import lacking
@@ -19,22 +20,17 @@ from toolpost.protocol.jsonrpc import Unfit
 from toolpost.protocol.revisions import Revision
 from toolpost.server.journal import ByHand, Journal, Unanswered
 from toolpost.server.recall import MAX_ROUNDS
-from toolpost.types.asks import AskParams, CreateMessageParams, ElicitParams
 from toolpost.types.base import JSON, UNSET, Raw, Result
 
 if TYPE_CHECKING:
     from toolpost.server.context import Context
 
+    Question: TypeAlias = types.ElicitParams | types.CreateMessageParams | types.AskParams
+
 __all__ = ["InputRequired", "responses", "settled", "state_of"]
 
 STATE_PAUSE: Final = 0.1
 """Seconds before a method is called again in a session that asked nothing, but wants its state back."""
-
-_METHODS: Final[dict[type, str]] = {
-    ElicitParams: "elicitation/create",
-    CreateMessageParams: "sampling/createMessage",
-    AskParams: "roots/list",
-}
 
 R = TypeVar("R")
 
@@ -67,7 +63,7 @@ class InputRequired:
 
     def __init__(
         self,
-        questions: Mapping[str, ElicitParams | CreateMessageParams | AskParams] | None = None,
+        questions: "Mapping[str, Question] | None" = None,
         state: JSON = None,
     ) -> None:
         self.questions = {key: (_method(key, asked), asked) for key, asked in (questions or {}).items()}
@@ -84,7 +80,12 @@ class InputRequired:
 
 
 def _method(key: str, question: object) -> str:
-    method = _METHODS.get(type(question))
+    methods: dict[type, str] = {
+        types.ElicitParams: "elicitation/create",
+        types.CreateMessageParams: "sampling/createMessage",
+        types.AskParams: "roots/list",
+    }
+    method = methods.get(type(question))
     if method is None:
         raise TypeError(
             f"the question {key!r} is a {type(question).__name__}; it may be an ElicitParams, a "

@@ -8,6 +8,7 @@ from copy import copy
 from types import CoroutineType, MethodType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from toolpost import types
 from toolpost.errors import InvalidParams, ResourceNotFound
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.jsonrpc import shorten
@@ -18,21 +19,7 @@ from toolpost.server.handler import Handler
 from toolpost.server.tools import ServedTool
 from toolpost.types.base import Raw
 from toolpost.types.lifecycle import ListCapability, PageParams, ResourcesCapability, ServerCapabilities
-from toolpost.types.prompts import (
-    CompleteParams,
-    CompleteResult,
-    GetPromptParams,
-    GetPromptResult,
-    ListPromptsResult,
-    PromptReference,
-)
-from toolpost.types.resources import (
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ReadResourceParams,
-    ReadResourceResult,
-)
-from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult
+from toolpost.types.tools import CallToolParams, CallToolResult
 
 if TYPE_CHECKING:
     from toolpost.server.prompts import ServedPrompt
@@ -41,16 +28,16 @@ if TYPE_CHECKING:
 __all__ = ["KINDS", "Library"]
 
 KINDS: Final = {
-    "tools": Kind("tools", "tools/list", ListToolsResult, "tools", "tools"),
-    "resources": Kind("resources", "resources/list", ListResourcesResult, "resources", "resources"),
+    "tools": Kind("tools", "tools/list", "ListToolsResult", "tools", "tools"),
+    "resources": Kind("resources", "resources/list", "ListResourcesResult", "resources", "resources"),
     "templates": Kind(
         "resource templates",
         "resources/templates/list",
-        ListResourceTemplatesResult,
+        "ListResourceTemplatesResult",
         "resource_templates",
         "resources",
     ),
-    "prompts": Kind("prompts", "prompts/list", ListPromptsResult, "prompts", "prompts"),
+    "prompts": Kind("prompts", "prompts/list", "ListPromptsResult", "prompts", "prompts"),
 }
 """The catalogues, by the attribute that holds each."""
 
@@ -175,7 +162,9 @@ class Library(Handler):
             ctx.require(*tool.scopes)
         return tool.call(ctx, params)
 
-    async def _read_resource(self, ctx: Context, params: ReadResourceParams) -> ReadResourceResult:
+    async def _read_resource(
+        self, ctx: Context, params: "types.ReadResourceParams"
+    ) -> "types.ReadResourceResult":
         uri = params.uri
         cache = self.cache_for("resources/read")
         resource = self.resources.get(uri)
@@ -196,16 +185,16 @@ class Library(Handler):
                 return template, values
         return None
 
-    async def _get_prompt(self, ctx: Context, params: GetPromptParams) -> GetPromptResult:
+    async def _get_prompt(self, ctx: Context, params: "types.GetPromptParams") -> "types.GetPromptResult":
         prompt = self.prompts.get(params.name)
         if prompt is None:
             raise InvalidParams(f"Unknown prompt: {shorten(params.name)}{self.prompts.suggest(params.name)}")
         ctx.require(*prompt.scopes)
         return await prompt.get(ctx, params.arguments or {})
 
-    async def _complete(self, ctx: Context, params: CompleteParams) -> CompleteResult:
+    async def _complete(self, ctx: Context, params: "types.CompleteParams") -> "types.CompleteResult":
         ref = params.ref
-        if isinstance(ref, PromptReference):
+        if isinstance(ref, types.PromptReference):
             handle, what = self.prompts.get(ref.name), f"prompt: {ref.name}"
         else:
             handle, what = self.templates.get(ref.uri), f"resource template: {ref.uri}"

@@ -10,12 +10,12 @@ from concurrent.futures import CancelledError
 from inspect import iscoroutinefunction
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
+from toolpost import types
 from toolpost.errors import ChannelClosed, UrlElicitationRequired
 from toolpost.principal import Principal
 from toolpost.server.context import Context
 from toolpost.server.forms import Accepted, Cancelled, Declined
 from toolpost.server.request import Client, Request
-from toolpost.types.asks import CreateMessageResult, ModelPreferences, Root, SamplingMessage
 from toolpost.types.base import JSON, Meta, Number, RequestId, Result
 from toolpost.types.content import Content, ResourceContents
 from toolpost.types.lifecycle import LogLevel
@@ -222,11 +222,11 @@ class SyncContext:
 
     def sample(
         self,
-        messages: str | Content | SamplingMessage | Sequence[SamplingMessage | str],
+        messages: "str | Content | types.SamplingMessage | Sequence[types.SamplingMessage | str]",
         *,
         max_tokens: int = 1024,
         system: str | None = None,
-        model: ModelPreferences | str | None = None,
+        model: "types.ModelPreferences | str | None" = None,
         temperature: Number | None = None,
         stop: list[str] | None = None,
         tools: list[Tool] | None = None,
@@ -234,7 +234,7 @@ class SyncContext:
         metadata: dict[str, JSON] | None = None,
         key: str | None = None,
         timeout: float | None = None,
-    ) -> CreateMessageResult:
+    ) -> "types.CreateMessageResult":
         """What the client's model says."""
         return self._wait(
             self._context.sample(
@@ -265,6 +265,6 @@ class SyncContext:
         # Here is a thread already: to want another one of the pool might be to wait for oneself.
         return self._context.recall.step_here(self._wait, name, fn, lambda: fn(*args, **kwargs))
 
-    def roots(self, *, key: str | None = None, timeout: float | None = None) -> list[Root]:
+    def roots(self, *, key: str | None = None, timeout: float | None = None) -> "list[types.Root]":
         """The places that the user has opened."""
         return self._wait(self._context.roots(key=key, timeout=timeout))

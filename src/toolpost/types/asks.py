@@ -10,8 +10,7 @@ from msgspec import convert, field
 
 from toolpost.types.base import JSON, Meta, Number, Open, Result, Role, Wire
 from toolpost.types.content import Blocks, TextContent
-from toolpost.types.tasks import TaskMetadata
-from toolpost.types.tools import Tool
+from toolpost.types.tools import TaskMetadata, Tool
 
 __all__ = [
     "AskParams",

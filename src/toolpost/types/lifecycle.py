@@ -14,6 +14,7 @@ __all__ = [
     "CLIENT_INFO",
     "LOG_LEVEL",
     "PROTOCOL_VERSION",
+    "RELATED_TASK",
     "SERVER_INFO",
     "SUBSCRIPTION_ID",
     "Cacheable",
@@ -47,6 +48,7 @@ CLIENT_INFO = "io.modelcontextprotocol/clientInfo"
 LOG_LEVEL = "io.modelcontextprotocol/logLevel"
 SERVER_INFO = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION_ID = "io.modelcontextprotocol/subscriptionId"
+RELATED_TASK = "io.modelcontextprotocol/related-task"
 
 LogLevel: TypeAlias = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
 JSONObject: TypeAlias = dict[str, JSON]

@@ -10,12 +10,10 @@ from toolpost.types.lifecycle import Page
 from toolpost.types.notices import NoticeParams
 
 __all__ = [
-    "RELATED_TASK",
     "CreateTaskResult",
     "ListTasksResult",
     "RelatedTask",
     "Task",
-    "TaskMetadata",
     "TaskParams",
     "TaskPayload",
     "TaskResult",
@@ -23,15 +21,7 @@ __all__ = [
     "TaskStatusParams",
 ]
 
-RELATED_TASK = "io.modelcontextprotocol/related-task"
-
 TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
-
-
-class TaskMetadata(Wire):
-    """The wish that a request be run as a task, and for how long its result is kept."""
-
-    ttl: int | None = None
 
 
 class RelatedTask(Wire):

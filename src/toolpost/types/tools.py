@@ -9,12 +9,12 @@ from toolpost.types.base import JSON, Icon, Meta, Result, Unset, Wire
 from toolpost.types.content import Content
 from toolpost.types.inputs import AnswerParams
 from toolpost.types.lifecycle import Page
-from toolpost.types.tasks import TaskMetadata
 
 __all__ = [
     "CallToolParams",
     "CallToolResult",
     "ListToolsResult",
+    "TaskMetadata",
     "Tool",
     "ToolAnnotations",
     "ToolExecution",
@@ -58,6 +58,12 @@ class Tool(Wire):
     icons: list[Icon] | None = None
     execution: ToolExecution | None = None
     meta: Meta | None = field(name="_meta", default=None)
+
+
+class TaskMetadata(Wire):
+    """The wish that a request be run as a task (2025-11-25), and for how long its result is kept."""
+
+    ttl: int | None = None
 
 
 class ListToolsResult(Page):
