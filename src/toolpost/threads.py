@@ -10,10 +10,12 @@ import contextvars
 import functools
 import threading
 from collections.abc import Callable
-from queue import SimpleQueue
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from toolpost.errors import InternalError
+
+if TYPE_CHECKING:
+    from queue import SimpleQueue
 
 __all__ = ["STUCK", "THREADS", "Threads"]
 
@@ -88,7 +90,8 @@ class _Crew:
 
     def __init__(self, most: int) -> None:
         self.most = most
-        self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job | None]
+        """Made with the first job."""
         self._lock = threading.Lock()
         """Guards all that follows."""
         self._size = 0
@@ -106,6 +109,10 @@ class _Crew:
             InternalError: there is no thread for it, and can be none.
         """
         with self._lock:
+            if not hasattr(self, "_jobs"):
+                from queue import SimpleQueue  # noqa: PLC0415 - 0.6 ms of a start
+
+                self._jobs = SimpleQueue()
             self._grow(self._load + 1)
             if not self._size:
                 raise self._exhausted()

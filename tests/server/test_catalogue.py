@@ -122,7 +122,9 @@ def test_a_cursor_of_another_list_is_refused():
     cursor = page(one.catalogue, pair)["nextCursor"]
     with pytest.raises(InvalidParams):
         page(Shelf(5).catalogue, pair, cursor)
-    prompts: Catalogue[Entry] = Catalogue(Kind("prompts", *KIND[1:]), print, one.catalogue.keys)
+    prompts: Catalogue[Entry] = Catalogue(
+        msgspec.structs.replace(KIND, what="prompts"), print, one.catalogue.keys
+    )
     with pytest.raises(InvalidParams):
         page(prompts, pair, cursor)
     _, incoming = pair.ask("tools/list")

@@ -154,9 +154,9 @@ PIECES = [
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=10), max_size=20))
 def test_whatever_is_written_is_taken_apart(lines):
-    summary, parameters = parse("\n".join(lines))
-    assert isinstance(summary, str)
-    assert all(name and text for name, text in parameters.items())
+    parts = parse("\n".join(lines))
+    assert isinstance(parts.summary, str)
+    assert all(name and text for name, text in parts.parameters.items())
 
 
 @pytest.mark.parametrize("piece", ["a (", "a: b\n    ", ":param a: b\n", "Args:\n", "a, ", "* ", ":param  "])

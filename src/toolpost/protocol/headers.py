@@ -67,7 +67,6 @@ def show(value: object) -> str:
 
 _OPEN: Final = "=?base64?"
 _CLOSE: Final = "?="
-_LEGAL: Final = re.compile(r"[\t\x20-\x7e]*")
 _INTEGER: Final = r"(-?(?:0|[1-9][0-9]{0,15}))(?:\.0+)?"  # compiled when it is first needed
 
 
@@ -112,7 +111,7 @@ def decode_value(text: str, header: str = "header") -> str:
         HeaderMismatch: a character may not stand in a header, or the Base64 is not exactly right.
     """
     text = text.strip(" \t")
-    if not _LEGAL.fullmatch(text):
+    if not (text.isascii() and text.replace("\t", "").isprintable()):  # as in `encode_value`, and TAB
         raise HeaderMismatch(f"{header}: {show(text)} has characters that may not stand in a header")
     # In `=?base64?=` the markers share a character: there is no room for both, so it is literal.
     if not (text.startswith(_OPEN) and text.endswith(_CLOSE) and len(text) >= len(_OPEN) + len(_CLOSE)):
@@ -310,7 +309,7 @@ def _agree(text: str, value: object) -> bool:
 
 # --------------------------------------------------------------------- media types
 
-_PIECE: Final = re.compile(r'"(?:[^"\\]|\\.)*+"?|[,;]', re.DOTALL)
+_PIECE: Final = r'(?s)"(?:[^"\\]|\\.)*+"?|[,;]'  # compiled when it is first needed
 
 
 def _split(text: str, separator: str) -> list[str]:
@@ -318,7 +317,7 @@ def _split(text: str, separator: str) -> list[str]:
     text = text.lower()
     if '"' not in text:  # nearly always, and much faster
         return [part.strip(" \t") for part in text.split(separator)]
-    cuts = [piece.start() for piece in _PIECE.finditer(text) if piece[0] == separator]
+    cuts = [piece.start() for piece in re.finditer(_PIECE, text) if piece[0] == separator]
     return [text[start + 1 : end].strip(" \t") for start, end in pairwise([-1, *cuts, len(text)])]
 
 

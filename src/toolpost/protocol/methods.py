@@ -5,7 +5,7 @@ What a row does not say is not allowed: a method that a revision lacks is simply
 """
 
 from collections.abc import Callable
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 from msgspec import defstruct, field
 
@@ -13,7 +13,7 @@ from toolpost import types
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.jsonrpc import MISFITS, Reader, Unfit, shorten
 from toolpost.types import inputs, lifecycle, notices, tools
-from toolpost.types.base import JSON, UNSET, Params, Raw, Result, Unset, Wire
+from toolpost.types.base import JSON, UNSET, Params, Raw, Result, Struct, Unset, Wire
 from toolpost.types.content import Known
 from toolpost.types.notices import NoticeParams
 
@@ -38,7 +38,7 @@ CLIENT: Final = "client"
 SERVER: Final = "server"
 
 
-class Span(NamedTuple):
+class Span(Struct, frozen=True):
     """An unbroken run of revisions, both ends included."""
 
     since: str
@@ -363,6 +363,8 @@ def whereabouts(method: str) -> str:
     kind = "notice" if row.result is None else "request"
     spans = {"client": row.client, "server": row.server}
     ways = [
-        f"a {kind} of the {side} in {' … '.join(dict.fromkeys(span))}" for side, span in spans.items() if span
+        f"a {kind} of the {side} in {' … '.join(dict.fromkeys((span.since, span.until)))}"
+        for side, span in spans.items()
+        if span
     ]
     return "it is " + " and ".join(ways)

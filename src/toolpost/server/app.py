@@ -14,10 +14,8 @@ from toolpost.server.bind import Bound, bind
 from toolpost.server.cache import Cache, Cached, check_cache, per_method
 from toolpost.server.catalogue import PAGE_SIZE, Catalogue
 from toolpost.server.context import Context
-from toolpost.server.factory import Factory
 from toolpost.server.handler import Handler
 from toolpost.server.library import KINDS, Library
-from toolpost.server.notices import UNHEARD, Hearer
 from toolpost.server.options import Options, check_counts, check_times
 from toolpost.server.returns import Returns
 from toolpost.server.sync import SyncContext
@@ -28,6 +26,8 @@ from toolpost.types.tools import Tool, ToolAnnotations
 if TYPE_CHECKING:
     from toolpost.protocol.seal import KeyRing
     from toolpost.protocol.uri import Template
+    from toolpost.server.factory import Factory
+    from toolpost.server.notices import Hearer
     from toolpost.server.prompts import ServedPrompt
     from toolpost.server.resources import ServedResource, ServedTemplate
 
@@ -38,6 +38,15 @@ R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
 _CONTEXTS: Final = (Context, SyncContext)
+
+
+class _Late:
+    """`Factory`, loaded when somebody wants one: 0.2 ms of a start."""
+
+    def __get__(self, _server: object, _kind: type | None = None) -> "type[Factory]":
+        from toolpost.server.factory import Factory  # noqa: PLC0415 - see above
+
+        return Factory
 
 
 class Server(Library):
@@ -64,7 +73,7 @@ class Server(Library):
         5.0
     """
 
-    factory = Factory
+    factory = _Late()
     """`Server.factory(choose, …)` makes a server that decides for each client what it sees."""
 
     def __init__(
@@ -372,6 +381,8 @@ class Server(Library):
             TypeError: it takes neither one argument nor two.
             ValueError: another function hears the method already, or nobody can.
         """
+        from toolpost.server.notices import UNHEARD, Hearer  # noqa: PLC0415 - few servers hear notices
+
         if method in UNHEARD:
             raise ValueError(f"{method} is served by the protocol itself; look at `ctx.cancelled`")
         if method in self._hearers:

@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, field
 
 from toolpost.errors import NotDeclared, ToolError, UserRejected
 from toolpost.server.forms import Accepted, Cancelled, Declined, form_of
-from toolpost.server.journal import Unanswered
+from toolpost.server.pending import Unanswered
 from toolpost.server.problems import SignatureError, within
 from toolpost.server.scope import UNIONS, Scope, layers, meant, shown
 

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 
 from toolpost import types
 from toolpost.errors import LocalProtocolError, ToolError, UrlElicitationRequired
-from toolpost.protocol import turns
 from toolpost.protocol.eras import Peer
-from toolpost.server.forms import ANSWERS, Accepted, Cancelled, Declined, form_of
 from toolpost.server.notify import COMPLETE
 from toolpost.types.base import JSON, Number, Result, Wire
 from toolpost.types.content import Content, TextContent
 from toolpost.types.tools import Tool
 
 if TYPE_CHECKING:
+    from toolpost.server.forms import Accepted, Cancelled, Declined
     from toolpost.server.request import Speaker
 
 __all__ = ["Asking"]
@@ -81,6 +80,8 @@ class Asking:
             NotDeclared: the client has no model for us.
             UserRejected: the user said no.
         """
+        from toolpost.protocol import turns  # noqa: PLC0415 - few servers ask a model
+
         if isinstance(model, str):
             model = types.ModelPreferences(hints=[types.ModelHint(model)])
         said = _turns(messages)
@@ -115,16 +116,16 @@ class Asking:
     @overload
     async def elicit(
         self, message: str, form: type[T], *, key: str | None = None, timeout: float | None = None
-    ) -> Accepted[T] | Declined | Cancelled: ...
+    ) -> "Accepted[T] | Declined | Cancelled": ...
 
     @overload
     async def elicit(
         self, message: str, form: Any, *, key: str | None = None, timeout: float | None = None
-    ) -> Accepted[Any] | Declined | Cancelled: ...
+    ) -> "Accepted[Any] | Declined | Cancelled": ...
 
     async def elicit(
         self, message: str, form: Any, *, key: str | None = None, timeout: float | None = None
-    ) -> Accepted[Any] | Declined | Cancelled:
+    ) -> "Accepted[Any] | Declined | Cancelled":
         """What the user answers to a question.
 
         Args:
@@ -137,6 +138,8 @@ class Asking:
         Raises:
             NotDeclared: the client has nobody to ask.
         """
+        from toolpost.server.forms import form_of  # noqa: PLC0415 - 0.4 ms of every start
+
         asked, words = form_of(form), message
         for left in reversed(range(MAX_TRIES)):
             params = types.ElicitParams(message=words, requested_schema=asked.schema)
@@ -158,7 +161,7 @@ class Asking:
         elicitation_id: str | None = None,
         key: str | None = None,
         timeout: float | None = None,
-    ) -> Accepted[None] | Declined | Cancelled:
+    ) -> "Accepted[None] | Declined | Cancelled":
         """Whether the user agrees to visit a URL, for what must not go through the client.
 
         Args:
@@ -172,6 +175,8 @@ class Asking:
             NotDeclared: the client cannot open URLs.
             ValueError: it is none.
         """
+        from toolpost.server.forms import ANSWERS  # noqa: PLC0415 - as in `elicit`
+
         params = self._visit(message, url, elicitation_id)
         result = await self.ask("elicitation/create", params, key=key, timeout=timeout)
         assert isinstance(result, types.ElicitResult)

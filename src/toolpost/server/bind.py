@@ -6,9 +6,10 @@ of a call, and calls. Knows nothing of tools, prompts, results, threads or loops
 
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Container, Iterator, Mapping
 from copy import copy
-from typing import Annotated, Any, Final, TypeAlias, TypeVar, cast, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, TypeVar, cast, get_args, get_origin
 
 import msgspec
 from msgspec import UNSET, Raw, Struct
@@ -19,14 +20,16 @@ from toolpost.protocol import headers
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.server import docstring
 from toolpost.server.arguments import UNREAD, from_json, from_text
-from toolpost.server.ask import Plan, Wanted, wanted_of
-from toolpost.server.marks import MIRRORED, is_field, read_marks
+from toolpost.server.guest import is_field
 from toolpost.server.problems import MAX_PROBLEMS, ArgumentError, Misfit, Problem, SignatureError, within
-from toolpost.server.schema import Schema, unfolded, with_defs
+from toolpost.server.schema import MIRRORED, Schema, unfolded, with_defs
 from toolpost.server.scope import UNIONS, Scope, layers, shown
 from toolpost.server.shapes import Shape, dec_hook, documented, fit
 from toolpost.server.survey import Survey
 from toolpost.types.base import JSON, Unset
+
+if TYPE_CHECKING:
+    from toolpost.server.ask import Plan, Wanted
 
 __all__ = ["Bound", "Parameter", "bind"]
 
@@ -171,6 +174,15 @@ def _gets_context(annotation: Any, kinds: tuple[type, ...], *, is_async: bool) -
     return True
 
 
+def _wanted(annotation: Any, default: Any) -> "Wanted | None":
+    """What a parameter is asked for with; None if it is not."""
+    if "toolpost.server.ask" not in sys.modules:  # nobody can have written `Ask`: 1.2 ms less, with `forms`
+        return None
+    from toolpost.server.ask import wanted_of  # noqa: PLC0415 - see above
+
+    return wanted_of(annotation, default)
+
+
 # --------------------------------------------------------------------- for a call
 
 
@@ -200,7 +212,8 @@ class Bound:
         self.fn = fn
         self.name = name
         self.is_async = any(map(inspect.iscoroutinefunction, chain))
-        self.summary, described = docstring.parse(_doc(chain))
+        about = docstring.parse(_doc(chain))
+        self.summary = about.summary
         self.context: str | None = None
         self._wanted: dict[str, Wanted] = {}
         scope = Scope(fn)
@@ -212,12 +225,14 @@ class Bound:
         for it in signature.parameters.values():
             if it.name not in hidden and not any(it.name in keywords for keywords in partials):
                 with within(f"parameter `{it.name}`"):
-                    parameters += self._argument(it, scope, survey, context_types, described)
+                    parameters += self._argument(it, scope, survey, context_types, about.parameters)
         self.parameters = tuple(parameters)
         self.asked: Plan | None = None
         if self._wanted:
+            from toolpost.server import ask  # noqa: PLC0415 - as in `_wanted`
+
             names = [parameter.field for parameter in parameters]
-            self.asked = Plan(
+            self.asked = ask.Plan(
                 self._wanted,
                 names,
                 lambda annotation, is_async: _gets_context(annotation, context_types, is_async=is_async),
@@ -251,21 +266,25 @@ class Bound:
                 raise SignatureError(f"`{self.context}` gets the context already")
             self.context = it.name
             return
-        wanted = wanted_of(annotation, it.default)
+        wanted = _wanted(annotation, it.default)
         if wanted is not None:
             self._wanted[it.name] = wanted
             return
-        default, factory = it.default, None
+        default, factory, alias = it.default, None, None
         if is_field(default):
             annotation, default = Annotated[annotation, default], _EMPTY
-        marks = read_marks(get_args(annotation)[1:] if get_origin(annotation) is Annotated else ())
-        if default is _EMPTY and marks.optional:
-            default, factory = marks.default, marks.factory
+        if get_origin(annotation) is Annotated:
+            from toolpost.server.marks import read_marks  # noqa: PLC0415 - 0.3 ms of a start
+
+            marks = read_marks(get_args(annotation)[1:])
+            alias = marks.alias
+            if default is _EMPTY and marks.optional:
+                default, factory = marks.default, marks.factory
         shape = survey.shape(annotation)
         if default is not _EMPTY and factory is None:
             _check_default(default, shape)
         yield Parameter(
-            marks.alias or it.name,
+            alias or it.name,
             it.name,
             required=default is _EMPTY,
             annotation=annotation,

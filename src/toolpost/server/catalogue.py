@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from itertools import islice
 from threading import RLock
-from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
 from weakref import WeakSet
 
 from toolpost import types
@@ -20,7 +20,7 @@ from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.party import Party
 from toolpost.server.cache import Cache, kept
-from toolpost.types.base import Raw
+from toolpost.types.base import Raw, Struct
 
 if TYPE_CHECKING:
     from toolpost.protocol.seal import KeyRing
@@ -96,7 +96,7 @@ class Handle(ABC, Generic[P, R]):
 E = TypeVar("E", bound=Handle[..., Any])
 
 
-class Kind(NamedTuple):
+class Kind(Struct, frozen=True):
     """A kind of list: its name, what asks for it, what carries a page, and by what name changes are told.
 
     What carries a page stands here by its name in `toolpost.types`, and is loaded for the first page.

@@ -14,9 +14,6 @@ from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.methods import Row
 from toolpost.server.asking import Asking
-from toolpost.server.inputs import responses, state_of
-from toolpost.server.measure import Measure
-from toolpost.server.recall import Recall
 from toolpost.server.request import Client, Request, Speaker
 from toolpost.types.base import JSON, Number, Raw, RequestId, Result, Wire
 from toolpost.types.content import ResourceContents
@@ -31,6 +28,8 @@ from toolpost.types.notices import LogParams, NoticeParams, ProgressParams
 if TYPE_CHECKING:
     from toolpost.server.catalogue import Catalogue
     from toolpost.server.handler import Handler
+    from toolpost.server.measure import Measure
+    from toolpost.server.recall import Recall
 
 __all__ = ["Context"]
 
@@ -170,6 +169,8 @@ class Context(Asking):
         if incoming is None or incoming.token is None:
             return
         if self._progressed is None:
+            from toolpost.server.measure import Measure  # noqa: PLC0415 - 0.1 ms of a start
+
             self._progressed = Measure()
         if not self._progressed.take() and progress != total:
             return
@@ -198,6 +199,8 @@ class Context(Asking):
         if line is None:
             return
         if self._logged is None:
+            from toolpost.server.measure import Measure  # noqa: PLC0415 - as in `progress`
+
             self._logged = Measure()
         if not self._logged.take():
             return
@@ -335,9 +338,11 @@ class Context(Asking):
         return catalogue.page(self.server.party, self.incoming, cursor)
 
     @property
-    def recall(self) -> Recall:
+    def recall(self) -> "Recall":
         """For handlers: what this request has asked and done before it ran again."""
         if self._recall is None:
+            from toolpost.server.recall import Recall  # noqa: PLC0415 - 1.3 ms of a start, with all it needs
+
             principal = self.principal
             self._recall = Recall(self.server, self.incoming, None if principal is None else principal.key)
         return self._recall
@@ -451,6 +456,8 @@ class Context(Asking):
     def _brought(self) -> tuple[Mapping[str, Result], JSON]:
         journal = self.recall.opened
         if self._handed is None:
+            from toolpost.server.inputs import responses, state_of  # noqa: PLC0415 - as in `recall`
+
             given = {} if journal is None else dict(responses(journal, self._peer.revision))
             self._handed = given, None if journal is None else state_of(journal)
         return self._handed

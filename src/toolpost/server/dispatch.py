@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from types import CoroutineType
 from typing import Any, Final, TypeAlias
 
 from toolpost.errors import InternalError, MCPError, MethodNotFound, RPCError, UrlElicitationRequired
@@ -15,9 +16,9 @@ from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.party import declares
 from toolpost.server.context import Context
-from toolpost.server.pending import is_pending
-from toolpost.server.recall import ask_and_answer
+from toolpost.server.pending import is_pending, is_unanswered
 from toolpost.types.base import Raw, Result, Struct
+from toolpost.types.inputs import AnswerParams
 
 __all__ = [
     "Answer",
@@ -27,6 +28,7 @@ __all__ = [
     "Route",
     "Routes",
     "answer",
+    "ask_and_answer",
     "begin",
     "being_cancelled",
     "failed",
@@ -88,6 +90,41 @@ def served(route: Route, context: Context, incoming: Incoming) -> Answer | Await
 def _asks(context: Context, incoming: Incoming) -> bool:
     """Whether the route may ask by returning."""
     return incoming.row.asks and incoming.peer.revision.stateless and not context.server.forwards
+
+
+async def ask_and_answer(route: Route, context: Context, params: AnswerParams) -> Answer:
+    """The answer of a route, or what it has to know first."""
+    if params.request_state is not None or params.input_responses:
+        await context.recall.journal()  # what is brought back is looked at, whether it is needed or not
+    wanted = None
+    try:
+        value: Any = route(context, params)
+        if value.__class__ is CoroutineType or is_pending(value):
+            value = await value
+        if not context.has_asked:
+            return value
+        logger.warning(
+            "%s (id %r) went on after a question that has no answer yet; the question is asked, and what it "
+            "returned is dropped",
+            context.method,
+            context.related,
+        )
+    except UrlElicitationRequired as error:
+        wanted = error
+    except BaseException as error:
+        if not is_unanswered(error):
+            context.recall.give_up()
+            raise
+    recall = context.recall
+    try:
+        if wanted is not None:
+            from toolpost.server.recall import visit  # noqa: PLC0415 - with what questions need
+
+            await visit(context, wanted)
+        return await recall.interim(context.method)
+    except BaseException:  # nobody waits any more, not even for the questions
+        recall.give_up()
+        raise
 
 
 async def through(middleware: Sequence[Middleware], call: Call, route: Callable[[Context, Any], Any]) -> Any:

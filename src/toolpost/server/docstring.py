@@ -5,7 +5,9 @@ Reads the styles of Google, NumPy and Sphinx, line by line, and takes what it do
 
 import inspect
 import re
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec import Struct
 
 __all__ = ["Docstring", "parse"]
 
@@ -29,7 +31,7 @@ _SPHINX: Final = r":(?:param|parameter|arg|argument|key|keyword|type)\s+[^:\s][^
 Found = dict[str, list[str]]
 
 
-class Docstring(NamedTuple):
+class Docstring(Struct, frozen=True):
     """A docstring, taken apart. `summary` is all of it but the parameters."""
 
     summary: str

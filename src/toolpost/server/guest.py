@@ -15,12 +15,18 @@ from toolpost.server.problems import Misfit, Problem, SignatureError, path_of
 from toolpost.server.schema import Definitions, Opaque
 from toolpost.types.base import JSON
 
-__all__ = ["Guest", "is_guest", "validated", "written"]
+__all__ = ["Guest", "is_field", "is_guest", "validated", "written"]
 
 
 def is_guest(kind: type[Any]) -> bool:
     """Whether a class is one of pydantic's, or made for it."""
     return hasattr(kind, "__get_pydantic_core_schema__") or hasattr(kind, "__pydantic_validator__")
+
+
+def is_field(mark: object) -> bool:
+    """Whether a mark, or a default, is pydantic's `Field(…)`."""
+    kind = type(mark)
+    return kind.__name__ == "FieldInfo" and kind.__module__ == "pydantic.fields"
 
 
 class Guest:

@@ -8,10 +8,10 @@ way from a method to the code that serves it. Knows nothing of transports. It is
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, get_args
 
 from toolpost import types
 from toolpost.channel import Channel
@@ -27,15 +27,12 @@ from toolpost.server import options
 from toolpost.server.cache import Cache, kept
 from toolpost.server.context import Context
 from toolpost.server.dispatch import Middleware, Routes
-from toolpost.server.inputs import InputRequired, settled
 from toolpost.server.life import Life
 from toolpost.server.listen import Listens
 from toolpost.server.notify import Announcer
 from toolpost.server.options import Lifespan, Offer
 from toolpost.server.request import arguments_of
 from toolpost.server.serve import Conversation
-from toolpost.server.steps import finish
-from toolpost.server.web import Application, Served, Web, check_unused
 from toolpost.server.work import Work
 from toolpost.types.base import JSON, Icon, Params, Result
 from toolpost.types.content import ResourceContents
@@ -55,8 +52,10 @@ from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult
 if TYPE_CHECKING:
     from toolpost.auth.resource import Auth
     from toolpost.protocol.seal import KeyRing
+    from toolpost.server.inputs import InputRequired
     from toolpost.server.states import States
     from toolpost.server.tools import ServedTool
+    from toolpost.server.web import Application, Served, Web
     from toolpost.stores.promise import Store
 
 __all__ = ["Handler"]
@@ -65,6 +64,8 @@ MAX_STATES: Final = 1024
 """Principals whose state is kept: many users at once, and a bound for those who never come back."""
 
 _IN_MEMORY: Final = "memory://"
+
+R = TypeVar("R")
 
 
 class Handler:
@@ -184,7 +185,7 @@ class Handler:
 
     async def call_tool(
         self, name: str, arguments: dict[str, JSON], ctx: Context
-    ) -> CallToolResult | InputRequired:
+    ) -> "CallToolResult | InputRequired":
         """What a tool says."""
         raise self._lacks("call_tool")
 
@@ -426,7 +427,7 @@ class Handler:
 
     async def _call_tool(self, ctx: Context, params: CallToolParams) -> Result:
         arguments = arguments_of(params.arguments)
-        return await settled(ctx, lambda: self.call_tool(params.name, arguments, ctx))
+        return await _settled(ctx, lambda: self.call_tool(params.name, arguments, ctx))
 
     async def _list_resources(self, ctx: Context, params: PageParams) -> Result:
         page = await self.list_resources(params.cursor)
@@ -445,7 +446,7 @@ class Handler:
     async def _read_resource(
         self, ctx: Context, params: "types.ReadResourceParams"
     ) -> "types.ReadResourceResult":
-        read = await settled(ctx, lambda: self.read_resource(params.uri, ctx))
+        read = await _settled(ctx, lambda: self.read_resource(params.uri, ctx))
         return (
             read
             if isinstance(read, types.ReadResourceResult)
@@ -458,7 +459,7 @@ class Handler:
 
     async def _get_prompt(self, ctx: Context, params: "types.GetPromptParams") -> Result:
         arguments = params.arguments or {}
-        return await settled(ctx, lambda: self.get_prompt(params.name, arguments, ctx))
+        return await _settled(ctx, lambda: self.get_prompt(params.name, arguments, ctx))
 
     async def _complete(self, ctx: Context, params: "types.CompleteParams") -> Result:
         return await self.complete(params, ctx)
@@ -475,7 +476,7 @@ class Handler:
         async with self.alive() as lifespan:
             await Conversation(self, channel, lifespan, principal=principal).run()
 
-    def run(self, *, max_line: int = MAX_LINE, http: str | None = None, **web: Unpack[Served]) -> None:
+    def run(self, *, max_line: int = MAX_LINE, http: str | None = None, **web: "Unpack[Served]") -> None:
         """Serve over stdin and stdout, as hosts start it, or over HTTP, until told to stop.
 
         Args:
@@ -488,8 +489,12 @@ class Handler:
         """
         # They know the transports, which this ring may not.
         if http is None:
-            check_unused(web, "http")
             from toolpost.run import run_stdio  # noqa: PLC0415 - see above
+
+            if web:
+                from toolpost.server.web import check_unused  # noqa: PLC0415 - 0.2 ms of a start
+
+                check_unused(web, "http")
 
             run_stdio(self, max_line=max_line)
         else:
@@ -503,13 +508,13 @@ class Handler:
 
         await serve_stdio(self, max_line=max_line)
 
-    async def serve_http(self, address: str = "127.0.0.1:8000", **web: Unpack[Served]) -> None:
+    async def serve_http(self, address: str = "127.0.0.1:8000", **web: "Unpack[Served]") -> None:
         """Serve over HTTP like `run(http=…)`, in a loop of your own, until it is cancelled."""
         from toolpost.web import serve_http  # noqa: PLC0415 - as above
 
         await serve_http(self, address, **web)
 
-    def asgi(self, path: str = "/mcp", **web: Unpack[Web]) -> Application:
+    def asgi(self, path: str = "/mcp", **web: "Unpack[Web]") -> "Application":
         """The server as an ASGI application, for uvicorn and its like, or to be mounted in another one.
 
         Args:
@@ -531,7 +536,17 @@ class Handler:
             async with nullcontext() if self._lifespan is None else self._lifespan(self) as value:
                 yield value
         finally:
-            await finish(self.steps)
+            if self.steps:
+                from toolpost.server.steps import finish  # noqa: PLC0415 - there are some: it is loaded
+
+                await finish(self.steps)
             self.work.close()
             if isinstance(self._store, str) and "store" in self.__dict__:
                 await self.store.close()  # who gave a store of their own closes it
+
+
+async def _settled(ctx: Context, serve: "Callable[[], Awaitable[R | InputRequired]]") -> R:
+    """What a method gives that may ask by hand, once it has all answers."""
+    from toolpost.server.inputs import settled  # noqa: PLC0415 - a `Server` never needs it
+
+    return await settled(ctx, serve)

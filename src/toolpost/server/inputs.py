@@ -18,7 +18,8 @@ from toolpost.protocol.eras import lacking
 from toolpost.protocol.inbox import MAX_ANSWERS
 from toolpost.protocol.jsonrpc import Unfit
 from toolpost.protocol.revisions import Revision
-from toolpost.server.journal import ByHand, Journal, Unanswered
+from toolpost.server.journal import ByHand, Journal
+from toolpost.server.pending import Unanswered
 from toolpost.server.recall import MAX_ROUNDS
 from toolpost.types.base import JSON, UNSET, Raw, Result
 

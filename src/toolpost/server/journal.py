@@ -6,46 +6,21 @@ so that functions may ask side by side; a name of its own changes its key, not w
 nor stores: what it holds goes out and comes back as bytes, and whoever carries them answers for them.
 """
 
-from asyncio import CancelledError
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, cast
+from collections.abc import Mapping
+from typing import Any, Final
 
 from toolpost.errors import LocalProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.server.pending import Unanswered
 from toolpost.types.base import UNSET, Raw, Result, Struct, Unset
 from toolpost.types.inputs import InputRequest
 
-__all__ = ["ByHand", "Journal", "Unanswered", "is_unanswered"]
+__all__ = ["ByHand", "Journal"]
 
 DIGITS: Final = 16
 """Letters of a key: no two questions of one call are the same by chance."""
-
-
-class Unanswered(BaseException):
-    """A question has no answer yet. The function ends here, and runs again with the answer.
-
-    No `Exception`, so that a function that catches those does not catch this one.
-    """
-
-
-def is_unanswered(error: BaseException) -> bool:
-    """Whether a function ends because of a question, alone or beside others of its kind and what they ended.
-
-    An error of its own counts more, as it would in a session.
-    """
-    leaves = list(_leaves(error))
-    asked = any(isinstance(leaf, Unanswered) for leaf in leaves)
-    return asked and all(isinstance(leaf, Unanswered | CancelledError) for leaf in leaves)
-
-
-def _leaves(error: BaseException) -> Iterator[BaseException]:
-    if isinstance(error, BaseExceptionGroup):
-        for each in cast("BaseExceptionGroup[BaseException]", error).exceptions:
-            yield from _leaves(each)
-    else:
-        yield error
 
 
 class ByHand(Struct):

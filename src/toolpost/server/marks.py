@@ -14,12 +14,13 @@ from typing import Annotated, Any, Final, cast
 
 from msgspec import UNSET, Meta, Struct
 
+from toolpost.server.guest import is_field
 from toolpost.server.problems import Misfit, Problem, SignatureError
-from toolpost.server.schema import Schema, without_null
+from toolpost.server.schema import MIRRORED, Schema, without_null
 from toolpost.server.shapes import Read, Shape, fit, possible, stand_in
 from toolpost.types.base import JSON
 
-__all__ = ["MIRRORED", "Header", "Limit", "Marks", "Titles", "fits", "is_field", "limited", "read_marks"]
+__all__ = ["Header", "Limit", "Marks", "Titles", "fits", "limited", "read_marks"]
 
 _NUMBERS: Final = (int, float)
 _ORDERED: Final = (*_NUMBERS, Decimal, dt.datetime, dt.date, dt.time, dt.timedelta)
@@ -71,10 +72,6 @@ class Limit(Struct, frozen=True):
 
 
 # --------------------------------------------------------------------- reading marks
-
-
-MIRRORED: Final = "x-mcp-header"
-"""The keyword that names the header of a property."""
 
 
 class Header(Struct, frozen=True):
@@ -178,12 +175,6 @@ def _limits_of(mark: Any) -> list[tuple[str, Any]]:
     """The limits that a mark has under the names that msgspec, too, has for them."""
     bounds = ((name, getattr(mark, name, None)) for name in _RULES)
     return [(name, bound) for name, bound in bounds if bound is not None]
-
-
-def is_field(mark: object) -> bool:
-    """Whether a mark, or a default, is pydantic's `Field(…)`."""
-    kind = type(mark)
-    return kind.__name__ == "FieldInfo" and kind.__module__ == "pydantic.fields"
 
 
 def _read_field(field: Any, marks: Marks) -> None:

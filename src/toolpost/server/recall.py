@@ -9,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from itertools import islice
-from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.errors import InternalError, UrlElicitationRequired, UserRejected
@@ -18,18 +17,17 @@ from toolpost.protocol.eras import STATELESS
 from toolpost.protocol.events import Incoming
 from toolpost.protocol.inbox import MAX_ANSWERS
 from toolpost.server.forms import Accepted
-from toolpost.server.journal import Journal, Unanswered, is_unanswered
-from toolpost.server.pending import is_pending
+from toolpost.server.journal import Journal
+from toolpost.server.pending import Unanswered
 from toolpost.server.steps import Steps, read_again
 from toolpost.types.base import Raw, Result, Wire
-from toolpost.types.inputs import AnswerParams, InputRequiredResult
+from toolpost.types.inputs import InputRequiredResult
 
 if TYPE_CHECKING:
     from toolpost.server.context import Context
-    from toolpost.server.dispatch import Answer, Route
     from toolpost.server.handler import Handler
 
-__all__ = ["MAX_ROUNDS", "Recall", "ask_and_answer"]
+__all__ = ["MAX_ROUNDS", "Recall", "visit"]
 
 MAX_ROUNDS: Final = 100
 """How often one call may ask: more than any client goes along with, and a bound for what asks in a circle."""
@@ -162,40 +160,7 @@ class Recall:
         self._over = True
 
 
-async def ask_and_answer(route: "Route", context: "Context", params: AnswerParams) -> "Answer":
-    """The answer of a route, or what it has to know first."""
-    if params.request_state is not None or params.input_responses:
-        await context.recall.journal()  # what is brought back is looked at, whether it is needed or not
-    wanted = None
-    try:
-        value: Any = route(context, params)
-        if value.__class__ is CoroutineType or is_pending(value):
-            value = await value
-        if not context.has_asked:
-            return value
-        logger.warning(
-            "%s (id %r) went on after a question that has no answer yet; the question is asked, and what it "
-            "returned is dropped",
-            context.method,
-            context.related,
-        )
-    except UrlElicitationRequired as error:
-        wanted = error
-    except BaseException as error:
-        if not is_unanswered(error):
-            context.recall.give_up()
-            raise
-    recall = context.recall
-    try:
-        if wanted is not None:
-            await _visit(context, wanted)
-        return await recall.interim(context.method)
-    except BaseException:  # nobody waits any more, not even for the questions
-        recall.give_up()
-        raise
-
-
-async def _visit(context: "Context", wanted: UrlElicitationRequired) -> None:
+async def visit(context: "Context", wanted: UrlElicitationRequired) -> None:
     """Ask whether the user visits the URLs without which the request cannot be served.
 
     Whoever has agreed before was not there yet, or it would not be wanted again: they are asked once more.

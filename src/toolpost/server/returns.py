@@ -5,6 +5,7 @@ shape a peer's revision allows is known to the caller, who says `wrap`.
 """
 
 import inspect
+import sys
 from collections import abc
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -29,7 +30,6 @@ from msgspec import UNSET
 from toolpost.errors import MCPError
 from toolpost.protocol import jsonrpc
 from toolpost.server.guest import Guest
-from toolpost.server.media import File, Media
 from toolpost.server.problems import SignatureError, problems_of, within
 from toolpost.server.schema import RESULT, compiled, rooted, wrapped
 from toolpost.server.scope import UNIONS, Scope
@@ -41,7 +41,7 @@ from toolpost.types.tools import CallToolResult
 
 __all__ = ["OutputError", "Returns"]
 
-_BLOCKS: Final = (Content, Media, bytes)
+_BLOCKS: Final = (Content, bytes)
 _LISTS: Final = frozenset({list, tuple, abc.Sequence, abc.Iterable, abc.Collection})
 _WITHOUT_SCHEMA: Final = (str, None, type(None), Never, NoReturn)
 """What is promised without a schema: text, nothing, and that it never returns."""
@@ -188,10 +188,10 @@ class Returns:
         """The result of a tool that has promised nothing."""
         if value is None:
             return CallToolResult(content=[])
-        if isinstance(value, (str, *_BLOCKS)):
+        if isinstance(value, (str, *_blocks())):
             return CallToolResult(content=[_block(value)])
         if isinstance(value, list | tuple) and (
-            self._listed or any(isinstance(item, _BLOCKS) for item in cast("Iterable[Any]", value))
+            self._listed or any(isinstance(item, _blocks()) for item in cast("Iterable[Any]", value))
         ):
             return CallToolResult(content=[_block(item) for item in cast("Iterable[Any]", value)])
         text = _encode(value)
@@ -214,6 +214,12 @@ class Returns:
 # --------------------------------------------------------------------- values
 
 
+def _blocks() -> tuple[type[Any], ...]:
+    """What is content by itself. Nobody can have made a picture or a file before these were loaded."""
+    media = sys.modules.get("toolpost.server.media")
+    return _BLOCKS if media is None else (*_BLOCKS, media.Media)
+
+
 def _block(value: Any) -> Content:
     """One block of content. Bytes become a file: nothing tells what else they could be."""
     if isinstance(value, str):
@@ -221,8 +227,10 @@ def _block(value: Any) -> Content:
             _encode(value)  # it may hold half a character, which cannot be sent
         return TextContent(value)
     if isinstance(value, bytes):
+        from toolpost.server.media import File  # noqa: PLC0415 - 0.2 ms of a start
+
         value = File(value)
-    if isinstance(value, Media):
+    if not isinstance(value, Content) and isinstance(value, _blocks()):
         return value.content()
     if isinstance(value, Content):
         _encode(value, _WIRE)
@@ -292,7 +300,7 @@ def _is_block(it: Any) -> bool:
     origin = get_origin(it)
     if origin is Annotated or origin in UNIONS or origin in _LISTS:
         return any(map(_is_block, get_args(it)))
-    return isinstance(it, type) and issubclass(it, (*_BLOCKS, CallToolResult))
+    return isinstance(it, type) and issubclass(it, (*_blocks(), CallToolResult))
 
 
 def _promise(annotation: Any, scope: Scope) -> tuple[dict[str, JSON], Check, Writer | None]:

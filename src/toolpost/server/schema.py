@@ -15,6 +15,7 @@ from toolpost.errors import MCPError
 from toolpost.types.base import JSON
 
 __all__ = [
+    "MIRRORED",
     "RESULT",
     "Definitions",
     "Opaque",
@@ -38,6 +39,8 @@ __all__ = [
 
 Schema: TypeAlias = Mapping[str, JSON]
 
+MIRRORED: Final = "x-mcp-header"
+"""The keyword that names the header of a property."""
 RESULT: Final = "result"
 """The key under which a peer that takes only objects finds another value."""
 _PREFIX: Final = "#/$defs/"

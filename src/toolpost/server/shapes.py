@@ -10,17 +10,19 @@ import uuid
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from decimal import Decimal
-from typing import Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from toolpost.server.guest import is_guest, validated, written
 from toolpost.server.problems import Misfit, Problem, problems_of
-from toolpost.server.records import Record
 from toolpost.server.schema import Schema, accepts, noted
 from toolpost.types.base import JSON
 from toolpost.types.base import enc_hook as write_open
+
+if TYPE_CHECKING:
+    from toolpost.server.records import Record
 
 __all__ = [
     "ENCODER",
@@ -153,7 +155,7 @@ def possible(kind: Any) -> bool:
 # --------------------------------------------------------------------- what stand-ins read
 
 
-def record_reader(record: Record, kinds: Sequence[Any], *, build: bool) -> Read:
+def record_reader(record: "Record", kinds: Sequence[Any], *, build: bool) -> Read:
     """Fits the fields of a class and, if asked to, builds a value of it."""
     slots = {f"slot_{index}": field for index, field in enumerate(record.fields)}
     tag: dict[str, Any] = {} if record.tag is None else {"tag_field": record.tag[0], "tag": record.tag[1]}

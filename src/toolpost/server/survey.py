@@ -14,18 +14,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import combinations
-from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_args, get_origin
 
 from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
 from toolpost.server import docstring
-from toolpost.server.guest import Guest, is_guest
-from toolpost.server.marks import MIRRORED, Limit, fits, is_field, limited, read_marks
-from toolpost.server.overlooked import refuse_overlooked
+from toolpost.server.guest import Guest, is_field, is_guest
 from toolpost.server.problems import SignatureError, within
-from toolpost.server.records import Field, Record, describe, record_schema
 from toolpost.server.schema import (
+    MIRRORED,
     Definitions,
     Opaque,
     accepts,
@@ -50,6 +48,10 @@ from toolpost.server.shapes import (
     stand_in,
 )
 from toolpost.types.base import JSON
+
+if TYPE_CHECKING:
+    from toolpost.server.marks import Limit
+    from toolpost.server.records import Field, Record
 
 __all__ = ["Survey"]
 
@@ -137,6 +139,8 @@ class Survey:
 
     def _annotated(self, it: Any) -> Shape:
         """The shape of a type with marks on it."""
+        from toolpost.server.marks import read_marks  # noqa: PLC0415 - 0.3 ms of a start
+
         inner, *metadata = get_args(it)
         marks = read_marks(metadata)
         if marks.guest:
@@ -149,8 +153,10 @@ class Survey:
             schema = without_null(schema)
         return replace(shape, schema=noted(schema, marks.notes))
 
-    def _limited(self, inner: Any, limits: list[Limit]) -> Shape:
+    def _limited(self, inner: Any, limits: "list[Limit]") -> Shape:
         """The shape of a type with limits; those of a union go to the members that they fit."""
+        from toolpost.server.marks import limited  # noqa: PLC0415 - as above
+
         behind = meant(inner)
         if behind is not inner:
             return self._limited(behind, limits)
@@ -161,8 +167,10 @@ class Survey:
             return self._union(self._distributed(inner, limits))
         return limited(self._shape(inner), limits, shown(inner))
 
-    def _distributed(self, union: Any, limits: list[Limit]) -> list[Any]:
+    def _distributed(self, union: Any, limits: "list[Limit]") -> list[Any]:
         """The members of a union, each with those limits that fit it."""
+        from toolpost.server.marks import fits  # noqa: PLC0415 - as above
+
         members: list[Any] = []
         used: list[Limit] = []
         for member in get_args(union):
@@ -293,13 +301,17 @@ class Survey:
             return self._choices(it, list(cls))
         if _is_path(cls):
             return Shape(it, {"type": "string", "format": "path"})
+        from toolpost.server.records import describe  # noqa: PLC0415 - 0.2 ms of a start
+
         record = describe(it, self._scope, output=self._output)
         if record is None:
             raise SignatureError(f"{shown(it)} cannot be said in JSON", hint=_INSTEAD)
         return self._record(it, cls, record)
 
-    def _record(self, it: Any, cls: type[Any], record: Record) -> Shape:
+    def _record(self, it: Any, cls: type[Any], record: "Record") -> Shape:
         """The shape of a class with fields: the class itself, or a stand-in that builds values of it."""
+        from toolpost.server.records import record_schema  # noqa: PLC0415 - as above
+
         about = docstring.parse(_doc(cls))
         self._open.add(it)
         shapes = [self._field(cls, field, about.parameters) for field in record.fields]
@@ -315,7 +327,7 @@ class Survey:
         keys = None if record.array else frozenset(field.wire for field in record.fields)
         return self._known.setdefault(it, Shape(kind, self.defs.ref(name), native, keys=keys))
 
-    def _field(self, cls: type[Any], field: Field, told: Mapping[str, str]) -> Shape:
+    def _field(self, cls: type[Any], field: "Field", told: Mapping[str, str]) -> Shape:
         with within(f"field `{field.name}` of {cls.__name__}"):
             if is_field(field.default):
                 raise SignatureError("pydantic's Field has no effect here", hint="use pydantic's dataclass")
@@ -325,6 +337,8 @@ class Survey:
 
     def _guest(self, it: Any) -> Shape:
         """The shape of a type that pydantic reads, with no limit in it that pydantic would ignore."""
+        from toolpost.server.overlooked import refuse_overlooked  # noqa: PLC0415 - for pydantic only
+
         self.guests = True
         guest = Guest(it, output=self._output)
         refuse_overlooked(it, self._scope)

@@ -8,18 +8,20 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from inspect import iscoroutinefunction
-from typing import Any, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
 
 from toolpost import types
 from toolpost.errors import ChannelClosed, UrlElicitationRequired
 from toolpost.principal import Principal
 from toolpost.server.context import Context
-from toolpost.server.forms import Accepted, Cancelled, Declined
 from toolpost.server.request import Client, Request
 from toolpost.types.base import JSON, Meta, Number, RequestId, Result
 from toolpost.types.content import Content, ResourceContents
 from toolpost.types.lifecycle import LogLevel
 from toolpost.types.tools import Tool
+
+if TYPE_CHECKING:
+    from toolpost.server.forms import Accepted, Cancelled, Declined
 
 __all__ = ["SyncContext", "SyncRequest"]
 
@@ -183,16 +185,16 @@ class SyncContext:
     @overload
     def elicit(
         self, message: str, form: type[T], *, key: str | None = None, timeout: float | None = None
-    ) -> Accepted[T] | Declined | Cancelled: ...
+    ) -> "Accepted[T] | Declined | Cancelled": ...
 
     @overload
     def elicit(
         self, message: str, form: Any, *, key: str | None = None, timeout: float | None = None
-    ) -> Accepted[Any] | Declined | Cancelled: ...
+    ) -> "Accepted[Any] | Declined | Cancelled": ...
 
     def elicit(
         self, message: str, form: Any, *, key: str | None = None, timeout: float | None = None
-    ) -> Accepted[Any] | Declined | Cancelled:
+    ) -> "Accepted[Any] | Declined | Cancelled":
         """What the user answers to a question."""
         return self._wait(self._context.elicit(message, form, key=key, timeout=timeout))
 
@@ -204,7 +206,7 @@ class SyncContext:
         elicitation_id: str | None = None,
         key: str | None = None,
         timeout: float | None = None,
-    ) -> Accepted[None] | Declined | Cancelled:
+    ) -> "Accepted[None] | Declined | Cancelled":
         """Whether the user agrees to visit a URL."""
         return self._wait(
             self._context.elicit_url(message, url, elicitation_id=elicitation_id, key=key, timeout=timeout)

@@ -18,9 +18,8 @@ from toolpost.server.bind import Bound
 from toolpost.server.catalogue import Catalogue, Handle
 from toolpost.server.context import Context
 from toolpost.server.dispatch import being_cancelled
-from toolpost.server.journal import is_unanswered
 from toolpost.server.options import check_texts, check_times
-from toolpost.server.pending import is_pending
+from toolpost.server.pending import is_pending, is_unanswered
 from toolpost.server.returns import Returns
 from toolpost.server.work import FILELESS, Work
 from toolpost.types.base import Icon, Meta
