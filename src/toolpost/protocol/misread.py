@@ -26,7 +26,6 @@ class _Sketch(Struct):
     error: Raw | Unset = UNSET
 
 
-_SKETCH: Final = msgspec.json.Decoder(_Sketch)
 _TEXT: Final = msgspec.json.Decoder(Raw)
 _WORD: Final = msgspec.json.Decoder(str)
 _ID: Final = msgspec.json.Decoder(int | str | float)
@@ -60,9 +59,9 @@ def _glimpse(data: bytes) -> _Glimpse:
     seen = _Glimpse()
     try:
         try:
-            sketch = _SKETCH.decode(data)
+            sketch = msgspec.json.decode(data, type=_Sketch)
         except RecursionError:
-            sketch = _SKETCH.decode(outline(data, data))
+            sketch = msgspec.json.decode(outline(data, data), type=_Sketch)
         answered = sketch.result is not UNSET or sketch.error is not UNSET
         seen.reply = answered and sketch.method is UNSET
         if sketch.id is not UNSET:

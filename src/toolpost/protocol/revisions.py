@@ -92,38 +92,39 @@ _ANY_CONTENT: Final = ("text", "image", "resource")
 _ANY_SPOKEN: Final = ("text", "image")
 
 
-def _since(date: str, first: str) -> bool:
-    return date in Span(first, DATES[-1])
+_SPANS: Final = {span for row in ROWS for span in (row.client, row.server, row.asked) if span is not None}
 
 
-def _sent(by: Role, date: str, *, requests: bool) -> Rows:
+def _sent(by: Role, alive: set[Span], *, requests: bool) -> Rows:
     return MappingProxyType(
-        {row.name: row for row in ROWS if row.is_request is requests and date in (getattr(row, by) or ())}
+        {row.name: row for row in ROWS if row.is_request is requests and getattr(row, by) in alive}
     )
 
 
 def _fold(date: str) -> Revision:
     """The record of one revision."""
     session = date in SESSION
-    audio = ("audio",) if _since(date, R_2025_03_26) else ()
-    links = ("resource_link",) if _since(date, R_2025_06_18) else ()
-    tool_turns = ("tool_use", "tool_result") if _since(date, R_2025_11_25) else ()
+    until = DATES[: DATES.index(date) + 1]
+    alive = {span for span in _SPANS if date in span}  # once for all rows: 0.5 ms of a start
+    audio = ("audio",) if R_2025_03_26 in until else ()
+    links = ("resource_link",) if R_2025_06_18 in until else ()
+    tool_turns = ("tool_use", "tool_result") if R_2025_11_25 in until else ()
     return Revision(
         date=date,
         era="session" if session else "stateless",
         stateless=not session,
-        requests={by: _sent(by, date, requests=True) for by in (CLIENT, SERVER)},
-        notices={by: _sent(by, date, requests=False) for by in (CLIENT, SERVER)},
-        asks={row.name: row for row in ROWS if date in (row.asked or ())},
-        ungated=frozenset(row.name for row in ROWS if row.needs and not _since(date, row.needs_since)),
+        requests={by: _sent(by, alive, requests=True) for by in (CLIENT, SERVER)},
+        notices={by: _sent(by, alive, requests=False) for by in (CLIENT, SERVER)},
+        asks={row.name: row for row in ROWS if row.asked in alive},
+        ungated=frozenset(row.name for row in ROWS if row.needs and row.needs_since not in until),
         content=frozenset((*_ANY_CONTENT, *audio, *links)),
         spoken=frozenset((*_ANY_SPOKEN, *audio, *tool_turns)),
-        structured=None if not _since(date, R_2025_06_18) else "object" if session else "any",
-        many_blocks=_since(date, R_2025_11_25),
-        rich_forms=_since(date, R_2025_11_25),
+        structured=None if R_2025_06_18 not in until else "object" if session else "any",
+        many_blocks=R_2025_11_25 in until,
+        rich_forms=R_2025_11_25 in until,
         tasks=date == R_2025_11_25,
         batches=date == R_2025_03_26,
-        version_header=_since(date, R_2025_06_18),
+        version_header=R_2025_06_18 in until,
         priming=date == R_2025_11_25,
         codes=_CODES[date],
     )

@@ -9,7 +9,6 @@ import os
 import select
 import stat
 from collections.abc import Callable
-from queue import SimpleQueue
 from threading import Thread
 from typing import Final
 
@@ -111,6 +110,8 @@ class ThreadReader:
     __slots__ = ("_fd", "_go_on", "_loop", "_over", "_owed", "_paused", "_take")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, take: Callable[[bytes], None]) -> None:
+        from queue import SimpleQueue  # noqa: PLC0415 - 0.6 ms of a start; pipes need none
+
         self._loop = loop
         self._fd = fd
         self._take = take
