@@ -94,9 +94,21 @@ def heavy(modules: set[str]) -> set[str]:
 
 
 def test_importing_toolpost_loads_next_to_nothing():
-    ours = loaded("toolpost") - loaded("typing", "importlib")
-    assert {module.partition(".")[0] for module in ours} == {"toolpost"}
-    assert ours == {"toolpost", "toolpost.version"}
+    assert loaded("toolpost") - loaded("sys") == {"toolpost", "toolpost.version"}
+
+
+def test_the_vocabulary_loads_a_name_with_its_first_use():
+    ours = {f"toolpost.types.{module.name}" for module in pkgutil.iter_modules(types.__path__)}
+    assert not ours & loaded("toolpost.types")
+    assert ours & loaded("toolpost.types", then="toolpost.types.Icon") == {"toolpost.types.base"}
+
+
+def test_every_name_of_the_vocabulary_is_there():
+    assert {name for name in types.__all__ if not hasattr(types, name)} == set()
+    assert dir(types) == sorted(types.__all__)
+    nonsense = "Nonsense"
+    with pytest.raises(AttributeError, match=r"module 'toolpost.types' has no attribute 'Nonsense'"):
+        getattr(types, nonsense)
 
 
 def test_the_inner_rings_load_nothing_heavy():
@@ -125,6 +137,7 @@ NEEDLESS = {
     "json": "msgspec reads and writes it",
     "pathlib": "files that are sent",
     "pydantic": "models",
+    "queue": "threads",
     "random": "seals",
     "secrets": "seals, and visits of users",
     "toolpost.auth": "HTTP",
@@ -133,15 +146,34 @@ NEEDLESS = {
     "toolpost.protocol.route": "HTTP",
     "toolpost.protocol.seal": "cursors, and states that clients bring back",
     "toolpost.protocol.sse": "HTTP",
+    "toolpost.protocol.turns": "questions to a model",
     "toolpost.protocol.uri": "resources",
+    "toolpost.server.ask": "parameters that are asked for",
     "toolpost.server.complete": "prompts and templates",
+    "toolpost.server.factory": "servers that differ by client",
+    "toolpost.server.forms": "questions to a user",
+    "toolpost.server.inputs": "questions by hand",
+    "toolpost.server.journal": "questions without a session",
+    "toolpost.server.marks": "parameters with metadata",
+    "toolpost.server.measure": "progress and logs",
+    "toolpost.server.media": "pictures, sounds and files",
+    "toolpost.server.notices": "functions that hear notices",
+    "toolpost.server.overlooked": "models",
     "toolpost.server.prompts": "prompts",
+    "toolpost.server.recall": "questions without a session",
+    "toolpost.server.records": "classes with fields",
     "toolpost.server.resources": "resources",
     "toolpost.server.states": "questions without a session",
+    "toolpost.server.steps": "steps",
     "toolpost.server.verbatim": "schemas of the author's own",
+    "toolpost.server.web": "HTTP",
     "toolpost.stores": "sessions over HTTP",
     "toolpost.transports.child": "clients",
     "toolpost.transports.exchange": "HTTP",
+    "toolpost.types.asks": "questions",
+    "toolpost.types.prompts": "prompts",
+    "toolpost.types.resources": "resources",
+    "toolpost.types.tasks": "tasks",
     "toolpost.web": "HTTP",
     "urllib": "URLs",
 }

@@ -39,6 +39,7 @@ from toolpost.types import (
     ServerCapabilities,
     TaskParams,
     TaskPayload,
+    TaskResult,
 )
 from toolpost.types.content import KINDS
 from toolpost.types.lifecycle import Cacheable
@@ -140,6 +141,18 @@ def test_a_capability_that_a_row_needs_exists(row):
 
 def test_a_row_shows_its_name():
     assert repr(ROW["tools/call"]) == "<Row tools/call>"
+
+
+def test_a_row_may_name_its_types():
+    row = Row("com.example/x", "TaskParams", "TaskResult", client=TASKS, named="task_id")
+    assert row.is_request
+    assert (row.params, row.result, row.member) == (TaskParams, TaskResult, "taskId")
+    assert row.read_params(b'{"taskId":"7"}') == TaskParams(task_id="7")
+
+
+def test_a_row_has_nothing_else():
+    with pytest.raises(AttributeError, match="a row has no 'colour'"):
+        Row("com.example/x", Result).colour  # noqa: B018 - to look is all
 
 
 def test_a_notice_has_no_result():
