@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -15,14 +16,13 @@ import toolpost
 from toolpost import errors, types
 from toolpost.channel import Channel
 
-SOURCE = Path(toolpost.__file__).read_text(encoding="utf-8")
 
-
-def block_for_type_checkers() -> dict[str, str]:
+def block_for_type_checkers(package: ModuleType) -> dict[str, str]:
     """Name → module, as the block under TYPE_CHECKING imports it."""
+    source = Path(str(package.__file__)).read_text(encoding="utf-8")
     [block] = [
         node
-        for node in ast.parse(SOURCE).body
+        for node in ast.parse(source).body
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
     ]
     found: dict[str, str] = {}
@@ -39,18 +39,20 @@ def test_names_are_sorted_and_unique():
     assert len(set(toolpost.__all__)) == len(toolpost.__all__)
 
 
-def test_the_lazy_table_has_every_name():
-    names = [name for names in toolpost._HOMES.values() for name in names]
+@pytest.mark.parametrize("package", [toolpost, types])
+def test_the_lazy_table_has_every_name(package):
+    names = [name for names in package._HOMES.values() for name in names]
     assert [name for name, count in Counter(names).items() if count > 1] == []
-    assert {*names, "__version__"} == set(toolpost.__all__)
-    assert all(list(names) == sorted(names) for names in toolpost._HOMES.values())
+    assert {*names} == {*package.__all__} - {"__version__"}
+    assert all(list(names) == sorted(names) for names in package._HOMES.values())
 
 
-def test_type_checkers_see_the_same_names():
-    seen = block_for_type_checkers()
-    assert {*seen, "__version__"} == set(toolpost.__all__)
+@pytest.mark.parametrize("package", [toolpost, types])
+def test_type_checkers_see_the_same_names(package):
+    seen = block_for_type_checkers(package)
+    assert {*seen} == {*package.__all__} - {"__version__"}
     for name, home in seen.items():
-        assert getattr(importlib.import_module(home), name) is getattr(toolpost, name)
+        assert getattr(importlib.import_module(home), name) is getattr(package, name)
 
 
 @pytest.mark.parametrize("name", toolpost.__all__)

@@ -11,8 +11,6 @@ from toolpost.version import __version__
 TYPE_CHECKING = False  # the word that checkers know, without 8 ms for `typing`
 
 if TYPE_CHECKING:
-    from typing import Any
-
     from toolpost.auth.enterprise import EnterpriseManaged as EnterpriseManaged
     from toolpost.auth.introspection import Introspection as Introspection
     from toolpost.auth.jwt import Jwt as Jwt
@@ -158,7 +156,7 @@ __all__ = [
 
 if not TYPE_CHECKING:  # a checker that knows of it would take any name for good
 
-    def _load(home: str) -> "Any":
+    def _load(home: str) -> object:
         import gc  # noqa: PLC0415 - of use here only
 
         # Nothing of what is loaded is garbage: the collector rests, and takes it for old afterwards. Or it
@@ -176,7 +174,7 @@ if not TYPE_CHECKING:  # a checker that knows of it would take any name for good
                     gc.unfreeze()  # into the oldest generation
                 gc.enable()
 
-    def __getattr__(name: str) -> "Any":
+    def __getattr__(name: str) -> object:
         home = _HOME.get(name)
         if home is None:
             raise AttributeError(f"module 'toolpost' has no attribute {name!r}")
