@@ -23,7 +23,7 @@ from toolpost.protocol.methods import (
     TASKS,
     Row,
     Span,
-    _Plain,
+    Plain,
     whereabouts,
 )
 from toolpost.protocol.revisions import REVISIONS
@@ -268,9 +268,9 @@ def test_what_a_tool_said_is_read_the_same_in_the_short_way_and_in_the_long_one(
 
 
 def test_the_short_way_knows_every_kind_and_every_member():
-    [content, *_] = fields(_Plain)
+    [content, *_] = fields(Plain)
     assert set(get_args(get_args(content.type)[0])) == set(KINDS.values())
-    assert [(each.name, each.encode_name) for each in fields(_Plain)] == [
+    assert [(each.name, each.encode_name) for each in fields(Plain)] == [
         (each.name, each.encode_name) for each in fields(CallToolResult)
     ]
 

@@ -124,6 +124,8 @@ class Conversation:
         self._attempts = Attempts(self._supervisor, self.life, self.stats, way.name, retries)
         self.heal = self._attempts.run
         """What comes of some work over the connection, tried again where that does no harm."""
+        self.answered = self._attempts.answered
+        """To be called when a request that went straight was answered."""
         self._lane: Lane
         self._dialling: asyncio.Timeout | None = None
 
@@ -304,10 +306,6 @@ class Conversation:
     def straight(self) -> Link | None:
         """The connection, if a request may be tried over it as it is, to be looked at closely if it fails."""
         return None if self.log_level is not None else self._attempts.steady
-
-    def answered(self) -> None:
-        """A request that went straight was answered."""
-        self._attempts.answered()
 
     def request(
         self,

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextvars import copy_context
 from functools import partial
+from math import inf
 from typing import Any, Final
 
 from toolpost.channel import Channel, unattended
@@ -25,8 +26,10 @@ from toolpost.protocol.events import Incoming, NoticeReceived, Outgoing, ReplyRe
 from toolpost.protocol.jsonrpc import Message
 from toolpost.protocol.methods import Row
 from toolpost.protocol.party import Party
+from toolpost.protocol.shortcut import called, settled
 from toolpost.types.base import JSON, Raw, RequestId, Result, Wire
 from toolpost.types.notices import NoticeParams
+from toolpost.types.tools import CallToolParams
 
 __all__ = ["Link"]
 
@@ -139,6 +142,25 @@ class Link:
             self.check_open()
         progress = limits.extendable or limits.progress is not None
         outgoing = self.connection.request(method, params, meta=meta, progress=progress, party=party)
+        return self.run(outgoing, limits)
+
+    def call(self, name: str, arguments: Raw, limits: Limits) -> Coroutine[Any, Any, Result]:
+        """What a tool says, perhaps as a `Plain`; which is to be awaited at once.
+
+        Args:
+            name: the tool.
+            arguments: what to call it with.
+            limits: how long to wait, and whom to tell in the meantime.
+
+        Raises:
+            MCPError: as `request` does.
+        """
+        if self.ended is not None:
+            self.check_open()
+        outgoing = called(self.connection, name, arguments)
+        if outgoing is None:
+            params = CallToolParams(name=name, arguments=arguments)
+            outgoing = self.connection.request("tools/call", params, progress=True)
         return self.run(outgoing, limits)
 
     async def run(self, outgoing: Outgoing, limits: Limits = NO_LIMITS) -> Result:
@@ -256,10 +278,15 @@ class Link:
             raise self._end_of_it(sent=False)
 
     def _begin(self, outgoing: Outgoing, limits: Limits) -> Call:
-        call = Call(outgoing, limits, self.loop.time(), self.loop.create_future(), self._alarm)
+        request_id, started, alarm = outgoing.id, self.loop.time(), self._alarm
+        deadline = inf if limits.timeout is None else started + limits.timeout
+        if deadline < alarm.next:
+            alarm.set(deadline)
+        answer: asyncio.Future[Result] = self.loop.create_future()
+        call = Call(request_id, outgoing, limits, started, answer, alarm, deadline, deadline)
         if limits.progress is not None:
             call.lane = Lane(self.spawn)
-        self.calls[outgoing.id] = call
+        self.calls[request_id] = call
         self.stats.requests += 1
         return call
 
@@ -357,7 +384,8 @@ class Link:
             return
         try:
             if isinstance(message, bytes):
-                events = self.connection.receive(message)
+                event = settled(self.connection, message)
+                events = self.connection.receive(message) if event is None else (event,)
             else:
                 events = (self.connection.take(message),)
             for event in events:

@@ -11,12 +11,16 @@ from typing import Final, TypeAlias
 
 from toolpost.client.stats import Stats
 from toolpost.errors import RemoteProtocolError
+from toolpost.protocol.methods import Plain
 from toolpost.types.base import JSON, UNSET
 from toolpost.types.tools import CallToolResult, Tool
 
-__all__ = ["Check", "Outputs"]
+__all__ = ["Check", "Outcome", "Outputs"]
 
-Check: TypeAlias = Callable[[CallToolResult], None]
+Outcome: TypeAlias = CallToolResult | Plain
+"""What a tool said."""
+
+Check: TypeAlias = Callable[[Outcome], None]
 """Returns if a result keeps to its schema, raises `RemoteProtocolError` otherwise."""
 
 MAX_MESSAGE: Final = 500
@@ -89,7 +93,7 @@ class Outputs:
     def _compile(self, name: str, schema: dict[str, JSON]) -> Check:
         validate = self._validator(name, schema)
 
-        def check(result: CallToolResult) -> None:
+        def check(result: Outcome) -> None:
             if result.is_error:
                 return
             if result.structured_content is UNSET:

@@ -8,11 +8,11 @@ from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
+from toolpost.client.outputs import Outcome
 from toolpost.errors import MCPError, RemoteProtocolError
 from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.types.base import JSON, UNSET, Meta, Open, Struct, Unset, dec_hook
 from toolpost.types.content import Content, TextContent
-from toolpost.types.tools import CallToolResult
 
 __all__ = ["ToolResult", "joined_text", "tool_result", "typed", "typed_json"]
 
@@ -66,11 +66,13 @@ class ToolResult(Struct, Generic[T], frozen=True):
 
 def joined_text(content: list[Content]) -> str:
     """The text blocks, joined by line breaks."""
+    if len(content) == 1 and type(content[0]) is TextContent:  # as mostly, for which nothing has to be joined
+        return content[0].text
     return "\n".join([block.text for block in content if isinstance(block, TextContent)])
 
 
 def tool_result(
-    name: str, result: CallToolResult, kind: type[T] | None, *, wrapped: bool = False
+    name: str, result: Outcome, kind: type[T] | None, *, wrapped: bool = False
 ) -> ToolResult[Any]:
     """The result of a tool, with its data as a `kind`, if one is given.
 
@@ -90,7 +92,7 @@ def tool_result(
     if structured is UNSET:
         data = None if failed else _words(result.content)
         look_into = _parsed
-    elif wrapped or _is_marked(result.meta):
+    elif wrapped or (result.meta is not None and _is_marked(result.meta)):
         data = _unwrapped(structured)
     if kind is not None and not failed:
         what = f"the result of tool {name!r}"
@@ -109,10 +111,8 @@ def _words(content: list[Content]) -> str | None:
     return joined_text(content) if any(isinstance(block, TextContent) for block in content) else None
 
 
-def _is_marked(meta: Meta | None) -> bool:
+def _is_marked(meta: Meta) -> bool:
     """Whether a server says that the value is wrapped, in our way or in that of FastMCP."""
-    if meta is None:
-        return False
     theirs = meta.get("fastmcp")
     return meta.get(_WRAPPED) is True or (
         isinstance(theirs, dict) and cast("dict[str, JSON]", theirs).get("wrap_result") is True

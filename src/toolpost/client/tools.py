@@ -12,13 +12,14 @@ from toolpost.client.answer import Answer
 from toolpost.client.call import Limits, Tried
 from toolpost.client.conversation import Conversation
 from toolpost.client.door import named, written
-from toolpost.client.outputs import Check
+from toolpost.client.outputs import Check, Outcome
 from toolpost.client.pages import TOOLS, whole
 from toolpost.client.patience import ProgressCallback
 from toolpost.client.paused import Paused, questions_of
 from toolpost.client.results import ToolResult, joined_text, tool_result
 from toolpost.client.rounds import Trip
 from toolpost.errors import HeaderMismatch, LocalProtocolError, RateLimited, ToolError, TransportError
+from toolpost.protocol.methods import Plain
 from toolpost.protocol.party import Party, declares
 from toolpost.types.base import JSON, Result
 from toolpost.types.inputs import InputRequiredResult
@@ -144,7 +145,7 @@ class ToolMethods:
         """
         if on_input is None and capabilities is not None:
             raise ValueError("capabilities: goes with on_input; those of the callbacks are the client's")
-        params = CallToolParams(name=name, arguments=written(name, arguments))
+        said = written(name, arguments)
         limits = self._limits(timeout, progress, extendable=True)
         talk = self._talk
         tried: Tried[Result] | None = None
@@ -156,16 +157,17 @@ class ToolMethods:
             # Nearly every call needs one try and no more: to be ready for that only takes 2 µs less.
             began, headers = link.loop.time(), talk.reading.mirrors.of(name) if link.mirrors else None
             try:
-                result = await link.request("tools/call", params, limits=limits)
+                result = await link.call(name, said, limits)
             except (HeaderMismatch, RateLimited, TransportError) as error:
                 tried = Tried(began, error, headers)
             else:
-                if isinstance(result, CallToolResult):
+                if type(result) is Plain or type(result) is CallToolResult:
                     talk.answered()
                     return self._told(name, result, result_type, known, raise_on_error=raise_on_error)
                 tried = Tried(began, result)
         rounds = talk.rounds
         party = None if on_input is None else self._declaring(capabilities)
+        params = CallToolParams(name=name, arguments=said)
         trip = Trip("tools/call", params, limits, meta, party=party, retry=retry, tried=tried)
         tried = None  # else an error would hold the frame that holds it
         while isinstance(result := await rounds.go(trip), InputRequiredResult):
@@ -378,14 +380,14 @@ class ToolMethods:
         self, name: str, result: Result, kind: type[Any] | None, known: "_Known", *, raise_on_error: bool
     ) -> ToolResult[Any]:
         """What the caller wants to see of a result."""
-        assert isinstance(result, CallToolResult), "the row says so"
+        assert type(result) is Plain or isinstance(result, CallToolResult), "the row says so"
         if result.is_error and raise_on_error:
             raise self._failed(name, result)
         if known.check is not None:
             known.check(result)
         return tool_result(name, result, kind, wrapped=known.wraps)
 
-    def _failed(self, name: str, result: CallToolResult) -> ToolError:
+    def _failed(self, name: str, result: Outcome) -> ToolError:
         """The error for a tool that says that it failed. A note is for people: models read the text."""
         error = ToolError(joined_text(result.content) or f"tool {name!r} failed and did not say why")
         note = self._talk.opened.link.unheard

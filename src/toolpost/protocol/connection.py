@@ -101,13 +101,13 @@ class Connection:
     """
 
     __slots__ = (
-        "_depth",
-        "_like",
         "_revision",
+        "depth",
         "dropped",
         "extra",
         "incoming",
         "lifecycle",
+        "like",
         "limit",
         "log_level",
         "next_id",
@@ -146,8 +146,8 @@ class Connection:
         """Requests that were cancelled and have not come yet, if messages may overtake each other."""
         self.dropped: dict[str, int] = {}
         self.limit = limit
-        self._depth = depth
-        self._like: dict[str | Row, Like] = {} if party.role == CLIENT else _NONE
+        self.depth = depth
+        self.like: dict[str | Row, Like] = {} if party.role == CLIENT else _NONE
         self.next_id = 1
         self._revision = revision or party.newest
 
@@ -190,9 +190,9 @@ class Connection:
         """What the peer's bytes mean: one event for a message, several for a batch where there are any."""
         try:
             if self.peer is not None and self.peer.revision.batches and jsonrpc.is_batch(data):
-                messages = jsonrpc.decode_batch(data, depth=self._depth)
+                messages = jsonrpc.decode_batch(data, depth=self.depth)
             else:
-                return [self.take(jsonrpc.decode(data, depth=self._depth))]
+                return [self.take(jsonrpc.decode(data, depth=self.depth))]
         except RemoteProtocolError as error:
             return [inbox.broken(self, error)]
         return [
@@ -287,11 +287,11 @@ class Connection:
         """
         if meta is not None or party is not None:
             return self._ask(method, params, meta, party, progress=progress)
-        like = self._like.get(method)
+        like = self.like.get(method)
         if like is None or not like.holds(self, params):
             outgoing = self._ask(method, params, None, None, progress=progress)
             if outgoing.row is not method and (like := Like.of(self, outgoing, params)) is not None:
-                self._like[outgoing.row.name] = like
+                self.like[outgoing.row.name] = like
             return outgoing
         request_id = self.next_id
         data = like.write(request_id, params, progress=progress)

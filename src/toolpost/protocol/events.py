@@ -71,6 +71,8 @@ class Outgoing(Struct, eq=False):
     progress: Number | None = None
     task: bool = False
     """Whether it wants to be run as a task, and may be answered with one."""
+    plain: bool = False
+    """Whether its result may be a `Plain`."""
 
 
 # --------------------------------------------------------------------- events

@@ -21,6 +21,9 @@ __all__ = ["Like"]
 LARGE: Final = 16 * 1024
 """From this size on it takes longer to copy parameters than to make a view of them."""
 
+MAX_CALLS: Final = 256
+"""How many tools are kept whose calls were written: more than a server has."""
+
 
 class Like:
     """A request that was sent, and all others like it.
@@ -30,7 +33,19 @@ class Like:
     only id, parameters and progress token are written anew: 1.3 µs for a call instead of 3.9.
     """
 
-    __slots__ = ("_kind", "_party", "_peer", "_plain", "_state", "_tasks", "_told", "revision", "row")
+    __slots__ = (
+        "_kind",
+        "_meta",
+        "_party",
+        "_peer",
+        "_plain",
+        "_state",
+        "_tasks",
+        "_told",
+        "calls",
+        "revision",
+        "row",
+    )
 
     def __init__(self, connection: "Connection", outgoing: Outgoing, peer: Peer) -> None:
         revision = self.revision = outgoing.revision
@@ -43,7 +58,10 @@ class Like:
         facts = ERAS[revision.era].stamp_request(connection.party, revision, None, None)
         written = jsonrpc.encode(facts or {})[1:-1]
         self._plain = self._form(written) if written else None
-        self._told = self._form(b'%b,"progressToken":' % written if written else b'"progressToken":', b"%d")
+        self._meta = b'%b,"progressToken":' % written if written else b'"progressToken":'
+        self._told = self._form(self._meta, b"%d")
+        self.calls: dict[str, bytes] = {}
+        """Calls of a tool, by its name, with blanks for the id, the arguments and the token."""
 
     @classmethod
     def of(cls, connection: "Connection", outgoing: Outgoing, params: Any) -> "Like | None":
@@ -61,22 +79,36 @@ class Like:
         unlike = type(params) is not kind or params.meta is not UNSET or outgoing.task
         return None if unlike else cls(connection, outgoing, peer)
 
-    def _form(self, meta: bytes, token: bytes = b"") -> bytes:
+    def _form(self, meta: bytes, token: bytes = b"", params: bytes = b"%b%b") -> bytes:
         """A request with blanks: for its id, its parameters, a comma behind them, and its token if any."""
         method = jsonrpc.encode(self.row.name).replace(b"%", b"%%")
-        before = b'{"jsonrpc":"2.0","id":%d,"method":' + method + b',"params":%b%b'
+        before = b'{"jsonrpc":"2.0","id":%d,"method":' + method + b',"params":' + params
         return before + b'"_meta":{' + meta.replace(b"%", b"%%") + token + b"}}}"
+
+    def call_form(self, name: str) -> bytes:
+        """A call of a tool, with blanks as in `calls`, where it is kept."""
+        if len(self.calls) >= MAX_CALLS:
+            self.calls.clear()
+        named = b'{"name":%b,"arguments":' % jsonrpc.encode(name)
+        form = self.calls[name] = self._form(self._meta, b"%d", named.replace(b"%", b"%%") + b"%b,")
+        return form
+
+    def stands(self, connection: "Connection") -> bool:
+        """Whether nothing has changed since."""
+        return (
+            connection.peer is self._peer
+            and connection.lifecycle.state == self._state
+            and connection.party is self._party
+            and not connection.extra
+        )
 
     def holds(self, connection: "Connection", params: Any) -> bool:
         """Whether a request with these parameters is like it, and nothing has changed since."""
         return (
             type(params) is self._kind
-            and connection.peer is self._peer
-            and connection.lifecycle.state == self._state
-            and connection.party is self._party
-            and not connection.extra
             and params.meta is UNSET
             and not (self._tasks and params.task is not None)
+            and self.stands(connection)
         )
 
     def write(self, request_id: int, params: Any, *, progress: bool) -> bytes:

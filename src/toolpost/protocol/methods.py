@@ -20,8 +20,10 @@ from toolpost.types.notices import NoticeParams
 __all__ = [
     "CLIENT",
     "DATES",
+    "PLAIN",
     "ROWS",
     "SERVER",
+    "Plain",
     "Role",
     "Row",
     "Span",
@@ -55,7 +57,7 @@ TASKS: Final = Span(R_2025_11_25, R_2025_11_25)
 ELICITATION: Final = Span(R_2025_06_18, R_2025_11_25)
 
 
-class _Plain(Result):
+class Plain(Result):
     """A `CallToolResult` of known kinds only, which msgspec reads by itself."""
 
     content: list[Known]
@@ -73,7 +75,7 @@ class _Outcome(Reader[Result]):
 
     def __call__(self, raw: Raw | bytes | Unset) -> Result:
         try:
-            said = _PLAIN.decode(b"{}" if raw is UNSET else raw)
+            said = PLAIN.decode(b"{}" if raw is UNSET else raw)
         except MISFITS:
             return super().__call__(raw)  # of other kinds, or wrong
         return tools.CallToolResult(
@@ -85,7 +87,7 @@ class _Outcome(Reader[Result]):
         )
 
 
-_PLAIN: Final = Reader(_Plain)
+PLAIN: Final = Reader(Plain)
 
 
 class _Whole(Reader[Any]):

@@ -109,7 +109,7 @@ class Result(Wire, kw_only=True, dict=True):
     @property
     def raw(self) -> bytes | None:
         """The bytes as they were received, with all that the struct does not know; None if made here."""
-        raw: Raw | None = self.__dict__.get("raw")
+        raw: Raw | bytes | None = self.__dict__.get("raw")
         return None if raw is None else bytes(raw)
 
 

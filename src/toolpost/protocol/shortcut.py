@@ -1,0 +1,85 @@
+"""The short cut of a client: calls of a tool that was called before, and answers that are as plain as most.
+
+Such a call differs from the one before in its id and its arguments alone, and such an answer holds an id and
+a result and nothing else: that is seen by how it begins, and the result is all that has to be read. Whatever
+is not so is left to `connection`, which looks at everything. Owns no state.
+"""
+
+from typing import TYPE_CHECKING, Final
+
+from toolpost.protocol.events import Outgoing, ReplyReceived
+from toolpost.protocol.jsonrpc import MISFITS
+from toolpost.protocol.methods import PLAIN
+from toolpost.types.base import Raw
+
+if TYPE_CHECKING:
+    from toolpost.protocol.connection import Connection
+
+__all__ = ["called", "settled"]
+
+_CALL: Final = "tools/call"
+_BEFORE: Final = b'{"jsonrpc":"2.0","id":'
+_BETWEEN: Final = b',"result":{'
+_START: Final = len(_BEFORE)
+_LONGEST: Final = _START + 19
+"""Where the id has ended, if it is one of ours."""
+_OPENS: Final = len(_BETWEEN) - 1
+"""How far behind the id the result begins."""
+_ZERO: Final = ord("0")
+
+
+def called(connection: "Connection", name: str, arguments: Raw) -> Outgoing | None:
+    """A call of a tool that wants to hear of progress, to be answered plainly; None if it is like no other.
+
+    Args:
+        connection: over which it goes.
+        name: the tool.
+        arguments: what to call it with.
+    """
+    like = connection.like.get(_CALL)
+    if like is None or not like.stands(connection):
+        return None
+    if type(name) is not str:
+        return None  # whoever it is for will say so
+    form = like.calls.get(name) or like.call_form(name)
+    request_id = connection.next_id
+    connection.next_id += 1
+    data = form % (request_id, arguments, request_id)
+    outgoing = connection.outgoing[request_id] = Outgoing(
+        request_id, like.row, data, like.revision, request_id, plain=True
+    )
+    return outgoing
+
+
+def settled(connection: "Connection", data: bytes) -> ReplyReceived | None:
+    """The answer to such a call; None if it is not plain, or the answer to something else.
+
+    Its result is a `Plain`. An envelope is not read at all, nor is a result read twice: 2 µs less.
+    """
+    comma = data.find(b",", _START, _LONGEST)
+    digits = data[_START:comma]
+    if (
+        not digits.isdigit()
+        or digits[0] == _ZERO
+        or not data.startswith(_BEFORE)
+        or not data.startswith(_BETWEEN, comma)
+        or not data.endswith(b"}}")
+        or not data.isascii()
+    ):
+        return None
+    outgoing = connection.outgoing.get(int(digits))
+    depth = connection.depth
+    if outgoing is None or not outgoing.plain:
+        return None
+    if len(data) > 2 * depth and data.count(b"[") + data.count(b"{") > depth:
+        return None  # it may nest too deeply
+    raw = data[comma + _OPENS : -1]
+    try:
+        result = PLAIN.decode(raw)  # one whole value: so nothing else stands in the envelope
+    except MISFITS:
+        return None
+    if outgoing.revision.stateless and result.result_type != "complete":
+        return None
+    vars(result)["raw"] = raw
+    del connection.outgoing[outgoing.id]
+    return ReplyReceived(outgoing, result)
