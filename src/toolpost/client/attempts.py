@@ -92,8 +92,8 @@ class Attempts:
 
     @property
     def steady(self) -> Link | None:
-        """The connection, if there is one and nothing has failed lately."""
-        return None if self._breaker.failures else self._supervisor.going
+        """The connection, if there is one in this loop and nothing has failed lately."""
+        return None if self._breaker.failures else self._supervisor.here
 
     async def run(
         self,

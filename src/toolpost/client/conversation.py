@@ -121,11 +121,9 @@ class Conversation:
         tell = callbacks.state
         self.life = Life(None if tell is None else partial(answers.crew.run, tell))
         self._supervisor = Supervisor(self._dial, self.life, again=way.again, asks=way.asks)
-        self._attempts = Attempts(self._supervisor, self.life, self.stats, way.name, retries)
-        self.heal = self._attempts.run
+        self.attempts = Attempts(self._supervisor, self.life, self.stats, way.name, retries)
+        self.heal = self.attempts.run
         """What comes of some work over the connection, tried again where that does no harm."""
-        self.answered = self._attempts.answered
-        """To be called when a request that went straight was answered."""
         self._lane: Lane
         self._dialling: asyncio.Timeout | None = None
 
@@ -137,7 +135,7 @@ class Conversation:
         Raises:
             ConnectFailed: the server cannot be reached, or there is no revision that both speak.
         """
-        self._attempts.relent()
+        self.attempts.relent()
         await self._supervisor.open()
 
     async def close(self) -> None:
@@ -172,11 +170,11 @@ class Conversation:
 
     async def hold(self, limits: Limits = NO_LIMITS) -> Link:
         """The connection; one that was lost is opened anew first. See `Attempts.hold`."""
-        return await self._attempts.hold(limits)
+        return await self.attempts.hold(limits)
 
     async def wait(self, limits: Limits) -> Limits:
         """What is left of the time once there is a connection."""
-        return await self._attempts.wait(limits)
+        return await self.attempts.wait(limits)
 
     @property
     def revivable(self) -> bool:
@@ -222,7 +220,7 @@ class Conversation:
             raise
         self._lost = None
         self.stats.connections += 1
-        self._attempts.reached()
+        self.attempts.reached()
         if self._patience.heartbeat is not None:
             with unattended():
                 opened.link.spawn(self._beat(opened.link, self._patience.heartbeat))
@@ -301,11 +299,6 @@ class Conversation:
         if timeout is None and tell is None:
             return self._usual[extendable]
         return self._patience.limits(timeout, tell, self._answers.crew, extendable=extendable)
-
-    @property
-    def straight(self) -> Link | None:
-        """The connection, if a request may be tried over it as it is, to be looked at closely if it fails."""
-        return None if self.log_level is not None else self._attempts.steady
 
     def request(
         self,

@@ -58,7 +58,11 @@ def written(tool: str, arguments: Any) -> Raw:
         TypeError: they are no mapping.
         LocalProtocolError: one of them cannot be written as JSON.
     """
-    plain = named("arguments", arguments)
+    plain: dict[Any, Any] = arguments if type(arguments) is dict else named("arguments", arguments)
+    for key in plain:
+        if type(key) is not str:
+            plain = named("arguments", arguments)  # which says what is wrong with it
+            break
     try:
         return Raw(jsonrpc.encode(plain))
     except LocalProtocolError as error:

@@ -144,13 +144,16 @@ class Link:
         outgoing = self.connection.request(method, params, meta=meta, progress=progress, party=party)
         return self.run(outgoing, limits)
 
-    def call(self, name: str, arguments: Raw, limits: Limits) -> Coroutine[Any, Any, Result]:
+    def call(
+        self, name: str, arguments: Raw, limits: Limits, started: float
+    ) -> Coroutine[Any, Any, Result]:
         """What a tool says, perhaps as a `Plain`; which is to be awaited at once.
 
         Args:
             name: the tool.
             arguments: what to call it with.
             limits: how long to wait, and whom to tell in the meantime.
+            started: the time, by the loop's clock.
 
         Raises:
             MCPError: as `request` does.
@@ -161,14 +164,17 @@ class Link:
         if outgoing is None:
             params = CallToolParams(name=name, arguments=arguments)
             outgoing = self.connection.request("tools/call", params, progress=True)
-        return self.run(outgoing, limits)
+        return self.run(outgoing, limits, started)
 
-    async def run(self, outgoing: Outgoing, limits: Limits = NO_LIMITS) -> Result:
+    async def run(
+        self, outgoing: Outgoing, limits: Limits = NO_LIMITS, started: float | None = None
+    ) -> Result:
         """The server's answer to a request that was made before.
 
         Args:
             outgoing: the request.
             limits: how long to wait, and whom to tell in the meantime.
+            started: the time, where it is known.
 
         Raises:
             RPCError: the server refused.
@@ -177,7 +183,7 @@ class Link:
             RequestFailed: the request was lost on its way; the conversation goes on.
             ChannelClosed: the channel ended before the answer came.
         """
-        call = self._begin(outgoing, limits)
+        call = self._begin(outgoing, limits, self.loop.time() if started is None else started)
         try:
             if self._detained is not None:
                 self._hold(call)
@@ -219,7 +225,7 @@ class Link:
             outgoing: the request.
             begin: called before it is sent: what belongs to it may arrive before that is over.
         """
-        call = self._begin(outgoing, NO_LIMITS)
+        call = self._begin(outgoing, NO_LIMITS, self.loop.time())
         begin(call)
         try:
             await self._send(outgoing.data)
@@ -277,8 +283,8 @@ class Link:
         if self.ended is not None:
             raise self._end_of_it(sent=False)
 
-    def _begin(self, outgoing: Outgoing, limits: Limits) -> Call:
-        request_id, started, alarm = outgoing.id, self.loop.time(), self._alarm
+    def _begin(self, outgoing: Outgoing, limits: Limits, started: float) -> Call:
+        request_id, alarm = outgoing.id, self._alarm
         deadline = inf if limits.timeout is None else started + limits.timeout
         if deadline < alarm.next:
             alarm.set(deadline)
@@ -385,7 +391,10 @@ class Link:
         try:
             if isinstance(message, bytes):
                 event = settled(self.connection, message)
-                events = self.connection.receive(message) if event is None else (event,)
+                if event is not None:
+                    self._arrivals.replied(event)
+                    return
+                events = self.connection.receive(message)
             else:
                 events = (self.connection.take(message),)
             for event in events:

@@ -34,28 +34,25 @@ class Outputs:
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
-        self._schemas: dict[str, dict[str, JSON]] = {}
+        self.schemas: dict[str, dict[str, JSON]] = {}
+        """What tools declare, by their names."""
         self._checks: dict[str, Check] = {}
         self._outdated = False
-
-    def __bool__(self) -> bool:
-        """Whether anything is known at all."""
-        return bool(self._schemas)
 
     def learn(self, tools: Iterable[Tool]) -> None:
         """Remember what tools declare."""
         for tool in tools:
             self._checks.pop(tool.name, None)
             if tool.output_schema is None:
-                self._schemas.pop(tool.name, None)
+                self.schemas.pop(tool.name, None)
             else:
-                self._schemas[tool.name] = tool.output_schema
+                self.schemas[tool.name] = tool.output_schema
 
     def complete(self, names: set[str]) -> None:
         """These are all the tools that there are now; what is known of others is forgotten."""
         self._outdated = False
-        for name in self._schemas.keys() - names:
-            del self._schemas[name]
+        for name in self.schemas.keys() - names:
+            del self.schemas[name]
             self._checks.pop(name, None)
 
     def outdate(self) -> None:
@@ -65,12 +62,12 @@ class Outputs:
     def forget(self) -> None:
         """Know nothing: it may be another server."""
         self._outdated = False
-        self._schemas.clear()
+        self.schemas.clear()
         self._checks.clear()
 
     def wraps(self, name: str) -> bool:
         """Whether a tool is known to give its value inside of an object; FastMCP marks such schemas."""
-        schema = self._schemas.get(name)
+        schema = self.schemas.get(name)
         return schema is not None and schema.get("x-fastmcp-wrap-result") is True
 
     def check(self, name: str) -> Check | None:
@@ -80,7 +77,7 @@ class Outputs:
             RemoteProtocolError: the schema cannot be used: it is invalid, of a dialect that nobody knows, or
                 refers to something elsewhere (JSCH-3, JSCH-10).
         """
-        schema = self._schemas.get(name)
+        schema = self.schemas.get(name)
         if schema is None:
             return None
         if self._outdated:

@@ -96,6 +96,14 @@ class Supervisor:
         return None
 
     @property
+    def here(self) -> Link | None:
+        """The same, if it goes on in the event loop that runs now: one look less than in `going`."""
+        link = self._link
+        if link is not None and link.ended is None and link.loop is asyncio.get_running_loop():
+            return link
+        return None
+
+    @property
     def cause(self) -> Exception | None:
         """Why there is no conversation, if one was lost and has not come back."""
         return self._cause

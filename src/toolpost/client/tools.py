@@ -149,20 +149,24 @@ class ToolMethods:
         limits = self._limits(timeout, progress, extendable=True)
         talk = self._talk
         tried: Tried[Result] | None = None
-        link = talk.straight if on_input is None and meta is None else None
+        # What goes over it as it is needs nothing in `_meta`; if it fails, it is looked at closely.
+        straight = on_input is None and meta is None and talk.log_level is None
+        link = talk.attempts.steady if straight else None
         if link is None and not talk.ready:
             limits = await talk.wait(limits)
-        known = self._known(name, validate=validate)
+        known = self._known(name, validate=validate) if talk.reading.outputs.schemas else _NOTHING
         if link is not None:
             # Nearly every call needs one try and no more: to be ready for that only takes 2 µs less.
             began, headers = link.loop.time(), talk.reading.mirrors.of(name) if link.mirrors else None
             try:
-                result = await link.call(name, said, limits)
+                result = await link.call(name, said, limits, began)
             except (HeaderMismatch, RateLimited, TransportError) as error:
                 tried = Tried(began, error, headers)
             else:
                 if type(result) is Plain or type(result) is CallToolResult:
-                    talk.answered()
+                    talk.attempts.answered()
+                    if known is _NOTHING and not result.is_error:
+                        return tool_result(name, result, result_type)
                     return self._told(name, result, result_type, known, raise_on_error=raise_on_error)
                 tried = Tried(began, result)
         rounds = talk.rounds
@@ -371,7 +375,7 @@ class ToolMethods:
     def _known(self, name: str, *, validate: bool) -> "_Known":
         """What is known of a tool now, before it is called: its list may be forgotten in the meantime."""
         outputs = self._talk.reading.outputs
-        if not outputs:
+        if not outputs.schemas:
             return _NOTHING
         structured = self._talk.opened.revision.structured is not None
         return _Known(outputs.wraps(name), outputs.check(name) if validate and structured else None)

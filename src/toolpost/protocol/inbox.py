@@ -127,13 +127,14 @@ def requested(
             row = None if connection.extra else connection.party.served[peer.revision.date].get(method)
             if row is None:
                 row = _row_of(connection, method, peer.revision)
-            params = row.read_params.decode(b"{}" if raw is UNSET else raw)
+            params: Any = row.read_params.decode(b"{}" if raw is UNSET else raw)
         if connection.incoming or connection.withdrawn:
             _check_room(connection, message)
-        if isinstance(params, InitializeParams):
+        if row.asks:  # its parameters are `AnswerParams`; to ask them takes 0.3 us
+            if len(params.input_responses or ()) > MAX_ANSWERS:
+                raise InvalidParams(f"Invalid params: inputResponses has more than {MAX_ANSWERS} members")
+        elif isinstance(params, InitializeParams):
             peer = _greeted(connection, params)
-        elif isinstance(params, AnswerParams) and len(params.input_responses or ()) > MAX_ANSWERS:
-            raise InvalidParams(f"Invalid params: inputResponses has more than {MAX_ANSWERS} members")
     except MISFITS as error:
         refusal = InvalidParams(f"Invalid params for {method}: {fault(error)}")
         return Refused(refusal, jsonrpc.encode_failure(message.id, refusal), message.id)

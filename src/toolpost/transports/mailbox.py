@@ -111,7 +111,7 @@ class Mailbox:
             message = self.arrived.popleft()
             if self.relief is not None:
                 self.relief()
-            if not isinstance(message, Oversize):
+            if isinstance(message, bytes):
                 return message
             self.oversized(message)
 
@@ -125,7 +125,7 @@ class Mailbox:
     def put(self, message: bytes | Oversize) -> None:
         """Add one message, or what stands for one that was dropped."""
         if self.tell is not None and not self.arrived:
-            if isinstance(message, bytes):
+            if isinstance(message, bytes):  # to see that it is no struct takes five times as long
                 self.tell(message)
             else:
                 self.oversized(message)
@@ -139,10 +139,14 @@ class Mailbox:
             and (not self._nested or _nested.depth < MAX_NESTED)
             and taker.is_free()
         ):
-            if self._nested:
-                _take_deeper(taker, message)
-            else:
+            if not self._nested:
                 taker.take_data(message)
+                return
+            _nested.depth += 1
+            try:
+                taker.take_data(message)
+            finally:
+                _nested.depth -= 1
             return
         self.arrived.append(message)
         if waiting is not None:
@@ -164,15 +168,6 @@ class Mailbox:
     def _wake(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(None)
-
-
-def _take_deeper(taker: Taker, message: bytes) -> None:
-    """Let a message be taken, perhaps while another one is."""
-    _nested.depth += 1
-    try:
-        taker.take_data(message)
-    finally:
-        _nested.depth -= 1
 
 
 def _log_oversized(peer: str | None, line: Oversize) -> None:

@@ -37,7 +37,18 @@ class Writer(ABC):
         closed: done when the descriptor was given up, because all was written or because that failed.
     """
 
-    __slots__ = ("_broken", "_fd", "_gone", "_held", "_loop", "_pending", "_reason", "_turnstile", "closed")
+    __slots__ = (
+        "_broken",
+        "_busy",
+        "_fd",
+        "_gone",
+        "_held",
+        "_loop",
+        "_pending",
+        "_reason",
+        "_turnstile",
+        "closed",
+    )
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, fd: int, gone: str, broken: Callable[[str], None]
@@ -48,6 +59,7 @@ class Writer(ABC):
         self._broken = broken
         self._pending: list[bytes] = []
         self._held = 0  # bytes that were accepted and not written yet
+        self._busy = False  # what is pending will be written, whoever adds to it
         self._reason: str | None = None
         self._turnstile = Turnstile(self._room)
         self.closed: asyncio.Future[None] = loop.create_future()
@@ -63,7 +75,8 @@ class Writer(ABC):
         if self._reason is None:
             self._held += len(line)
             self._pending.append(line)
-            self._accept()
+            if not self._busy:
+                self._accept()
         if self._turnstile.queue:
             self._turnstile.admit()
         if self._reason is not None:
@@ -75,7 +88,8 @@ class Writer(ABC):
             return False
         self._held += len(line)
         self._pending.append(line)
-        self._accept()
+        if not self._busy:
+            self._accept()
         return self._reason is None
 
     def finish(self, reason: str) -> None:
@@ -108,7 +122,7 @@ class Writer(ABC):
 
     @abstractmethod
     def _accept(self) -> None:
-        """Write what is pending, or see to it that it will be."""
+        """Write what is pending, or see to it that it will be; busy until that is done."""
 
     @abstractmethod
     def _release(self) -> None:
@@ -122,14 +136,13 @@ class LoopWriter(Writer):
     other processes may hold the same one.
     """
 
-    __slots__ = ("_busy", "_rest", "_socket", "_watched", "_write")
+    __slots__ = ("_rest", "_socket", "_watched", "_write")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, fd: int, gone: str, broken: Callable[[str], None]
     ) -> None:
         super().__init__(loop, fd, gone, broken)
         self._rest: bytes | memoryview = b""
-        self._busy = False
         self._watched = False
         self._socket: socket.socket | None = None
         self._write: Callable[[bytes | memoryview], int] = partial(os.write, fd)
@@ -139,9 +152,8 @@ class LoopWriter(Writer):
 
     def _accept(self) -> None:
         # The first line of a turn of the loop is written at once; those behind it go together.
-        if not self._busy:
-            self._busy = True
-            self._flush()
+        self._busy = True
+        self._flush()
 
     def _flush(self) -> None:
         rest = self._rest
@@ -203,7 +215,7 @@ class ThreadWriter(Writer):
     returns, and closes it then.
     """
 
-    __slots__ = ("_busy", "_jobs")
+    __slots__ = ("_jobs",)
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, fd: int, gone: str, broken: Callable[[str], None]
@@ -211,15 +223,13 @@ class ThreadWriter(Writer):
         from queue import SimpleQueue  # noqa: PLC0415 - 0.6 ms of a start; pipes need none
 
         super().__init__(loop, fd, gone, broken)
-        self._busy = False
         self._jobs: SimpleQueue[bytes | None] = SimpleQueue()
         Thread(target=self._run, name="toolpost-writer", daemon=True).start()
 
     def _accept(self) -> None:
-        if not self._busy:
-            self._busy = True
-            self._jobs.put(b"".join(self._pending))
-            self._pending.clear()
+        self._busy = True
+        self._jobs.put(b"".join(self._pending))
+        self._pending.clear()
 
     def _run(self) -> None:
         try:
