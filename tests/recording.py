@@ -29,6 +29,7 @@ import pytest
 import specification
 from official import Official
 from toolpost import web
+from toolpost.client import link
 from toolpost.errors import InvalidParams, RPCError
 from toolpost.protocol import inbox, jsonrpc
 from toolpost.protocol.connection import Connection
@@ -136,6 +137,22 @@ def _on_request(
     outgoing = yield
     if params is None or isinstance(params, outgoing.row.params) or (_ours(caller) and type(params) is Raw):
         _sent(outgoing.revision, connection.role, outgoing.data)
+
+
+def _on_called(_caller: str, connection: Connection, *_: Any) -> Generator[None, Outgoing | None, None]:
+    outgoing = yield
+    if outgoing is not None:
+        _sent(outgoing.revision, connection.role, outgoing.data)
+
+
+def _on_settled(
+    _caller: str, connection: Connection, _data: bytes
+) -> Generator[None, ReplyReceived | None, None]:
+    event = yield
+    if event is not None:
+        asked = event.request
+        method, body = asked.row.name, event.result.raw or b""
+        note(Said("received", asked.revision.date, connection.other, "result", method, type(asked.id), body))
 
 
 def _on_reply(
@@ -290,6 +307,8 @@ PLACES: list[tuple[Any, str, Listener]] = [
     (inbox, "take", _on_take),
     (inbox, "broken", _on_broken),
     (jsonrpc, "encode_failure", _on_failure),
+    (link, "called", _on_called),
+    (link, "settled", _on_settled),
     (web, "call_bare", _on_bare),
     (serve, "call_bare", _on_bare),
 ]

@@ -13,7 +13,7 @@ from toolpost.client.call import Limits
 from toolpost.client.client import Client
 from toolpost.client.link import Link
 from toolpost.client.stats import Stats
-from toolpost.client.traits import Instant, Vocal
+from toolpost.client.traits import Deferring, Instant, Vocal
 from toolpost.errors import ChannelClosed, RequestTimeout
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
@@ -23,7 +23,14 @@ from toolpost.protocol.party import Party
 from toolpost.protocol.revisions import LATEST_SESSION
 from toolpost.server.app import Server
 from toolpost.testing import ScriptedChannel
-from toolpost.types import ClientCapabilities, Implementation, ListCapability, ListRootsResult, Result
+from toolpost.types import (
+    ClientCapabilities,
+    Implementation,
+    ListCapability,
+    ListRootsResult,
+    Raw,
+    Result,
+)
 
 REPLY = b'{"jsonrpc":"2.0","id":1,"result":{"tools":[]}}'
 ASK = b'{"jsonrpc":"2.0","id":"r","method":"roots/list"}'
@@ -52,9 +59,9 @@ class QuickChannel(ScriptedChannel):
 class Harness:
     """A link over such a channel, in the middle of a session."""
 
-    def __init__(self) -> None:
+    def __init__(self, channel: QuickChannel | None = None) -> None:
         party = Party(Implementation("me", "1"), ClientCapabilities(roots=ListCapability()))
-        self.channel = QuickChannel()
+        self.channel = channel or QuickChannel()
         self.stats = Stats()
         self.notices: list[NoticeReceived] = []
         self.asked_by: list[str] = []
@@ -230,5 +237,47 @@ def test_a_server_in_this_process_needs_no_task_of_the_client():
             results = await asyncio.gather(*(client.call_tool("double", {"n": n}) for n in range(50)))
             assert [result.data for result in results] == [2 * n for n in range(50)]
             assert woken == 0
+
+    run(main())
+
+
+class Patient(QuickChannel):
+    """Has who asked look at answers first."""
+
+    def on_answer(self, settle: Callable[[bytes], bool]) -> None:
+        self.settle = settle
+
+
+def test_a_plain_answer_to_a_call_is_settled_and_nothing_else_is():
+    async def main() -> None:
+        channel = Patient()
+        assert isinstance(channel, Deferring)
+        async with Harness(channel) as it:
+            said, answer = b'{"content":[{"type":"text","text":"3"}]}', b""
+            for _ in range(2):  # the first one is looked at in every way
+                calling = it.link.call("add", Raw(b"{}"), Limits(timeout=10), it.link.loop.time())
+                call = asyncio.create_task(calling)
+                await turns()
+                [number] = it.link.pending
+                answer = b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (number, said)
+                assert not channel.settle(answer.replace(b"content", b"contents"))
+                if not channel.settle(answer):
+                    channel.tell(answer)
+                    assert number == 1
+                assert (await call).raw == said
+            assert it.link.useful
+            assert not channel.settle(answer)
+            channel.tell(answer)
+            assert it.stats.discarded == {"late answer": 1}
+
+    run(main())
+
+
+def test_who_has_closed_settles_nothing():
+    async def main() -> None:
+        channel = Patient()
+        async with Harness(channel) as it:
+            await it.link.close()
+            assert not channel.settle(b'{"jsonrpc":"2.0","id":1,"result":{"content":[]}}')
 
     run(main())

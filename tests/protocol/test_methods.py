@@ -21,9 +21,9 @@ from toolpost.protocol.methods import (
     SESSION,
     STATELESS,
     TASKS,
+    Plain,
     Row,
     Span,
-    Plain,
     whereabouts,
 )
 from toolpost.protocol.revisions import REVISIONS

@@ -265,3 +265,89 @@ def test_a_stream_may_end_after_its_last_message():
             assert server.open == 1  # the connection can be used again
 
     run(main)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "shown"),
+    [
+        (200, reply(1, n=1), True),
+        (200, reply(2, n=1), False),  # of somebody else
+        (200, reply(11, n=1), False),
+        (200, b" " + reply(1, n=1), False),
+        (404, reply(1, n=1), False),
+    ],
+)
+@pytest.mark.parametrize("wanted", [True, False])
+def test_who_has_asked_sees_a_plain_answer_first(status, body, shown, wanted):
+    async def serve(heard):
+        await heard.write(answer(status, body))
+
+    async def main():
+        seen: list[bytes] = []
+        told: list[object] = []
+        lost: list[object] = []
+
+        def settle(data: bytes) -> bool:
+            seen.append(data)
+            return wanted
+
+        async with talking(serve) as (channel, _, __):
+            channel.on_answer(settle)
+            channel.on_message(told.append)
+            channel.on_lost(lambda _, error: lost.append(error))
+            await channel.send(CALL)
+            await until(lambda: not channel._asked)
+            assert seen == ([body] if shown else [])
+            mine = json.loads(body)["id"] == 1
+            assert (len(told), len(lost)) == ((0, 0) if shown and wanted else (1, 0) if mine else (0, 1))
+
+    run(main)
+
+
+def test_what_begins_as_an_answer_and_is_none_is_not_waited_for():
+    """Whoever sees it first wants nothing of it: it is read as strictly as ever."""
+
+    async def serve(heard):
+        await heard.write(answer(200, reply(1, n=1)[:-1] + b"]"))
+
+    async def main():
+        lost: list[Exception] = []
+        async with talking(serve) as (channel, _, __):
+            channel.on_lost(lambda _, error: lost.append(error))
+            await channel.send(CALL)
+            await until(lambda: not channel._asked)
+            assert "did not answer tools/call with JSON-RPC" in str(lost[0])
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", ["session", "stateless"])
+def test_headers_that_were_kept_are_those_of_the_first_request(era):
+    """In a session its id and revision are among them from the moment on that they are known."""
+
+    async def main():
+        sent: list[dict[str, str]] = []
+
+        async def serve(heard):
+            sent.append({**heard.headers, "content-length": ""})
+            await heard.write(answer(200, reply(json.loads(heard.body)["id"])))
+
+        call = json.loads(CALL)
+        if era == "session":
+            del call["params"]["_meta"]
+        async with talking(in_session(serve) if era == "session" else serve) as (channel, _, __):
+            if era == "session":
+                await open_session(channel)
+            for number in (5, 6, 7):
+                call["id"] = number
+                data = json.dumps(call).encode()
+                if not channel.offer(data):
+                    await channel.send(data)
+                await channel.receive()
+        assert sent[0] == sent[1] == sent[2]
+        assert sent[0]["user-agent"].startswith("toolpost/")
+        assert sent[0]["content-type"] == "application/json"
+        assert ("mcp-session-id" in sent[0]) is (era == "session")
+        assert ("mcp-name" in sent[0]) is (era == "stateless")
+
+    run(main)

@@ -58,10 +58,12 @@ def written(tool: str, arguments: Any) -> Raw:
         TypeError: they are no mapping.
         LocalProtocolError: one of them cannot be written as JSON.
     """
-    plain: dict[Any, Any] = arguments if type(arguments) is dict else named("arguments", arguments)
+    plain: Any = arguments
+    if type(arguments) is not dict:  # as nearly all are, and need no copy
+        plain = named("arguments", arguments)
     for key in plain:
         if type(key) is not str:
-            plain = named("arguments", arguments)  # which says what is wrong with it
+            plain = named("arguments", plain)  # which says what is wrong with it
             break
     try:
         return Raw(jsonrpc.encode(plain))

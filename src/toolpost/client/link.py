@@ -19,7 +19,17 @@ from toolpost.client.arrivals import Arrivals
 from toolpost.client.call import NO_LIMITS, Call, Limits
 from toolpost.client.lane import Lane
 from toolpost.client.stats import Stats
-from toolpost.client.traits import Annotated, Aside, Bounded, Detained, Instant, Lossy, Mirroring, Vocal
+from toolpost.client.traits import (
+    Annotated,
+    Aside,
+    Bounded,
+    Deferring,
+    Detained,
+    Instant,
+    Lossy,
+    Mirroring,
+    Vocal,
+)
 from toolpost.errors import ChannelClosed, MCPError, RequestTimeout, SessionLost
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import Incoming, NoticeReceived, Outgoing, ReplyReceived
@@ -101,6 +111,8 @@ class Link:
             channel.on_detained(self._detain)
         if isinstance(channel, Mirroring) and annotated is not None:
             channel.annotated = annotated
+        if isinstance(channel, Deferring):
+            channel.on_answer(self._settle)
         if isinstance(channel, Vocal):
             channel.on_message(self._hear)
         with unattended(False):  # whoever has opened it; those who hear of something are there
@@ -144,9 +156,7 @@ class Link:
         outgoing = self.connection.request(method, params, meta=meta, progress=progress, party=party)
         return self.run(outgoing, limits)
 
-    def call(
-        self, name: str, arguments: Raw, limits: Limits, started: float
-    ) -> Coroutine[Any, Any, Result]:
+    def call(self, name: str, arguments: Raw, limits: Limits, started: float) -> Coroutine[Any, Any, Result]:
         """What a tool says, perhaps as a `Plain`; which is to be awaited at once.
 
         Args:
@@ -405,6 +415,14 @@ class Link:
                     self._context.run(self._arrivals.take, event)
         except Exception as error:  # noqa: BLE001 - whoever tells it can do nothing about it
             self._break(error)
+
+    def _settle(self, data: bytes) -> bool:
+        """Hand on what a tool has said, if this is a plain answer to a call; whether it is."""
+        event = settled(self.connection, data) if self._closing is None else None
+        if event is None:
+            return False
+        self._arrivals.replied(event)
+        return True
 
     async def _receive(self) -> bytes:
         data = await self._channel.receive()

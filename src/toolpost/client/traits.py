@@ -15,6 +15,7 @@ __all__ = [
     "Annotated",
     "Aside",
     "Bounded",
+    "Deferring",
     "Detained",
     "Instant",
     "Lossy",
@@ -46,6 +47,15 @@ class Vocal(Protocol):
 
     def on_message(self, tell: Callable[[bytes | Message], object], /) -> None:
         """Have each message told from now on: its bytes, or what they were read as."""
+        ...
+
+
+@runtime_checkable
+class Deferring(Protocol):
+    """A channel that has to find out which message is the answer to a request, unless it is told."""
+
+    def on_answer(self, settle: Callable[[bytes], bool], /) -> None:
+        """Have what may be a plain answer to a call told first: True if it is, and nothing is left to do."""
         ...
 
 

@@ -60,7 +60,7 @@ class Incoming(Struct, eq=False):
             raise InvalidParams(f"Invalid params: _meta cannot be read: {error}") from error
 
 
-class Outgoing(Struct, eq=False):
+class Outgoing(Struct, eq=False, gc=False):
     """A request of ours that waits for the peer's answer; `data` is what to send."""
 
     id: RequestId

@@ -44,7 +44,7 @@ from toolpost.protocol.jsonrpc import (
 from toolpost.protocol.methods import CLIENT, SERVER, Row
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision, negotiate, newest
 from toolpost.types.base import UNSET, Raw, RequestId, Result, Struct, Unset
-from toolpost.types.inputs import AnswerParams, InputRequiredResult
+from toolpost.types.inputs import InputRequiredResult
 from toolpost.types.lifecycle import (
     SERVER_INFO,
     DiscoverResult,

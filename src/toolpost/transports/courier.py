@@ -32,7 +32,7 @@ from toolpost.transports.authorizer import (
     authorizer_of,
     check_encrypted,
 )
-from toolpost.transports.http_backend import Backend, Response, open_backend
+from toolpost.transports.http_backend import Backend, Dressing, Response, open_backend
 from toolpost.transports.refusal import phrase
 from toolpost.version import __version__
 
@@ -77,6 +77,7 @@ class Courier:
             else {}
         )
         self._headers = ours | dict(http.headers or {})
+        self._dress = self._backend.dress if isinstance(self._backend, Dressing) else None
         self._authorizer: Authorizer | None = authorizer_of(http.auth)
         self._bare = isinstance(self._authorizer, Token | Asked) and not getattr(
             self._backend, "local", False
@@ -101,8 +102,19 @@ class Courier:
             for tell in self._told:
                 tell(self._detained > 0)
 
+    def dress(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """What to send for these headers and those of the address, to be kept by who sends it often."""
+        whole = {**self._headers, **headers}
+        return whole if self._dress is None else self._dress(whole)
+
     def send(
-        self, method: str, headers: Mapping[str, str], body: bytes | None = None, *, url: str | None = None
+        self,
+        method: str,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        *,
+        url: str | None = None,
+        dressed: bool = False,
     ) -> AbstractAsyncContextManager[Response]:
         """Send a request; entering the context waits for the status and headers of the response.
 
@@ -111,20 +123,27 @@ class Courier:
             headers: what to send besides the headers of the address; these count more.
             body: the body.
             url: where to, if not to the address itself.
+            dressed: whether these headers come from `dress`.
 
         Raises:
             RequestFailed: there is no response, or it leads elsewhere.
             AuthError: the server wants other credentials than we have or get.
         """
         here = url or self._http.url
-        headers = {**self._headers, **headers}
+        if not dressed:
+            headers = {**self._headers, **headers}
         if self._authorizer is not None:
             return self._authorized(self._authorizer, method, here, headers, body)
         return _Plain(self._backend, self._label, method, here, headers, body=body)
 
     @asynccontextmanager
     async def _authorized(
-        self, authorizer: Authorizer, method: str, here: str, headers: dict[str, str], body: bytes | None
+        self,
+        authorizer: Authorizer,
+        method: str,
+        here: str,
+        headers: Mapping[str, str],
+        body: bytes | None,
     ) -> AsyncGenerator[Response]:
         """Send a request with credentials, and again with others if it is refused for them."""
         redirects, again = MAX_REDIRECTS, MAX_REFUSALS
@@ -189,7 +208,7 @@ class _Plain:
         peer: str,
         method: str,
         here: str,
-        headers: dict[str, str],
+        headers: Mapping[str, str],
         *,
         body: bytes | None,
     ) -> None:

@@ -14,7 +14,16 @@ from typing import Any, Final, Protocol, runtime_checkable
 
 from toolpost.errors import ConnectFailed, RequestFailed
 
-__all__ = ["CONNECT_TIMEOUT", "KEEP_ALIVE", "MAX_BODY", "Backend", "Response", "open_backend", "reason"]
+__all__ = [
+    "CONNECT_TIMEOUT",
+    "KEEP_ALIVE",
+    "MAX_BODY",
+    "Backend",
+    "Dressing",
+    "Response",
+    "open_backend",
+    "reason",
+]
 
 CONNECT_TIMEOUT: Final = 30.0
 """Seconds to get a connection. There is no other time-out here: a stream may be quiet for hours, and whoever
@@ -92,6 +101,15 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Close every connection. Closing twice is fine."""
+        ...
+
+
+@runtime_checkable
+class Dressing(Protocol):
+    """A backend that can prepare headers which are sent often."""
+
+    def dress(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """The same headers, as they are sent in less time."""
         ...
 
 

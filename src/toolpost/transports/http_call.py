@@ -5,6 +5,7 @@ and resumed. What arrives goes to a mailbox. Knows nothing of other requests, of
 mirror a message.
 """
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -22,13 +23,14 @@ from toolpost.protocol.jsonrpc import Failure, Message, Reader, Reply, Unfit
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.transports.courier import Courier
 from toolpost.transports.http_backend import Response
-from toolpost.transports.refusal import is_events, is_json, is_success, refusal
+from toolpost.transports.refusal import JSON, is_events, is_json, is_success, refusal
 from toolpost.transports.trail import Basin, Trail, is_final
 from toolpost.types.base import RequestId, Wire
 
 __all__ = ["HttpCall", "Session"]
 
 _FORGOTTEN: Final = "the server does not know the session any more"
+_OK: Final = 200
 _BUSY: Final = frozenset({429, 503})
 _UNAUTHORIZED: Final = frozenset({401, 403})
 
@@ -47,10 +49,17 @@ class Session:
         fields: the headers that every request after the first one carries (HTTPL-25, HTTPL-30).
     """
 
-    __slots__ = ("fields",)
+    __slots__ = ("dressed", "fields")
 
     def __init__(self) -> None:
         self.fields: dict[str, str] = {}
+        self.dressed: Mapping[str, str] | None = None
+        """What is sent for them, once that was made."""
+
+    def carry(self, name: str, value: str) -> None:
+        """Have every request carry a header from now on."""
+        self.fields[name] = value
+        self.dressed = None
 
     @property
     def id(self) -> str | None:
@@ -76,9 +85,12 @@ class HttpCall:
         courier: carries it.
         box: where the messages go that come back.
         limit: the largest answer, in bytes.
+
+    Attributes:
+        task: which runs it.
     """
 
-    __slots__ = ("_box", "_courier", "_limit", "_odd", "_trail", "id", "method", "session")
+    __slots__ = ("_box", "_courier", "_limit", "_odd", "_trail", "id", "method", "session", "task")
 
     def __init__(
         self,
@@ -98,6 +110,7 @@ class HttpCall:
         self._limit = limit
         self._trail: Trail | None = None
         self._odd: RemoteProtocolError | None = None
+        self.task: asyncio.Task[None]
 
     @property
     def opens(self) -> bool:
@@ -109,7 +122,7 @@ class HttpCall:
 
         Args:
             data: the request.
-            fields: the headers to send.
+            fields: the headers to send, dressed by the courier.
 
         Raises:
             RequestFailed: the answer cannot come any more.
@@ -117,9 +130,9 @@ class HttpCall:
         """
         cut = None
         try:
-            async with self._courier.send("POST", fields, data) as response:
-                if not is_events(response):
-                    self._box.hand(*await self._whole(response))
+            async with self._courier.send("POST", fields, data, dressed=True) as response:
+                if response.headers.get("content-type") == JSON or not is_events(response):
+                    await self._whole(response)
                     return
                 self._admit(response)
                 self._trail = Trail(self._hear, self._limit)
@@ -132,11 +145,15 @@ class HttpCall:
 
     # ----------------------------------------------------------------- one body
 
-    async def _whole(self, response: Response) -> tuple[bytes, Message | None]:
-        """The answer, and what it was read as, from a response that is not a stream."""
+    async def _whole(self, response: Response) -> None:
+        """Hand on the answer from a response that is not a stream."""
         if response.status in _UNAUTHORIZED or not is_json(response):
             raise await self._refused(response)
         body = await response.read(self._limit)
+        # Nearly all are what was asked for, and to see no more than that takes 6 µs less.
+        head = b'{"jsonrpc":"2.0","id":%a,' % self.id
+        if response.status == _OK and body.startswith(head) and self._box.settle(body):
+            return
         try:
             data, message, answer = self._find(body, alone=True)
         except RemoteProtocolError as error:
@@ -151,7 +168,7 @@ class HttpCall:
         if self.opens:
             self._admit(response)
             self._learn(answer)
-        return data, message
+        self._box.hand(data, message)
 
     def _forgotten(self, response: Response) -> bool:
         return self.session is not None and not self.opens and self.session.lost(response)
@@ -264,7 +281,7 @@ class HttpCall:
             return
         if not headers.session_id_ok(name):
             raise RequestFailed("the server names the session in a way that no header can carry")
-        self.session.fields[headers.SESSION] = name
+        self.session.carry(headers.SESSION, name)
 
     def _learn(self, answer: Reply | Failure) -> None:
         """Note the revision of a session that was opened, before anybody hears of it."""
@@ -275,4 +292,4 @@ class HttpCall:
         except Unfit:
             return  # whoever asked will see it, and go no further
         if date in REVISIONS:
-            self.session.fields[headers.VERSION] = date
+            self.session.carry(headers.VERSION, date)

@@ -126,7 +126,7 @@ class HttpChannel:
         self._session: Session | None = None
         self._forgotten = False
         self._listener: asyncio.Task[None] | None = None
-        self._asked: dict[RequestId, tuple[HttpCall, asyncio.Task[None]]] = {}
+        self._asked: dict[RequestId, HttpCall] = {}
         self._heads: dict[tuple[str, str | Unset, str], Mapping[str, str]] = {}
         self._answering = asyncio.Semaphore(MAX_ANSWERING)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -135,6 +135,10 @@ class HttpChannel:
     def on_message(self, tell: Callable[[bytes | Message], object]) -> None:
         """Have each message told as it comes, instead of keeping it for `receive`."""
         self._box.listen(tell)
+
+    def on_answer(self, settle: Callable[[bytes], bool]) -> None:
+        """Have an answer looked at by who has asked, before it is here; True if that was all it takes."""
+        self._box.settle = settle
 
     def on_lost(self, tell: Callable[[RequestId, TransportError | AuthError], object]) -> None:
         """Tell somebody of each request whose answer cannot come any more; by default the log is told."""
@@ -204,7 +208,9 @@ class HttpChannel:
         if key is not None:
             session, fields = None, self._made(*key)
         elif session is not None and asked.method != "initialize":
-            fields = {**_POSTED, **session.fields}
+            fields = session.dressed
+            if fields is None:
+                fields = session.dressed = self._courier.dress({**_POSTED, **session.fields})
         else:
             fields = None
         if fields is None or self._box.reason is not None:
@@ -240,7 +246,8 @@ class HttpChannel:
             self._keep(data, fields)
         elif session is not None:
             fields = session.fields
-        self._begin(request.id, request.method, session, data, {**_POSTED, **fields})
+        dressed = self._courier.dress({**_POSTED, **fields})
+        self._begin(request.id, request.method, session, data, dressed)
 
     def _begin(
         self,
@@ -253,10 +260,10 @@ class HttpChannel:
         limit = self._http.max_answer
         call = HttpCall(request_id, method, session, self._courier, self._box, limit=limit)
         if request_id in self._asked:
-            self._retire(self._asked[request_id][1])
+            self._retire(self._asked[request_id].task)
         # Kept here until it ends, and not in `_tasks`: a callback at its end would cost 0.8 µs.
-        task = asyncio.get_running_loop().create_task(self._run(call, data, fields))
-        self._asked[request_id] = call, task
+        call.task = asyncio.get_running_loop().create_task(self._run(call, data, fields))
+        self._asked[request_id] = call
 
     async def _run(self, call: HttpCall, data: bytes, fields: Mapping[str, str]) -> None:
         try:
@@ -269,7 +276,7 @@ class HttpChannel:
             failure.__cause__ = error
             self._lost(call, failure)
         finally:
-            if call.id in self._asked and self._asked[call.id][0] is call:
+            if self._asked.get(call.id) is call:
                 del self._asked[call.id]
 
     def _lost(self, call: HttpCall, error: TransportError | AuthError) -> None:
@@ -297,9 +304,9 @@ class HttpChannel:
             request_id = None
         if request_id is None or request_id not in self._asked:
             return self._session is not None
-        call, task = self._asked.pop(request_id)
-        self._retire(task)
-        task.cancel()
+        call = self._asked.pop(request_id)
+        self._retire(call.task)
+        call.task.cancel()
         return call.session is not None
 
     async def _post(self, data: bytes, fields: Mapping[str, str], session: Session | None) -> None:
@@ -335,7 +342,7 @@ class HttpChannel:
         if asked.key is not None and asked.method in _NAMED and fields.keys() <= _NAMES:
             if len(self._heads) >= MAX_HEADS:
                 self._heads.clear()
-            self._heads[asked.key] = {**_POSTED, **fields}
+            self._heads[asked.key] = self._courier.dress({**_POSTED, **fields})
 
     def _mirrored(self, message: Request | Notice) -> dict[str, str]:
         try:
@@ -392,7 +399,7 @@ class HttpChannel:
         task.add_done_callback(self._tasks.discard)
 
     async def _hush(self) -> None:
-        tasks = [*self._tasks, *(task for _, task in self._asked.values())]
+        tasks = [*self._tasks, *(call.task for call in self._asked.values())]
         for task in tasks:
             task.cancel()
         if tasks:

@@ -60,11 +60,13 @@ logger: Final = logging.getLogger("toolpost.http")
 class Basin(Mailbox):
     """A mailbox into which streams may flow only as fast as somebody reads."""
 
-    __slots__ = ("_tell_message", "_turnstile")
+    __slots__ = ("_tell_message", "_turnstile", "settle")
 
     def __init__(self, peer: str | None = None) -> None:
         super().__init__(peer)
         self._tell_message: Callable[[Message], object] | None = None
+        self.settle: Callable[[bytes], bool] = _undecided
+        """Is given what may be a plain answer to a call; whether it is, and was handed on."""
         self._turnstile = Turnstile(lambda: len(self.arrived) < BACKLOG)
 
     def listen(self, tell: Callable[[bytes | Message], object]) -> None:
@@ -89,6 +91,10 @@ class Basin(Mailbox):
             self._turnstile.admit()
         elif self.relief is not None:
             self.relief = None
+
+
+def _undecided(_data: bytes) -> bool:
+    return False
 
 
 class Trail:
