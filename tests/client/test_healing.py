@@ -699,7 +699,7 @@ def test_a_server_that_cannot_be_reached_is_left_alone_for_a_while():
             assert client.state == "backoff"
             tried = it.heard[0].count("tools/call")
             before = asyncio.get_running_loop().time()
-            client._talk._attempts._retries = 2  # which are of no use now
+            client._talk.attempts._retries = 2  # which are of no use now
             for _ in range(20):
                 with pytest.raises(RequestFailed, match="left alone for") as caught:
                     await client.call_tool("t")
