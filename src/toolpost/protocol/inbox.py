@@ -130,7 +130,7 @@ def requested(
             params: Any = row.read_params.decode(b"{}" if raw is UNSET else raw)
         if connection.incoming or connection.withdrawn:
             _check_room(connection, message)
-        if row.asks:  # its parameters are `AnswerParams`; to ask them takes 0.3 us
+        if row.asks:  # its parameters are `AnswerParams`; to ask them takes 0.14 us more
             if len(params.input_responses or ()) > MAX_ANSWERS:
                 raise InvalidParams(f"Invalid params: inputResponses has more than {MAX_ANSWERS} members")
         elif isinstance(params, InitializeParams):

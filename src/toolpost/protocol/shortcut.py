@@ -54,7 +54,7 @@ def called(connection: "Connection", name: str, arguments: Raw) -> Outgoing | No
 def settled(connection: "Connection", data: bytes) -> ReplyReceived | None:
     """The answer to such a call; None if it is not plain, or the answer to something else.
 
-    Its result is a `Plain`. An envelope is not read at all, nor is a result read twice: 2 µs less.
+    Its result is a `Plain`. An envelope is not read at all, and a result once: 1.9 µs instead of 3.5.
     """
     comma = data.find(b",", _START, _LONGEST)
     digits = data[_START:comma]

@@ -83,7 +83,7 @@ class AiohttpBackend:
             headers = {**headers, **proxy.headers}
         data: Any = body
         if body is not None:
-            # Which payload it needs is known: to have it found takes 2 µs.
+            # Which payload it needs is known: to have it found takes 0.7 µs more.
             data = io.BytesIO(body) if len(body) > LARGE else aiohttp.BytesPayload(body)
         return self._session.request(
             method,

@@ -150,7 +150,7 @@ class HttpCall:
         if response.status in _UNAUTHORIZED or not is_json(response):
             raise await self._refused(response)
         body = await response.read(self._limit)
-        # Nearly all are what was asked for, and to see no more than that takes 6 µs less.
+        # Nearly all are what was asked for, and then nothing else has to be looked at.
         head = b'{"jsonrpc":"2.0","id":%a,' % self.id
         if response.status == _OK and body.startswith(head) and self._box.settle(body):
             return

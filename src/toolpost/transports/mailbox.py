@@ -125,7 +125,7 @@ class Mailbox:
     def put(self, message: bytes | Oversize) -> None:
         """Add one message, or what stands for one that was dropped."""
         if self.tell is not None and not self.arrived:
-            if isinstance(message, bytes):  # to see that it is no struct takes five times as long
+            if isinstance(message, bytes):  # to see that it is no struct takes twice as long
                 self.tell(message)
             else:
                 self.oversized(message)
