@@ -4,7 +4,7 @@ The receiving half of `connection`, which owns the state that is read and change
 out as exactly one event, and none of them raises.
 """
 
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from toolpost.errors import (
     InternalError,
@@ -119,15 +119,7 @@ def requested(
             connection.lifecycle.admit(method)
         raw = message.params
         plain = _plain(connection, message) if peer is None else None
-        if plain is not None:
-            row, params, meta, peer = plain
-        else:
-            meta = read_meta(raw) if meta is None else meta
-            peer = _sender(connection, method, meta) if peer is None else peer
-            row = None if connection.extra else connection.party.served[peer.revision.date].get(method)
-            if row is None:
-                row = _row_of(connection, method, peer.revision)
-            params: Any = row.read_params.decode(b"{}" if raw is UNSET else raw)
+        row, params, meta, peer = plain or _read(connection, message, meta, peer)
         if connection.incoming or connection.withdrawn:
             _check_room(connection, message)
         if row.asks:  # its parameters are `AnswerParams`; to ask them takes 0.14 us more
@@ -146,8 +138,22 @@ def requested(
     return incoming
 
 
-def _plain(connection: "Connection", message: Request) -> tuple[Row, Any, RequestMeta, Peer] | None:
-    """A request as nearly all are in a session: its parameters are read once, which takes 0.5 us less.
+_Read: TypeAlias = tuple[Row, Any, RequestMeta, Peer]
+
+
+def _read(connection: "Connection", message: Request, meta: RequestMeta | None, peer: Peer | None) -> _Read:
+    """The row and the parameters of a request, what it says of itself, and who sends it."""
+    method, raw = message.method, message.params
+    meta = read_meta(raw) if meta is None else meta
+    peer = _sender(connection, method, meta) if peer is None else peer
+    row = None if connection.extra else connection.party.served[peer.revision.date].get(method)
+    if row is None:
+        row = _row_of(connection, method, peer.revision)
+    return row, row.read_params.decode(b"{}" if raw is UNSET else raw), meta, peer
+
+
+def _plain(connection: "Connection", message: Request) -> _Read | None:
+    """The same of a request as nearly all are in a session: it is read once, which takes 0.5 us less.
 
     None if it has to be looked at more closely.
     """
