@@ -132,6 +132,7 @@ def test_the_vocabulary_is_the_union_of_its_modules():
     assert [name for name, count in Counter(names).items() if count > 1] == []
     assert set(names) - HOOKS == set(types.__all__)
     assert len(set(types.__all__)) == len(types.__all__)
+    assert dir(types) == sorted(types.__all__)
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -8,7 +8,7 @@ import pytest
 from hosted import run
 from leftovers import until
 
-from toolpost.transports import rounds
+from toolpost.transports import patrol
 from toolpost.transports.attention import DEPARTURE, Attention
 from toolpost.transports.exchange import Disconnected, Exchange, HungUp
 
@@ -17,8 +17,8 @@ WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "SOON", 0.002)
-    monkeypatch.setattr(rounds, "KEEP_ALIVE", 0.004)
+    monkeypatch.setattr(patrol, "SOON", 0.002)
+    monkeypatch.setattr(patrol, "KEEP_ALIVE", 0.004)
 
 
 class Peer:

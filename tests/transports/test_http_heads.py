@@ -13,7 +13,7 @@ from leftovers import until
 from raw_http import wired
 
 import toolpost.web
-from toolpost.transports import rounds
+from toolpost.transports import patrol
 from toolpost.transports.attention import DEPARTURE
 from toolpost.transports.exchange import Exchange
 from toolpost.transports.gate import MAX_HEADERS
@@ -237,7 +237,7 @@ def test_a_call_is_cancelled_with_its_client_though_much_was_read():
 
 
 def test_a_stream_whose_client_was_gone_before_anybody_looked_ends(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rounds, "SOON", 3600.0)
+    monkeypatch.setattr(patrol, "SOON", 3600.0)
 
     async def main():
         async with guarded() as site:

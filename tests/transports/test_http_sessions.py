@@ -27,7 +27,7 @@ from toolpost import Context, Server
 from toolpost.protocol import jsonrpc
 from toolpost.server import measure
 from toolpost.stores.memory import MemoryStore
-from toolpost.transports import http_kept, http_session, http_sessions, http_streams, rounds
+from toolpost.transports import http_kept, http_session, http_sessions, http_streams, patrol
 from toolpost.transports.http_load import Load
 
 GET = {"Accept": "text/event-stream"}
@@ -759,7 +759,7 @@ def test_who_comes_back_to_the_general_stream_takes_it_over():
 
 
 def test_a_reader_that_was_replaced_learns_of_it(monkeypatch):
-    monkeypatch.setattr(rounds, "KEEP_ALIVE", 0.02)
+    monkeypatch.setattr(patrol, "KEEP_ALIVE", 0.02)
 
     async def main():
         async with hosted(kitchen()) as site:
@@ -842,7 +842,7 @@ def test_nobody_can_be_asked_who_does_not_listen():
 
 @pytest.mark.requirement("HTTPM-8")
 def test_quiet_streams_carry_comments(monkeypatch):
-    monkeypatch.setattr(rounds, "KEEP_ALIVE", 0.01)
+    monkeypatch.setattr(patrol, "KEEP_ALIVE", 0.01)
 
     async def main():
         async with stage_and_site() as (stage, site):
@@ -1185,7 +1185,7 @@ def test_sessions_of_a_worker_that_has_died_are_gone():
 
 
 def test_an_answer_of_a_worker_that_dies_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(rounds, "KEEP_ALIVE", 0.02)
+    monkeypatch.setattr(patrol, "KEEP_ALIVE", 0.02)
 
     async def main():
         async with two_workers() as (stage, one, two):

@@ -11,7 +11,7 @@ from raw_http import wired
 
 from toolpost import Context, Server
 from toolpost.errors import InvalidParams, MethodNotFound, MissingCapability
-from toolpost.transports import rounds
+from toolpost.transports import patrol
 from toolpost.types.lifecycle import SUBSCRIPTION_ID
 
 TOKEN = {"progressToken": "t"}
@@ -298,7 +298,7 @@ def test_a_handler_that_raises_cancelled_error_is_answered():
 
 @pytest.mark.requirement("HTTPM-8")
 def test_a_quiet_stream_carries_comments(monkeypatch):
-    monkeypatch.setattr(rounds, "KEEP_ALIVE", 0.01)
+    monkeypatch.setattr(patrol, "KEEP_ALIVE", 0.01)
 
     async def main():
         async with stage_and_site() as (stage, site):
@@ -415,7 +415,7 @@ def test_a_subscription_where_answers_are_plain():
 
 @pytest.mark.requirement("HTTPM-8")
 def test_a_quiet_subscription_carries_comments(monkeypatch):
-    monkeypatch.setattr(rounds, "KEEP_ALIVE", 0.01)
+    monkeypatch.setattr(patrol, "KEEP_ALIVE", 0.01)
 
     async def main():
         async with hosted(kitchen()) as site:

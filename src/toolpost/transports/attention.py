@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextvars import copy_context
 from typing import Any, Final, Protocol, TypeAlias
 
-from toolpost.transports.rounds import Rounds
+from toolpost.transports.patrol import Patrol
 
 __all__ = ["DEPARTURE", "Attended", "Attention", "Pulse"]
 
@@ -57,8 +57,8 @@ class Attention:
         "_beating",
         "_context",
         "_exchange",
+        "_patrol",
         "_pulse",
-        "_rounds",
         "_task",
         "_told",
         "_unwanted",
@@ -77,12 +77,12 @@ class Attention:
         self._task = task
         self._pulse = pulse
         self._unwanted = unwanted
-        self._context = copy_context()  # who comes on rounds has none of ours
+        self._context = copy_context()  # the patrol has none of ours
         self._watching: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
         self._told = self.cut = False
-        self._rounds = Rounds.here()
-        self._rounds.join(self)
+        self._patrol = Patrol.here()
+        self._patrol.join(self)
 
     def hang_up(self) -> None:
         """Cancel the work, once."""
@@ -129,7 +129,7 @@ class Attention:
 
     def end(self) -> None:
         """Look no more, and give no more signs of life."""
-        self._rounds.leave(self)
+        self._patrol.leave(self)
         if self._told:
             self._exchange.scope[DEPARTURE](None)
         for task in (self._watching, self._beating):

@@ -4,6 +4,7 @@ Structs only: what may be said when, and how it is written, is the business of `
 loaded on first use: a server of tools does not wait for what prompts, resources and questions are made of.
 """
 
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
@@ -432,5 +433,4 @@ if not TYPE_CHECKING:  # a checker that knows of it would take any name for good
         return value
 
 
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__dir__ = partial(sorted, __all__)

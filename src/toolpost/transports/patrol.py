@@ -1,4 +1,4 @@
-"""Rounds: whoever has to be looked after is visited soon after that, and from then on every so often.
+"""The patrol: whoever has to be looked after is visited soon after that, and from then on every so often.
 
 Owns the time, with one timer for all who wait for the same: 5000 idle streams have one, where one each took
 0.9 KiB. Knows nothing of what is done on a visit.
@@ -11,7 +11,7 @@ from contextvars import Context
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
-__all__ = ["KEEP_ALIVE", "SOON", "Rounds", "Visited"]
+__all__ = ["KEEP_ALIVE", "SOON", "Patrol", "Visited"]
 
 KEEP_ALIVE: Final = 15.0
 """Seconds of silence after which a stream carries a comment: proxies close what is quiet for 30 or 60."""
@@ -36,7 +36,7 @@ class Visited(Protocol):
         ...
 
 
-class Rounds:
+class Patrol:
     """All who are looked after in an event loop."""
 
     __slots__ = ("_later", "_soon")
@@ -46,14 +46,14 @@ class Rounds:
         self._later = _Line(self._beat)
 
     @classmethod
-    def here(cls) -> "Rounds":
+    def here(cls) -> "Patrol":
         """Those of the loop that is running."""
         loop = asyncio.get_running_loop()
         try:
-            return _ROUNDS[loop]
+            return _PATROLS[loop]
         except KeyError:
-            rounds = _ROUNDS[loop] = cls()
-            return rounds
+            patrol = _PATROLS[loop] = cls()
+            return patrol
 
     def join(self, one: Visited) -> None:
         """Visit somebody from now on."""
@@ -111,4 +111,4 @@ class _Line:
             self._visit(one)
 
 
-_ROUNDS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Rounds]] = WeakKeyDictionary()
+_PATROLS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Patrol]] = WeakKeyDictionary()

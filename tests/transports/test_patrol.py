@@ -1,4 +1,4 @@
-"""Rounds among those who are looked after: soon, and then every so often, with one timer for all."""
+"""Patrol among those who are looked after: soon, and then every so often, with one timer for all."""
 
 import asyncio
 import gc
@@ -9,14 +9,14 @@ import pytest
 from hosted import run
 from leftovers import until
 
-from toolpost.transports import rounds
-from toolpost.transports.rounds import Rounds
+from toolpost.transports import patrol
+from toolpost.transports.patrol import Patrol
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "SOON", 0.002)
-    monkeypatch.setattr(rounds, "KEEP_ALIVE", 0.004)
+    monkeypatch.setattr(patrol, "SOON", 0.002)
+    monkeypatch.setattr(patrol, "KEEP_ALIVE", 0.004)
 
 
 class One:
@@ -36,11 +36,11 @@ class One:
 def test_one_is_looked_at_once_and_then_beats():
     async def main():
         one = One()
-        Rounds.here().join(one)
+        Patrol.here().join(one)
         assert not one.visits
         await until(lambda: len(one.visits) > 3)
         assert one.visits[:4] == ["look", "beat", "beat", "beat"]
-        Rounds.here().leave(one)
+        Patrol.here().leave(one)
 
     run(main)
 
@@ -50,14 +50,14 @@ def test_who_comes_first_is_visited_first():
         visits: list[str] = []
         everybody = [One(str(number), visits) for number in range(20)]
         for one in everybody:
-            Rounds.here().join(one)
+            Patrol.here().join(one)
         await until(lambda: len(visits) >= 60)
         for turn, what in enumerate(("look", "beat", "beat")):
             assert [said for said in visits if what in said][20 * (turn == 2) :][:20] == [
                 f"{number}{what}" for number in range(20)
             ]
         for one in everybody:
-            Rounds.here().leave(one)
+            Patrol.here().leave(one)
 
     run(main)
 
@@ -66,22 +66,22 @@ def test_who_has_left_is_not_visited_any_more():
     async def main():
         early, late, stays = One(), One(), One()
         for one in (early, late, stays):
-            Rounds.here().join(one)
-        Rounds.here().leave(early)
+            Patrol.here().join(one)
+        Patrol.here().leave(early)
         await until(lambda: late.visits)
-        Rounds.here().leave(late)
+        Patrol.here().leave(late)
         heard = list(late.visits)
         await until(lambda: len(stays.visits) > 4)
         assert not early.visits
         assert late.visits == heard
-        Rounds.here().leave(stays)
-        Rounds.here().leave(stays)  # nobody minds
+        Patrol.here().leave(stays)
+        Patrol.here().leave(stays)  # nobody minds
 
     run(main)
 
 
 def test_all_have_one_timer(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(rounds, "SOON", 3600.0)
+    monkeypatch.setattr(patrol, "SOON", 3600.0)
 
     async def main():
         loop: Any = asyncio.get_running_loop()
@@ -95,13 +95,13 @@ def test_all_have_one_timer(monkeypatch: pytest.MonkeyPatch):
         loop.call_at = counted
         everybody = [One() for _ in range(100)]
         for one in everybody:
-            Rounds.here().join(one)
-            Rounds.here().leave(one)
+            Patrol.here().join(one)
+            Patrol.here().leave(one)
         for one in everybody:
-            Rounds.here().join(one)
+            Patrol.here().join(one)
         assert len(set_for) == 1
         for one in everybody:
-            Rounds.here().leave(one)
+            Patrol.here().leave(one)
 
     run(main)
 
@@ -112,14 +112,14 @@ def test_each_loop_has_its_own_and_none_is_kept():
 
     async def first():
         loops.append(weakref.ref(asyncio.get_running_loop()))
-        Rounds.here().join(left_behind)
+        Patrol.here().join(left_behind)
 
     async def second():
         loops.append(weakref.ref(asyncio.get_running_loop()))
         one = One()
-        Rounds.here().join(one)
+        Patrol.here().join(one)
         await until(lambda: len(one.visits) > 2)
-        Rounds.here().leave(one)
+        Patrol.here().leave(one)
 
     asyncio.run(first())
     asyncio.run(second())
