@@ -9,6 +9,7 @@ import contextlib
 import logging
 import re
 import socket
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from toolpost.transports.attention import DEPARTURE, Attention
@@ -32,6 +33,7 @@ STALLED: Final = 60.0
 _END: Final = b"\r\n\r\n"
 _OFFER: Final = b"\r\nupgrade:"
 _UPGRADE: Final = re.compile(rb"(?<=\r\n)upgrade(?=:)", re.IGNORECASE)
+_NAME: Final = itemgetter(0)
 _FORWARDED: Final = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
 _UNKNOWN: Final = b"ignored"  # as long as the other: whoever counts bytes counts the same
 _PHRASES: Final = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
@@ -115,7 +117,7 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
             if self._due is not None:
                 self._due = _stop(self._due)
             if forwarded is not None:
-                handed_on = any(name in _FORWARDED for name, _ in self.headers)
+                handed_on = not _FORWARDED.isdisjoint(map(_NAME, self.headers))
                 self.app = forwarded if handed_on else self._direct
             scope: Any = self.scope
             scope[DEPARTURE] = self._tell
