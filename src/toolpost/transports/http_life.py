@@ -5,6 +5,7 @@ a while. What a request is, others know.
 """
 
 import asyncio
+from threading import get_ident
 from typing import Any, Final
 
 from toolpost.errors import InternalError
@@ -41,6 +42,8 @@ class Life:
         running: the requests that are being served, each with its task.
         listening: the streams on which we speak when there is something to say.
         answering: those on which clients of HTTP+SSE hear everything, answers too.
+        loop: where it is.
+        thread: where that runs.
         open: whether it has begun, and new requests are taken.
         stopping: whether new requests are turned away.
         over: whether all are.
@@ -48,6 +51,7 @@ class Life:
 
     def __init__(self, host: Host, sessions: Sessions, legacy: Legacy) -> None:
         self.loop = asyncio.get_running_loop()
+        self.thread = get_ident()
         self.running: dict[Exchange, asyncio.Task[Any]] = {}
         self.listening: set[Exchange] = set()
         self.answering: set[Exchange] = set()
