@@ -31,16 +31,20 @@ class Peer:
     def __init__(self, *, tells: bool | None = None) -> None:
         self.gone = asyncio.Event()
         self.asked = 0
-        self.guests: list[Attention | None] = []
+        self.guests: list[Attention] = []
+        self.dismissed: list[Attention] = []
         self._tells = tells
         scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": []}
         if tells is not None:
-            scope[DEPARTURE] = self._tell
+            scope[DEPARTURE] = self
         self.exchange = Exchange(scope, self._receive, self._send)
 
-    def _tell(self, guest: Attention | None) -> bool:
+    def await_departure(self, guest: Attention) -> bool:
         self.guests.append(guest)
         return self._tells is True
+
+    def dismiss(self, guest: Attention) -> None:
+        self.dismissed.append(guest)
 
     async def _receive(self) -> dict[str, Any]:
         self.asked += 1
@@ -62,13 +66,12 @@ def test_a_server_that_tells_is_not_asked():
         await until(lambda: peer.guests)
         before = asyncio.all_tasks()
         (guest,) = peer.guests
-        assert guest is not None
         guest.depart()
         with pytest.raises(Disconnected):
             await work
         assert before == {work, asyncio.current_task()}
         assert (peer.asked, unwanted, peer.exchange.left) == (0, [1], True)
-        assert peer.guests == [guest]  # who has gone is not taken back
+        assert not peer.dismissed  # who has gone is not taken back
 
     run(main)
 
@@ -99,7 +102,7 @@ def test_work_that_ends_is_told_of_no_departure():
         await until(lambda: peer.guests)
         go_on.set()
         assert await working == "done"
-        assert peer.guests[1:] == [None]
+        assert peer.dismissed == peer.guests
         assert not peer.exchange.left
 
     run(main)
@@ -112,7 +115,6 @@ def test_who_was_hung_up_on_has_not_left():
         await until(lambda: peer.guests)
         (guest,) = peer.guests
         peer.exchange.hang_up()
-        assert guest is not None
         guest.depart()
         with pytest.raises(HungUp):
             await work
@@ -166,6 +168,51 @@ def test_a_pulse_that_takes_long_is_waited_for():
         for each in working:
             each.cancel()
         await asyncio.wait(working)
+
+    run(main)
+
+
+def test_a_server_whose_client_has_gone_is_told_no_more():
+    async def main():
+        peer, go_on = Peer(tells=True), asyncio.Event()
+        working = asyncio.create_task(peer.exchange.attend(go_on.wait()))
+        await until(lambda: peer.guests)
+        del peer.exchange.scope[DEPARTURE]
+        go_on.set()
+        assert await working is True
+        assert not peer.dismissed
+
+    run(main)
+
+
+def test_a_pulse_beats_on_where_tasks_begin_at_once():
+    """As with `asyncio.eager_task_factory`: then a task may be done before it is there."""
+
+    async def main():
+        beats: list[int] = []
+
+        async def pulse() -> None:
+            beats.append(1)
+
+        def eager(loop: Any, work: Any, **more: Any) -> Any:
+            try:
+                work.send(None)
+            except StopIteration:
+                done = loop.create_future()
+                done.set_result(None)
+                return done
+            raise AssertionError("it does not wait")
+
+        working = asyncio.create_task(Peer(tells=True).exchange.attend(forever(), pulse))
+        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(eager)
+        try:
+            await until(lambda: len(beats) > 2)
+        finally:
+            loop.set_task_factory(None)
+            working.cancel()
+            await asyncio.wait([working])
 
     run(main)
 

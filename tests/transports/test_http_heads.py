@@ -269,6 +269,60 @@ def test_a_stream_that_was_asked_for_with_a_body_ends_with_its_client():
     run(main)
 
 
+def test_a_call_behind_which_others_wait_ends_with_its_client():
+    """uvicorn tells only the last of them that the client has gone."""
+
+    async def main():
+        stage = Stage()
+        async with guarded(stage) as site, wired(site.port) as wire:
+            await wire.ask("POST", "/mcp", *modern("tools/call", call("wait")))
+            await stage.begun.wait()
+            await wire.ask("POST", "/mcp", *ECHO)
+            (exchange,) = site.app._life.running
+            await until(lambda: exchange.scope[DEPARTURE].pipeline)
+            await until(lambda: exchange._attention._told)
+            await wire.abort()
+            await stage.ended.wait()
+            assert stage.log == ["cancelled"]
+
+    run(main)
+
+
+def test_a_call_that_is_looked_at_with_others_behind_it_ends_with_its_client():
+    async def main():
+        stage = Stage()
+        async with guarded(stage) as site, wired(site.port) as wire:
+            headers, body = modern("tools/call", call("wait"))
+            await wire.ask("POST", "/mcp", headers, body)
+            await wire.ask("POST", "/mcp", *ECHO)
+            await stage.begun.wait()
+            (exchange,) = site.app._life.running
+            await until(lambda: exchange.scope[DEPARTURE].pipeline)
+            exchange._attention.look()
+            assert exchange._attention._told
+            await wire.abort()
+            await stage.ended.wait()
+            assert stage.log == ["cancelled"]
+
+    run(main)
+
+
+def test_who_is_dismissed_late_does_not_dismiss_the_next_one():
+    async def main():
+        stage = Stage()
+        async with guarded(stage) as site, wired(site.port) as wire:
+            await wire.ask("POST", "/mcp", *modern("tools/call", call("wait")))
+            await stage.begun.wait()
+            (exchange,) = site.app._life.running
+            await until(lambda: exchange._attention._told)
+            exchange.scope[DEPARTURE].dismiss(object())
+            await wire.abort()
+            await stage.ended.wait()
+            assert stage.log == ["cancelled"]
+
+    run(main)
+
+
 def test_a_connection_goes_on_behind_a_call_that_was_looked_after():
     async def main():
         stage = Stage()

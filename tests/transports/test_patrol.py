@@ -106,13 +106,36 @@ def test_all_have_one_timer(monkeypatch: pytest.MonkeyPatch):
     run(main)
 
 
+def test_one_who_cannot_be_visited_keeps_nobody_from_it(caplog: pytest.LogCaptureFixture):
+    class Odd(One):
+        def look(self) -> None:
+            raise OSError("nobody there")
+
+    async def main():
+        odd, one = Odd(), One()
+        Patrol.here().join(odd)
+        Patrol.here().join(one)
+        await until(lambda: len(one.visits) > 2)
+        for each in (odd, one):
+            Patrol.here().leave(each)
+
+    run(main)
+    assert "somebody could not be looked after" in caplog.text
+
+
 def test_each_loop_has_its_own_and_none_is_kept():
-    left_behind = One()
+    class Stuck(One):
+        loop: Any
+
+    left_behind = Stuck()
     loops: list[weakref.ref[Any]] = []
 
     async def first():
         loops.append(weakref.ref(asyncio.get_running_loop()))
-        Patrol.here().join(left_behind)
+        stuck = Stuck()  # nobody but the patrol holds it, and it holds the loop
+        stuck.loop = asyncio.get_running_loop()
+        for one in (left_behind, stuck):
+            Patrol.here().join(one)
 
     async def second():
         loops.append(weakref.ref(asyncio.get_running_loop()))

@@ -12,16 +12,15 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from toolpost.transports.patrol import Patrol
 
-__all__ = ["DEPARTURE", "Attended", "Attention", "Pulse"]
+__all__ = ["DEPARTURE", "Attended", "Attention", "Porter", "Pulse"]
 
 Pulse: TypeAlias = Callable[[], Awaitable[object]]
 
 logger: Final = logging.getLogger("toolpost.http")
 
 DEPARTURE: Final = "toolpost.departure"
-"""In a scope of ASGI: a function that is given an `Attention`, calls its `depart` when the client has gone,
-and returns whether it will; given None, it calls nobody any more. Where a server has that, no task has to
-wait for it, which takes 2.2 KiB of an idle stream with all that it waits in."""
+"""In a scope of ASGI: the `Porter` who tells when the client has gone. Where a server has one, no task has to
+wait for that, which takes 2.2 KiB of an idle stream with all that it waits in."""
 
 
 class Attended(Protocol):
@@ -37,6 +36,18 @@ class Attended(Protocol):
 
     async def sign(self) -> None:
         """Give a sign of life."""
+        ...
+
+
+class Porter(Protocol):
+    """Who sees clients leave."""
+
+    def await_departure(self, guest: "Attention", /) -> bool:
+        """Call `depart` when the client of the request that is being served has gone. Whether we will."""
+        ...
+
+    def dismiss(self, guest: "Attention", /) -> None:
+        """Call it no more."""
         ...
 
 
@@ -95,20 +106,22 @@ class Attention:
         self._told = False  # nobody goes twice
         if not self.cut:
             self._exchange.left = True
-            if self._unwanted is not None:
-                self._unwanted()
-            self.hang_up()
+            try:
+                if self._unwanted is not None:
+                    self._unwanted()
+            finally:
+                self.hang_up()
 
     def look(self) -> None:
         """See to it that we hear when the client goes."""
-        tell = self._exchange.scope.get(DEPARTURE)
-        self._told = tell is not None and tell(self)
+        porter: Porter | None = self._exchange.scope.get(DEPARTURE)
+        self._told = porter is not None and porter.await_departure(self)
         if not self._told:
             self._watching = self._begin(self._watch())
 
     def beat(self) -> None:
         """Give a sign of life, unless the last one is still under way."""
-        if self._beating is None:
+        if self._beating is None or self._beating.done():
             self._beating = self._begin(self._live())
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
@@ -125,13 +138,13 @@ class Attention:
                 await self._pulse()
         except Exception:  # what is wrong shows where the stream is written
             logger.debug("a sign of life could not be given", exc_info=True)
-        self._beating = None
 
     def end(self) -> None:
         """Look no more, and give no more signs of life."""
         self._patrol.leave(self)
-        if self._told:
-            self._exchange.scope[DEPARTURE](None)
+        porter: Porter | None = self._exchange.scope.get(DEPARTURE)
+        if self._told and porter is not None:  # there is none any more if the client has gone
+            porter.dismiss(self)
         for task in (self._watching, self._beating):
             if task is not None:
                 task.cancel()

@@ -89,15 +89,20 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
             if guest is not None:
                 guest.depart()
 
-        def _tell(self, guest: Attention | None) -> bool:
-            """Whether somebody is told when the client goes; not if something may still be read before."""
+        # As `Porter` promises.
+        def await_departure(self, guest: Attention) -> bool:
             cycle = self.cycle
-            if guest is not None:
-                if cycle.disconnected or cycle.more_body or cycle.body or self.pipeline:
-                    return False
-                self.flow.resume_reading()  # or we would not hear of it
+            # Others may wait behind the request that is being served: then `cycle` is the last of them, and
+            # all of this one was read. uvicorn would tell the last one alone that the client has gone.
+            if not self.pipeline and (cycle.disconnected or cycle.more_body or cycle.body):
+                return False
+            self.flow.resume_reading()  # or we would not hear of it
             self._guest = guest
             return True
+
+        def dismiss(self, guest: Attention) -> None:
+            if self._guest is guest:  # and not the next one on this connection
+                self._guest = None
 
         # ------------------------------------------------------------- what comes
 
@@ -120,7 +125,7 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
                 handed_on = not _FORWARDED.isdisjoint(map(_NAME, self.headers))
                 self.app = forwarded if handed_on else self._direct
             scope: Any = self.scope
-            scope[DEPARTURE] = self._tell
+            scope[DEPARTURE] = self
             super().on_headers_complete()
 
         def on_message_complete(self) -> None:

@@ -5,6 +5,7 @@ Owns the time, with one timer for all who wait for the same: 5000 idle streams h
 """
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Callable
 from contextvars import Context
@@ -12,6 +13,8 @@ from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
 __all__ = ["KEEP_ALIVE", "SOON", "Patrol", "Visited"]
+
+logger: Final = logging.getLogger("toolpost.http")
 
 KEEP_ALIVE: Final = 15.0
 """Seconds of silence after which a stream carries a comment: proxies close what is quiet for 30 or 60."""
@@ -25,7 +28,7 @@ GRAIN: Final = 0.001
 
 
 class Visited(Protocol):
-    """One who is looked after. Neither call may raise."""
+    """One who is looked after."""
 
     def look(self) -> None:
         """Is called once, after `SOON` seconds."""
@@ -52,6 +55,8 @@ class Patrol:
         try:
             return _PATROLS[loop]
         except KeyError:
+            for other in [other for other in _PATROLS if other.is_closed()]:
+                del _PATROLS[other]  # those who were left there may hold on to it
             patrol = _PATROLS[loop] = cls()
             return patrol
 
@@ -108,7 +113,10 @@ class _Line:
                 self._tick(loop, due)
                 return
             del self._waiting[one]
-            self._visit(one)
+            try:
+                self._visit(one)
+            except Exception:  # the others have to be visited all the same
+                logger.exception("somebody could not be looked after")
 
 
 _PATROLS: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, Patrol]] = WeakKeyDictionary()
