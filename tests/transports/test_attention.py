@@ -43,6 +43,9 @@ class Peer:
         self.guests.append(guest)
         return self._tells is True
 
+    def take_body(self, receive: Any) -> None:
+        pass
+
     def dismiss(self, guest: Attention) -> None:
         self.dismissed.append(guest)
 

@@ -339,6 +339,59 @@ def test_a_connection_goes_on_behind_a_call_that_was_looked_after():
     run(main)
 
 
+# --------------------------------------------------------------------- bodies
+
+
+def test_a_body_that_is_here_is_taken_without_being_asked_for(monkeypatch: pytest.MonkeyPatch):
+    async def main():
+        async with guarded() as site:
+            asked: list[Any] = []
+            inner = Exchange._parts
+            monkeypatch.setattr(
+                Exchange, "_parts", lambda self, *rest: asked.append(rest) or inner(self, *rest)
+            )
+            headers, body = ECHO
+            assert (await site.post(headers, body)).json["result"]["content"][0]["text"] == "hi"
+            assert not asked
+            async with wired(site.port) as wire:
+                await wire.ask("POST", "/mcp", {**headers, "Content-Length": str(len(body))})
+                await until(lambda: asked)
+                await wire.send(body)
+                assert (await wire.answer()).json["result"]["content"][0]["text"] == "hi"
+
+    run(main)
+
+
+def test_a_body_that_somebody_in_between_changes_is_the_changed_one():
+    app = kitchen().asgi()
+
+    async def between(scope: Any, receive: Any, send: Any) -> None:
+        async def changed() -> Any:
+            event = await receive()
+            return {**event, "body": event.get("body", b"").replace(b'"hi"', b'"ho"')}
+
+        await app(scope, changed if scope["type"] == "http" else receive, send)
+
+    async def main():
+        async with serving(between, http=heads()) as site:
+            answer = await site.post(*ECHO)
+            assert answer.json["result"]["content"][0]["text"] == "ho"
+
+    run(main)
+
+
+def test_a_body_that_is_too_large_is_refused_where_it_is_taken():
+    async def main():
+        async with serving(kitchen().asgi(max_body=100), http=heads()) as site, wired(site.port) as wire:
+            headers, body = ECHO
+            chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+            await wire.ask("POST", "/mcp", {**headers, "Transfer-Encoding": "chunked"})
+            await wire.send(chunk)
+            assert (await wire.answer()).status == 413
+
+    run(main)
+
+
 def test_another_parser_has_a_bound_of_its_own(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn.protocols.http.httptools_impl", None)
     assert heads() is None

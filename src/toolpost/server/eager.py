@@ -21,7 +21,7 @@ from weakref import getweakrefcount
 
 from toolpost.begun import Begun
 
-__all__ = ["Going", "start"]
+__all__ = ["Going", "start", "start_in"]
 
 T = TypeVar("T")
 
@@ -132,7 +132,12 @@ class Going(Begun[T], Generic[T]):
 
 def start(work: Coroutine[Any, Any, T]) -> T | Going[T]:
     """What the work gives; if it waits, what has to go on. What it raises before is raised here."""
-    loop, context, body = asyncio.get_running_loop(), copy_context(), _Body.spare
+    return start_in(asyncio.get_running_loop(), work)
+
+
+def start_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T | Going[T]:
+    """The same for one who knows which loop is running: to ask takes a system call before Python 3.12."""
+    context, body = copy_context(), _Body.spare
     if body is None or not _serves(body, loop, context):
         body = _Body(loop, context)
     _Body.spare = None  # what begins in the work needs another one

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from inspect import iscoroutine
-from typing import TYPE_CHECKING, Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, cast, runtime_checkable
 from weakref import getweakrefcount
 
 from toolpost.channel import Channel
@@ -23,6 +23,7 @@ from toolpost.errors import (
     TransportError,
 )
 from toolpost.principal import Principal
+from toolpost.protocol import inbox
 from toolpost.protocol.events import (
     CancelReceived,
     Dropped,
@@ -39,7 +40,7 @@ from toolpost.server.bare import StartedCall, call_bare
 from toolpost.server.context import Context
 from toolpost.server.delivery import Delivery
 from toolpost.server.dispatch import Answer, answer, begin, failed
-from toolpost.server.eager import Going, start
+from toolpost.server.eager import Going, start_in
 from toolpost.server.notify import Bulletin
 from toolpost.server.passage import asked, heard, is_heard, said
 from toolpost.server.pending import is_pending
@@ -112,6 +113,7 @@ class Conversation:
         if self._rested is not None:
             self._rested.connect(self.connection)
         self._holders = (0, 0, 0)
+        self._start: Callable[[Coroutine[Any, Any, Any]], Any] = partial(start_in, asyncio.get_running_loop())
         self._web = channel if isinstance(channel, _Web) else None
         self._handing = channel if isinstance(channel, _Handing) else None
         self.connection.unordered = self._web is not None
@@ -322,13 +324,13 @@ class Conversation:
         connection = self.connection
         if connection.peer is None:
             connection.party = self.handler.party
-        event = connection.take(request)
+        event = inbox.requested(connection, request, None, None)
         if not isinstance(event, Incoming):
             assert isinstance(event, Refused), "a request is taken or refused"
             logger.debug("refused: %s", event.error)
             return event.data or b""
         tool = self.handler.bare(event)
-        started = None if tool is None else call_bare(tool, connection.party, event, start)
+        started = None if tool is None else call_bare(tool, connection.party, event, self._start)
         if isinstance(started, bytes):
             return started if connection.answered(event.id) else b""
         return event, started
@@ -352,7 +354,7 @@ class Conversation:
         tool = self.handler.bare(incoming)
         if tool is None:
             return self._serve_begun(incoming, None)
-        started = call_bare(tool, self.connection.party, incoming, start)
+        started = call_bare(tool, self.connection.party, incoming, self._start)
         if isinstance(started, bytes):
             return started if self.connection.answered(incoming.id) else None
         return self._serve_begun(incoming, started)
@@ -375,7 +377,9 @@ class Conversation:
                 return None
             answering = answer(connection, incoming, begun)
             rest = None if started is None else started.rest
-            going = rest if isinstance(rest, Going) else start(answering)
+            going: Going[bytes | None] | bytes | None = (
+                cast("Going[bytes | None]", rest) if isinstance(rest, Going) else self._start(answering)
+            )
         except BaseException as error:  # noqa: BLE001 - nothing is awaited here: it belongs to this request
             return failed(connection, incoming, error)
         if not isinstance(going, Going):

@@ -40,7 +40,7 @@ class Attended(Protocol):
 
 
 class Porter(Protocol):
-    """Who sees clients leave."""
+    """Who sees clients come and go: what a server can tell beyond ASGI."""
 
     def await_departure(self, guest: "Attention", /) -> bool:
         """Call `depart` when the client of the request that is being served has gone. Whether we will."""
@@ -48,6 +48,10 @@ class Porter(Protocol):
 
     def dismiss(self, guest: "Attention", /) -> None:
         """Call it no more."""
+        ...
+
+    def take_body(self, receive: Any, /) -> bytes | None:
+        """The body that this would bring, if it is ours and all of it is here: in half the time."""
         ...
 
 

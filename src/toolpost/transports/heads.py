@@ -100,6 +100,15 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
             self._guest = guest
             return True
 
+        def take_body(self, receive: Any) -> bytes | None:
+            cycle = self.cycle
+            # Somebody in between may read the body, or change it, and then it is another function.
+            if getattr(receive, "__self__", None) is not cycle or cycle.more_body or cycle.disconnected:
+                return None
+            self.flow.resume_reading()
+            body, cycle.body = cycle.body, bytearray()
+            return bytes(body)
+
         def dismiss(self, guest: Attention) -> None:
             if self._guest is guest:  # and not the next one on this connection
                 self._guest = None

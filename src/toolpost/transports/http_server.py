@@ -180,11 +180,11 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: ASGIReceive, send: ASGISend) -> None:
         """Serve one request, or the life of the application."""
-        if scope["type"] == "lifespan":
-            await self._live_through(receive, send)
-            return
         if scope["type"] != "http":
-            await send({"type": "websocket.close", "code": 1003, "reason": "there is no WebSocket here"})
+            if scope["type"] == "lifespan":
+                await self._live_through(receive, send)
+            else:
+                await send({"type": "websocket.close", "code": 1003, "reason": "there is no WebSocket here"})
             return
         exchange = Exchange(scope, receive, send, self._heads.of(scope))
         try:
