@@ -10,7 +10,7 @@ from official import Official
 from pair import open_pair
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.events import FailureReceived, ReplyReceived
-from toolpost.protocol.jsonrpc import Reader
+from toolpost.protocol.jsonrpc import Reader, Unfit
 from toolpost.protocol.methods import (
     ALWAYS,
     CLIENT,
@@ -348,3 +348,17 @@ def test_a_session_takes_the_type_for_one_member_of_many(date):
 )
 def test_a_method_looked_for_in_vain_is_to_be_found_somewhere(method, hint):
     assert whereabouts(method).startswith(hint)
+
+
+def test_parameters_are_read_in_one_go_with_what_they_say_of_a_request():
+    row = Row("tools/call", "CallToolParams", "CallToolResult")
+    params = row.read_whole(b'{"name":"add","_meta":{"progressToken":7}}')
+    assert issubclass(type(params), row.params)
+    assert (params.name, params.meta.progress_token) == ("add", 7)
+    for wrong in (
+        b'{"name":"add"}',
+        b'{"name":"add","_meta":null}',
+        b'{"name":"add","_meta":{"progressToken":{}}}',
+    ):
+        with pytest.raises(Unfit):
+            row.read_whole(wrong)
