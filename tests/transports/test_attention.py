@@ -9,7 +9,7 @@ from hosted import run
 from leftovers import until
 
 from toolpost.transports import patrol
-from toolpost.transports.attention import DEPARTURE, Attention
+from toolpost.transports.attention import PORTER, Attention
 from toolpost.transports.exchange import Disconnected, Exchange, HungUp
 
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
@@ -36,7 +36,7 @@ class Peer:
         self._tells = tells
         scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": []}
         if tells is not None:
-            scope[DEPARTURE] = self
+            scope[PORTER] = self
         self.exchange = Exchange(scope, self._receive, self._send)
 
     def await_departure(self, guest: Attention) -> bool:
@@ -180,7 +180,7 @@ def test_a_server_whose_client_has_gone_is_told_no_more():
         peer, go_on = Peer(tells=True), asyncio.Event()
         working = asyncio.create_task(peer.exchange.attend(go_on.wait()))
         await until(lambda: peer.guests)
-        del peer.exchange.scope[DEPARTURE]
+        del peer.exchange.scope[PORTER]
         go_on.set()
         assert await working is True
         assert not peer.dismissed

@@ -14,7 +14,7 @@ from raw_http import wired
 
 import toolpost.web
 from toolpost.transports import patrol
-from toolpost.transports.attention import DEPARTURE
+from toolpost.transports.attention import PORTER
 from toolpost.transports.exchange import Exchange
 from toolpost.transports.gate import MAX_HEADERS
 from toolpost.transports.heads import heads
@@ -244,11 +244,11 @@ def test_a_stream_whose_client_was_gone_before_anybody_looked_ends(monkeypatch: 
             wire, _ = await site.begin("GET", listening(await site.open()))
             await until(lambda: site.app._life.listening)
             (exchange,) = site.app._life.listening
-            tell = exchange.scope[DEPARTURE]
+            tell = exchange.scope[PORTER]
             await until(lambda: exchange._attention is not None)
             await wire.abort()
-            await until(lambda: DEPARTURE not in exchange.scope)
-            exchange.scope[DEPARTURE] = tell  # as in a scope that somebody has copied
+            await until(lambda: PORTER not in exchange.scope)
+            exchange.scope[PORTER] = tell  # as in a scope that somebody has copied
             exchange._attention.look()
             await until(lambda: not site.app._life.listening)
 
@@ -279,7 +279,7 @@ def test_a_call_behind_which_others_wait_ends_with_its_client():
             await stage.begun.wait()
             await wire.ask("POST", "/mcp", *ECHO)
             (exchange,) = site.app._life.running
-            await until(lambda: exchange.scope[DEPARTURE].pipeline)
+            await until(lambda: exchange.scope[PORTER].pipeline)
             await until(lambda: exchange._attention._told)
             await wire.abort()
             await stage.ended.wait()
@@ -297,7 +297,7 @@ def test_a_call_that_is_looked_at_with_others_behind_it_ends_with_its_client():
             await wire.ask("POST", "/mcp", *ECHO)
             await stage.begun.wait()
             (exchange,) = site.app._life.running
-            await until(lambda: exchange.scope[DEPARTURE].pipeline)
+            await until(lambda: exchange.scope[PORTER].pipeline)
             exchange._attention.look()
             assert exchange._attention._told
             await wire.abort()
@@ -315,7 +315,7 @@ def test_who_is_dismissed_late_does_not_dismiss_the_next_one():
             await stage.begun.wait()
             (exchange,) = site.app._life.running
             await until(lambda: exchange._attention._told)
-            exchange.scope[DEPARTURE].dismiss(object())
+            exchange.scope[PORTER].dismiss(object())
             await wire.abort()
             await stage.ended.wait()
             assert stage.log == ["cancelled"]

@@ -342,7 +342,7 @@ class Bound:
         return self.apply(asdict(arguments) | extra, context)
 
     def call_json(self, raw: Raw | bytes | Unset) -> Any:
-        """What `call` gives for what `read` reads: for a function that wants nothing else, in one step.
+        """What `call` gives for what `read` reads, for a function that wants nothing else: one frame less.
 
         Raises:
             ArgumentError: the arguments do not fit.

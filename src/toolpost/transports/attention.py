@@ -12,13 +12,13 @@ from typing import Any, Final, Protocol, TypeAlias
 
 from toolpost.transports.patrol import Patrol
 
-__all__ = ["DEPARTURE", "Attended", "Attention", "Porter", "Pulse"]
+__all__ = ["PORTER", "Attended", "Attention", "Porter", "Pulse"]
 
 Pulse: TypeAlias = Callable[[], Awaitable[object]]
 
 logger: Final = logging.getLogger("toolpost.http")
 
-DEPARTURE: Final = "toolpost.departure"
+PORTER: Final = "toolpost.porter"
 """In a scope of ASGI: the `Porter` who tells when the client has gone. Where a server has one, no task has to
 wait for that, which takes 2.2 KiB of an idle stream with all that it waits in."""
 
@@ -118,7 +118,7 @@ class Attention:
 
     def look(self) -> None:
         """See to it that we hear when the client goes."""
-        porter: Porter | None = self._exchange.scope.get(DEPARTURE)
+        porter: Porter | None = self._exchange.scope.get(PORTER)
         self._told = porter is not None and porter.await_departure(self)
         if not self._told:
             self._watching = self._begin(self._watch())
@@ -146,7 +146,7 @@ class Attention:
     def end(self) -> None:
         """Look no more, and give no more signs of life."""
         self._patrol.leave(self)
-        porter: Porter | None = self._exchange.scope.get(DEPARTURE)
+        porter: Porter | None = self._exchange.scope.get(PORTER)
         if self._told and porter is not None:  # there is none any more if the client has gone
             porter.dismiss(self)
         for task in (self._watching, self._beating):

@@ -16,7 +16,7 @@ from toolpost.begun import Begun
 from toolpost.errors import ChannelClosed
 from toolpost.principal import Principal
 from toolpost.protocol import sse
-from toolpost.transports.attention import DEPARTURE, Attention, Porter, Pulse
+from toolpost.transports.attention import PORTER, Attention, Porter, Pulse
 from toolpost.transports.head import Head
 
 __all__ = [
@@ -172,7 +172,7 @@ class Exchange:
         """
         if self.head.length > limit:
             raise BodyTooLarge(more=True)
-        porter: Porter | None = self.scope.get(DEPARTURE)
+        porter: Porter | None = self.scope.get(PORTER)
         if porter is not None and (whole := porter.take_body(self._receive)) is not None:
             if len(whole) > limit:
                 raise BodyTooLarge(more=False)

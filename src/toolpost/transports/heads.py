@@ -12,7 +12,7 @@ import socket
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from toolpost.transports.attention import DEPARTURE, Attention
+from toolpost.transports.attention import PORTER, Attention
 from toolpost.transports.gate import MAX_HEADERS, Refusal
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
                 _stop(timer)  # it would hold all of this until its time has come
             scope: Any = self.scope
             if scope is not None:
-                scope.pop(DEPARTURE, None)  # it would hold us, and we hold it
+                scope.pop(PORTER, None)  # it would hold us, and we hold it
             guest, self._guest = self._guest, None
             if guest is not None:
                 guest.depart()
@@ -134,7 +134,7 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
                 handed_on = not _FORWARDED.isdisjoint(map(_NAME, self.headers))
                 self.app = forwarded if handed_on else self._direct
             scope: Any = self.scope
-            scope[DEPARTURE] = self
+            scope[PORTER] = self
             super().on_headers_complete()
 
         def on_message_complete(self) -> None:

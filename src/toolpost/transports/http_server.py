@@ -75,7 +75,7 @@ Named: TypeAlias = Principal | str | None
 Who: TypeAlias = Callable[[Scope], Named | Awaitable[Named]]
 """Says on whose behalf a request speaks, from its ASGI scope."""
 
-Way: TypeAlias = ToStateless | ToSession | Incoming
+Destination: TypeAlias = ToStateless | ToSession | Incoming
 """Where a message goes, or, if its head has come before, the request that it is."""
 
 Verb: TypeAlias = Callable[[Exchange], Awaitable[None]]
@@ -288,7 +288,7 @@ class Endpoint:
             message, route = self._read(exchange, data, party, known)
         new = message is None or isinstance(message, Request)
         life = self._life
-        # Until Python 3.12, to ask which loop is running takes a system call, and with it 1 % of a request.
+        # Until Python 3.12, to ask which loop is running is a system call of 0.2 us; this is half of it.
         if life is None or not (life.open and life.thread == get_ident() and life.loop.is_running()):
             life = await self._alive(new=new)
         if not self._knows_all:
@@ -345,7 +345,7 @@ class Endpoint:
         exchange: Exchange,
         message: Message | None,
         data: bytes,
-        route: Way,
+        route: Destination,
         *,
         life: Life,
         begun: Taken | Underway | None,
