@@ -8,8 +8,10 @@ import contextlib
 import http.client
 import json
 import re
+import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Final
 
 from hosts import Host
@@ -24,6 +26,14 @@ _STREAM: Final = re.compile(rb"^GET \S+ HTTP/1\.1\r$", re.MULTILINE)
 _RESUMED: Final = re.compile(rb"^last-event-id: *\S+\r$", re.MULTILINE | re.IGNORECASE)
 
 _PING: Final = json.dumps({"jsonrpc": "2.0", "id": "relay", "method": "ping"}).encode()
+
+
+@dataclass(eq=False)
+class _Line:
+    """A connection of a client, and the one to the server behind it."""
+
+    ends: tuple[asyncio.StreamWriter, asyncio.StreamWriter]
+    asked: float = 0
 
 
 class Relay:
@@ -48,7 +58,7 @@ class Relay:
         self._loop = asyncio.get_running_loop()
         self._port = port
         self._path = path
-        self._writers: set[asyncio.StreamWriter] = set()
+        self._lines: list[_Line] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     def cut(self) -> None:
@@ -57,8 +67,13 @@ class Relay:
         self._loop.call_soon_threadsafe(self._abort)
 
     def _abort(self) -> None:
-        for writer in tuple(self._writers):
-            writer.transport.abort()
+        # All at once, and what was asked last comes last: a client that hears of it goes on, and must find
+        # no idle connection that seems to be there still.
+        for line in sorted(self._lines, key=lambda line: line.asked):
+            for writer in line.ends:
+                with contextlib.suppress(OSError):  # it is gone already
+                    writer.get_extra_info("socket").shutdown(socket.SHUT_RDWR)
+                writer.transport.abort()
 
     async def knows(self, session: str) -> bool:
         """Whether the server still knows a session."""
@@ -92,10 +107,15 @@ class Relay:
         except OSError:
             writer.transport.abort()
             return
-        pair = {writer, far_writer}
-        self._writers |= pair
+        line = _Line((writer, far_writer))
+        self._lines.append(line)
+
+        def asked(data: bytes) -> None:
+            line.asked = self._loop.time()
+            self._asked(data)
+
         ways = [
-            asyncio.create_task(_pump(reader, far_writer, self._asked)),
+            asyncio.create_task(_pump(reader, far_writer, asked)),
             asyncio.create_task(_pump(far_reader, writer, self._answered)),
         ]
         try:
@@ -104,8 +124,8 @@ class Relay:
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
-            self._writers -= pair
-            for one in pair:
+            self._lines.remove(line)
+            for one in line.ends:
                 one.close()
 
     def _asked(self, data: bytes) -> None:
