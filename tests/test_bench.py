@@ -250,8 +250,8 @@ def test_requests_of_both_eras_differ_in_their_headers_and_meta():
 
 
 def test_a_scenario_is_run_with_toolpost_alone(monkeypatch):
-    monkeypatch.setattr(over_http, "SECONDS", 0.05)
-    monkeypatch.setattr(over_http, "WARM", 0.02)
+    monkeypatch.setattr(over_http, "SECONDS", 0.0)
+    monkeypatch.setattr(over_http, "WARM", 0.0)
     scenarios = {scenario.key: scenario for scenario in over_http.SCENARIOS}
     with Arena(Loader(), quick=True, missing=ALONE) as arena:
         for key in ("http-stateless-1", "http-session-sse-1"):

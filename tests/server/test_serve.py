@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import pytest
 
-from toolpost import Context, Handler, Server
+from toolpost import Client, Context, Handler, Server
 from toolpost.errors import ChannelClosed, RequestTimeout
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
@@ -280,3 +280,29 @@ def test_what_was_never_declared_is_not_told():
             assert (await talk.channel.next_sent())["id"] == 1
 
     asyncio.run(main())
+
+
+def test_a_call_from_another_loop_leaves_ours_alone():
+    """A mistake, but nobody else has to suffer from it: tasks of a loop are entered where it runs."""
+    server = Server("x")
+    seen: list[Any] = []
+
+    @server.tool
+    async def whose() -> None:
+        seen.append(asyncio.current_task())
+
+    async def call() -> None:
+        await client.call_tool("whose")
+
+    client = Client(server)
+    ours, other = asyncio.new_event_loop(), asyncio.new_event_loop()
+    try:
+        ours.run_until_complete(client.connect())
+        caller = other.create_task(call())
+        other.run_until_complete(asyncio.wait({caller}))
+        assert seen[0] is not caller
+        assert seen[0].get_loop() is other
+    finally:
+        ours.run_until_complete(client.close())
+        ours.close()
+        other.close()

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import json
 from typing import Any
 
@@ -15,6 +16,7 @@ from toolpost.protocol import headers
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS
 from toolpost.transports import trail as trails
 from toolpost.transports.address import Http
+from toolpost.transports.http_backend import open_backend
 from toolpost.transports.http_client import HttpChannel
 from toolpost.types.lifecycle import PROTOCOL_VERSION
 
@@ -327,6 +329,39 @@ def test_a_backend_that_breaks_its_promise_loses_the_request(caplog):
 
     run(main)
     assert "a request failed" in caplog.text
+
+
+def test_what_a_backend_adds_to_its_headers_is_sent_with_one_request_alone():
+    """As one does that gives each request a number of its own."""
+
+    class Counting:
+        def __init__(self, inner):
+            self.inner, self.count = inner, itertools.count()
+
+        def send(self, method, url, headers, body=None):
+            headers.setdefault("x-number", str(next(self.count)))
+            return self.inner.send(method, url, headers, body)
+
+        async def close(self):
+            raise AssertionError("it is not ours")
+
+    async def main():
+        async with scripted(lambda heard: heard.write(answer(200, reply()))) as server:
+            inner = open_backend(None)
+            channel = HttpChannel(Http(server.url, http=Counting(inner)))
+            offered = 0
+            for _ in range(4):
+                if channel.offer(request(marked=True)):
+                    offered += 1
+                else:
+                    await channel.send(request(marked=True))
+                await channel.receive()
+            assert offered == 3
+            assert [heard.headers["x-number"] for heard in server.heard] == ["0", "1", "2", "3"]
+            await channel.close()
+            await inner.close()
+
+    run(main)
 
 
 # --------------------------------------------------------------------- streams

@@ -17,7 +17,7 @@ from toolpost.transports import patrol
 from toolpost.transports.attention import PORTER
 from toolpost.transports.exchange import Exchange
 from toolpost.transports.gate import MAX_HEADERS
-from toolpost.transports.heads import heads
+from toolpost.transports.heads import PIPELINED, heads
 
 ECHO = modern("tools/call", call("echo", text="hi"))
 ENOUGH = MAX_HEADERS + 1
@@ -269,18 +269,30 @@ def test_a_stream_that_was_asked_for_with_a_body_ends_with_its_client():
     run(main)
 
 
-def test_a_call_behind_which_others_wait_ends_with_its_client():
-    """uvicorn tells only the last of them that the client has gone."""
+async def begin(site: Site, stage: Stage, wire: Any, tool: str, behind: int = 0) -> Any:
+    """Call a tool that does not end by itself, with so many requests behind it at once."""
+    await wire.ask("POST", "/mcp", *modern("tools/call", call(tool)))
+    for _ in range(behind):
+        await wire.ask("POST", "/mcp", *ECHO)
+    await stage.begun.wait()
+    (exchange,) = site.app._life.running
+    await until(lambda: len(exchange.scope[PORTER].pipeline) == behind)
+    return exchange
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_call_behind_which_others_wait_ends_with_its_client(before, after):
+    """uvicorn tells only the last of them that the client has gone, and reads no more behind two requests."""
 
     async def main():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
-            await wire.ask("POST", "/mcp", *modern("tools/call", call("wait")))
-            await stage.begun.wait()
-            await wire.ask("POST", "/mcp", *ECHO)
-            (exchange,) = site.app._life.running
-            await until(lambda: exchange.scope[PORTER].pipeline)
+            exchange = await begin(site, stage, wire, "wait", before)
             await until(lambda: exchange._attention._told)
+            for _ in range(after):
+                await wire.ask("POST", "/mcp", *ECHO)
+            await until(lambda: len(exchange.scope[PORTER].pipeline) == before + after)
             await wire.abort()
             await stage.ended.wait()
             assert stage.log == ["cancelled"]
@@ -288,21 +300,42 @@ def test_a_call_behind_which_others_wait_ends_with_its_client():
     run(main)
 
 
-def test_a_call_that_is_looked_at_with_others_behind_it_ends_with_its_client():
+@pytest.mark.parametrize("behind", [0, 1, 3])
+def test_a_client_that_was_gone_before_anybody_looked_is_noticed(monkeypatch, caplog, behind):
+    monkeypatch.setattr(patrol, "SOON", 3600.0)
+
     async def main():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
-            headers, body = modern("tools/call", call("wait"))
-            await wire.ask("POST", "/mcp", headers, body)
-            await wire.ask("POST", "/mcp", *ECHO)
-            await stage.begun.wait()
-            (exchange,) = site.app._life.running
-            await until(lambda: exchange.scope[PORTER].pipeline)
-            exchange._attention.look()
-            assert exchange._attention._told
+            exchange = await begin(site, stage, wire, "wait", behind)
             await wire.abort()
+            await until(lambda: PORTER not in exchange.scope)
+            exchange._attention.look()
             await stage.ended.wait()
             assert stage.log == ["cancelled"]
+            await until(lambda: not site.app._life.running)
+
+    run(main)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_of_one_who_asks_on_and_on_not_more_is_read_than_is_served():
+    async def main():
+        stage = Stage()
+        async with guarded(stage) as site, wired(site.port) as wire:
+            exchange = await begin(site, stage, wire, "quiet")
+            await until(lambda: exchange._attention._told)
+            heads = exchange.scope[PORTER]
+            for _ in range(PIPELINED - 1):
+                await wire.ask("POST", "/mcp", *ECHO)
+            await until(lambda: len(heads.pipeline) == PIPELINED - 1)
+            assert not heads.flow.read_paused
+            await wire.ask("POST", "/mcp", *ECHO)
+            await until(lambda: heads.flow.read_paused)
+            await wire.ask("POST", "/mcp", *ECHO)
+            stage.go.set()
+            for _ in range(2 + PIPELINED):
+                assert (await wire.answer()).status == 200
 
     run(main)
 

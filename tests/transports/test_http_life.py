@@ -8,6 +8,7 @@ import re
 import signal
 import socket
 import sys
+import threading
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -128,6 +129,28 @@ def test_one_application_serves_in_one_loop_after_another(lifespan):
 
     for _ in range(3):
         run(main)
+
+
+def test_a_loop_that_goes_on_in_another_thread_serves_its_own_requests_alone():
+    app: Any = kitchen().asgi()
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(app.start())
+    begun, thread = app._life, threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def main():
+        async with serving(app, lifespan="off") as site:
+            assert (await site.post(*ECHO)).status == 200
+            assert app._life.loop is asyncio.get_running_loop()
+
+    try:
+        run(main)
+        assert not begun.thread
+    finally:
+        asyncio.run_coroutine_threadsafe(begun.end(0), loop).result(10)
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()
 
 
 def test_a_loop_that_ends_without_a_word_hurts_no_other():

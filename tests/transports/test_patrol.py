@@ -123,6 +123,32 @@ def test_one_who_cannot_be_visited_keeps_nobody_from_it(caplog: pytest.LogCaptur
     assert "somebody could not be looked after" in caplog.text
 
 
+def test_loops_that_begin_meanwhile_in_other_threads_hurt_nobody():
+    async def here() -> None:
+        Patrol.here()
+
+    class Busy(asyncio.SelectorEventLoop):
+        """While somebody looks whether it is closed, another one begins."""
+
+        watched = False
+
+        def is_closed(self) -> bool:
+            if self.watched:
+                begun.append(asyncio.new_event_loop())
+                patrol._PATROLS[begun[-1]] = Patrol()
+            return super().is_closed()
+
+    begun: list[asyncio.AbstractEventLoop] = []
+    busy = Busy()
+    busy.run_until_complete(here())
+    busy.watched = True
+    asyncio.run(here())
+    busy.watched = False
+    assert begun
+    for loop in (busy, *begun):
+        loop.close()
+
+
 def test_each_loop_has_its_own_and_none_is_kept():
     class Stuck(One):
         loop: Any

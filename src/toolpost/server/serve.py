@@ -40,7 +40,7 @@ from toolpost.server.bare import StartedCall, call_bare
 from toolpost.server.context import Context
 from toolpost.server.delivery import Delivery
 from toolpost.server.dispatch import Answer, answer, begin, failed
-from toolpost.server.eager import Going, start_in
+from toolpost.server.eager import Going, start, start_in
 from toolpost.server.notify import Bulletin
 from toolpost.server.passage import asked, heard, is_heard, said
 from toolpost.server.pending import is_pending
@@ -113,8 +113,11 @@ class Conversation:
         if self._rested is not None:
             self._rested.connect(self.connection)
         self._holders = (0, 0, 0)
-        self._start: Callable[[Coroutine[Any, Any, Any]], Any] = partial(start_in, asyncio.get_running_loop())
         self._web = channel if isinstance(channel, _Web) else None
+        # Over HTTP the endpoint sees to it that this loop is running. In memory another one may be.
+        self._start: Callable[[Coroutine[Any, Any, Any]], Any] = (
+            start if self._web is None else partial(start_in, asyncio.get_running_loop())
+        )
         self._handing = channel if isinstance(channel, _Handing) else None
         self.connection.unordered = self._web is not None
         self.lifespan = lifespan

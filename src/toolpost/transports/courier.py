@@ -130,7 +130,7 @@ class Courier:
             AuthError: the server wants other credentials than we have or get.
         """
         here = url or self._http.url
-        if not dressed:
+        if not dressed or self._dress is None:  # else a backend might write into what is kept
             headers = {**self._headers, **headers}
         if self._authorizer is not None:
             return self._authorized(self._authorizer, method, here, headers, body)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-__all__ = ["HEAD", "STALLED", "heads"]
+__all__ = ["HEAD", "PIPELINED", "STALLED", "heads"]
 
 logger: Final = logging.getLogger("toolpost.http")
 
@@ -29,6 +29,9 @@ HEAD: Final = 30.0
 
 STALLED: Final = 60.0
 """Seconds for which a client may take nothing of a response that waits for it."""
+
+PIPELINED: Final = 8
+"""Requests behind the one that is served, up to which we read on: we would not hear that a client goes."""
 
 _END: Final = b"\r\n\r\n"
 _OFFER: Final = b"\r\nupgrade:"
@@ -61,7 +64,7 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
         """Looks at what comes before the parser does, and at the clock while nothing is being answered."""
 
         # With more than 30 attributes in all, a connection would have a dict of its own, of 1.2 KiB.
-        __slots__ = ("_direct", "_due", "_guest", "_size", "_stuck", "_unread", "_within")
+        __slots__ = ("_direct", "_due", "_guest", "_served", "_size", "_stuck", "_unread", "_within")
 
         def __init__(self, *args: Any, **more: Any) -> None:
             super().__init__(*args, **more)
@@ -71,6 +74,9 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
             self._stuck: asyncio.TimerHandle | None = None
             self._direct: Any = None
             self._guest: Attention | None = None
+            # The request that is being served. If others wait behind it, `cycle` is the last of them: uvicorn
+            # tells no other that the client has gone.
+            self._served: RequestResponseCycle | None = None
 
         def connection_made(self, transport: "asyncio.Transport") -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn has it
             super().connection_made(transport)
@@ -82,31 +88,31 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
             super().connection_lost(exc)
             for timer in (self.timeout_keep_alive_task, self._due, self._stuck):
                 _stop(timer)  # it would hold all of this until its time has come
-            scope: Any = self.scope
-            if scope is not None:
-                scope.pop(PORTER, None)  # it would hold us, and we hold it
+            served, self._served = self._served, None
+            if served is not None:
+                served.scope.pop(PORTER, None)  # it would hold us, and we hold it
+                served.disconnected = not served.response_complete
+                served.message_event.set()
             guest, self._guest = self._guest, None
             if guest is not None:
                 guest.depart()
 
         # As `Porter` promises.
         def await_departure(self, guest: Attention) -> bool:
-            cycle = self.cycle
-            # Others may wait behind the request that is being served: then `cycle` is the last of them, and
-            # all of this one was read. uvicorn would tell the last one alone that the client has gone.
-            if not self.pipeline and (cycle.disconnected or cycle.more_body or cycle.body):
-                return False
+            served = self._served
+            if served is None or served.more_body or served.body:
+                return False  # it has gone, or whoever waits for that reads the rest first
             self.flow.resume_reading()  # or we would not hear of it
             self._guest = guest
             return True
 
         def take_body(self, receive: Any) -> bytes | None:
-            cycle = self.cycle
+            served = self._served
             # Somebody in between may read the body, or change it, and then it is another function.
-            if getattr(receive, "__self__", None) is not cycle or cycle.more_body or cycle.disconnected:
+            if served is None or getattr(receive, "__self__", None) is not served or served.more_body:
                 return None
             self.flow.resume_reading()
-            body, cycle.body = cycle.body, bytearray()
+            body, served.body = served.body, bytearray()
             return bytes(body)
 
         def dismiss(self, guest: Attention) -> None:
@@ -136,6 +142,10 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
             scope: Any = self.scope
             scope[PORTER] = self
             super().on_headers_complete()
+            if not self.pipeline:
+                self._served = self.cycle
+            elif self._guest is not None and len(self.pipeline) < PIPELINED:
+                self.flow.resume_reading()
 
         def on_message_complete(self) -> None:
             self._size, self._within = 0, False
@@ -170,6 +180,8 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
             self._stuck = _stop(self._stuck)
 
         def on_response_complete(self) -> None:
+            if self.pipeline:
+                self._served = self.pipeline[-1][0]
             super().on_response_complete()
             if self.transport.is_closing():
                 self._leave()

@@ -5,7 +5,6 @@ a while. What a request is, others know.
 """
 
 import asyncio
-from threading import get_ident
 from typing import Any, Final
 
 from toolpost.errors import InternalError
@@ -43,7 +42,7 @@ class Life:
         listening: the streams on which we speak when there is something to say.
         answering: those on which clients of HTTP+SSE hear everything, answers too.
         loop: where it is.
-        thread: where that runs.
+        thread: where that ran when a request came last for which it was asked.
         open: whether it has begun, and new requests are taken.
         stopping: whether new requests are turned away.
         over: whether all are.
@@ -51,7 +50,7 @@ class Life:
 
     def __init__(self, host: Host, sessions: Sessions, legacy: Legacy) -> None:
         self.loop = asyncio.get_running_loop()
-        self.thread = get_ident()
+        self.thread = 0
         self.running: dict[Exchange, asyncio.Task[Any]] = {}
         self.listening: set[Exchange] = set()
         self.answering: set[Exchange] = set()

@@ -291,6 +291,7 @@ class Endpoint:
         # Until Python 3.12, to ask which loop is running is a system call of 0.2 us; this is half of it.
         if life is None or not (life.open and life.thread == get_ident() and life.loop.is_running()):
             life = await self._alive(new=new)
+            life.thread = get_ident()
         if not self._knows_all:
             begun = None  # who somebody is may be a reason to refuse, and is asked first
         elif isinstance(route, Incoming):

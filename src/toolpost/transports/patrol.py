@@ -55,8 +55,10 @@ class Patrol:
         try:
             return _PATROLS[loop]
         except KeyError:
-            for other in [other for other in _PATROLS if other.is_closed()]:
-                del _PATROLS[other]  # those who were left there may hold on to it
+            for known in _PATROLS.keyrefs():  # a copy: other threads have loops, too
+                other = known()
+                if other is not None and other.is_closed():
+                    _PATROLS.pop(other, None)  # those who were left there may hold on to it
             patrol = _PATROLS[loop] = cls()
             return patrol
 
