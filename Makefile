@@ -6,6 +6,8 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 READY := .venv/.ready-$(VERSION)
 RUNS := .venv/.runs-$(VERSION)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Tests start a thousand programs: without bytecode each of them compiles our sources, and they take half as long again.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help run test check fmt bench conformance interop fuzz soak docs pictures clean
 .DEFAULT_GOAL := help
@@ -40,7 +42,7 @@ fmt: $(READY)            ## rewrite the files as `check` wants them
 	$(BIN)/ruff check --fix .
 
 bench: $(READY)          ## speed beside the peers and the limit; QUICK=1 for a minute, ONLY="http stdio" for a part
-	$(BIN)/python -m bench $(if $(QUICK),--quick) $(if $(ONLY),--only $(ONLY))
+	$(BIN)/python -m bench $(if $(filter-out 0,$(QUICK)),--quick) $(if $(ONLY),--only $(ONLY))
 
 conformance: $(READY)    ## the official suite, judged strictly; LEG=name for one leg, or how its name begins
 	@status=0; PYTHONPATH=interop $(BIN)/python conformance/judge.py $(LEG) || status=$$?; \

@@ -118,6 +118,8 @@ def prepare(names: list[str]) -> dict[str, str]:
 
 def _made(environment: str) -> str:
     """Nothing if an environment is there; else why not."""
+    if not (HOME / environment / ".ready").is_file():
+        print(f"making the environment of {environment} …", flush=True)
     command = [sys.executable, str(ROOT / "interop" / "environments.py"), environment]
     made = subprocess.run(command, check=False, capture_output=True, text=True)
     return "" if made.returncode == 0 else (made.stderr.strip() or "no reason was given")[-300:]

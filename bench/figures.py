@@ -13,6 +13,8 @@ __all__ = ["LIMIT", "OFFICIAL", "OURS", "Figure", "Row", "Sample", "percentile"]
 OURS: Final = "toolpost"
 OFFICIAL: Final = "mcp-2.3.0"
 LIMIT: Final = "limit"
+UNDISTURBED: Final = 0.9
+"""The share of its core that the official SDK gets at least, if nobody else works there: it never waits."""
 
 
 class Sample(NamedTuple):
@@ -84,16 +86,28 @@ class Row(NamedTuple):
         """A row without figures."""
         return cls(key, title, unit, more, {}, {})
 
-    def times(self, base: str, target: str = OURS, field: str = "value") -> float | None:
-        """How many times better than another one a target is; None if one of them is missing."""
+    def ratios(self, base: str, target: str = OURS, field: str = "value") -> list[float]:
+        """How many times better than another one a target is, by round; none if one of them is missing."""
         ours, theirs = (self.figures.get(name) for name in (target, base))
         if ours is None or theirs is None:
-            return None
+            return []
         pairs = [
             (mine, other) if self.more or field != "value" else (other, mine)
             for mine, other in zip(_field(ours.samples, field), _field(theirs.samples, field), strict=False)
         ]
-        return median(mine / other for mine, other in pairs) if pairs and all(o for _, o in pairs) else None
+        return [mine / other for mine, other in pairs] if all(other for _, other in pairs) else []
+
+    def times(self, base: str, target: str = OURS, field: str = "value") -> float | None:
+        """How many times better than another one a target is; None if one of them is missing."""
+        ratios = self.ratios(base, target, field)
+        return median(ratios) if ratios else None
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether somebody else had the core for a part of the time."""
+        samples = self.figures.get(OFFICIAL, Figure(())).samples
+        shares = [sample.value / sample.per_cpu for sample in samples if sample.per_cpu]
+        return bool(shares) and median(shares) < UNDISTURBED
 
     def plain(self) -> dict[str, Any]:
         """As JSON."""
@@ -109,6 +123,8 @@ class Row(NamedTuple):
             "more": self.more,
             "targets": targets,
         }
+        if self.disturbed:
+            told["disturbed"] = True
         # Why is for the terminal: the words of a program may hold paths of this machine.
         return told | ({"failed": sorted(self.failed)} if self.failed else {})
 

@@ -11,7 +11,7 @@ from typing import Final
 from bench.arena import FEWER, Arena, Scenario, Turn
 from bench.contenders import CONTENDERS
 from bench.figures import OFFICIAL, OURS, Figure, Row, Sample
-from bench.goals import EMPTY
+from bench.goals import EMPTY, FULL
 from bench.loader import Loader, Opened, open_sessions
 from bench.over_http import SECONDS, WARM, requests_for
 from bench.process import Target, rss
@@ -108,10 +108,10 @@ def _full(arena: Arena) -> list[Row]:
         "growth-full", f"session `tools/call` with {many} idle sessions and 1000 tools, 16 connections"
     )
     prepare: dict[str, Callable[[], Turn]] = {
-        OURS: partial(_prepare, arena, 1000, many),
         EMPTY: partial(_prepare, arena, 1, 0),
+        FULL: partial(_prepare, arena, 1000, many),
     }
-    return [arena.contest(row, prepare, rounds=STEADY, least=2)]
+    return [arena.contest(row, prepare, rounds=STEADY, least=3)]
 
 
 SCENARIOS: Final = (

@@ -24,6 +24,7 @@ __all__ = [
     "Place",
     "Target",
     "core",
+    "cores",
     "cpu",
     "environment",
     "frozen_source",
@@ -70,6 +71,11 @@ class Target:
     def complaint(self) -> str:
         """Its last line, which of a traceback is the one that matters."""
         return (self.output().splitlines() or ["it said nothing"])[-1][-300:]
+
+
+def cores() -> int:
+    """On how many cores we may run."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextmanager

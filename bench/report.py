@@ -5,7 +5,6 @@ known elsewhere.
 """
 
 import json
-import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import Any, Final
 from bench.contenders import CHART, CONTENDERS, python_of
 from bench.figures import LIMIT, OFFICIAL, OURS, Row
 from bench.goals import Verdict
+from bench.process import cores
 
 __all__ = ["as_markdown", "plain", "shown", "write"]
 
@@ -41,7 +41,9 @@ def shown(row: Row) -> str:
     lines = [f"{row.key}: {row.title} [{row.unit}]"]
     for name, figure in row.figures.items():
         low, high = figure.spread
-        parts = [f"  {name:26}{number(figure.median):>9}", f"({number(low)} .. {number(high)})"]
+        parts = [f"  {name:26}{number(figure.median):>9}"]
+        if len(figure.samples) > 1:
+            parts.append(f"({number(low)} .. {number(high)})")
         if (per_cpu := figure.typical("per_cpu")) is not None:
             parts.append(f"{number(per_cpu)} per CPU s")
         if (p50 := figure.typical("p50")) is not None:
@@ -50,6 +52,8 @@ def shown(row: Row) -> str:
         parts += [f"{times:.2f} x {base}" for base, times in compared.items() if times is not None]
         lines.append("  ".join(parts))
     lines += [f"  {name:26}failed: {why}" for name, why in row.failed.items()]
+    if row.disturbed:
+        lines.append(f"  disturbed: {OFFICIAL}, which never waits here, had its core for a part of the time")
     return "\n".join(lines)
 
 
@@ -79,13 +83,14 @@ def plain(
             "goal": verdict.goal.figure,
             "unit": verdict.goal.unit,
             "figure": verdict.figure,
+            "rounds": verdict.figures,
             "reached": verdict.reached,
         }
         for verdict in verdicts
     ]
     facts = {
         "python": platform.python_version(),
-        "cores": os.cpu_count(),
+        "cores": cores(),
         "load": load,
         "versions": {name: version(name) for name in STOOD_ON},
     }
@@ -103,17 +108,20 @@ def plain(
 def as_markdown(rows: Mapping[str, Row], verdicts: Sequence[Verdict], facts: Mapping[str, Any]) -> str:
     """Tables: the goals, the scenarios by group, and what toolpost is compared with itself in."""
     stood_on = ", ".join(f"{name} {told}" for name, told in facts["versions"].items())
+    disturbed = [row.title for row in rows.values() if row.disturbed]
     about = f"{facts['cores']} cores with Python {facts['python']}, {stood_on}; load: {facts['load']}"
     parts = [
         f"Measured by `make bench` on {about}.",
+        *([f"Disturbed, because somebody else had the core: {', '.join(disturbed)}."] if disturbed else []),
         "## Goals",
         _table(
-            ("goal", "wanted", "measured", ""),
+            ("goal", "wanted", "measured", "by round", ""),
             [
                 (
                     verdict.goal.name,
                     f"{_SENSES[verdict.goal.sense]} {verdict.goal.figure:g} {verdict.goal.unit}",
                     "–" if verdict.figure is None else f"{verdict.figure:.3g} {verdict.goal.unit}",
+                    verdict.spread.replace("..", "–"),
                     "reached" if verdict.reached else "**missed**",
                 )
                 for verdict in verdicts
@@ -152,7 +160,7 @@ def _line(row: Row, names: Sequence[str]) -> tuple[str, ...]:
         row.title,
         row.unit,
         *cells,
-        "–" if times is None else f"**{times:.3g}**",
+        "–" if times is None else f"**{number(times)}**",
         "–" if share is None else f"{share:.0%}",
     )
 

@@ -12,7 +12,7 @@ from bench import by_turns, over_http
 from bench.arena import Arena
 from bench.contenders import CONTENDERS, Missing
 from bench.figures import LIMIT, OFFICIAL, OURS, Figure, Row, Sample, percentile
-from bench.goals import EMPTY, GOALS, judge
+from bench.goals import EMPTY, FULL, GOALS, judge
 from bench.loader import Answer, Loader
 from bench.micro.__main__ import measured
 from bench.micro.steps import STEPS
@@ -23,11 +23,11 @@ from bench.targets import wire
 ALONE = {name: "not in this test" for name in CONTENDERS if name != OURS}
 
 
-def row(more=True, **figures):
+def row(more=True, busy=0.95, **figures):
     made = Row.of("http-stateless-16", "calls", more=more)
     names = {"ours": OURS, "official": OFFICIAL, "limit": LIMIT}
     for name, values in figures.items():
-        made.figures[names[name]] = Figure(tuple(Sample(value, value * 2) for value in values))
+        made.figures[names[name]] = Figure(tuple(Sample(value, value / busy) for value in values))
     return made
 
 
@@ -71,6 +71,37 @@ def test_words_choose_scenarios_by_how_they_begin():
         "http-list-100",
     }
     assert bench.chosen(["nothing"], quick=False) == []
+    assert bench._unknown(["stdio", "nothing", "http-list", "none"]) == ["nothing", "none"]
+
+
+def test_a_word_that_chooses_nothing_is_refused_beside_one_that_does(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench", "--only", "stdio", "htpp"])
+    with pytest.raises(SystemExit):
+        bench.main()
+    assert "no scenario begins with htpp; there are http-stateless-1, " in capsys.readouterr().err
+
+
+def test_what_a_quick_run_cannot_judge_is_told():
+    made = row(busy=0.8, ours=[80], official=[10])
+    unjudged, disturbed = bench._caveats({made.key: made}, GOALS, quick=True)
+    names = (
+        "idle session; idle session with an open stream; call rate with 5 000 idle sessions and 1 000 tools"
+    )
+    assert unjudged.startswith("left to a whole run")
+    assert unjudged.endswith(f": {names}")
+    assert disturbed.endswith("no verdict: http-stateless-16")
+    assert not list(bench._caveats({}, GOALS, quick=False))
+
+
+def test_a_busy_machine_shows_by_who_never_waits():
+    calm, busy = row(ours=[80], official=[10]), row(busy=0.8, ours=[80], official=[10])
+    assert (calm.disturbed, busy.disturbed) == (False, True)
+    assert ("disturbed" in calm.plain(), "disturbed" in busy.plain()) == (False, True)
+    assert "disturbed: mcp-2.3.0" in shown(busy)
+    assert "Disturbed, because somebody else had the core: calls." in as_markdown(
+        {busy.key: busy}, [], plain({}, [], {}, "wrk")["facts"]
+    )
+    assert not row(busy=0.8, ours=[80]).disturbed
 
 
 @pytest.mark.parametrize(
@@ -102,8 +133,9 @@ def test_goals_read_shares_and_plain_figures():
     idle.figures[OURS] = Figure((Sample(2.1),))
     assert not judge(goals["memory-idle-many", "KiB"], {idle.key: idle}).reached
     full = Row.of("growth-full", "full")
-    full.figures.update({OURS: Figure((Sample(95),)), EMPTY: Figure((Sample(100),))})
+    full.figures.update({EMPTY: Figure((Sample(100),)), FULL: Figure((Sample(95),))})
     assert judge(goals["growth-full", "%"], {full.key: full}).figure == pytest.approx(95)
+    assert "of the empty server |" in as_markdown({full.key: full}, [], plain({}, [], {}, "wrk")["facts"])
 
 
 # --------------------------------------------------------------------- arithmetic
@@ -209,10 +241,14 @@ def test_the_report_has_figures_and_goals_and_nothing_of_the_machine():
     assert os.uname().nodename not in text
     assert os.uname().release not in text
     page = as_markdown({made.key: made}, verdicts, told["facts"])
-    assert "| HTTP stateless `tools/call`, 16 connections | ≥ 8 × | 8.5 × | reached |" in page
+    assert "| HTTP stateless `tools/call`, 16 connections | ≥ 8 × | 8.5 × | 8 – 9 | reached |" in page
+    assert str(verdicts[0]).endswith(": 8.5 × (at least 8, 8 .. 9 by round)")
     assert "| calls | calls/s | 85 | 10 | 100 | **8.5** | 85% |" in page
-    assert "| calls | toolpost | 85 | 80 – 90 | 170 | – | – |" in page
+    assert "| calls | toolpost | 85 | 80 – 90 | 89.5 | – | – |" in page
     assert "8.50 x mcp-2.3.0" in shown(made)
+    assert "(80 .. 90)" in shown(made)
+    assert "..)" not in shown(row(ours=[80.0]))
+    assert "**1,440**" in as_markdown({"http-x": row(ours=[14_400], official=[10])}, [], told["facts"])
 
 
 # --------------------------------------------------------------------- answers
