@@ -13,14 +13,17 @@ import re
 import shutil
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from bench.contenders import CONTENDERS, script
 from bench.figures import OURS
 from bench.over_stdio import Pipe
-from bench.process import Failed, Target, frozen_source, started
+from bench.process import ROOT, Failed, Place, Target, frozen_source, leave_in_order, started
+
+__all__ = ["RECORD", "WAYS", "brief", "exit_code", "python_shown", "serve_stdio", "talk"]
 
 RECORD: Final = Path(__file__).with_name("instructions.json")
 IN_FLIGHT: Final = 16
@@ -30,6 +33,12 @@ FEW: Final = 200
 MANY: Final = 800
 """Calls; the first hundred or so are slower, because the interpreter adapts to them."""
 
+SECONDS: Final = 20
+"""What a way takes, more or less: a program starts slowly under callgrind."""
+
+RUNS: Final[tuple[tuple[int, Place], ...]] = ((FEW, "target"), (MANY, "load"))
+"""Both runs of a way, at the same time: instructions are the same on any core."""
+
 WAYS: Final = {
     "stateless": "ASGI, stateless",
     "session-json": "ASGI, session as JSON",
@@ -37,44 +46,118 @@ WAYS: Final = {
     "stdio": "stdio, 16 in flight",
 }
 
-
 VALGRIND: Final = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null")
 FIXED: Final = ("env", "PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1")
 
 
-def counted(way: str, calls: int) -> tuple[int, int]:
-    """How many calls there were, and the instructions of the whole process that served them.
+# --------------------------------------------------------------------- what the small tools share
+
+
+def exit_code(main: Callable[[], int]) -> int:
+    """What a tool ends with: its own code, or one that says who ended it; a failure is told in a sentence."""
+    leave_in_order()
+    try:
+        try:
+            return main()
+        finally:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # nobody reads any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+    except Failed as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+
+
+def python_shown() -> str:
+    """The interpreter that runs us, as a reader in the checkout would type it."""
+    python = Path(sys.executable)
+    return str(python.relative_to(ROOT) if python.is_relative_to(ROOT) else python)
+
+
+@contextmanager
+def brief(
+    command: list[str], *, listens: bool = False, place: Place = "target", log: Path
+) -> Generator[Target]:
+    """A process as `started` has it, but ended at once: whoever is interrupted has no use for its last words.
 
     Raises:
-        Failed: it did not.
+        Failed: it has ended, or does not listen.
     """
-    with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        log = Path(folder) / "log"
-        command = CONTENDERS[OURS].stdio() if way == "stdio" else script("core_path", None, way, str(calls))
-        with started([*FIXED, *VALGRIND, *command], log=log) as target:
-            if way == "stdio":
-                calls = talk(target, calls)
-            code = target.process.wait()
-        told = re.search(r"Collected : (\d+)", target.output())
-        if code or told is None:
-            raise Failed(f"{way} ended with {code}: {target.output()[-300:]}")
-        return calls, int(told[1])
+    with started(command, listens=listens, place=place, log=log) as target:
+        try:
+            yield target
+        finally:
+            target.process.kill()
+
+
+def serve_stdio() -> list[str]:
+    """The command that serves over stdio.
+
+    Raises:
+        Failed: its environment was never made.
+    """
+    python, *serve = CONTENDERS[OURS].stdio()
+    if not Path(python).exists():
+        name = Path(python).parent.parent.name
+        make = f"{python_shown()} interop/environments.py {name}"
+        raise Failed(
+            f"stdio is served from the environment `{name}`, which is not there; make it by `{make}`"
+        )
+    return [python, *serve]
 
 
 def talk(target: Target, calls: int) -> int:
-    """Have a conversation over stdio, and end it; how many calls there were."""
+    """Have a conversation over stdio, and end it; how many calls there were.
+
+    Raises:
+        Failed: it did not answer.
+    """
     assert target.process.stdin is not None
     pipe = Pipe(target)
-    pipe.greet()
-    count = pipe.calls(calls, IN_FLIGHT)
+    try:
+        pipe.greet()
+        count = pipe.calls(calls, IN_FLIGHT)
+    except BrokenPipeError as error:
+        raise Failed(f"it has ended instead of listening: {target.complaint()}") from error
     target.process.stdin.close()
     return count
 
 
-def per_call(way: str, pool: ThreadPoolExecutor) -> int:
+# --------------------------------------------------------------------- counting
+
+
+def counted(way: str) -> list[tuple[int, int]]:
+    """For each run, how many calls there were, and the instructions of the process that served them.
+
+    Raises:
+        Failed: it did not.
+    """
+    with tempfile.TemporaryDirectory(prefix="bench-") as folder, ExitStack() as stack:
+        running: list[tuple[int, Target]] = []
+        for calls, place in RUNS:
+            command = serve_stdio() if way == "stdio" else script("core_path", None, way, str(calls))
+            run = brief([*FIXED, *VALGRIND, *command], place=place, log=Path(folder) / f"log-{calls}")
+            running.append((calls, stack.enter_context(run)))
+        # While one is talked to, the other one still starts, which takes the longest.
+        return [_instructions(way, calls, target) for calls, target in running]
+
+
+def _instructions(way: str, calls: int, target: Target) -> tuple[int, int]:
+    if way == "stdio":
+        calls = talk(target, calls)
+    code = target.process.wait()
+    told = re.search(r"Collected : (\d+)", target.output())
+    if code or told is None:
+        raise Failed(f"{way} ended with {code}: {target.output()[-300:]}")
+    return calls, int(told[1])
+
+
+def per_call(way: str) -> int:
     """Instructions of one call."""
-    runs = [pool.submit(counted, way, calls) for calls in (FEW, MANY)]
-    (few, less), (many, more) = (run.result() for run in runs)
+    (few, less), (many, more) = counted(way)
     return (more - less) // (many - few)
 
 
@@ -88,7 +171,11 @@ def recorded() -> tuple[str, dict[str, int]]:
 
 def main() -> int:
     """Count, print old → new, and record if told to."""
-    parser = argparse.ArgumentParser(prog="python -m bench.instructions", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.instructions",
+        description="Instructions that one call takes, by callgrind, beside those on record. "
+        "Less than a percent says nothing; over stdio less than three.",
+    )
     parser.add_argument("ways", nargs="*", default=list(WAYS), metavar="WAY", help=f"of {', '.join(WAYS)}")
     parser.add_argument("--write", action="store_true", help="record what was counted")
     given = parser.parse_args()
@@ -97,14 +184,18 @@ def main() -> int:
     if shutil.which("valgrind") is None:
         print("valgrind is not installed; Debian has it as `valgrind`")
         return 2
+    if "stdio" in given.ways:
+        serve_stdio()  # what is missing is told before anything is counted
     python, before = recorded()
     now: dict[str, int] = {}
-    with frozen_source(), ThreadPoolExecutor(min(2, os.cpu_count() or 1)) as pool:
+    print(f"Counts {FEW} calls and {MANY} under callgrind: about {SECONDS} seconds for each of the lines.\n")
+    print(f"{'one call':24} {'recorded':>9} → {'now':>9}", flush=True)
+    with frozen_source():
         for way in given.ways:
-            now[way] = per_call(way, pool)
+            now[way] = per_call(way)
             old = before.get(way)
-            change = f"{old:>9,} → {now[way]:>9,}  {now[way] / old - 1:+.1%}" if old else f"{now[way]:>9,}"
-            print(f"{WAYS[way]:24} {change}", flush=True)
+            change = f"  {now[way] / old - 1:+.1%}" if old else ""
+            print(f"{WAYS[way]:24} {f'{old:,}' if old else '–':>9} → {now[way]:>9,}{change}", flush=True)
     if python != platform.python_version():
         print(f"recorded with Python {python}: the two cannot be compared")
     if given.write:
@@ -114,4 +205,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))
