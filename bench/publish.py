@@ -4,15 +4,17 @@ Between `<!-- bench: NAME -->` and `<!-- bench: end -->` on a page stands what t
 whole run ends with this, and a test holds the pages against the results. Knows no figure.
 """
 
+import argparse
 import json
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from bench.figures import LIMIT, OFFICIAL, OURS
-from bench.instructions import RECORD, WAYS
-from bench.process import ROOT
+from bench.instructions import RECORD, WAYS, exit_code
+from bench.process import ROOT, Failed
 from bench.report import SERIES
 
 __all__ = ["PAGES", "publish", "published", "room", "sections"]
@@ -92,6 +94,29 @@ def publish() -> None:
         path.write_text(published(path.read_text(encoding="utf-8"), told), encoding="utf-8")
 
 
-if __name__ == "__main__":
-    publish()
+def main() -> int:
+    """Write, and say where.
+
+    Raises:
+        Failed: there is nothing to write, or nowhere to write it.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.publish",
+        description=f"Copy the last results of the bench into {' and '.join(PAGES)}.",
+    )
+    parser.parse_args()
+    try:
+        publish()
+    except FileNotFoundError as error:
+        name = Path(error.filename).relative_to(ROOT)
+        raise Failed(
+            f"{name} is not there; `make bench` writes the results, and the pages are part of the checkout"
+        ) from error
+    except KeyError as error:
+        raise Failed(error.args[0]) from error
     print(f"written: {', '.join(PAGES)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(exit_code(main))
