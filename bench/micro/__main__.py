@@ -1,13 +1,17 @@
 """Nanoseconds of CPU for each step: `python -m bench.micro [WORD ...]`, the best of some rounds, interleaved.
 
-A step that cannot be taken, because what it stands on has changed, says so; the others go on.
+The words choose steps that have one of them in their names. Bare msgspec is measured in any case, because the
+others are told as multiples of it. A step that cannot be taken, because what it stands on has changed, says
+so; the others go on.
 """
 
+import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
 
-from bench.micro.steps import STEPS, Many
+from bench.instructions import exit_code
+from bench.micro.steps import STEPS, Many, bare_msgspec
 
 ROUNDS = 7
 CALLS = 3000
@@ -36,12 +40,33 @@ def measured(
     return told
 
 
+def named(step: Callable[[], Many]) -> str:
+    """What a step is called, for a reader."""
+    return step.__name__.replace("_", " ")
+
+
+def chosen(word: str) -> list[Callable[[], Many]]:
+    """The steps that have a word in their names, which may be written as in Python."""
+    return [step for step in STEPS if word.replace("_", " ") in named(step)]
+
+
 def main() -> int:
     """Print the table; 1 if a step could not be taken."""
-    words = sys.argv[1:]
-    steps = [step for step in STEPS if not words or any(word in step.__name__ for word in words)]
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.micro",
+        description="Nanoseconds of CPU that each step of a call takes, and as a multiple of bare msgspec.",
+    )
+    known = ", ".join(named(step) for step in STEPS)
+    parser.add_argument(
+        "words", nargs="*", metavar="WORD", help=f"steps that have it in their names: {known}"
+    )
+    words = parser.parse_args().words
+    if unknown := [word for word in words if not chosen(word)]:
+        parser.error(f"no step has {' or '.join(unknown)} in its name; there are {known}")
+    wanted = {step for word in words or [""] for step in chosen(word)} | {bare_msgspec}
+    steps = [step for step in STEPS if step in wanted]
     told = measured(steps)
-    floor = told.get("bare_msgspec")
+    floor = told[bare_msgspec.__name__]
     print(f"{'step':20}{'ns':>9}{'× bare':>9}")
     for step in steps:
         figure = told[step.__name__]
@@ -49,9 +74,9 @@ def main() -> int:
         if isinstance(figure, float):
             share = f"{figure / floor:9.2f}" if isinstance(floor, float) else " " * 9
             shown = f"{figure:9,.0f}{share}"
-        print(f"{step.__name__.replace('_', ' '):20}{shown}   {(step.__doc__ or '').splitlines()[0]}")
+        print(f"{named(step):20}{shown}   {(step.__doc__ or '').splitlines()[0]}")
     return 1 if any(isinstance(figure, str) for figure in told.values()) else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))

@@ -31,7 +31,7 @@ from toolpost.types import (
     TextContent,
 )
 
-__all__ = ["STEPS", "Many"]
+__all__ = ["STEPS", "Many", "bare_msgspec"]
 
 Many = Callable[[int], None]
 """Takes a step so many times."""
