@@ -1,26 +1,28 @@
 """Where the time of a request goes: `python -m bench.profile [WAY] [--calls N] [--running]`.
 
-By default cProfile inside a process that calls the ASGI application, or serves stdio. With `--running`,
-py-spy looks at a server under load from outside, where it is installed: that sees uvicorn as well.
+By default cProfile inside a process that calls the ASGI application, or serves stdio: a short run is taken
+away from a long one, so that start and first requests do not count. With `--running`, py-spy looks at a
+server under load from outside, where it is installed: that sees uvicorn as well.
 """
 
 import argparse
 import asyncio
 import pstats
+import re
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
 from bench.contenders import CONTENDERS, script
 from bench.figures import OURS
-from bench.instructions import WAYS, talk
+from bench.instructions import WAYS, brief, exit_code, python_shown, serve_stdio, talk
 from bench.loader import Loader
 from bench.over_http import requests_for
-from bench.process import started
+from bench.process import ROOT, Failed
 
 ASKED: Final = {
     "stateless": ("add", "stateless"),
@@ -31,61 +33,223 @@ ASKED: Final = {
 
 SHOWN: Final = 40
 SECONDS: Final = 5
+WARM: Final = 200
+"""Requests that do not count."""
+
+ENOUGH: Final = 1000
+"""Requests that count: the time of fewer would be lost in the noise of the start."""
+
+BENCH: Final = "the bench"
+WAITS: Final = "waiting"
+LEFT_OUT: Final = (BENCH, WAITS)
+"""What is no work of a request."""
+
+WAITING: Final = re.compile(r"'(?:poll|acquire)' of '|\bselect\.(?:select|poll)\b")
+"""Functions in C that do nothing but wait, as cProfile calls them."""
+
+WAITING_OUTSIDE: Final = re.compile(
+    r"\bwait \(threading\.py|\bselect \(selectors\.py|_worker \(concurrent/futures/thread\.py"
+)
+"""Where a thread that waits stands, as py-spy calls it; it takes some of them for busy."""
+
+ORDERS: Final = ("own", "cumulative", "calls")
+
+
+# --------------------------------------------------------------------- inside, by cProfile
+
+
+class Spent(NamedTuple):
+    """Calls of a function, and the microseconds in it: its own, and with those of what it calls."""
+
+    calls: float = 0
+    own: float = 0
+    cumulative: float = 0
+
+    def plus(self, other: "Spent", times: float = 1) -> "Spent":
+        """Both together; how often the other one counts may be said."""
+        return Spent(*(one + times * two for one, two in zip(self, other, strict=True)))
+
+    def over(self, requests: int) -> "Spent":
+        """What falls to each request; less than nothing is noise."""
+        return Spent(*(max(one, 0) / requests for one in self))
+
+
+Seen = Mapping[str, Spent]
+"""What was spent, by function; the bench's own functions are one, and so are those that wait."""
 
 
 def inside(way: str, calls: int, order: str) -> None:
     """Print what cProfile saw; it makes small functions look dearer than they are."""
+    few, start = profiled(way, WARM)
+    many, whole = profiled(way, few + calls)
+    print(*table(WAYS[way], per_request(start, whole, many - few), many - few, order), sep="\n")
+
+
+def profiled(way: str, calls: int) -> tuple[int, Seen]:
+    """How many requests there were, and what was spent on them and on the start.
+
+    Raises:
+        Failed: the process that served them did not end well.
+    """
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        seen, log = str(Path(folder) / "profile"), Path(folder) / "log"
-        python, *serve = CONTENDERS[OURS].stdio()
-        command = script("core_path", None, way, str(calls), seen)
+        seen, log = Path(folder) / "profile", Path(folder) / "log"
+        command = script("core_path", None, way, str(calls), str(seen))
         if way == "stdio":
-            command = [python, "-m", "cProfile", "-o", seen, *serve]
-        with started(command, log=log) as target:
+            python, *serve = serve_stdio()
+            command = [python, "-m", "cProfile", "-o", str(seen), *serve]
+        with brief(command, log=log) as target:
             if way == "stdio":
-                talk(target, calls)
-            target.process.wait()
-        pstats.Stats(seen).strip_dirs().sort_stats(order).print_stats(SHOWN)
+                calls = talk(target, calls)
+            code = target.process.wait()
+        if code or not seen.exists():
+            raise Failed(f"{way} ended with {code}: {target.complaint()}")
+        return calls, spent(pstats.Stats(str(seen)))
+
+
+def spent(stats: Any) -> Seen:
+    """What a profile tells, by function. What C does for the bench is the bench's own."""
+    seen: defaultdict[str, Spent] = defaultdict(Spent)
+    for (file, line, name), (_, calls, own, cumulative, callers) in stats.stats.items():
+        whole = Spent(calls, own * 1e6, cumulative * 1e6)
+        served = Spent()
+        for (caller, *_), (times, _, inner, outer) in callers.items():
+            if file == "~" and _is_bench(caller):
+                served = served.plus(Spent(times, inner * 1e6, outer * 1e6))
+        title = _title(file, line, name)
+        seen[title] = seen[title].plus(whole).plus(served, -1)
+        seen[BENCH] = seen[BENCH].plus(served)
+    return seen
+
+
+def _is_bench(file: str) -> bool:
+    return Path(file).is_relative_to(ROOT / "bench")
+
+
+def _title(file: str, line: int, name: str) -> str:
+    if _is_bench(file):
+        return BENCH
+    if file == "~":
+        return WAITS if WAITING.search(name) else re.sub(" at 0x[0-9a-f]+", "", name)
+    return f"{re.sub(r'.*/(?:src|site-packages|python3[.][0-9]+)/', '', file)}:{line} {name}"
+
+
+def per_request(start: Seen, whole: Seen, requests: int) -> Seen:
+    """What each request has cost; functions that were called by none are left out."""
+    gained = {name: of.plus(start.get(name, Spent()), -1) for name, of in whole.items()}
+    return {name: of.over(requests) for name, of in gained.items() if of.calls > 0}
+
+
+def table(title: str, seen: Seen, requests: int, order: str) -> Iterator[str]:
+    """The lines that tell it."""
+    functions = {name: of for name, of in seen.items() if name not in LEFT_OUT}
+    calls, own = (sum(column) for column in list(zip(*functions.values(), strict=True))[:2])
+    everything = sum(of.own for of in seen.values())
+    timed = requests >= ENOUGH
+    time = f"{own:.1f} µs per request" if timed else f"whose time is told from {ENOUGH} on"
+    yield f"{title}: {calls:.1f} function calls per request, {time}"
+    yield ""
+    others = {name: seen.get(name, Spent()) for name in LEFT_OUT}
+    apart = ", ".join(f"{name} ({of.calls:.1f} calls)" for name, of in others.items())
+    yield f"Requests that count: {requests:,}. Left out: the start, the first {WARM} requests, {apart}."
+    yield "Counts hardly change from run to run. cProfile makes small functions look dearer than they are."
+    yield "Cumulative is the share of all time that a function has, with what it calls."
+    yield ""
+    yield f"{'calls':>8}{'own µs':>9}{'cumulative':>12}  function"
+    column = order if timed else "calls"
+    for name in sorted(functions, key=lambda name: getattr(functions[name], column), reverse=True)[:SHOWN]:
+        of = functions[name]
+        # More than all of it would be noise.
+        times = f"{of.own:9.2f}{min(of.cumulative / everything, 1):12.1%}" if timed else f"{'–':>9}{'–':>12}"
+        yield f"{of.calls:8.2f}{times}  {name}"
+
+
+# --------------------------------------------------------------------- outside, by py-spy
+
+
+def spy() -> str | None:
+    """py-spy: that of the environment that runs us before any other."""
+    return shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
 
 
 def from_outside(way: str) -> int:
-    """Print what py-spy saw of a server under load; 2 if it is not installed."""
-    spy = shutil.which("py-spy")
-    if spy is None:
-        print("py-spy is not installed: pip install py-spy")
+    """Print what py-spy saw of a server under load; 2 if it is not installed.
+
+    Raises:
+        Failed: py-spy could not look, or saw nothing.
+    """
+    found = spy()
+    if found is None:
+        print(f"py-spy is not installed: {python_shown()} -m pip install py-spy")
         return 2
     asked, era = ASKED[way]
+    print(
+        f"{WAYS[way].replace('ASGI', 'HTTP')}: py-spy looks at a server under load for {SECONDS} s …\n",
+        flush=True,
+    )
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
-        seen, log = Path(folder) / "stacks", Path(folder) / "log"
-        with started(CONTENDERS[OURS].http("json"), listens=True, log=log) as target:
+        seen, log, said = (Path(folder) / name for name in ("stacks", "log", "said"))
+        with brief(CONTENDERS[OURS].http("json"), listens=True, log=log) as target:
             requests = asyncio.run(requests_for(target, asked, era, 16))
-            record = [spy, "record", "-p", str(target.pid), "-d", str(SECONDS), "-f", "raw", "-o", str(seen)]
-            with subprocess.Popen(record) as spying:
+            record = [
+                found,
+                "record",
+                "-p",
+                str(target.pid),
+                "-d",
+                str(SECONDS),
+                "-f",
+                "raw",
+                "-o",
+                str(seen),
+            ]
+            with brief(record, place="load", log=said) as spying:
                 Loader().run(target.port, target.pid, requests, 16, SECONDS + 1.0)
-                spying.wait()
-        leaves: Counter[str] = Counter()
-        for line in seen.read_text().splitlines():
-            stack, _, count = line.rpartition(" ")
-            leaves[stack.rpartition(";")[2]] += int(count)
-    total = leaves.total()
-    for frame, count in leaves.most_common(SHOWN):
-        print(f"{count / total:7.1%}  {frame}")
+                code = spying.process.wait()
+        busy = leaves(seen.read_text() if seen.exists() else "")
+        if code or not busy:
+            raise Failed(f"py-spy saw nothing, and ended with {code}: {spying.complaint()}")
+    print(f"{'of the time':>11}  function, and the line in it")
+    for frame, count in busy.most_common(SHOWN):
+        print(f"{count / busy.total():11.1%}  {frame}")
     return 0
+
+
+def leaves(stacks: str) -> Counter[str]:
+    """How often py-spy saw what at work; threads that wait are left out."""
+    found: Counter[str] = Counter()
+    for line in stacks.splitlines():
+        stack, _, count = line.rpartition(" ")
+        leaf = stack.rpartition(";")[2]
+        if not WAITING_OUTSIDE.search(leaf):
+            found[leaf] += int(count)
+    return found
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
 
 
 def main() -> int:
     """Look, and print."""
-    parser = argparse.ArgumentParser(prog="python -m bench.profile", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.profile", description="Where the time of a request goes, function by function."
+    )
     parser.add_argument("way", nargs="?", default="stateless", choices=list(WAYS))
-    parser.add_argument("--calls", type=int, default=3000)
-    parser.add_argument("--order", default="tottime", choices=("tottime", "cumtime", "ncalls"))
+    parser.add_argument(
+        "--calls", type=_positive, default=3000, metavar="N", help="requests that count; 3000"
+    )
+    parser.add_argument("--order", default="own", choices=ORDERS, help="the column to sort by")
     parser.add_argument("--running", action="store_true", help="look at a server under load, by py-spy")
     given = parser.parse_args()
-    if given.running and given.way in ASKED:
+    if given.running and given.way not in ASKED:
+        parser.error(f"--running looks at a server that listens: {', '.join(ASKED)}")
+    if given.running:
         return from_outside(given.way)
     inside(given.way, given.calls, given.order)
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(exit_code(main))
