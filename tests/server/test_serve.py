@@ -291,6 +291,10 @@ def test_a_call_from_another_loop_leaves_ours_alone():
     async def whose() -> None:
         seen.append(asyncio.current_task())
 
+    @server.tool
+    async def later() -> None:
+        await asyncio.sleep(0)
+
     async def call() -> None:
         await client.call_tool("whose")
 
@@ -301,6 +305,9 @@ def test_a_call_from_another_loop_leaves_ours_alone():
         caller = other.create_task(call())
         other.run_until_complete(asyncio.wait({caller}))
         assert seen[0] is not caller
+        again = other.create_task(client.call_tool("later"))
+        with pytest.raises(RuntimeError, match=r"a client was used in another event loop .* SyncClient"):
+            other.run_until_complete(again)
         assert seen[0].get_loop() is other
     finally:
         ours.run_until_complete(client.close())

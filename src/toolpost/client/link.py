@@ -192,6 +192,7 @@ class Link:
             RequestTimeout: no answer came in time. The server was told.
             RequestFailed: the request was lost on its way; the conversation goes on.
             ChannelClosed: the channel ended before the answer came.
+            RuntimeError: this is another loop than ours.
         """
         call = self._begin(outgoing, limits, self.loop.time() if started is None else started)
         try:
@@ -222,11 +223,22 @@ class Link:
             raise RequestTimeout(
                 f"{call.method} was not answered within {waited:.1f} s", sent=call.sent, peer=self.peer_name
             ) from None
+        except RuntimeError as error:
+            self._check_loop(error)
+            raise
         else:
             return result
         finally:
             if call.id in self.calls:
                 self._forget(call)
+
+    def _check_loop(self, error: RuntimeError) -> None:
+        """Say what is wrong in another loop than ours, where asyncio says it in its own words."""
+        if asyncio.get_running_loop() is not self.loop:
+            raise RuntimeError(
+                "a client was used in another event loop than the one it was connected in; open one in each "
+                "loop, or use a SyncClient, which threads may share"
+            ) from error
 
     async def open(self, outgoing: Outgoing, begin: Callable[[Call], object] = lambda _: None) -> Call:
         """Send a request whose answer is far away; end it with `cancel`.
