@@ -5,7 +5,6 @@ if a goal was missed, and with 2 if there is nobody to compare with.
 """
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,10 +12,11 @@ from typing import Final
 
 from bench import by_turns, idle, options, over_http, over_stdio, start
 from bench.arena import Arena, Scenario
+from bench.command import exit_code
 from bench.contenders import CONTENDERS, Missing, prepare
 from bench.figures import LIMIT, OFFICIAL, OURS, Row
 from bench.goals import GOALS, Goal, judge
-from bench.process import Failed, cores, frozen_source, leave_in_order, open_files
+from bench.process import Failed, cores, frozen_source, open_files
 from bench.publish import PAGES, publish
 from bench.report import shown, write
 from bench.wrk import best_load
@@ -82,7 +82,6 @@ def main() -> int:
     if unknown := _unknown(given.only):
         known = ", ".join(scenario.key for scenario in SCENARIOS)
         parser.error(f"no scenario begins with {' or '.join(unknown)}; there are {known}")
-    leave_in_order()
     open_files()
     begun = time.monotonic()
     try:
@@ -138,10 +137,4 @@ def _caveats(rows: Mapping[str, Row], concerned: Sequence[Goal], *, quick: bool)
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except KeyboardInterrupt:
-        sys.exit(130)
-    except BrokenPipeError:  # nobody reads any more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
+    sys.exit(exit_code(main))

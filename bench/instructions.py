@@ -7,23 +7,22 @@ says nothing; over stdio less than three, because who reads how much at a time i
 
 import argparse
 import json
-import os
 import platform
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Generator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
+from bench.command import exit_code, python_shown
 from bench.contenders import CONTENDERS, script
 from bench.figures import OURS
 from bench.over_stdio import Pipe
-from bench.process import ROOT, Failed, Place, Target, frozen_source, leave_in_order, started
+from bench.process import Failed, Place, Target, brief, frozen_source
 
-__all__ = ["RECORD", "WAYS", "brief", "exit_code", "python_shown", "serve_stdio", "talk"]
+__all__ = ["RECORD", "WAYS", "serve_stdio", "talk"]
 
 RECORD: Final = Path(__file__).with_name("instructions.json")
 IN_FLIGHT: Final = 16
@@ -50,47 +49,7 @@ VALGRIND: Final = ("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/nu
 FIXED: Final = ("env", "PYTHONHASHSEED=0", "PYTHONDONTWRITEBYTECODE=1")
 
 
-# --------------------------------------------------------------------- what the small tools share
-
-
-def exit_code(main: Callable[[], int]) -> int:
-    """What a tool ends with: its own code, or one that says who ended it; a failure is told in a sentence."""
-    leave_in_order()
-    try:
-        try:
-            return main()
-        finally:
-            sys.stdout.flush()
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:  # nobody reads any more
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
-    except Failed as error:
-        print(f"bench: {error}", file=sys.stderr)
-        return 1
-
-
-def python_shown() -> str:
-    """The interpreter that runs us, as a reader in the checkout would type it."""
-    python = Path(sys.executable)
-    return str(python.relative_to(ROOT) if python.is_relative_to(ROOT) else python)
-
-
-@contextmanager
-def brief(
-    command: list[str], *, listens: bool = False, place: Place = "target", log: Path
-) -> Generator[Target]:
-    """A process as `started` has it, but ended at once: whoever is interrupted has no use for its last words.
-
-    Raises:
-        Failed: it has ended, or does not listen.
-    """
-    with started(command, listens=listens, place=place, log=log) as target:
-        try:
-            yield target
-        finally:
-            target.process.kill()
+# --------------------------------------------------------------------- over stdio
 
 
 def serve_stdio() -> list[str]:

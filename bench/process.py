@@ -9,13 +9,11 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Final, Literal
 
 __all__ = [
@@ -23,13 +21,13 @@ __all__ = [
     "Failed",
     "Place",
     "Target",
+    "brief",
     "core",
     "cores",
     "cpu",
     "environment",
     "frozen_source",
     "keep_to",
-    "leave_in_order",
     "open_files",
     "rss",
     "started",
@@ -111,24 +109,39 @@ def started(
     """
     port = _free_port() if listens else 0
     filled = [str(port) if word == "PORT" else word for word in command]
-    with log.open("wb") as complaints, keep_to(place):
+    with log.open("wb") as complaints, ExitStack() as stack:
         # Nobody reads the output of a server that listens, and it must not wait for that.
         output = complaints if listens else subprocess.PIPE
-        process = subprocess.Popen(
-            filled,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=complaints,
-            env=environment(),
-            start_new_session=True,
-        )
-    target = Target(process, port, log)
-    try:
+        with keep_to(place):
+            process = subprocess.Popen(
+                filled,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=complaints,
+                env=environment(),
+                start_new_session=True,
+            )
+            stack.callback(_end, process)
+        target = Target(process, port, log)
         if listens:
             _await_port(target)
         yield target
-    finally:
-        _end(process)
+
+
+@contextmanager
+def brief(
+    command: list[str], *, listens: bool = False, place: Place = "target", log: Path
+) -> Generator[Target]:
+    """A process as `started` has it, but ended at once: whoever is interrupted has no use for its last words.
+
+    Raises:
+        Failed: it has ended, or does not listen.
+    """
+    with started(command, listens=listens, place=place, log=log) as target:
+        try:
+            yield target
+        finally:
+            target.process.kill()
 
 
 def environment() -> Mapping[str, str]:
@@ -184,15 +197,6 @@ def _end(process: "subprocess.Popen[bytes]") -> None:
         process.wait()
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)  # what it has started itself
-
-
-def leave_in_order() -> None:
-    """Have SIGTERM end us as Ctrl-C does, so that the targets end with us."""
-    signal.signal(signal.SIGTERM, _leave)
-
-
-def _leave(_number: int, _frame: FrameType | None) -> None:
-    sys.exit(143)
 
 
 def open_files() -> None:

@@ -17,12 +17,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+from bench.command import exit_code, python_shown
 from bench.contenders import CONTENDERS, script
 from bench.figures import OURS
-from bench.instructions import WAYS, brief, exit_code, python_shown, serve_stdio, talk
+from bench.instructions import WAYS, serve_stdio, talk
 from bench.loader import Loader
 from bench.over_http import requests_for
-from bench.process import ROOT, Failed
+from bench.process import ROOT, Failed, brief
 
 ASKED: Final = {
     "stateless": ("add", "stateless"),

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from bench.command import exit_code
 from bench.figures import LIMIT, OFFICIAL, OURS
-from bench.instructions import RECORD, WAYS, exit_code
+from bench.instructions import RECORD, WAYS
 from bench.process import ROOT, Failed
 from bench.report import SERIES
 

@@ -214,7 +214,6 @@ def test_without_the_official_sdk_there_is_no_bench(monkeypatch, capsys):
         raise Missing("mcp-2.3.0 could not be installed")
 
     monkeypatch.setattr(bench, "prepare", prepare)
-    monkeypatch.setattr(bench, "leave_in_order", lambda: None)
     monkeypatch.setattr(bench, "open_files", lambda: None)
     monkeypatch.setattr(sys, "argv", ["bench", "--quick"])
     assert bench.main() == 2

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import contenders, instructions, profile, publish
-from bench.instructions import exit_code
+from bench import command, contenders, instructions, profile, publish
+from bench.command import exit_code
 from bench.micro import __main__ as micro
 from bench.process import ROOT, Failed, environment
 
@@ -94,7 +94,7 @@ def test_an_end_is_told_by_its_code_and_without_a_traceback(error, code, said, m
     def main():
         raise error
 
-    monkeypatch.setattr(instructions, "leave_in_order", lambda: None)
+    monkeypatch.setattr(command.signal, "signal", lambda *_: None)
     assert exit_code(main) == code
     assert capsys.readouterr().err == said
 
@@ -120,11 +120,11 @@ def test_an_interrupt_ends_the_counting_and_both_of_its_processes(tmp_path):
 
 COUNTING = """
 import os, sys
-from bench import contenders, instructions
+from bench import command, contenders, instructions
 contenders.BARE = None
 os.environ["PATH"] = sys.argv[1] + os.pathsep + os.environ["PATH"]
 sys.argv[1:] = ["stdio"]
-sys.exit(instructions.exit_code(instructions.main))
+sys.exit(command.exit_code(instructions.main))
 """
 
 
@@ -140,7 +140,7 @@ def test_an_interrupt_ends_py_spy_and_the_server(tmp_path):
 
 SPYING = """
 import pathlib, signal, sys
-from bench import instructions, profile
+from bench import command, profile
 here = pathlib.Path(sys.argv[1])
 
 class Loader:
@@ -151,7 +151,7 @@ class Loader:
 profile.Loader = Loader
 profile.spy = lambda: str(here / "py-spy")
 sys.argv[1:] = ["--running"]
-sys.exit(instructions.exit_code(profile.main))
+sys.exit(command.exit_code(profile.main))
 """
 
 

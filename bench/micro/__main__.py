@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 
-from bench.instructions import exit_code
+from bench.command import exit_code
 from bench.micro.steps import STEPS, Many, bare_msgspec
 
 ROUNDS = 7
