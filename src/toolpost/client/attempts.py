@@ -90,10 +90,9 @@ class Attempts:
         """Somebody wants to try a server that is left alone: the next request is sent."""
         self._breaker.relent()
 
-    @property
     def steady(self) -> Link | None:
         """The connection, if there is one in this loop and nothing has failed lately."""
-        return None if self._breaker.failures else self._supervisor.here
+        return None if self._breaker.failures else self._supervisor.here()
 
     async def run(
         self,

@@ -151,7 +151,7 @@ class ToolMethods:
         tried: Tried[Result] | None = None
         # What goes over it as it is needs nothing in `_meta`; if it fails, it is looked at closely.
         straight = on_input is None and meta is None and talk.log_level is None
-        link = talk.attempts.steady if straight else None
+        link = talk.attempts.steady() if straight else None
         if link is None and not talk.ready:
             limits = await talk.wait(limits)
         known = self._known(name, validate=validate) if talk.reading.outputs.schemas else _NOTHING

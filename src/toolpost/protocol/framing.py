@@ -25,6 +25,7 @@ the result or behind it."""
 
 _LF: Final = 0x0A
 _CR: Final = 0x0D
+_CLOSE: Final = ord("}")
 _JSON_SPACE: Final = b" \t\r"  # and LF, which no line holds
 
 
@@ -122,7 +123,7 @@ class LineBuffer:
     def _whole(self, line: bytes) -> bytes | Oversize | None:
         """What a complete line, given without its LF, counts as; None for white space."""
         size = len(line)
-        if size <= self._limit and line.endswith(b"}"):  # nearly all: neither white space, nor a CR behind it
+        if size and size <= self._limit and line[-1] == _CLOSE:  # nearly all: no white space, no CR behind it
             return line
         if size - line.endswith(b"\r") > self._limit:
             return Oversize(size, self._limit, line[: self._edge], line[-self._edge :])

@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["called", "settled"]
 
 _CALL: Final = "tools/call"
-_BEFORE: Final = b'{"jsonrpc":"2.0","id":'
-_BETWEEN: Final = b',"result":{'
-_START: Final = len(_BEFORE)
-_LONGEST: Final = _START + 19
-"""Where the id has ended, if it is one of ours."""
-_OPENS: Final = len(_BETWEEN) - 1
-"""How far behind the id the result begins."""
+_BEFORE: Final = b'{"jsonrpc":"2.0","id"'
+_BETWEEN: Final = b',"result":'
+_LONGEST: Final = 18
+"""Digits of an id, if it is one of ours."""
 _ZERO: Final = ord("0")
+_OPEN: Final = ord("{")
+_CLOSE: Final = ord("}")
 
 
 def called(connection: "Connection", name: str, arguments: Raw) -> Outgoing | None:
@@ -54,16 +53,19 @@ def called(connection: "Connection", name: str, arguments: Raw) -> Outgoing | No
 def settled(connection: "Connection", data: bytes) -> ReplyReceived | None:
     """The answer to such a call; None if it is not plain, or the answer to something else.
 
-    Its result is a `Plain`. An envelope is not read at all, and a result once: 1.9 µs instead of 3.5.
+    Its result is a `Plain`. An envelope is not read at all, and a result once: 1.9 µs instead of 3.5. It is
+    parted, and not asked how it begins and ends: `find` and `startswith` would take a third more.
     """
-    comma = data.find(b",", _START, _LONGEST)
-    digits = data[_START:comma]
+    envelope, _, rest = data.partition(_BETWEEN)
+    before, _, digits = envelope.rpartition(b":")
     if (
-        not digits.isdigit()
+        before != _BEFORE
+        or not digits.isdigit()
+        or len(digits) > _LONGEST
         or digits[0] == _ZERO
-        or not data.startswith(_BEFORE)
-        or not data.startswith(_BETWEEN, comma)
-        or not data.endswith(b"}}")
+        or data[-1] != _CLOSE
+        or rest[0] != _OPEN
+        or rest[-2] != _CLOSE
         or not data.isascii()
     ):
         return None
@@ -71,9 +73,9 @@ def settled(connection: "Connection", data: bytes) -> ReplyReceived | None:
     depth = connection.depth
     if outgoing is None or not outgoing.plain:
         return None
-    if len(data) > 2 * depth and data.count(b"[") + data.count(b"{") > depth:
+    if len(rest) > 2 * depth and rest.count(b"[") + rest.count(b"{") >= depth:
         return None  # it may nest too deeply
-    raw = data[comma + _OPENS : -1]
+    raw = rest[:-1]
     try:
         result = PLAIN.decode(raw)  # one whole value: so nothing else stands in the envelope
     except MISFITS:
