@@ -21,7 +21,8 @@ run: $(RUNS)             ## serve the weather example on loopback, call each of 
 test: $(READY)           ## all tests in parallel, coverage gate, table of proven rules
 	@$(BIN)/python dev/chromium.py
 	@$(BIN)/coverage erase
-	$(BIN)/pytest -n $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) + 2 ))) --cov --cov-report= $(ARGS)
+	@# Four more than there are cores: a third of the time a test waits for a process or a clock.
+	$(BIN)/pytest -n $(shell echo $$(( $$(nproc 2>/dev/null || echo 2) + 4 ))) --cov --cov-report= $(ARGS)
 ifneq ($(strip $(ARGS)),)
 	@echo "coverage: judged on whole runs only, that is without ARGS"
 else
