@@ -20,6 +20,7 @@ from toolpost.transports.address import Http
 from toolpost.transports.backend_asgi import AsgiBackend
 from toolpost.transports.courier import MAX_REDIRECTS, Courier
 from toolpost.transports.http_backend import Backend, open_backend, reason
+from toolpost.transports.read_size import READ_SIZE, bound_reads
 from toolpost.transports.refusal import MAX_QUOTE, accepted, refusal
 
 LIBRARIES = ["aiohttp", "httpx2"]
@@ -846,3 +847,26 @@ def test_an_error_names_the_server():
     with pytest.raises(RequestFailed) as failed:
         carried(lambda heard: heard.write(answer(302)), whole, name="weather")
     assert str(failed.value).startswith("weather: ")
+
+
+# --------------------------------------------------------------------- how much is read at a time
+
+
+def test_a_connection_of_ours_reads_no_more_than_it_should_and_all_of_it():
+    large = b"x" * (4 * READ_SIZE + 1)
+
+    async def sizes(response):
+        (kept,) = response._response.connection._connector._acquired
+        return kept.transport.max_size, await response.read()
+
+    assert exchange("aiohttp", lambda heard: heard.write(answer(200, large)), sizes)[0] == (READ_SIZE, large)
+
+
+def test_a_connection_that_reads_less_or_cannot_be_told_is_left_alone():
+    class Modest:
+        max_size = 1024
+
+    modest = Modest()
+    for transport in (modest, None, object()):
+        bound_reads(transport)
+    assert modest.max_size == 1024

@@ -18,6 +18,7 @@ from toolpost.transports.attention import PORTER
 from toolpost.transports.exchange import Exchange
 from toolpost.transports.gate import MAX_HEADERS
 from toolpost.transports.heads import PIPELINED, heads
+from toolpost.transports.read_size import READ_SIZE
 
 ECHO = modern("tools/call", call("echo", text="hi"))
 ENOUGH = MAX_HEADERS + 1
@@ -56,6 +57,16 @@ def test_an_offer_to_upgrade_is_ignored(name, protocol, parted):
             assert (await wire.answer()).json["result"]["content"][0]["text"] == "hi"
             await wire.ask("POST", "/mcp", *ECHO)
             assert (await wire.answer()).status == 200
+
+    run(main)
+
+
+def test_a_connection_reads_no_more_at_a_time_than_is_good_for_it():
+    async def main():
+        stage = Stage()
+        async with guarded(stage) as site, wired(site.port) as wire:
+            exchange = await begin(site, stage, wire, "quiet")
+            assert exchange.scope[PORTER].transport.max_size == READ_SIZE
 
     run(main)
 

@@ -10,11 +10,13 @@ from typing import Any, Final, NamedTuple
 from urllib.request import getproxies_environment, proxy_bypass
 
 import aiohttp
+from aiohttp.connector import Connection
 from multidict import CIMultiDict, istr
 from yarl import URL
 
 from toolpost.errors import RequestFailed
 from toolpost.transports.http_backend import CONNECT_TIMEOUT, KEEP_ALIVE, MAX_BODY, Response, reason
+from toolpost.transports.read_size import bound_reads
 
 __all__ = ["AiohttpBackend"]
 
@@ -49,7 +51,7 @@ class AiohttpBackend:
             # aiohttp reads the environment and ~/.netrc in a thread for each request; we read it once.
             self._proxies = {}
             session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE),
+                connector=_Connector(limit=0, keepalive_timeout=KEEP_ALIVE),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
             self._timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT)
@@ -120,6 +122,15 @@ class AiohttpBackend:
         if proxy is None:
             proxy = self._proxies[origin] = _proxy(origin)
         return proxy
+
+
+class _Connector(aiohttp.TCPConnector):
+    """Connections that read as much at a time as is good for them."""
+
+    async def connect(self, *args: Any, **more: Any) -> Connection:
+        connection = await super().connect(*args, **more)
+        bound_reads(connection.transport)
+        return connection
 
 
 class _Proxy(NamedTuple):

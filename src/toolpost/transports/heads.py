@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from toolpost.transports.attention import PORTER, Attention
 from toolpost.transports.gate import MAX_HEADERS, Refusal
+from toolpost.transports.read_size import bound_reads
 
 if TYPE_CHECKING:
     import asyncio
@@ -81,6 +82,7 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
         def connection_made(self, transport: "asyncio.Transport") -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn has it
             super().connection_made(transport)
             _send_at_once(transport)
+            bound_reads(transport)
             self._direct = self.app
             self._due = self.loop.call_later(head, self._late)
 
