@@ -20,7 +20,7 @@ from bench.command import exit_code, python_shown
 from bench.contenders import CONTENDERS, script
 from bench.figures import OURS
 from bench.over_stdio import Pipe
-from bench.process import Failed, Place, Target, brief, frozen_source
+from bench.process import Failed, Place, Target, frozen_source, started
 
 __all__ = ["RECORD", "WAYS", "serve_stdio", "talk"]
 
@@ -98,7 +98,9 @@ def counted(way: str) -> list[tuple[int, int]]:
         running: list[tuple[int, Target]] = []
         for calls, place in RUNS:
             command = serve_stdio() if way == "stdio" else script("core_path", None, way, str(calls))
-            run = brief([*FIXED, *VALGRIND, *command], place=place, log=Path(folder) / f"log-{calls}")
+            log = Path(folder) / f"log-{calls}"
+            # Whoever is interrupted has no use for its last words.
+            run = started([*FIXED, *VALGRIND, *command], place=place, log=log, patience=0)
             running.append((calls, stack.enter_context(run)))
         # While one is talked to, the other one still starts, which takes the longest.
         return [_instructions(way, calls, target) for calls, target in running]

@@ -21,7 +21,6 @@ __all__ = [
     "Failed",
     "Place",
     "Target",
-    "brief",
     "core",
     "cores",
     "cpu",
@@ -35,7 +34,10 @@ __all__ = [
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 PATIENCE: Final = 30.0
-"""Seconds for a target to start, and to end before it is killed."""
+"""Seconds for a target to start."""
+
+GRACE: Final = 3.0
+"""Seconds for a target to end before it is killed."""
 
 MOST_FILES: Final = 65536
 """Descriptors that we and the targets ask for: an open stream needs one at each end."""
@@ -100,9 +102,16 @@ def core(place: Place) -> int:
 
 @contextmanager
 def started(
-    command: list[str], *, listens: bool = False, place: Place = "target", log: Path
+    command: list[str], *, listens: bool = False, place: Place = "target", log: Path, patience: float = GRACE
 ) -> Generator[Target]:
     """A process, which ends with the block; `PORT` in its command is one that is free.
+
+    Args:
+        command: what starts it.
+        listens: whether it listens at that port.
+        place: whose core it has.
+        log: the file for what it says.
+        patience: seconds that it gets to end by itself.
 
     Raises:
         Failed: it has ended, or does not listen.
@@ -121,27 +130,11 @@ def started(
                 env=environment(),
                 start_new_session=True,
             )
-            stack.callback(_end, process)
+            stack.callback(_end, process, patience)
         target = Target(process, port, log)
         if listens:
             _await_port(target)
         yield target
-
-
-@contextmanager
-def brief(
-    command: list[str], *, listens: bool = False, place: Place = "target", log: Path
-) -> Generator[Target]:
-    """A process as `started` has it, but ended at once: whoever is interrupted has no use for its last words.
-
-    Raises:
-        Failed: it has ended, or does not listen.
-    """
-    with started(command, listens=listens, place=place, log=log) as target:
-        try:
-            yield target
-        finally:
-            target.process.kill()
 
 
 def environment() -> Mapping[str, str]:
@@ -184,14 +177,14 @@ def _await_port(target: Target) -> None:
         time.sleep(0.02)
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _end(process: "subprocess.Popen[bytes]", patience: float) -> None:
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with suppress(OSError):
                 pipe.close()
     process.terminate()
     try:
-        process.wait(PATIENCE / 10)
+        process.wait(patience)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

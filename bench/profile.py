@@ -23,7 +23,7 @@ from bench.figures import OURS
 from bench.instructions import WAYS, serve_stdio, talk
 from bench.loader import Loader
 from bench.over_http import requests_for
-from bench.process import ROOT, Failed, brief
+from bench.process import ROOT, Failed, started
 
 ASKED: Final = {
     "stateless": ("add", "stateless"),
@@ -98,7 +98,7 @@ def profiled(way: str, calls: int) -> tuple[int, Seen]:
         if way == "stdio":
             python, *serve = serve_stdio()
             command = [python, "-m", "cProfile", "-o", str(seen), *serve]
-        with brief(command, log=log) as target:
+        with started(command, log=log, patience=0) as target:
             if way == "stdio":
                 calls = talk(target, calls)
             code = target.process.wait()
@@ -189,7 +189,7 @@ def from_outside(way: str) -> int:
     )
     with tempfile.TemporaryDirectory(prefix="bench-") as folder:
         seen, log, said = (Path(folder) / name for name in ("stacks", "log", "said"))
-        with brief(CONTENDERS[OURS].http("json"), listens=True, log=log) as target:
+        with started(CONTENDERS[OURS].http("json"), listens=True, log=log, patience=0) as target:
             requests = asyncio.run(requests_for(target, asked, era, 16))
             record = [
                 found,
@@ -203,7 +203,7 @@ def from_outside(way: str) -> int:
                 "-o",
                 str(seen),
             ]
-            with brief(record, place="load", log=said) as spying:
+            with started(record, place="load", log=said, patience=0) as spying:
                 Loader().run(target.port, target.pid, requests, 16, SECONDS + 1.0)
                 code = spying.process.wait()
         busy = leaves(seen.read_text() if seen.exists() else "")

@@ -33,7 +33,8 @@ server = Server(
     page_size=4,  # so that every client has to turn pages
     revisions=[one for one in sys.argv[1:] if one in DATES] or DATES,
 )
-ledger = tempfile.TemporaryFile()  # noqa: SIM115 - without a name, for peers may kill this process
+# It has no name, so that nothing stays of it: peers may kill this process. It is open as long as that lives.
+ledger = tempfile.TemporaryFile()  # noqa: SIM115 - as above
 os.environ["TRIPS_LEDGER"] = f"/dev/fd/{ledger.fileno()}"
 trips = runpy.run_path(str(Path(__file__).resolve().parents[1] / "examples" / "asking.py"))
 dropped: list[str] = []

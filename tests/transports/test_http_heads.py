@@ -355,9 +355,7 @@ def test_who_is_dismissed_late_does_not_dismiss_the_next_one():
     async def main():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
-            await wire.ask("POST", "/mcp", *modern("tools/call", call("wait")))
-            await stage.begun.wait()
-            (exchange,) = site.app._life.running
+            exchange = await begin(site, stage, wire, "wait")
             await until(lambda: exchange._attention._told)
             exchange.scope[PORTER].dismiss(object())
             await wire.abort()
