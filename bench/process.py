@@ -178,6 +178,8 @@ def _await_port(target: Target) -> None:
 
 
 def _end(process: "subprocess.Popen[bytes]", patience: float) -> None:
+    if not patience:
+        process.kill()  # before it can notice that nobody talks to it any more
     for pipe in (process.stdin, process.stdout):
         if pipe is not None:
             with suppress(OSError):
