@@ -42,15 +42,15 @@ class Faults:
     """When a server, or the way to it, was last hurt."""
 
     def __init__(self) -> None:
-        self._last: dict[str, float] = {}
+        self.last: dict[str, float] = {}
 
     def note(self, place: str) -> None:
         """Something is done to it now."""
-        self._last[place] = time.monotonic()
+        self.last[place] = time.monotonic()
 
     def excuse(self, place: str, began: float) -> bool:
         """Whether the failure of something that began at that time may follow from that."""
-        return place in self._last and self._last[place] > began - MERCY
+        return place in self.last and self.last[place] > began - MERCY
 
 
 @dataclass(frozen=True)

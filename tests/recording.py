@@ -69,9 +69,9 @@ class Said(NamedTuple):
     """The params, the result or the error; empty if there are no params."""
 
 
-_pending: dict[bytes, Said] = {}
+pending: dict[bytes, Said] = {}
 """What is to be judged, by digest."""
-_waiting: dict[tuple[int, Any], Said] = {}
+waiting: dict[tuple[int, Any], Said] = {}
 """Requests that were read, until it is clear that they are not refused after all: by connection and id."""
 _valid: set[bytes] = set()
 """The digests of what was judged."""
@@ -81,7 +81,7 @@ def note(said: Said) -> None:
     """Have a message judged at the end of the test, unless the same was before."""
     digest = hashlib.blake2b(repr(said[:-1]).encode() + said.body, digest_size=16).digest()
     if digest not in _valid:
-        _pending[digest] = said
+        pending[digest] = said
 
 
 class _Parts(msgspec.Struct):
@@ -174,7 +174,7 @@ def _on_fail(
     incoming = connection.incoming.get(request_id)
     data = yield
     if isinstance(error, InvalidParams):
-        _waiting.pop((id(connection), request_id), None)  # it was not accepted after all
+        waiting.pop((id(connection), request_id), None)  # it was not accepted after all
     if incoming is not None and _ours(caller):
         _sent(incoming.peer.revision, connection.role, data)
 
@@ -251,9 +251,9 @@ def _on_take(
         _sent(peer.revision if peer else LATEST, connection.role, event.data)
     elif isinstance(message, Request) and isinstance(event, Incoming):
         key = id(connection), message.id
-        if key in _waiting:
-            note(_waiting.pop(key))
-        _waiting[key] = _received(connection, event.peer.revision, "request", message, message.params)
+        if key in waiting:
+            note(waiting.pop(key))
+        waiting[key] = _received(connection, event.peer.revision, "request", message, message.params)
     elif isinstance(message, Notice) and _understood(event):
         revision = _spoken(message.method, before, connection.other)
         note(_received(connection, revision, "notice", message, message.params))
@@ -528,10 +528,10 @@ def _judge() -> Iterator[Judge | None]:
 
 
 def _verdicts(judge: Judge) -> Iterator[str]:
-    while _waiting:
-        note(_waiting.popitem()[1])
-    while _pending:
-        digest, said = _pending.popitem()
+    while waiting:
+        note(waiting.popitem()[1])
+    while pending:
+        digest, said = pending.popitem()
         wrong = judge.complaints(said)
         if wrong:
             yield _told(said, wrong)

@@ -32,9 +32,9 @@ def shown(name: str, data: bytes) -> str:
 def strangers():
     """A peer that says anything: what it says is judged by nobody, what it is answered still is."""
     yield
-    recording._waiting.clear()
-    for digest in [digest for digest, said in recording._pending.items() if said.way == "received"]:
-        del recording._pending[digest]
+    recording.waiting.clear()
+    for digest in [digest for digest, said in recording.pending.items() if said.way == "received"]:
+        del recording.pending[digest]
 
 
 @pytest.mark.usefixtures("strangers")

@@ -27,14 +27,14 @@ def judge(schemas):
 @pytest.fixture
 def heard(spec, monkeypatch):
     """What is noted since the last look, and judged by nobody."""
-    monkeypatch.setattr(recording, "_pending", {})
-    monkeypatch.setattr(recording, "_waiting", {})
+    monkeypatch.setattr(recording, "pending", {})
+    monkeypatch.setattr(recording, "waiting", {})
     monkeypatch.setattr(recording, "_valid", set())
 
     def take() -> list[tuple[str, ...]]:
-        noted = [*recording._pending.values(), *recording._waiting.values()]
-        recording._pending.clear()
-        recording._waiting.clear()
+        noted = [*recording.pending.values(), *recording.waiting.values()]
+        recording.pending.clear()
+        recording.waiting.clear()
         return [(said.way, said.by, said.kind, said.method) for said in noted]
 
     return take
@@ -108,7 +108,7 @@ def test_a_notice_of_another_revision_is_judged_by_that_one(heard):
     heard()
     server.lifecycle.state = "greeted"
     server.receive(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
-    [said] = recording._pending.values()
+    [said] = recording.pending.values()
     assert said.date == "2025-11-25"
 
 
@@ -164,7 +164,7 @@ def test_errors_of_others_are_judged_by_the_newest_revision(heard):
     jsonrpc.encode_failure(None, error)  # a test's own
     assert heard() == []
     assert b"no" in Refusal(400, "no").body
-    [said] = recording._pending.values()
+    [said] = recording.pending.values()
     assert (said.date, said.kind, said.id) == ("2026-07-28", "error", None)
 
 

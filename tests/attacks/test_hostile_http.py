@@ -135,7 +135,7 @@ def test_a_response_that_is_none_fails_its_call_alone(library, era):
     async def play(heard: Heard, row: tuple[bytes, str], key: bytes) -> None:
         await heard.write(row[0].replace(b"@ID@", key))
         if b" X\r\nContent-Length" not in row[0]:  # the others may be followed by another request
-            heard._writer.close()
+            heard.close()
 
     async def main():
         way = f"body {era}"

@@ -477,9 +477,10 @@ def test_servers_of_the_second_revision_are_their_own_authorization_server():
         town.challenge, town.resource = "Bearer", None
         root = origin(town.server)
         for path in ("register", "token"):
-            town.paths[f"/{path}"] = {"register": lambda h: town._register(h.body), "token": town._token}[
-                path
-            ]
+            town.paths[f"/{path}"] = {
+                "register": lambda h: town.answer_registration(h.body),
+                "token": town.answer_token,
+            }[path]
 
         async def user(url: str) -> str:
             assert url.startswith(f"{root}/authorize?")

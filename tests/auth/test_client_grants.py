@@ -319,7 +319,7 @@ def bound(town: Town, *, nonces: bool = False) -> list[tuple[str, dict[str, Any]
         seen.append((where, head.header, head.claims))
         return head.claims
 
-    token, mcp = town._token, town._mcp
+    token, mcp = town.answer_token, town.answer_mcp
 
     def at_token(heard) -> bytes:
         if proof("token", heard).get("nonce") != "of-issuer" and nonces:
@@ -333,7 +333,7 @@ def bound(town: Town, *, nonces: bool = False) -> list[tuple[str, dict[str, Any]
             )
         return await mcp(heard)
 
-    town._token, town._mcp = at_token, at_mcp
+    town.answer_token, town.answer_mcp = at_token, at_mcp
     return seen
 
 
@@ -413,7 +413,7 @@ def test_a_plain_token_will_do_where_the_server_takes_both(dpop, listed):
 def test_a_server_that_wants_ever_new_nonces_is_given_up():
     async def visit(town: Town) -> None:
         bound(town)
-        mcp, count = town._mcp, iter(range(1000))
+        mcp, count = town.answer_mcp, iter(range(1000))
 
         async def never(heard) -> bytes:
             if "dpop" not in heard.headers:
@@ -422,7 +422,7 @@ def test_a_server_that_wants_ever_new_nonces_is_given_up():
                 401, kind=None, WWW_Authenticate='DPoP error="use_dpop_nonce"', DPoP_Nonce=f"n{next(count)}"
             )
 
-        town._mcp = never
+        town.answer_mcp = never
         with pytest.raises(TokenRejected):
             await town.client().connect()
         assert next(count) < 10
@@ -451,13 +451,13 @@ def test_nonces_are_kept_apart_and_bounded():
 def test_a_nonce_is_remembered_from_an_answer_that_is_no_refusal():
     async def visit(town: Town) -> None:
         seen = bound(town)
-        mcp = town._mcp
+        mcp = town.answer_mcp
 
         async def kind(heard) -> bytes:
             said = await mcp(heard)
             return said.replace(b"Content-Length", b"DPoP-Nonce: next\r\nContent-Length", 1)
 
-        town._mcp = kind
+        town.answer_mcp = kind
         async with town.client() as client:
             await client.call_tool("anything")
         assert seen[-1][2]["nonce"] == "next"

@@ -520,8 +520,8 @@ def test_a_client_that_was_forgotten_is_registered_anew(refresh):
             pass
         town.valid.clear()
         refusals = [answer(401, b'{"error": "invalid_client"}')]
-        token = town._token
-        town._token = lambda heard: refusals.pop() if refusals else token(heard)
+        token = town.answer_token
+        town.answer_token = lambda heard: refusals.pop() if refusals else token(heard)
         async with town.client(town.oauth(storage=storage)) as mcp:
             await mcp.call_tool("anything")
         assert len(town.registered) == 2

@@ -87,7 +87,7 @@ def test_a_word_that_is_final_is_final_whatever_the_status_is(status, code):
         async with town.client() as mcp:
             town.valid.clear()
             said = iter([answer(status, msgspec.json.encode({"error": code}))])
-            town.paths["/token"] = lambda heard: next(said, None) or town._token(heard)
+            town.paths["/token"] = lambda heard: next(said, None) or town.answer_token(heard)
             await mcp.call_tool("anything")
         assert len(town.authorized) == 2
 
@@ -113,7 +113,7 @@ def test_a_place_that_is_busy_says_nothing_about_the_server(place):
 def test_a_new_token_whose_first_request_is_lost_locks_nobody_out(monkeypatch, lapsed):
     async def visit(town: Town) -> None:
         town.token = {"refresh_token": ...}
-        auth, real = town.oauth(), town._mcp
+        auth, real = town.oauth(), town.answer_mcp
 
         async def lost(heard: Heard) -> bytes:
             if "access-2" in heard.headers["authorization"]:
@@ -122,11 +122,11 @@ def test_a_new_token_whose_first_request_is_lost_locks_nobody_out(monkeypatch, l
 
         async with town.client(auth) as mcp:
             town.valid.clear()
-            town._mcp = lost
+            town.answer_mcp = lost
             with pytest.raises(RequestFailed):
                 await mcp.call_tool("anything")
             assert account_of(auth)._purse.unproven == "granted"
-            town._mcp = real
+            town.answer_mcp = real
             town.valid.clear()
             if lapsed == "it has ended":
                 nearly_over(auth, ended=True)
@@ -374,7 +374,7 @@ class Refusing:
 def test_what_no_call_in_flight_needs_bothers_nobody(what):
     async def visit(town: OldTown) -> None:
         held, let_go, told = asyncio.Event(), asyncio.Event(), Refusing()
-        real, serve = town._mcp, town.serve_mcp
+        real, serve = town.answer_mcp, town.serve_mcp
 
         async def mcp_of(heard: Heard) -> bytes:
             if b"notifications/cancelled" in heard.body or b'"id":"ping-1"' in heard.body:
@@ -393,7 +393,7 @@ def test_what_no_call_in_flight_needs_bothers_nobody(what):
             await heard.write(stream(*ping, end=False))
             await heard.gone()
 
-        town._mcp, town.valid["t0ken"] = mcp_of, ()
+        town.answer_mcp, town.valid["t0ken"] = mcp_of, ()
         async with (
             scripted(serve_it) as server,
             Client(server.url, auth=told, revision=SESSION) as mcp,

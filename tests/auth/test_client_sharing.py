@@ -74,20 +74,20 @@ def test_all_who_were_on_their_way_hear_that_nobody_logged_in():
             town.refresh.clear()
             town.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
             barrier = asyncio.Barrier(6)
-            inner = town._mcp
+            inner = town.answer_mcp
 
             async def together(heard):
                 await barrier.wait()
                 return await inner(heard)
 
-            town._mcp = together
+            town.answer_mcp = together
             said = await asyncio.gather(
                 *(mcp.call_tool("anything") for _ in range(6)), return_exceptions=True
             )
             assert all(isinstance(error, AuthError) for error in said), said
             assert windows == 2
             # Whoever comes later may try again.
-            town._mcp = inner
+            town.answer_mcp = inner
             town.redirect = lambda said: said
             await mcp.call_tool("anything")
             assert windows == 3

@@ -76,7 +76,7 @@ def test_a_stream_that_is_refused_opens_no_window_and_comes_back_when_somebody_l
         def described(_heard: Heard) -> bytes:
             if town.refused.is_set():
                 looked.set()
-            return answer(body=msgspec.json.encode(town._described()))
+            return answer(body=msgspec.json.encode(town.describe_issuer()))
 
         wanted, windows = False, list[bool]()
 
@@ -127,7 +127,7 @@ def test_who_failed_to_log_in_does_not_end_what_waits_in_the_background():
     async def visit(town: Town) -> None:
         auth = town.oauth()
         errand = Errand(town.server, "GET", town.server, unattended=True)
-        refused = Refused(401, {"www-authenticate": town._challenge()}, await auth.headers(errand))
+        refused = Refused(401, {"www-authenticate": town.challenge_of_server()}, await auth.headers(errand))
         waiting = asyncio.create_task(auth.refused(errand, refused))
         town.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
         with pytest.raises(AuthError):

@@ -77,18 +77,18 @@ class Town:
             usual = {"resource": self.server, "authorization_servers": [self.issuer]}
             await _say(heard, answer(body=msgspec.json.encode(usual | self.resource)))
         elif path == "/mcp":
-            await _say(heard, await self._mcp(heard))
+            await _say(heard, await self.answer_mcp(heard))
         else:
             self.looked.append(path)
             await _say(heard, answer(404, kind=None))
 
-    async def _mcp(self, heard: Heard) -> bytes:
+    async def answer_mcp(self, heard: Heard) -> bytes:
         message = msgspec.json.decode(heard.body) if heard.body else {}
         method = message.get("method", "")
         self.heard.append((heard.method, method, heard.headers))
         scheme, _, token = heard.headers.get("authorization", "").partition(" ")
         if token not in self.valid or scheme not in {"Bearer", "DPoP"}:
-            return answer(401, kind=None, WWW_Authenticate=self._challenge())
+            return answer(401, kind=None, WWW_Authenticate=self.challenge_of_server())
         if method == "tools/call":
             if self.on_call is not None:
                 await self.on_call()
@@ -101,7 +101,7 @@ class Town:
         reply = {"jsonrpc": "2.0", "id": message["id"], "result": results[method]}
         return answer(body=msgspec.json.encode(reply))
 
-    def _challenge(self) -> str:
+    def challenge_of_server(self) -> str:
         if self.challenge is not None:
             return self.challenge
         root = self.server.removesuffix("/mcp")
@@ -115,13 +115,13 @@ class Town:
         if await self._special(heard, path):
             return
         if path == "/.well-known/oauth-authorization-server" and self.metadata is not None:
-            await _say(heard, answer(body=msgspec.json.encode(self._described())))
+            await _say(heard, answer(body=msgspec.json.encode(self.describe_issuer())))
         elif path == "/register":
-            await _say(heard, self._register(heard.body))
+            await _say(heard, self.answer_registration(heard.body))
         elif path == "/authorize":
             await _say(heard, self._authorize(dict(parse_qsl(query))))
         elif path == "/token":
-            await _say(heard, self._token(heard))
+            await _say(heard, self.answer_token(heard))
         else:
             await _say(heard, answer(404, kind=None))
 
@@ -132,7 +132,7 @@ class Town:
         await _say(heard, said if isinstance(said, bytes) else await said)
         return True
 
-    def _described(self) -> dict[str, Any]:
+    def describe_issuer(self) -> dict[str, Any]:
         usual = {
             "issuer": self.issuer,
             "authorization_endpoint": f"{self.issuer}/authorize",
@@ -144,7 +144,7 @@ class Town:
         described = usual | (self.metadata or {})
         return {name: value for name, value in described.items() if value is not ...}
 
-    def _register(self, body: bytes) -> bytes:
+    def answer_registration(self, body: bytes) -> bytes:
         self.registered.append(msgspec.json.decode(body))
         return answer(201, msgspec.json.encode({"client_id": f"client-{len(self.registered)}"}))
 
@@ -155,7 +155,7 @@ class Town:
         back = self.redirect({"code": code, "state": asked["state"]})
         return answer(302, kind=None, Location=f"{asked['redirect_uri']}?{urlencode(back)}")
 
-    def _token(self, heard: Heard) -> bytes:
+    def answer_token(self, heard: Heard) -> bytes:
         form = dict(parse_qsl(heard.body.decode(), keep_blank_values=True))
         self.forms.append((form, heard.headers))
         scopes: tuple[str, ...] = tuple(form.get("scope", "").split())

@@ -21,7 +21,18 @@ from toolpost.client.verdicts import VERDICTS
 from toolpost.testing import in_process
 from toolpost.types import ClientCapabilities, ElicitationCapability, SamplingCapability
 
-__all__ = ["PATIENCE", "PROGRAMS", "Desk", "Links", "Shared", "hosted", "server_of", "stdio", "until"]
+__all__ = [
+    "PATIENCE",
+    "PROGRAMS",
+    "Desk",
+    "Links",
+    "Shared",
+    "hosted",
+    "listeners",
+    "server_of",
+    "stdio",
+    "until",
+]
 
 PROGRAMS = Path(__file__).with_name("programs")
 PATIENCE = 20.0
@@ -43,6 +54,11 @@ def server_of(program: str) -> Handler:
     sys.modules[spec.name] = module  # annotations are looked up there
     spec.loader.exec_module(module)
     return module.server
+
+
+def listeners(server: Handler) -> int:
+    """How many clients hear of changes at the moment."""
+    return len(server.announcer._listeners)
 
 
 def stdio(program: str, *arguments: str, **options: Any) -> Stdio:

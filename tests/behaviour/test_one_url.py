@@ -3,7 +3,7 @@
 import asyncio
 
 import pytest
-from links import PATIENCE, hosted, until
+from links import PATIENCE, hosted, listeners, until
 
 from toolpost import Client, Server
 from toolpost.protocol.methods import DATES
@@ -43,7 +43,7 @@ async def test_clients_of_every_era_share_a_server_and_each_hears_of_a_change(ru
             assert [one.revision for one in clients] == [DATES[-1], DATES[-2], DATES[1], DATES[0]]
             told = await asyncio.gather(*(one.call_tool("forecast", {"city": "Oslo"}) for one in clients))
             assert [one.text for one in told] == ["Sunshine in Oslo"] * 4
-            await until(lambda: len(server.announcer._listeners) >= 4)
+            await until(lambda: listeners(server) >= 4)
             server.tool(name="tide")(lambda: "high")
             await until(lambda: all("notifications/tools/list_changed" in heard[name] for name in heard))
             for one in clients:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from features import on
+from leftovers import close_pipes
 from links import PROGRAMS, stdio, until
 
 from toolpost import Client
@@ -116,7 +117,7 @@ async def ended(process) -> int:
     async with asyncio.timeout(20):
         rest, code = await asyncio.gather(process.stdout.read(), process.wait())
     process.stdin.close()
-    process._transport.close()
+    close_pipes(process)
     assert rest == b""
     return code
 

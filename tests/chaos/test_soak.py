@@ -62,7 +62,7 @@ def test_a_fault_excuses_only_its_own_place_and_time():
     faults = Faults()
     assert not faults.excuse("here", 0.0)
     faults.note("here")
-    [when] = faults._last.values()
+    [when] = faults.last.values()
     assert faults.excuse("here", when - 100)
     assert faults.excuse("here", when + MERCY / 2)
     assert not faults.excuse("here", when + MERCY + 1)

@@ -6,7 +6,13 @@ import time
 from remains import PATIENCE
 from toolpost.testing.leftovers import children, descriptors
 
-__all__ = ["children", "descriptors", "eventually", "until"]
+__all__ = ["children", "close_pipes", "descriptors", "eventually", "until"]
+
+
+def close_pipes(process: asyncio.subprocess.Process) -> None:
+    """Close what asyncio keeps open of a process that has ended until it is collected."""
+    transport: asyncio.SubprocessTransport = process._transport  # pyright: ignore[reportAttributeAccessIssue] - asyncio has no public way
+    transport.close()
 
 
 def eventually(condition, what: str) -> None:

@@ -47,6 +47,10 @@ class Heard:
         self._writer.write(data)
         await self._writer.drain()
 
+    def close(self) -> None:
+        """Close the connection when everything is written."""
+        self._writer.close()
+
     def cut(self) -> None:
         """Close the connection at once."""
         self._writer.transport.abort()

@@ -803,7 +803,7 @@ def test_a_refusal_is_told_with_its_status_and_the_start_of_its_text(response, w
     async def script(heard):
         await heard.write(response)
         if b"Content-Length: 9" in response:
-            heard._writer.close()
+            heard.close()
 
     async def then(response):
         return await refusal(response)

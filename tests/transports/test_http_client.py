@@ -415,7 +415,7 @@ def test_a_stream_that_is_cut_after_the_answer_has_lost_nothing():
     async def main():
         async def script(heard):
             await heard.write(stream(event(reply()), end=False))
-            heard._writer.close()
+            heard.close()
 
         async with talking(script) as (channel, _, __):
             await channel.send(request())
@@ -447,7 +447,7 @@ def test_a_stream_that_ends_before_the_answer_loses_its_request_alone(cut, marke
             # In the stateless era an id means nothing.
             await heard.write(stream(event(PROGRESS, **({"id": "a"} if marked else {})), end=not cut))
             if cut:
-                heard._writer.close()
+                heard.close()
 
         async with talking(script) as (channel, _, lost):
             await channel.send(request(marked=marked))
@@ -786,7 +786,7 @@ def test_the_stream_for_what_is_said_unasked_is_opened_and_resumed():
             ids.append(heard.headers.get(headers.LAST_EVENT))
             if len(ids) == 1:
                 await heard.write(stream(b"retry: 1\n\n", event(PROGRESS, id="a 1"), end=False))
-                heard._writer.close()
+                heard.close()
             elif len(ids) == 2:
                 await heard.write(stream(event(PROGRESS)))
             elif len(ids) == 3:
@@ -897,7 +897,7 @@ def test_the_stream_of_a_request_is_resumed_until_its_answer_came(cut):
                 assert heard.headers[headers.SESSION] == SESSION
                 await heard.write(stream(event(reply(), id="4")))
             if cut:
-                heard._writer.close()
+                heard.close()
 
         again = []
         async with talking(in_session(script)) as (channel, _, __):

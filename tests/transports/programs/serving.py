@@ -1,10 +1,8 @@
 """Serves tools over stdin and stdout; the argument is the longest line to read."""
 
-import asyncio
 import sys
 
 from toolpost import Context, Server
-from toolpost.run import serve_stdio
 
 server = Server("serving")
 
@@ -24,4 +22,4 @@ def greet() -> str:
     return "hello"
 
 
-asyncio.run(serve_stdio(server, max_line=int(sys.argv[1])))
+server.run(max_line=int(sys.argv[1]))
