@@ -27,7 +27,7 @@ import toolpost
 SOURCES = str(Path(toolpost.__file__).parent)
 MEANT = (
     str(Path(os.__file__).parent),  # the standard library, which waits for what is there already
-    str(Path(__file__).with_name("transports") / "leftovers.py"),  # whose `eventually` is to hold up the loop
+    str(Path(__file__).with_name("support") / "waiting.py"),  # whose `eventually` is to hold up the loop
 )
 """Who may wait."""
 

@@ -1,6 +1,7 @@
 """What all tests share: the specification as fixtures, and how hypothesis searches.
 
-`proof.py` counts which rules the tests prove; `specification.py` knows where the specification lies.
+`requirement_proof.py` counts which rules the tests prove; `specification.py` knows where the specification
+lies.
 """
 
 import json
@@ -17,7 +18,14 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 
 import specification
 
-pytest_plugins = ["toolpost.testing.plugin", "proof", "blocking", "remains", "recording", "counted"]
+pytest_plugins = [
+    "toolpost.testing.plugin",
+    "requirement_proof",
+    "blocking",
+    "leak_check",
+    "recording",
+    "coverage_scope",
+]
 
 # A shell that starts us in the background, or nohup, lets us ignore these, and so would all that we start.
 for _number, _heed in {signal.SIGINT: signal.default_int_handler, signal.SIGHUP: signal.SIG_DFL}.items():
@@ -41,7 +49,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "steady"))
 
 @pytest.fixture(scope="session")
 def spec() -> Path:
-    """The folder of the specification. Where it must be there, `proof.py` has stopped the run already."""
+    """The folder of the specification. Where it must be there, `requirement_proof.py` has ended the run."""
     if specification.absence():
         pytest.skip(reason="needs the specification; the end of the run says how to get it")
     return specification.folder()

@@ -27,7 +27,7 @@ import msgspec
 import pytest
 
 import specification
-from official import Official
+from official_schema import Official
 from toolpost import web
 from toolpost.client import link
 from toolpost.errors import InvalidParams, RPCError

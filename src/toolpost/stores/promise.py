@@ -1,8 +1,8 @@
 """What a store does: records under keys, logs to read on from, topics to hear.
 
-Owns the promise, which `tests/stores/contract.py` puts to the test for every store. Knows nothing of what is
-kept, nor of who may see it: keys, logs and topics have three name spaces of their own and are plain strings,
-and whoever makes a name takes care that nobody else's can be equal to it. All values are bytes.
+Owns the promise, which `tests/unit/stores/store_contract.py` puts to the test for every store. Knows nothing
+of what is kept, nor of who may see it: keys, logs and topics have three name spaces of their own and are
+plain strings, and whoever makes a name takes care that nobody else's can be equal to it. Values are bytes.
 """
 
 from collections.abc import AsyncIterator

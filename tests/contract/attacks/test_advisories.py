@@ -1,0 +1,420 @@
+"""The table of attacks: what was done to others, where that is told, and which test tries it here.
+
+An advisory counts for whoever could make the same mistake, so each row is tried against our server or client,
+whichever could. A test that is elsewhere already is named and not repeated. Checked here is that each test
+exists, and that no test of this folder lacks a source.
+"""
+
+import ast
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+TESTS = Path(__file__).resolve().parents[2]
+
+
+class Attack(NamedTuple):
+    """One way to attack."""
+
+    name: str
+    source: str
+    """An advisory, a weakness by its number, a page of OWASP, or a part of the specification."""
+    tests: tuple[str, ...]
+    """Files and functions: `contract/folder/test_x.py::test_y`."""
+
+
+WEB = "contract/attacks/test_attack_web.py::test_"
+MESSAGES = "contract/attacks/test_attack_messages.py::test_"
+CONFIG = "contract/attacks/test_attack_config.py::test_"
+SERVER = "contract/attacks/test_hostile_server.py::test_"
+WIRE = "contract/attacks/test_attack_wire.py::test_"
+STREAMS = "contract/attacks/test_hostile_streams.py::test_"
+HTTP = "contract/attacks/test_hostile_http.py::test_"
+PAST = "contract/attacks/test_past_vulnerabilities.py::test_"
+PROCESS = "contract/attacks/test_hostile_process.py::test_"
+CLIENT = "unit/transports/test_http_client_hostile.py::test_"
+SESSIONS = "contract/transports/test_http_sessions.py::test_"
+
+BEST_PRACTICES = "MCP specification, security best practices"
+
+ATTACKS = [
+    # ----------------------------------------------------------------- against servers, from a web page
+    Attack(
+        "DNS rebinding: a page reaches a local server under a name of its own",
+        "CVE-2025-66416 (GHSA-9h52-p55h-vw2f, Python SDK), CVE-2025-66414 (GHSA-w48q-cv73-mx4w, TypeScript "
+        "SDK), CVE-2026-35568 (Java SDK)",
+        (f"{WEB}a_name_that_is_not_ours_is_refused_everywhere", f"{WEB}a_name_cannot_be_smuggled_in"),
+    ),
+    Attack(
+        "a page posts to a local port, also by way of 0.0.0.0",
+        "CVE-2025-49596 (MCP Inspector)",
+        (f"{WEB}a_page_from_elsewhere_is_refused", "contract/transports/test_http_statuses.py::test_status"),
+    ),
+    # ----------------------------------------------------------------- against servers, about sessions
+    Attack(
+        "session fixation: the client chooses the id",
+        "CWE-384; OWASP Periodic Table of Vulnerabilities, Session Fixation",
+        (f"{WEB}the_id_of_a_session_is_ours_to_choose_and_nobodys_to_guess",),
+    ),
+    Attack(
+        "session ids that can be guessed",
+        "CVE-2025-6515 (oatpp-mcp); OWASP Session Management Cheat Sheet",
+        (f"{WEB}the_id_of_a_session_is_ours_to_choose_and_nobodys_to_guess",),
+    ),
+    Attack(
+        "a stream is taken over by whoever knows the id",
+        "CVE-2026-33946 (GHSA-qvqr-5cv7-wh35, Ruby SDK)",
+        (
+            "unit/transports/test_http_sessions_internals.py::test_a_second_reader_is_turned_away",
+            f"{SESSIONS}a_session_belongs_to_who_has_opened_it",
+            f"{SESSIONS}a_stream_of_another_session_cannot_be_resumed",
+            "contract/transports/test_sse_server.py::test_a_session_belongs_to_who_has_opened_it",
+        ),
+    ),
+    Attack(
+        "session hijack: prompts and events are put into another's session",
+        f"{BEST_PRACTICES}, Session Hijacking",
+        (
+            f"{MESSAGES}nobody_speaks_for_another_session",
+            f"{SESSIONS}an_answer_of_another_session_is_no_answer",
+            "contract/auth/test_client_attacks.py::test_stored_credentials_stay_where_they_are_from",
+        ),
+    ),
+    Attack(
+        "equal ids of several clients send answers to the wrong one",
+        "CVE-2026-25536 (GHSA-345p-7cg4-v4c7, TypeScript SDK)",
+        (
+            f"{WEB}equal_ids_of_many_clients_are_not_mixed_up",
+            "unit/transports/test_http_streams_modern_internals.py::test_requests_with_one_id_do_not_know_of_each_other",
+        ),
+    ),
+    Attack(
+        "the session's secret shows up in logs and errors",
+        "CWE-532; OWASP MCP Top 10, MCP01",
+        (
+            "unit/client/test_session_secret.py::test_the_id_of_a_session_is_neither_logged_nor_told",
+            f"{WEB}what_was_refused_is_told_without_what_was_sent",
+        ),
+    ),
+    # ----------------------------------------------------------------- against servers, to take them down
+    Attack(
+        "a malformed request ends the server",
+        "GHSA-3qhf-m339-9g5v (Python SDK)",
+        (
+            f"{MESSAGES}a_bomb_is_refused_and_everybody_else_is_served",
+            f"{MESSAGES}a_process_survives_all_bombs_on_one_stream",
+        ),
+    ),
+    Attack(
+        "a client that breaks off ends the server",
+        "CVE-2025-53365 (GHSA-j975-95f5-7wqh, Python SDK)",
+        (f"{WEB}who_breaks_off_takes_nobody_along",),
+    ),
+    Attack(
+        "JSON bombs: deep, wide, many digits, members twice",
+        "CWE-674, CWE-770; RFC 8259 §9",
+        (
+            f"{MESSAGES}a_bomb_is_refused_and_everybody_else_is_served",
+            "unit/protocol/test_jsonrpc.py::test_64_megabytes_of_digits_are_not_what_is_wanted",
+            "unit/protocol/test_jsonrpc.py::test_many_members_are_counted_in_linear_time",
+        ),
+    ),
+    Attack(
+        "slow loris: half heads, half bodies",
+        "CWE-400; blog.qualys.com, How to Protect Against Slow HTTP Attacks",
+        (
+            f"{WIRE}many_who_are_slow_hold_nobody_up",
+            "unit/transports/test_attack_wire_internals.py::test_a_body_that_does_not_come_is_given_up",
+            "unit/transports/test_request_heads.py::test_a_head_without_end_is_refused",
+        ),
+    ),
+    Attack(
+        "slow reading: who asks for much and takes nothing",
+        "CWE-400; blog.qualys.com, Are you ready for slow reading?",
+        (
+            "unit/transports/test_http_sessions_internals.py::test_who_does_not_read_loses_notices_but_not_the_answer",
+            "unit/transports/test_sse_server_internals.py::test_who_says_more_than_it_hears_is_cut_off",
+        ),
+    ),
+    Attack(
+        "a template's regular expression explodes",
+        "CVE-2026-0621 (TypeScript SDK), CWE-1333",
+        (
+            f"{MESSAGES}a_uri_that_nearly_fits_costs_no_more_than_its_length",
+            "unit/protocol/test_match.py::test_the_work_grows_with_the_length_only",
+        ),
+    ),
+    # ----------------------------------------------------------------- against servers, to get at more
+    Attack(
+        "traversal in a URI",
+        "CVE-2025-53109, CVE-2025-53110 (filesystem server), CVE-2026-32871 (GHSA-vv7q-7jx5-f767, FastMCP)",
+        (
+            f"{MESSAGES}no_uri_leads_a_function_out_of_its_folder",
+            "unit/protocol/test_match.py::test_no_traversal_yields_a_value_that_leads_out",
+        ),
+    ),
+    Attack(
+        "one message, two readings: names in other cases, members twice",
+        "CVE-2026-27896 (GHSA-wvj2-96wp-fq3f, Go SDK)",
+        (
+            f"{MESSAGES}a_bomb_is_refused_and_everybody_else_is_served",
+            f"{SERVER}an_answer_that_is_none_fails_its_call_alone",
+        ),
+    ),
+    Attack(
+        'id confusion: 1, "1", 1.0, true, null',
+        "JSON-RPC 2.0 §4; MCP specification, basic, requests",
+        (
+            f"{MESSAGES}what_is_no_id_reaches_no_tool",
+            f"{MESSAGES}a_number_and_its_digits_are_two_calls",
+            "unit/protocol/test_connection.py::test_ids_are_told_apart_by_type",
+        ),
+    ),
+    Attack(
+        "spoofed notices: cancelled, progress, complete",
+        f"{BEST_PRACTICES}, Session Hijacking; MCP specification, cancellation",
+        (
+            f"{MESSAGES}nobody_speaks_for_another_session",
+            f"{SERVER}what_was_not_asked_for_changes_nothing",
+            "unit/client/test_url_elicitation_end.py::test_the_end_of_a_visit_is_told_once_and_only_if_it_is_under_way",
+        ),
+    ),
+    Attack(
+        "request smuggling: length and chunks, folded lines, fields twice",
+        "CWE-444; RFC 9112 §6.1, §11.2",
+        (f"{WIRE}no_second_request_is_hidden_in_a_first",),
+    ),
+    Attack(
+        "headers that contradict the body, or hold a line break",
+        "CWE-93; MCP specification 2026-07-28, Streamable HTTP, header validation",
+        (
+            f"{WIRE}a_header_that_says_something_else_reaches_no_tool",
+            f"{CONFIG}no_name_becomes_a_header_of_its_own",
+        ),
+    ),
+    Attack(
+        "event injection: text with line breaks in a log, in progress, in a result",
+        "CWE-93; WHATWG HTML §9.2, server-sent events",
+        (
+            f"{WEB}text_cannot_become_an_event",
+            "unit/protocol/test_sse.py::test_text_cannot_become_a_field_or_an_event",
+            "unit/protocol/test_framing.py::test_a_framed_message_is_one_line",
+        ),
+    ),
+    Attack(
+        "a state that a client brings back is forged, or another's",
+        f"{BEST_PRACTICES}, state handles (2026-07-28)",
+        (
+            "contract/server/test_request_state.py::test_a_state_is_good_for_one_caller_one_server_and_one_request",
+            "contract/server/test_stateless_client_requests.py::test_a_state_that_is_not_of_this_call_is_refused_without_a_reason",
+        ),
+    ),
+    # ----------------------------------------------------------------- against clients, to run something
+    Attack(
+        "a command in the URL of the authorization server",
+        "CVE-2025-6514 (mcp-remote)",
+        (
+            "contract/auth/test_client_attacks.py::test_a_page_that_must_not_be_opened",
+            "unit/auth/test_oauth_parts.py::test_the_browser_is_given_pages_only",
+        ),
+    ),
+    Attack(
+        "a command in a configuration, or in a name",
+        "CVE-2025-64340 (FastMCP), CWE-78",
+        (
+            f"{CONFIG}a_configuration_is_run_by_no_shell",
+            f"{CONFIG}a_command_line_is_split_and_nothing_else",
+            f"{CONFIG}a_command_is_the_name_of_a_program",
+        ),
+    ),
+    Attack(
+        "secrets of our environment end up with a server",
+        f"{BEST_PRACTICES}, Local MCP Server Compromise",
+        (
+            f"{CONFIG}what_is_in_our_environment_stays_there",
+            "unit/transports/test_child.py::test_a_server_gets_only_what_is_harmless_and_what_it_is_given",
+        ),
+    ),
+    Attack(
+        "an address or a header in a configuration becomes two",
+        "CWE-93",
+        (f"{CONFIG}an_address_that_could_become_two_is_refused",),
+    ),
+    Attack(
+        "terminal escapes in what people are shown",
+        "CWE-150; mcpsafe.io, MCP-083",
+        (
+            "contract/client/test_prompting.py::test_what_a_server_says_is_never_obeyed_by_the_terminal",
+            "contract/client/test_prompting.py::test_a_long_line_cannot_look_like_one_of_ours",
+            f"{HTTP}a_response_that_is_none_fails_its_call_alone",
+        ),
+    ),
+    Attack(
+        "a URL to visit that is no page: javascript:, file:",
+        "MCP specification, elicitation, safe URL handling",
+        (
+            "contract/client/test_prompting.py::test_what_is_no_web_page_is_not_opened",
+            "contract/server/test_url_elicitation.py::test_what_is_no_url_is_refused_before_anybody_sees_it",
+            "unit/protocol/test_icons.py::test_whatever_a_server_says_only_two_schemes_pass",
+        ),
+    ),
+    # ----------------------------------------------------------------- against clients, to go elsewhere
+    Attack(
+        "a redirect, or a place to post to, takes messages and headers elsewhere",
+        f"CWE-601, CWE-918; {BEST_PRACTICES}, Server-Side Request Forgery",
+        (
+            f"{HTTP}a_response_that_is_none_fails_its_call_alone",
+            f"{STREAMS}messages_are_posted_nowhere_else",
+            f"{STREAMS}a_second_place_to_post_to_is_not_used",
+            "unit/auth/test_client_attacks_internals.py::test_a_public_server_does_not_send_us_into_private_networks",
+        ),
+    ),
+    Attack(
+        "a session is renamed or named so that a header breaks; event ids likewise",
+        "CWE-384, CWE-93",
+        (
+            f"{STREAMS}a_session_is_named_once_for_all",
+            f"{STREAMS}a_session_with_a_name_that_no_header_can_carry_is_not_opened",
+            "unit/transports/test_hostile_streams_internals.py::test_an_event_is_not_asked_for_by_a_name_that_no_header_can_carry",
+        ),
+    ),
+    # ----------------------------------------------------------------- against clients, to take them down
+    Attack(
+        "compressed bombs",
+        "CVE-2025-66471 (urllib3), CWE-409",
+        (f"{HTTP}a_response_that_is_none_fails_its_call_alone",),
+    ),
+    Attack(
+        "bodies, lines, events, headers without end",
+        "CWE-770",
+        (
+            f"{HTTP}a_response_without_end_is_not_read_to_its_end",
+            f"{HTTP}what_never_comes_to_the_point_ends_with_the_time",
+            f"{PROCESS}what_is_written_without_end_fills_no_memory",
+            f"{PROCESS}a_line_over_the_limit_fails_its_call_and_the_next_is_read",
+            f"{SERVER}the_limit_is_small_enough_to_be_met",
+        ),
+    ),
+    Attack(
+        "answers that are none, or somebody else's",
+        "CWE-20; JSON-RPC 2.0 §5",
+        (
+            f"{SERVER}an_answer_that_is_none_fails_its_call_alone",
+            f"{SERVER}a_result_that_is_none_fails_its_call_alone",
+            f"{SERVER}an_answer_that_comes_twice_is_heard_once",
+        ),
+    ),
+    Attack(
+        "floods of notices, requests and rubbish",
+        "CWE-770; OWASP MCP Top 10",
+        (f"{SERVER}a_flood_ends_and_the_answer_behind_it_is_heard",),
+    ),
+    Attack(
+        "`retry: 0`, or a wait without end",
+        "WHATWG HTML §9.2, reconnection time",
+        (
+            f"{STREAMS}a_server_that_ends_each_stream_at_once_is_not_asked_all_the_time",
+            f"{STREAMS}a_server_that_wants_to_be_left_alone_for_ever_holds_nobody_up",
+            f"{CLIENT}a_server_that_wants_no_pause_and_says_nothing_is_not_asked_all_the_time",
+        ),
+    ),
+    Attack(
+        "servers that never answer, or never let go",
+        "CWE-400",
+        (
+            f"{HTTP}a_server_that_takes_the_call_and_never_speaks",
+            "unit/transports/test_hostile_streams_internals.py::test_a_session_whose_end_is_never_confirmed_is_left",
+            f"{PROCESS}a_process_that_never_speaks_is_given_up",
+            f"{PROCESS}a_process_that_speaks_half_a_line_and_stops",
+            f"{PROCESS}a_process_that_closes_stdout_and_lives_on",
+            f"{PROCESS}a_process_that_does_not_read_what_it_is_told",
+            f"{PROCESS}a_process_that_does_not_mind_the_end_of_stdin_is_ended",
+        ),
+    ),
+    Attack(
+        "servers that die, or mumble",
+        "MCP specification, stdio",
+        (
+            f"{PROCESS}a_process_that_ends_in_a_call_says_how",
+            f"{PROCESS}a_process_that_ends_before_it_speaks_cannot_be_connected_to",
+            f"{PROCESS}what_a_process_prints_before_it_serves_is_skipped",
+        ),
+    ),
+    Attack(
+        "a schema with a pattern that explodes, or a `$ref` to elsewhere",
+        "CWE-1333, CWE-918; MCP specification 2026-07-28, JSON Schema",
+        (
+            f"{PROCESS}a_schema_that_explodes_or_leads_elsewhere",
+            "unit/client/test_outputs.py::test_a_schema_is_read_in_its_dialect",
+        ),
+    ),
+    # ----------------------------------------------------------------- what once got through here
+    Attack(
+        "a peer that asks and never reads fills the memory with answers",
+        "CWE-400, CWE-770",
+        (f"{PAST}a_peer_that_pings_and_does_not_read_fills_no_memory",),
+    ),
+    Attack(
+        "escapes in what a server says of itself take over a terminal",
+        "CWE-150",
+        (
+            f"{PAST}what_a_process_says_at_its_end_cannot_move_the_cursor",
+            f"{PAST}what_a_server_calls_itself_cannot_move_the_cursor_or_fill_the_screen",
+        ),
+    ),
+    Attack(
+        "a stream that ends at once is asked for without a pause",
+        "CWE-770; WHATWG HTML §9.2, server-sent events",
+        (f"{PAST}a_server_that_has_news_and_ends_each_stream_is_not_asked_all_the_time",),
+    ),
+    Attack(
+        "an answer that is none is waited for in vain",
+        "JSON-RPC 2.0 §5",
+        (f"{PAST}what_is_wrong_with_an_answer_is_told_on_a_stream_as_well",),
+    ),
+    Attack(
+        "numbers that no value can hold fill the log",
+        "CWE-779; RFC 8259 §6",
+        (f"{PAST}a_number_out_of_range_is_a_wrong_argument_and_no_failure",),
+    ),
+    Attack(
+        "a drive of Windows leads out of a folder",
+        "CWE-36",
+        (f"{PAST}a_drive_leads_out_of_a_folder",),
+    ),
+]
+
+
+@cache
+def functions(path: Path) -> frozenset[str]:
+    return frozenset(
+        node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)
+    )
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_every_attack_has_a_source_and_tests_that_exist(attack):
+    assert attack.source
+    assert attack.tests
+    for test in attack.tests:
+        file, _, name = test.partition("::")
+        assert name in functions(TESTS / file), test
+
+
+def test_no_attack_of_this_folder_lacks_a_source():
+    named = {test for attack in ATTACKS for test in attack.tests}
+    here = {
+        f"contract/attacks/{path.name}::{name}"
+        for path in Path(__file__).parent.glob("test_*.py")
+        if path != Path(__file__)
+        for name in functions(path)
+        if name.startswith("test_")
+    }
+    assert here - named == set()
+
+
+def test_no_attack_is_listed_twice():
+    names = [attack.name for attack in ATTACKS]
+    assert len(set(names)) == len(names)

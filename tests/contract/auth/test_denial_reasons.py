@@ -1,0 +1,278 @@
+"""What a person learns who runs a server that wants tokens: why they are refused, and what to set right."""
+
+import json
+import re
+import sys
+from typing import Any, cast
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from expected_limits import WELL_KNOWN
+from hosted import modern, run, serving
+from protected_server import RESOURCE, guarded, kitchen, listing
+from toolpost import Auth, Client, Context, Introspection, Jwt
+from toolpost.errors import ConnectFailed, MCPError
+from toolpost.testing import AuthorizationServer, Mint
+
+ISSUER = "https://login.example.com"
+
+
+def own(**more: Any) -> Auth:
+    return Auth(ISSUER, verifier=lambda _: "ann", **more)
+
+
+# --------------------------------------------------------------------- in the log
+
+
+def test_why_a_token_is_refused_is_told_once_in_a_while_with_what_was_due(caplog):
+    """With logging as it is without any set-up, which shows warnings."""
+    caplog.set_level("WARNING")
+
+    async def main() -> None:
+        async with guarded() as (site, mint, _):
+            slash = Mint(f"{ISSUER}/")
+            for token in (
+                slash.token(RESOURCE),
+                slash.token(RESOURCE),
+                mint.token("https://other.example.com/mcp"),
+                mint.token("https://another.example.com/mcp"),
+                mint.token(RESOURCE, lifetime=-60),
+                mint.token(RESOURCE, lifetime=-90),
+            ):
+                assert (await site.post(*listing(token))).status == 401
+                assert not any(part in caplog.text for part in token.split("."))
+            assert (await site.post(*listing())).status == 401  # a client that has no token yet
+
+    run(main)
+    told = [record.getMessage() for record in caplog.records if record.name == "toolpost.auth"]
+    refused, other = "POST /mcp is refused:", "https://other.example.com/mcp"
+    assert told[:2] == [
+        f"{refused} another issuer has issued it: its iss is '{ISSUER}/', where '{ISSUER}' is due",
+        f"{refused} it was issued for another resource: its aud is '{other}', where '{RESOURCE}' is due",
+    ]
+    assert told[2].startswith("POST /mcp is refused: it has expired: 6")
+    assert len(told) == 3
+
+
+def test_where_keys_cannot_be_had_is_told_and_a_client_hears_it_once(caplog):
+    async def nothing(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": 404, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+    async def main() -> None:
+        verifier = Jwt(ISSUER, jwks_uri=f"{ISSUER}/no-keys", http=nothing)
+        app = kitchen(Auth(ISSUER, resource=RESOURCE, verifier=verifier)).asgi()
+        token = Mint(ISSUER).token(RESOURCE)
+        with pytest.raises(ConnectFailed) as caught:
+            await Client(RESOURCE, http=app, auth=token).connect()
+        assert str(caught.value).count("The token cannot be checked at the moment.") == 1
+        await app.stop()
+
+    run(main)
+    assert f"{ISSUER}/no-keys answers with 404" in caplog.text
+    assert "is refused: a token cannot be checked: the keys of the" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "says"),
+    [(401, {}, "see client_id= and client_secret="), (500, {}, "answers to introspection with 500")],
+)
+def test_where_introspection_fails_is_told(status, body, says, caplog):
+    async def issuer(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": json.dumps(body).encode()})
+
+    async def main() -> None:
+        async with guarded(verifier=Introspection(f"{ISSUER}/i", "a", "b", http=issuer)) as (site, _, _):
+            assert (await site.post(*listing("t"))).status == 503
+
+    run(main)
+    assert f"{ISSUER}/i answers" in caplog.text
+    assert says in caplog.text
+
+
+# --------------------------------------------------------------------- mounted
+
+
+@pytest.mark.parametrize(
+    ("public", "placed", "says"),
+    [
+        ("/api/mcp", True, ""),
+        ("/api", True, ""),
+        ("/prefix/api/mcp", True, ""),
+        ("/api/mcp", False, f'nobody answers at {WELL_KNOWN}/api/mcp, .*Mount."{WELL_KNOWN}", app.metadata'),
+        ("/mcp", True, "its path is /api/mcp, but its tokens are for https://mcp.example.com/mcp: unless"),
+        ("/mcp", False, "its path is /api/mcp, but its tokens are for https://mcp.example.com/mcp: unless"),
+    ],
+)
+def test_a_mounted_server_warns_only_if_something_is_amiss(public, placed, says, caplog):
+    caplog.set_level("INFO")
+
+    async def main() -> None:
+        app = kitchen(own()).asgi(public_url=f"https://mcp.example.com{public}")
+        routes = [Mount(WELL_KNOWN, app.metadata)] if placed else []
+        async with serving(Starlette(routes=[*routes, Mount("/api", app)], lifespan=app.lifespan)) as site:
+            headers, body = listing("t")
+            for _ in range(2):
+                assert (await site.post(headers, body, "/api/mcp")).status == 200
+
+    run(main)
+    told = [record for record in caplog.records if record.name == "toolpost.auth"]
+    assert [record.levelname for record in told] == (["WARNING"] if says else [])
+    if says:
+        assert re.search(says, told[0].getMessage())
+
+
+def test_a_resource_above_the_server_is_no_mistake(caplog):
+    async def main() -> None:
+        app = kitchen(own(resource="https://mcp.example.com")).asgi(public_url="https://mcp.example.com/api")
+        routes = [Mount(WELL_KNOWN, app.metadata), Mount("/api", app)]
+        async with serving(Starlette(routes=routes, lifespan=app.lifespan)) as site:
+            headers, body = listing("t")
+            assert (await site.post(headers, body, "/api/mcp")).status == 200
+
+    run(main)
+    assert "mounted" not in caplog.text
+
+
+def test_two_protected_servers_in_one_application(caplog):
+    async def main() -> None:
+        one, two = (
+            kitchen(own()).asgi(public_url=f"https://mcp.example.com/{name}") for name in ("one", "two")
+        )
+        mounts = [Mount("/one", one), Mount("/two", two)]
+        apart = [Mount(f"{WELL_KNOWN}/{name}", app.metadata) for name, app in (("one", one), ("two", two))]
+        async with serving(Starlette(routes=[*apart, *mounts])) as site:
+            for name in ("one", "two"):
+                told = (await site.ask("GET", f"{WELL_KNOWN}/{name}/mcp")).json
+                assert told["resource"] == f"https://mcp.example.com/{name}/mcp"
+        assert "another server" not in caplog.text
+        shadowed = [Mount(WELL_KNOWN, one.metadata), Mount(WELL_KNOWN, two.metadata)]
+        async with serving(Starlette(routes=[*shadowed, *mounts])) as site:
+            for _ in range(2):
+                assert (await site.ask("GET", f"{WELL_KNOWN}/two/mcp")).status == 404
+        assert caplog.text.count("if that is about another server, mount the metadata of each below") == 1
+
+    run(main)
+
+
+# --------------------------------------------------------------------- at once
+
+A, B = ISSUER, "https://other.example.com"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: Introspection(A, "a", cast("Any", None)), ValueError, "client_secret .* it is NoneType"),
+        (lambda: Introspection(A, "a", ""), ValueError, "client_secret has to be a text; it is empty"),
+        (lambda: Introspection(A, cast("Any", 3), "b"), ValueError, "client_id has to be a text; it is int"),
+        (lambda: Introspection(A, "a", "b", keep=cast("Any", "30")), ValueError, "keep is '30'"),
+        (lambda: Introspection(A, "a", "b", http=3), ValueError, "http=a int carries no requests"),
+        (lambda: Introspection("login", "a", "b"), ValueError, "/introspect, but 'login'"),
+        (lambda: Jwt(A, leeway=cast("Any", "30")), ValueError, "leeway is '30'; give seconds, a number"),
+        (lambda: Jwt(A, leeway=float("nan")), ValueError, "leeway is nan"),
+        (lambda: Jwt(A, http=3), ValueError, "http=a int carries no requests"),
+        (lambda: Jwt(A, http="requests"), ValueError, "'requests' is no HTTP library that we know"),
+        (lambda: Jwt(A, jwks_uri="keys.json"), ValueError, "such as .*/jwks, but 'keys.json'"),
+        (lambda: Auth("login.example.com"), ValueError, "such as https://login.example.com, but 'login.ex"),
+        (lambda: Auth("me:secret@login"), ValueError, "such as https://login.example.com$"),
+        (lambda: Auth(f"{A}/.well-known/openid-configuration"), ValueError, "give what they call `issuer`"),
+        (lambda: Jwt(f"{A}/.well-known/openid-configuration"), ValueError, "give what they call `issuer`"),
+        (lambda: Auth(A, resource="mcp"), ValueError, "such as https://mcp.example.com/mcp, but 'mcp'"),
+        (lambda: Auth(A, implies=cast("Any", {"a": 3})), TypeError, r"implies\['a'\]: .* not 3"),
+        (lambda: Auth(A, implies={"a": ['"']}), ValueError, r"implies\['a'\]: .* cannot be a scope"),
+        (lambda: Auth(A, verifier=cast("Any", lambda: "ann")), TypeError, r"takes \(\), where it gets one"),
+        (lambda: Auth([A, B], verifier=Jwt(A)), ValueError, "2 issuers, and verifier= takes tokens of"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_told_by_its_name(make, error, says):
+    with pytest.raises(error, match=says) as caught:
+        make()
+    assert "secret@" not in str(caught.value)
+
+
+def test_what_can_work_is_taken():
+    assert Jwt(A, http="httpx2", leeway=0).issuer == A
+    assert Auth(A, verifier=print).issuers == [A]
+    assert Auth(A, verifier=AuthorizationServer(A).token, implies={"a": "b c"}).widened(frozenset("a")) == {
+        "a", "b", "c",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("asked", [{"dpop": True}, {"nonce": True}])
+def test_proofs_need_joserfc_at_once(asked, monkeypatch):
+    monkeypatch.setitem(sys.modules, "joserfc.jwk", None)
+    assert own().dpop is False
+    with pytest.raises(MCPError, match="joserfc"):
+        own(**asked)
+
+
+# --------------------------------------------------------------------- scopes
+
+
+@pytest.mark.parametrize(
+    ("web", "says"),
+    [
+        ({}, "the server has no auth=, and nobody was recognised"),
+        ({"principal": lambda _: "ann"}, "the server has no auth=, and principal= names no scopes"),
+    ],
+)
+def test_without_auth_no_token_is_spoken_of(web, says):
+    async def main() -> None:
+        headers, body = modern("tools/call", {"name": "cook", "arguments": {"dish": "egg"}})
+        async with serving(kitchen(None).asgi(**web)) as site:
+            answer = await site.post(headers, body)
+            assert answer.status == 403
+            assert answer.json["error"]["message"] == f"This takes the scopes write, which nobody has: {says}"
+            assert answer.json["error"]["data"] == {"scope": "write"}
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("scopes", "status", "says"),
+    [
+        ((["read"],), 200, "fine"),
+        (("read", frozenset({"read"})), 200, "fine"),
+        ((["read", "write"], "burn"), 403, "it takes: burn read write"),
+        (("read write",), 200, "cannot be a scope"),
+        (('re"ad',), 200, "cannot be a scope"),
+        ((5,), 200, "scopes have to be a list of texts, not 5"),
+    ],
+)
+def test_what_may_be_required(scopes, status, says):
+    async def main() -> None:
+        async with guarded() as (site, mint, server):
+
+            @server.tool
+            async def asks(ctx: Context) -> str:
+                try:
+                    ctx.require(*scopes)
+                except (TypeError, ValueError) as error:
+                    return str(error)
+                return "fine"
+
+            headers, body = modern("tools/call", {"name": "asks", "arguments": {}})
+            token = mint.token(RESOURCE, scopes=["read"])
+            answer = await site.post({**headers, "Authorization": f"Bearer {token}"}, body)
+            assert (answer.status, says in json.dumps(answer.json)) == (status, True)
+
+    run(main)
+
+
+@pytest.mark.parametrize("path", ["/sse", "/messages"])
+def test_without_sessions_clients_of_http_and_sse_are_told_why(path):
+    async def main() -> None:
+        cases: list[tuple[Any, str]] = [
+            ({"stateless": True}, "HTTP+SSE needs sessions, which stateless=True switches off"),
+            ({"sse": None}, "There is nothing at this path"),
+        ]
+        for web, says in cases:
+            async with serving(kitchen(None).asgi(**web)) as site:
+                answer = await site.ask("GET", path)
+                assert (answer.status, says in answer.text) == (404, True)
+
+    run(main)

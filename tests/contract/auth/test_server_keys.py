@@ -1,0 +1,239 @@
+"""The keys of an issuer: found by its metadata, fetched once for all who wait, and again when they rotate."""
+
+import asyncio
+import json
+import sys
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from hosted import run, serving
+from protected_server import RESOURCE, kitchen, listing
+from toolpost import Auth, Introspection, Jwt
+from toolpost.errors import MCPError, RequestFailed, TokenRejected
+from toolpost.testing import AuthorizationServer, Mint
+
+
+@asynccontextmanager
+async def both(path: str = "", **jwt: Any):
+    """A server and its issuer, each on a port of its own."""
+    async with AuthorizationServer.listening(path) as issuer:
+        auth = Auth(issuer.issuer, resource=RESOURCE, verifier=Jwt(issuer.issuer, **jwt) if jwt else None)
+        async with serving(kitchen(auth).asgi()) as site:
+            yield site, issuer
+
+
+@pytest.mark.requirement("AUTH-45")
+@pytest.mark.parametrize("path", ["", "/tenant"])
+def test_an_issuer_is_all_that_has_to_be_said(path):
+    async def main() -> None:
+        async with both(path) as (site, issuer):
+            for _ in range(3):
+                assert (await site.post(*listing(issuer.token(RESOURCE)))).status == 200
+            assert issuer.asked == {"metadata": 1, "jwks": 1}
+
+    run(main)
+
+
+def test_parallel_requests_fetch_the_keys_once():
+    async def main() -> None:
+        async with both() as (site, issuer):
+            answers = await asyncio.gather(*(site.post(*listing(issuer.token(RESOURCE))) for _ in range(8)))
+            assert {answer.status for answer in answers} == {200}
+            assert issuer.asked == {"metadata": 1, "jwks": 1}
+
+    run(main)
+
+
+def test_keys_that_rotate():
+    async def main() -> None:
+        async with both() as (site, issuer):
+            old = issuer.token(RESOURCE)
+            assert (await site.post(*listing(old))).status == 200
+            issuer.rotate()
+            before = issuer.token(RESOURCE)
+            assert (await site.post(*listing(issuer.token(RESOURCE)))).status == 200
+            assert issuer.asked["jwks"] == 2
+            issuer.rotate(forget=True)
+            # One that was withdrawn is good no longer once the set is fetched again, but for tokens that
+            # were seen before: those for a while.
+            assert (await site.post(*listing(issuer.token(RESOURCE)))).status == 200
+            assert (await site.post(*listing(before))).status == 401
+            assert (await site.post(*listing(old))).status == 200
+
+    run(main)
+
+
+def test_an_issuer_that_cannot_be_reached_makes_no_token_bad(caplog):
+    async def main() -> None:
+        auth = Auth("http://127.0.0.1:9", resource=RESOURCE)  # nobody is there
+        async with serving(kitchen(auth).asgi()) as site:
+            token = Mint("http://127.0.0.1:9").token(RESOURCE)
+            for _ in range(2):
+                answer = await site.post(*listing(token))
+                assert (answer.status, answer.headers["retry-after"]) == (503, "5")
+                assert "www-authenticate" not in answer.headers
+            assert token not in caplog.text
+        # The second one did not try again at once.
+        assert caplog.text.count("cannot be fetched: ") == 1
+
+    run(main)
+
+
+def scripted(answers: dict[str, tuple[int, bytes]]) -> Any:
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "http"
+        await receive()
+        status, body = answers.get(scope["path"], (404, b""))
+        await send({"type": "http.response.start", "status": status, "headers": []})
+        await send({"type": "http.response.body", "body": body})
+
+    return app
+
+
+ISSUER = "https://login.example.com"
+META = "/.well-known/oauth-authorization-server"
+
+
+@pytest.mark.parametrize(
+    ("answers", "says"),
+    [
+        ({}, "publishes no metadata"),
+        ({META: (200, b'{"issuer": "https://evil.example.com", "jwks_uri": "https://a"}')}, "another issuer"),
+        ({META: (200, b'{"issuer": "https://login.example.com"}')}, "jwks_uri is no URL"),
+        (
+            {META: (200, b'{"issuer": "https://login.example.com", "jwks_uri": "http://a.example/k"}')},
+            "has to be an https URL",
+        ),
+        (
+            {META: (200, b'{"issuer": "https://login.example.com", "jwks_uri": "file:///etc/passwd"}')},
+            "jwks_uri is no URL",
+        ),
+        (
+            {
+                META: (
+                    200,
+                    b'{"issuer": "https://login.example.com", "jwks_uri": "https://login.example.com/k"}',
+                )
+            },
+            "answers with 404",
+        ),
+        (
+            {
+                META: (
+                    200,
+                    b'{"issuer": "https://login.example.com", "jwks_uri": "https://login.example.com/k"}',
+                ),
+                "/k": (200, b'{"keys": [{"kty": "oct", "k": "AAAA"}]}'),
+            },
+            "cannot be fetched",
+        ),
+        ({META: (200, b"x" * (256 * 1024 + 1))}, "more than 262144 bytes"),
+        ({META: (302, b"")}, "publishes no metadata"),
+    ],
+)
+def test_what_an_issuer_publishes_is_held_to_account(answers, says, caplog):
+    async def main() -> None:
+        verifier = Jwt(ISSUER, http=scripted(answers))
+        with pytest.raises(RequestFailed, match="cannot be fetched"):
+            await verifier.verify(Mint(ISSUER).token(RESOURCE), RESOURCE)
+        assert says in caplog.text
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"keys": {}, "jwks_uri": "https://a.example"}, "not both"),
+        ({"algorithms": ["none"]}, "none"),
+        ({"algorithms": []}, "nothing"),
+        ({"algorithms": ["HS256"]}, "need keys="),
+        ({"leeway": -1}, "leeway"),
+        ({"jwks_uri": "http://a.example/k"}, "https"),
+        ({"keys": "no key"}, "no key in it"),
+        ({"keys": Mint(ISSUER).jwks, "algorithms": ["RS256"]}, "none of keys="),
+    ],
+)
+def test_what_cannot_check_tokens_is_told_at_once(wrong, says):
+    with pytest.raises(ValueError, match=says):
+        Jwt(ISSUER, **wrong)
+
+
+def test_who_lacks_joserfc_is_told_how_to_get_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "joserfc.jwk", None)
+    with pytest.raises(MCPError, match=r"toolpost\[auth\]"):
+        Auth(ISSUER)
+    Auth(ISSUER, verifier=lambda _: "ann")  # who checks tokens in a way of their own does not need it
+
+
+# --------------------------------------------------------------------- asking
+
+
+@asynccontextmanager
+async def asking(issuer: AuthorizationServer, **more: Any):
+    verifier = Introspection(f"{issuer.issuer}/introspect", "mcp", "s3cret:&", **more)
+    assert "s3cret" not in repr(verifier)
+    auth = Auth(issuer.issuer, resource=RESOURCE, verifier=verifier)
+    async with serving(kitchen(auth).asgi()) as site:
+        yield site
+
+
+@pytest.mark.requirement("AUTH-45", "AUTH-70")
+def test_an_issuer_is_asked_whose_a_token_is():
+    async def main() -> None:
+        async with (
+            AuthorizationServer.listening(clients={"mcp": "s3cret:&"}) as issuer,
+            asking(issuer) as site,
+        ):
+            token = issuer.token(RESOURCE, jti="one")
+            for _ in range(3):
+                assert (await site.post(*listing(token))).status == 200
+            assert issuer.asked["introspect"] == 1
+            bad = [issuer.token("https://other"), issuer.token(RESOURCE, lifetime=-1), "opaque"]
+            bad += [issuer.token(RESOURCE, aud=None), issuer.token(RESOURCE, nbf=10**11)]
+            for each in bad:
+                assert (await site.post(*listing(each))).status == 401
+
+    run(main)
+
+
+def test_a_token_that_is_revoked_is_soon_refused():
+    async def main() -> None:
+        async with (
+            AuthorizationServer.listening(clients={"mcp": "s3cret:&"}) as issuer,
+            asking(issuer, keep=0) as site,
+        ):
+            token = issuer.token(RESOURCE, jti="one")
+            assert (await site.post(*listing(token))).status == 200
+            issuer.revoked.add("one")
+            assert (await site.post(*listing(token))).status == 401
+
+    run(main)
+
+
+def test_an_issuer_that_does_not_answer_the_question():
+    async def main() -> None:
+        async with AuthorizationServer.listening() as issuer, asking(issuer) as site:  # it does not know us
+            assert (await site.post(*listing(issuer.token(RESOURCE)))).status == 503
+
+    run(main)
+
+
+def test_the_answers_of_an_issuer_are_looked_at():
+    async def main() -> None:
+        for told, says in [
+            ({"active": True, "aud": RESOURCE, "sub": "a", "iss": "https://evil"}, "another issuer"),
+            ({"active": True, "aud": RESOURCE, "sub": "a", "exp": "x"}, "exp"),
+            ({"active": "yes", "aud": RESOURCE, "sub": "a"}, "not active"),
+            ({"active": True, "aud": RESOURCE}, "names nobody"),
+        ]:
+            http = scripted({"/i": (200, json.dumps(told).encode())})
+            verifier = Introspection(f"{ISSUER}/i", "a", "b", issuer=ISSUER, http=http)
+            with pytest.raises(TokenRejected, match=says):
+                await verifier.verify("t", RESOURCE)
+
+    run(main)
+    with pytest.raises(ValueError, match="keep"):
+        Introspection(ISSUER, "a", "b", keep=-1)

@@ -1,0 +1,143 @@
+"""How a server that wants tokens is set up: what cannot work is told, at once or in the log, and by name."""
+
+from typing import Any, cast
+
+import pytest
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from dpop_holder import Holder
+from expected_limits import WELL_KNOWN
+from hosted import modern, run, serving
+from protected_server import RESOURCE, guarded, kitchen, listing
+from toolpost import Auth, Introspection, Jwt, KeyRing
+from toolpost.errors import RequestFailed
+from toolpost.testing import AuthorizationServer, Mint
+
+ISSUER = "https://login.example.com"
+OTHER = "https://other.example.com"
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "says"),
+    [
+        (lambda: Auth(cast("Any", 5)), TypeError, "issuer has to be the URL"),
+        (lambda: Auth([]), ValueError, "names nobody"),
+        (lambda: Auth(f"{ISSUER}/?x"), ValueError, "query"),
+        (lambda: Auth(ISSUER, verifier=Jwt(OTHER)), ValueError, r"verifier= is for .*other"),
+        (lambda: Auth(f"{ISSUER}/", verifier=Jwt(ISSUER)), ValueError, "verifier= is for"),
+        (lambda: Auth(ISSUER, verifier=Introspection(ISSUER, "a", "b", issuer=OTHER)), ValueError, "other"),
+        (lambda: Auth(ISSUER, dpop=cast("Any", "yes")), TypeError, "dpop has to be True or False"),
+        (lambda: Auth(ISSUER, nonce=cast("Any", 1)), TypeError, "nonce has to be True or False"),
+        (lambda: Jwt(ISSUER, audience=cast("Any", ["a"])), TypeError, "audience has to be a text"),
+        (lambda: Jwt(ISSUER, audience=""), TypeError, "audience has to be a text"),
+        (lambda: Introspection(ISSUER, "a", "b", audience=cast("Any", 5)), TypeError, "audience has to be"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_told_at_once(make, error, says):
+    with pytest.raises(error, match=says):
+        make()
+
+
+def test_an_issuer_that_calls_itself_otherwise_is_told_how(caplog):
+    async def main() -> None:
+        issuer = AuthorizationServer(ISSUER)
+        verifier = Jwt(f"{ISSUER}/", http=issuer)
+        with pytest.raises(RequestFailed):
+            await verifier.verify(Mint(f"{ISSUER}/").token(RESOURCE), RESOURCE)
+        assert f"name another issuer: {ISSUER!r}, where issuer= is {ISSUER + '/'!r}" in caplog.text
+
+    run(main)
+
+
+def test_a_mounted_server_says_once_what_it_lacks(caplog):
+    caplog.set_level("INFO")
+
+    async def main() -> None:
+        for public_url, status, says in [
+            ("https://mcp.example.com", 500, "mounted at /api, but its tokens are for"),
+            ("https://mcp.example.com/api/mcp", 401, f"nobody answers at {WELL_KNOWN}/api/mcp, where"),
+        ]:
+            app = kitchen(Auth(ISSUER, verifier=lambda _: "ann")).asgi(public_url=public_url)
+            async with serving(Starlette(routes=[Mount("/api", app)], lifespan=app.lifespan)) as site:
+                headers, body = listing()
+                for _ in range(3):
+                    assert (await site.post(headers, body, "/api/mcp")).status == status
+            assert caplog.text.count(says) == 1
+            assert "Traceback" not in caplog.text
+
+    run(main)
+
+
+def test_scopes_without_anybody_who_has_any_are_told_in_the_log(caplog):
+    async def main() -> None:
+        headers, body = modern("tools/call", {"name": "cook", "arguments": {"dish": "egg"}})
+        async with serving(kitchen(None).asgi()) as site:
+            assert (await site.post(headers, body)).status == 403
+        assert "what needs the scopes write cannot be had over HTTP" in caplog.text
+        caplog.clear()
+        async with serving(kitchen(None).asgi(principal=lambda _: "ann")) as site:
+            assert (await site.post(headers, body)).status == 403
+        assert "cannot be had" not in caplog.text
+
+    run(main)
+
+
+# --------------------------------------------------------------------- two URLs
+
+
+@pytest.mark.requirement("AUTH-3", "AUTH-5", "AUTH-45")
+def test_at_each_url_a_client_is_told_about_that_url():
+    async def main() -> None:
+        async with guarded() as (site, mint, _):
+            for path in ("/mcp", "/sse"):
+                told = (await site.ask("GET", f"{WELL_KNOWN}{path}")).json
+                assert told["resource"] == RESOURCE.replace("/mcp", path)
+            sse = mint.token(RESOURCE.replace("/mcp", "/sse"), scopes=["read"])
+            messages = mint.token(RESOURCE.replace("/mcp", "/messages"), scopes=["read"])
+            mcp = mint.token(RESOURCE, scopes=["read"])
+            for token, path, status in [
+                (sse, "/messages", 400),  # let in, where it lacks a session
+                (sse, "/mcp", 401),
+                (sse, "/mcp", 401),
+                (mcp, "/mcp", 200),
+                (mcp, "/messages", 400),
+                (messages, "/messages", 401),
+                (messages, "/mcp", 401),
+            ]:
+                headers, body = listing(token)
+                assert (await site.post(headers, body, path)).status == status
+
+    run(main)
+
+
+def test_a_nonce_is_good_with_every_worker():
+    async def main() -> None:
+        mint, keys = Mint(ISSUER), KeyRing.random()
+        auth = Auth(ISSUER, resource=RESOURCE, verifier=Jwt(ISSUER, keys=mint.jwks), nonce=True)
+        one, two = (kitchen(auth, keys=keys).asgi() for _ in range(2))  # with a store each
+        headers, body = modern("tools/list")
+        holder = Holder(mint)
+        async with serving(one) as here, serving(two) as there:
+            nonce = (await here.post({**headers, **holder.sent()}, body)).headers["dpop-nonce"]
+            proven = holder.sent(holder.proof(nonce=nonce))
+            assert (await there.post({**headers, **proven}, body)).status == 200
+
+    run(main)
+
+
+def test_what_is_wrong_with_a_proof_is_hinted_at_and_no_more():
+    async def main() -> None:
+        async with guarded() as (site, mint, _):
+            headers, body = modern("tools/list")
+            holder = Holder(mint)
+            bare = {"Authorization": f"Bearer {holder.token}"}
+            for sent, hint in [
+                (bare, "The token has to be bound to a key of the client, and come with a proof (RFC 9449)."),
+                (holder.sent(holder.proof(iat=5)), "see that the clock is right."),
+                (holder.sent(holder.proof("GET")), "see that the clock is right."),
+            ]:
+                told = (await site.post({**headers, **sent}, body)).headers["www-authenticate"]
+                assert told.endswith(f'{hint}"')
+
+    run(main)

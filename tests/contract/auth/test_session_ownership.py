@@ -1,0 +1,362 @@
+"""What belongs to whom within a server: notices, what was chosen for a session, and the room for sessions."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+
+from hosted import NEW, OLD, call, legacy, message, modern, opening, run, serving
+from protected_server import RESOURCE, bearer, guarded
+from toolpost import Auth, Client, Context, Http, Jwt, MemoryTokens, OAuth, Principal, Server
+from toolpost.testing import AuthorizationServer, Mint
+
+EVENTS = {"Accept": "text/event-stream", "MCP-Protocol-Version": OLD}
+POSTED = {"Content-Type": "application/json"}
+PING = message("ping", id=1)
+
+MINT = Mint("https://login.example.com")
+
+
+def token(*scopes: str, subject: str = "ann", client: str = "app") -> dict[str, str]:
+    return bearer(MINT.token(RESOURCE, scopes=[*scopes], subject=subject, client=client))
+
+
+def guard(issuer: str = MINT.issuer, resource: str = RESOURCE) -> Auth:
+    verifier = Jwt(MINT.issuer, keys=MINT.jwks) if issuer == MINT.issuer else None
+    return Auth(issuer, resource=resource, verifier=verifier)
+
+
+async def endpoint_of(site: Any, headers: dict[str, str]) -> tuple[Any, str]:
+    """A stream of HTTP+SSE, and where to post."""
+    wire, begun = await site.begin("GET", {**EVENTS, **headers}, target="/sse")
+    assert begun.status == 200
+    return wire, (await wire.event()).data
+
+
+# --------------------------------------------------------------------- notices
+
+
+class Ear:
+    """Hears who says something, and what it is allowed."""
+
+    def __init__(self, server: Server) -> None:
+        self.heard: asyncio.Queue[Principal | None] = asyncio.Queue()
+        for method in ("notifications/roots/list_changed", "notifications/initialized", "notifications/own"):
+            server.on_notice(method)(self.hear)
+
+    async def hear(self, ctx: Context) -> None:
+        await self.heard.put(ctx.principal)
+
+    async def scopes(self) -> list[str]:
+        heard = await self.heard.get()
+        assert heard is not None
+        return sorted(heard.scopes)
+
+
+@pytest.mark.requirement("SEC-8", "SEC-5")
+@pytest.mark.parametrize("method", ["notifications/roots/list_changed", "notifications/own"])
+def test_a_notice_may_do_what_its_own_token_allows(method):
+    async def main() -> None:
+        server = Server("notes", auth=guard())
+        ear = Ear(server)
+        async with serving(server.asgi()) as site:
+            session = await site.open(headers=token("admin"))
+            assert await ear.scopes() == ["admin"]
+            for allowed in (["read"], ["admin", "read"]):
+                answer = await site.post({**legacy(session), **token(*allowed)}, message(method))
+                assert answer.status == 202
+                assert await ear.scopes() == allowed
+
+    run(main)
+
+
+@pytest.mark.requirement("SEC-5")
+def test_a_handshake_is_completed_by_whoever_says_so():
+    async def main() -> None:
+        server = Server("notes", auth=guard())
+        ear = Ear(server)
+        async with serving(server.asgi()) as site:
+            opened = await site.post({**legacy(), **token("admin")}, opening())
+            headers = {**legacy(opened.headers["mcp-session-id"]), **token("read")}
+            await site.post(headers, message("notifications/initialized"))
+            assert await ear.scopes() == ["read"]
+
+    run(main)
+
+
+@pytest.mark.requirement("SEC-5")
+def test_notices_that_wait_for_the_handshake_keep_their_tokens():
+    go = asyncio.Event()
+    server = Server("notes")
+    ear = Ear(server)
+
+    async def choose(*_: Any) -> Server:
+        await go.wait()
+        return server
+
+    async def main() -> None:
+        async with serving(Server.factory(choose, auth=guard()).asgi()) as site:
+            wire, endpoint = await endpoint_of(site, token("admin"))
+            await site.post({**POSTED, **token("admin")}, opening(), endpoint)
+            for more in ("b", "c"):
+                said = message("notifications/own")
+                told = await site.post({**POSTED, **token("admin", more)}, said, endpoint)
+                assert told.status == 202
+            go.set()
+            assert "result" in (await wire.event()).json
+            assert [await ear.scopes(), await ear.scopes()] == [["admin", "b"], ["admin", "c"]]
+
+    run(main)
+
+
+# --------------------------------------------------------------------- what was chosen
+
+
+def chosen(auth: Auth) -> Any:
+    """A server for everybody, and another one for administrators of one client."""
+    public, secret = Server("public"), Server("secret")
+
+    @public.tool
+    def read() -> str:
+        return "read"
+
+    @public.tool(scopes=["write"])
+    def write() -> str:
+        return "written"
+
+    @secret.tool
+    def wipe() -> str:
+        return "wiped"
+
+    async def choose(_info: Any, _capabilities: Any, who: Principal | None) -> Server:
+        assert who is not None
+        return secret if "admin" in who.scopes and who.client == "app" else public
+
+    return Server.factory(choose, auth=auth)
+
+
+@pytest.mark.requirement("SEC-8")
+@pytest.mark.parametrize("less", [token("read"), token("admin", client="other"), token(client="other")])
+def test_what_was_chosen_for_a_session_is_not_for_those_who_may_less(less):
+    async def main() -> None:
+        async with serving(chosen(guard()).asgi()) as site:
+            session = await site.open(headers=token("admin", "read"))
+            wipe = message("tools/call", call("wipe"), 1)
+            refused = await site.post({**legacy(session), **less}, wipe)
+            assert (refused.status, b"no such session" in refused.body) == (404, True)
+            get = await site.ask("GET", "/mcp", {**EVENTS, "Mcp-Session-Id": session, **less})
+            assert get.status == 404
+            own = await site.open(headers=less)  # as a client does that is told so
+            assert b"wiped" not in (await site.post({**legacy(own), **less}, wipe)).body
+            more = token("admin", "read", "write")
+            assert b"wiped" in (await site.post({**legacy(session), **more}, wipe)).body
+
+    run(main)
+
+
+@pytest.mark.requirement("SEC-8")
+def test_over_http_sse_it_is_the_handshake_for_which_is_chosen():
+    async def main() -> None:
+        async with serving(chosen(guard()).asgi()) as site:
+            wire, endpoint = await endpoint_of(site, token("read"))
+            wide = token("read", "admin")
+            assert (await site.post({**POSTED, **wide}, opening(), endpoint)).status == 202
+            assert "result" in (await wire.event()).json
+            wipe = message("tools/call", call("wipe"), 1)
+            assert (await site.post({**POSTED, **token("read")}, wipe, endpoint)).status == 404
+            assert (await site.post({**POSTED, **wide}, wipe, endpoint)).status == 202
+            assert "wiped" in (await wire.event()).data
+
+    run(main)
+
+
+@pytest.mark.requirement("SEC-8", "SEC-10")
+def test_without_a_session_the_client_counts_as_well():
+    async def main() -> None:
+        async with serving(chosen(guard()).asgi()) as site:
+            headers, body = modern("tools/call", call("wipe"))
+            told = [
+                b"wiped" in (await site.post({**headers, **token("admin", client=client)}, body)).body
+                for client in ("app", "other", "app")
+            ]
+            assert told == [True, False, True]
+
+    run(main)
+
+
+async def visit(url: str) -> str:
+    """What a browser would do: where it is sent back to."""
+    async with aiohttp.ClientSession() as browser, browser.get(url, allow_redirects=False) as answer:
+        return answer.headers["location"]
+
+
+class Later:
+    """An application that is made when its port is known."""
+
+    app: Any
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await self.app(scope, receive, send)
+
+    async def stop(self) -> None:
+        await self.app.stop()
+
+
+@asynccontextmanager
+async def town():
+    """What is chosen for each, on a port, and an issuer on another."""
+    later = Later()
+    async with AuthorizationServer.listening() as login, serving(later, lifespan="off") as site:
+        url = f"http://127.0.0.1:{site.port}/mcp"
+        later.app = chosen(guard(login.issuer, url)).asgi()
+        yield url
+
+
+@pytest.mark.requirement("AUTH-51")
+@pytest.mark.parametrize("revision", [OLD, NEW])
+def test_whoever_is_asked_for_more_goes_on_where_they_were(revision):
+    async def main() -> None:
+        async with town() as url:
+            auth = OAuth(open_url=visit, storage=MemoryTokens())
+            async with Client(url, auth=auth, revision=revision) as mcp:
+                assert (await mcp.call_tool("read")).text == "read"
+                assert (await mcp.call_tool("write")).text == "written"
+                assert mcp.server_info is not None
+
+    run(main)
+
+
+class Wallet:
+    """Shows a new token with each request, which allows as much as is said at the time."""
+
+    allowed: tuple[str, ...] = ("admin", "read")
+
+    async def headers(self, _errand: Any) -> dict[str, str]:
+        return token(*self.allowed)
+
+    async def refused(self, _errand: Any, _refused: Any) -> bool:
+        return False
+
+    def heard(self, _errand: Any, _headers: Any, _sent: Any) -> None:
+        pass
+
+
+@pytest.mark.requirement("HTTPL-28")
+@pytest.mark.parametrize("revision", [OLD, NEW])
+def test_whoever_comes_back_with_less_is_chosen_for_anew(revision):
+    async def main() -> None:
+        wallet = Wallet()
+        async with (
+            serving(chosen(guard()).asgi()) as site,
+            Client(Http(f"http://127.0.0.1:{site.port}/mcp", auth=wallet), revision=revision) as mcp,
+        ):
+            assert (await mcp.call_tool("wipe")).text == "wiped"
+            wallet.allowed = ("read",)
+            assert (await mcp.call_tool("read")).text == "read"
+            assert {tool.name for tool in await mcp.list_tools()} == {"read", "write"}
+
+    run(main)
+
+
+# --------------------------------------------------------------------- room for sessions
+
+
+@pytest.mark.requirement("SEC-8")
+def test_who_opens_many_sessions_pushes_out_their_own():
+    async def main() -> None:
+        async with guarded(
+            scopes=(), web={"max_sessions": 12}, verifier=Jwt(MINT.issuer, keys=MINT.jwks)
+        ) as (
+            site,
+            _,
+            _,
+        ):
+            ann, bob = token(), token(subject="bob")
+            hers = await site.open(headers=ann)
+            his = [await site.open(headers=token(subject="bob", client=f"c{n}")) for n in range(15)]
+            assert (await site.post({**legacy(hers), **ann}, PING)).status == 200
+            left = [
+                (await site.post({**legacy(each), **token(subject="bob", client=f"c{n}")}, PING)).status
+                for n, each in enumerate(his)
+            ]
+            assert left == [404] * 12 + [200] * 3  # a quarter, whatever the names of the clients are
+            # Streams of HTTP+SSE are sessions like others.
+            wire, _ = await endpoint_of(site, bob)
+            again = await site.post({**legacy(his[12]), **token(subject="bob", client="c12")}, PING)
+            assert (again.status, wire is not None) == (404, True)
+
+    run(main)
+
+
+def waiting(**options: Any) -> tuple[Server, asyncio.Semaphore, asyncio.Event]:
+    """A server whose tool waits; how often it has begun, and what it waits for."""
+    server, begun, go = Server("waiting", **options), asyncio.Semaphore(0), asyncio.Event()
+
+    @server.tool
+    async def wait() -> str:
+        begun.release()
+        await go.wait()
+        return "waited"
+
+    return server, begun, go
+
+
+async def occupy(site: Any, begun: asyncio.Semaphore, headers: dict[str, str]) -> asyncio.Task[Any]:
+    """Open a session in which a call runs."""
+    session = await site.open(headers=headers)
+    said = message("tools/call", call("wait"), 1)
+    task = asyncio.create_task(site.post({**legacy(session), **headers}, said))
+    await begun.acquire()
+    return task
+
+
+def test_whose_sessions_are_all_busy_has_to_wait_and_nobody_else():
+    async def main() -> None:
+        server, begun, go = waiting(auth=guard())
+        async with serving(server.asgi(max_sessions=8)) as site:
+            ann, bob = token(), token(subject="bob")
+            hers = await site.open(headers=ann)  # idle for longest
+            calls = [await occupy(site, begun, bob) for _ in range(2)]
+            for answer in (
+                await site.post({**legacy(), **bob}, opening()),
+                await site.ask("GET", "/sse", {**EVENTS, **bob}),
+            ):
+                assert (answer.status, answer.headers["retry-after"]) == (429, "5")
+                assert "end one with DELETE" in answer.text
+            assert await site.open(headers=ann)
+            assert (await site.post({**legacy(hers), **ann}, PING)).status == 200
+            go.set()
+            assert [(await each).status for each in calls] == [200, 200]
+            assert await site.open(headers=bob)
+
+    run(main)
+
+
+def test_no_call_is_cut_off_where_nobody_is_known():
+    async def main() -> None:
+        server, begun, go = waiting()
+        async with serving(server.asgi(max_sessions=2)) as site:
+            calls = [await occupy(site, begun, {}) for _ in range(2)]
+            full = await site.post(legacy(), opening())
+            assert (full.status, full.headers["retry-after"]) == (503, "5")
+            go.set()
+            assert [(await each).status for each in calls] == [200, 200]
+            assert await site.open()
+
+    run(main)
+
+
+def test_no_call_is_cut_off_for_the_session_of_another():
+    async def main() -> None:
+        server, begun, go = waiting(auth=guard())
+        async with serving(server.asgi(max_sessions=3)) as site:
+            calls = [await occupy(site, begun, token(subject=who)) for who in ("ann", "bob", "carl")]
+            full = await site.post({**legacy(), **token(subject="dora")}, opening())
+            assert (full.status, full.headers["retry-after"]) == (503, "5")
+            go.set()
+            assert [(await each).status for each in calls] == [200, 200, 200]
+            assert await site.open(headers=token(subject="dora"))  # now one of them is idle
+
+    run(main)

@@ -1,0 +1,254 @@
+"""Real processes for tests that kill, stop and starve them, and what such a process holds at a moment."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+import sys
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from hosted import call, modern
+from raw_http import wired
+from revision_dates import DATES, LATEST, LATEST_SESSION
+from toolpost import Client, MCPError, Stdio
+from waiting import until
+
+__all__ = [
+    "FIRST",
+    "NEW",
+    "OLD",
+    "WAYS",
+    "Process",
+    "Victim",
+    "begun",
+    "caller",
+    "descriptors",
+    "failures",
+    "gone",
+    "memory",
+    "piped",
+    "run",
+    "stdio",
+    "still",
+    "stopped",
+    "victim",
+]
+
+PATIENCE = 100.0
+"""Seconds after which a test has failed: far more than any of them takes on a busy machine."""
+
+LOOKS, LOOK = 12, 0.02
+"""Looks at a process, all alike, after which it counts as waiting, and the seconds between two of them."""
+
+SLACK = {"descriptors": 1}
+"""What a look may find more than another: the connection of the look itself may not be closed yet."""
+
+PROGRAMS = Path(__file__).parents[2] / "support" / "programs"
+FIRST, NEW, OLD = DATES[0], LATEST.date, LATEST_SESSION.date
+
+WAYS = {"stateless": (NEW, False), "session": (OLD, False), "sse": (FIRST, True)}
+"""The three ways to talk to a server over HTTP: the revision, and whether it is HTTP+SSE."""
+
+
+def run(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a test in a loop of its own, which ends in time."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE):
+            await main()
+
+    asyncio.run(bounded())
+
+
+# --------------------------------------------------------------------- what a process holds
+
+
+def descriptors(pid: int) -> int:
+    """How many descriptors a process has open."""
+    return len(os.listdir(f"/proc/{pid}/fd"))  # noqa: PTH208 - only their number matters
+
+
+def memory(pid: int) -> int:
+    """The bytes of memory that a process really uses."""
+    found = re.search(r"VmRSS:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024
+
+
+def gone(pid: int) -> bool:
+    """Whether a process is no more; one of nobody's is reaped by whoever reaps such."""
+    try:
+        return _stat(pid)[0] == "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+def stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal."""
+    return _stat(pid)[0] == "T"
+
+
+async def still(pid: int) -> None:
+    """Wait until a process waits, and has used no time for several looks."""
+    looks: list[tuple[str, ...]] = []
+    while len(looks) < LOOKS or len(set(looks[-LOOKS:])) > 1 or looks[-1][0] != "S":
+        state, *fields = _stat(pid)
+        looks.append((state, *fields[10:12]))
+        await asyncio.sleep(LOOK)
+
+
+def _stat(pid: int) -> list[str]:
+    """What the system tells of a process, from its state on."""
+    return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+
+
+# --------------------------------------------------------------------- processes
+
+
+class Process:
+    """A process of ours."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self.process = process
+        self.pid = process.pid
+        self.said = ""
+
+    def tell(self, number: int) -> None:
+        """Send it a signal."""
+        self.process.send_signal(number)
+
+    async def stop(self) -> None:
+        """Let it stand still, until SIGCONT."""
+        self.tell(signal.SIGSTOP)
+        await until(lambda: stopped(self.pid))
+
+    async def ends(self) -> int:
+        """The code that it ends with; what it said is in `said`."""
+        out, said = await self.process.communicate()
+        self.said = ((out or b"") + (said or b"")).decode()
+        assert self.process.returncode is not None
+        return self.process.returncode
+
+
+class Victim(Process):
+    """A server over HTTP."""
+
+    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+        super().__init__(process)
+        self.port = port
+
+    def entry(self, way: str = "stateless") -> dict[str, str]:
+        """How a configuration names it."""
+        sse = WAYS[way][1]
+        return {
+            "url": f"http://127.0.0.1:{self.port}/{'sse' if sse else 'mcp'}",
+            "type": "sse" if sse else "http",
+        }
+
+    def client(self, way: str = "stateless", **options: Any) -> Client:
+        """A client of it."""
+        return Client(self.entry(way), revision=WAYS[way][0], **options)
+
+    async def ask(self, tool: str, **arguments: Any) -> str:
+        """What a tool says, asked on a connection of its own that leaves nothing behind."""
+        async with wired(self.port) as wire:
+            await wire.ask("POST", "/mcp", *modern("tools/call", call(tool, **arguments)))
+            return (await wire.answer()).json["result"]["content"][0]["text"]
+
+    async def holdings(self) -> dict[str, int]:
+        """What it says of itself, and its descriptors when nobody is connected."""
+        told = json.loads(await self.ask("holdings"))
+        return {**told, "descriptors": descriptors(self.pid)}
+
+    async def settled(self, wanted: dict[str, int]) -> None:
+        """Wait until it holds no more than that."""
+        while True:
+            held = await self.holdings()
+            if all(held[name] <= most + SLACK.get(name, 0) for name, most in wanted.items()):
+                return
+
+
+@asynccontextmanager
+async def _process(program: str, settings: dict[str, Any], **pipes: Any) -> AsyncGenerator[Any]:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, str(PROGRAMS / program), json.dumps(settings), **pipes
+    )
+    try:
+        yield child
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.communicate()
+
+
+@asynccontextmanager
+async def victim(**settings: Any) -> AsyncGenerator[Victim]:
+    """A server over HTTP, which is killed in the end unless it has ended."""
+    async with _process("chaos_server.py", settings, stderr=asyncio.subprocess.PIPE) as child:
+        line = (await child.stderr.readline()).decode()
+        found = re.fullmatch(r"victim serves MCP at http://127\.0\.0\.1:(\d+)/mcp\n", line)
+        assert found is not None, line
+        yield Victim(child, int(found[1]))
+
+
+@asynccontextmanager
+async def piped(**settings: Any) -> AsyncGenerator[Process]:
+    """A server over pipes that the test holds itself."""
+    pipe = asyncio.subprocess.PIPE
+    async with _process("chaos_server.py", {"stdio": True, **settings}, stdin=pipe, stdout=pipe) as child:
+        yield Process(child)
+
+
+@asynccontextmanager
+async def caller(target: object, revision: str, calls: int = 1, **more: Any) -> AsyncGenerator[Process]:
+    """A client in a process of its own; `said` is the number of its server, once it is busy there."""
+    settings = {"target": target, "revision": revision, "calls": calls, **more}
+    async with _process("caller.py", settings, stdout=asyncio.subprocess.PIPE) as child:
+        process = Process(child)
+        process.said = (await child.stdout.readline()).decode().strip()
+        assert process.said, "it has said nothing"
+        yield process
+
+
+def stdio(**settings: Any) -> Stdio:
+    """A server over stdin and stdout, for a client to start."""
+    program, options = str(PROGRAMS / "chaos_server.py"), json.dumps({"stdio": True, **settings})
+    return Stdio(sys.executable, [program, options], inherit_env=True, stderr="discard")
+
+
+# --------------------------------------------------------------------- clients
+
+
+async def begun(client: Client, tool: str, count: int = 1, **arguments: Any) -> list[asyncio.Task[Any]]:
+    """So many calls that are being served, each of which has said so."""
+    heard = asyncio.Semaphore(0)
+
+    async def hear(_: object) -> None:
+        heard.release()
+
+    calls = [
+        asyncio.create_task(client.call_tool(tool, arguments, progress=hear, timeout=PATIENCE))
+        for _ in range(count)
+    ]
+    waiting = asyncio.create_task(_all(heard, count))
+    await asyncio.wait([waiting, *calls], return_when=asyncio.FIRST_COMPLETED)
+    ended = [each for each in calls if each.done()]
+    assert not ended, ended
+    await waiting
+    return calls
+
+
+async def _all(heard: asyncio.Semaphore, count: int) -> None:
+    for _ in range(count):
+        await heard.acquire()
+
+
+async def failures(calls: list[asyncio.Task[Any]]) -> list[MCPError]:
+    """What calls have come to, each of which has failed."""
+    ends = await asyncio.gather(*calls, return_exceptions=True)
+    assert all(isinstance(end, MCPError) for end in ends), ends
+    return [end for end in ends if isinstance(end, MCPError)]

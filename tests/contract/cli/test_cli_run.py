@@ -1,0 +1,218 @@
+"""`toolpost run`: the server in a file, served."""
+
+import json
+import signal
+import socket
+import subprocess
+from pathlib import Path
+
+import pexpect
+import pytest
+
+from exit_codes import UNREACHABLE, USAGE
+from revision_dates import DATES
+from running_server import PATIENCE, RUN, run, running, started
+from toolpost import Client, Paused, ToolResult
+
+WEATHER = """
+import os
+import sys
+
+import neighbour
+from toolpost import Context, Server
+
+server = Server("weather")
+os.write(1, b"written by hand\\n")
+print("printed", flush=True)
+print("printed and kept")
+read = sys.stdin.read()
+
+
+@server.tool
+def forecast(city: str) -> str:
+    return neighbour.sky(city)
+
+
+@server.tool
+def facts() -> list[str]:
+    return [__name__, read, sys.path[0], *sys.argv]
+
+
+@server.tool
+def pid() -> int:
+    return os.getpid()
+
+
+@server.tool
+async def two(ctx: Context) -> bool:
+    # Whether one process has asked, and another one got the answer
+    first = await ctx.step("first", os.getpid)
+    await ctx.elicit("Sure?", bool)
+    return first != os.getpid()
+
+
+if __name__ == "__main__":
+    raise AssertionError("it is not run")
+"""
+NEIGHBOUR = """
+def sky(city: str) -> str:
+    return f"sunshine in {city}"
+"""
+
+
+@pytest.fixture
+def weather(tmp_path: Path) -> Path:
+    """A file with a server in it, and another one that it imports."""
+    (tmp_path / "neighbour.py").write_text(NEIGHBOUR)
+    path = tmp_path / "weather.py"
+    path.write_text(WEATHER)
+    return path
+
+
+# --------------------------------------------------------------------- processes
+
+
+@pytest.mark.parametrize("revision", [DATES[0], DATES[-1]])
+def test_a_file_is_served_over_stdio(weather: Path, revision: str):
+    async def main():
+        async with Client(started(str(weather), "--", "-x", "y"), revision=revision) as client:
+            assert (await client.call_tool("forecast", {"city": "Oslo"})).text == "sunshine in Oslo"
+            facts = json.loads((await client.call_tool("facts")).text)
+            assert facts == ["weather", "", str(weather.parent), str(weather), "-x", "y"]
+
+    run(main)
+
+
+def test_stdout_has_nothing_but_messages(weather: Path):
+    ping = {"jsonrpc": "2.0", "id": 1, "method": "ping"}
+    done = subprocess.run(
+        [*RUN, str(weather)],
+        input=f"{json.dumps(ping)}\n".encode(),
+        capture_output=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert [json.loads(line)["id"] for line in done.stdout.splitlines()] == [1]
+    assert done.stderr.decode().splitlines() == ["written by hand", "printed", "printed and kept"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_file_is_served_over_http_until_it_is_told_to_stop(weather: Path, number: int):
+    async def main():
+        options = ["--path", "/here", "--health", "/alive", "--allowed-host", "other.example"]
+        async with running(f"{weather}:server", *options) as server:
+            assert server.url.endswith("/here")
+            for revision in DATES[1:]:
+                async with Client(server.url, revision=revision) as client:
+                    assert (await client.call_tool("forecast", {"city": "Oslo"})).text == "sunshine in Oslo"
+            async with Client(server.url, headers={"Host": "other.example"}) as client:
+                assert await client.list_tools()
+            assert await server.end(number) == 0
+            assert server.said == f"weather serves MCP at {server.url}\n"
+
+    run(main)
+
+
+def test_several_processes_serve_whoever_comes(weather: Path):
+    async def main():
+        async with running(str(weather), "--workers", "2") as server:
+            assert "older clients are served without sessions" in server.said
+            pids: set[int] = set()
+            while len(pids) < 2:
+                async with Client(server.url) as client:
+                    pids.add((await client.call_tool("pid")).data)
+            assert server.process.pid not in pids
+            async with Client(server.url, revision=DATES[-2]) as client:
+                assert (await client.call_tool("forecast", {"city": "Oslo"})).text == "sunshine in Oslo"
+
+            others = False
+            while not others:  # each connection belongs to one of them
+                async with Client(server.url) as client:
+                    paused = await client.begin_call("two")
+                    assert isinstance(paused, Paused)
+                async with Client(server.url) as client:
+                    result = await client.resume(paused, {key: {"value": True} for key in paused.questions})
+                    assert isinstance(result, ToolResult)
+                    others = result.data
+            assert await server.end() == 0
+
+    run(main)
+
+
+UNFIT = """
+from toolpost import Server
+
+server = Server("unfit")
+
+
+@server.tool
+def tell(what: "Nowhere") -> None: ...
+"""
+FAILING = """
+from contextlib import asynccontextmanager
+from toolpost import Server
+
+
+@asynccontextmanager
+async def life(server):
+    raise OSError("no database")
+    yield
+
+
+server = Server("failing", lifespan=life)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "line", "told"),
+    [
+        (UNFIT, UNREACHABLE, "line 7, in <module>", "Error: it.py cannot be loaded:"),
+        (FAILING, UNREACHABLE, "line 8, in life", "Error: it.py cannot be served:"),
+        ("x = 1", USAGE, "", "Error: it.py has no server; it has x (of type int)\nHint: write `"),
+    ],
+)
+def test_what_cannot_be_served_is_told_in_the_authors_own_lines(tmp_path, text, code, line, told):
+    (tmp_path / "it.py").write_text(text)
+    done = subprocess.run(
+        [*RUN, "it.py"],
+        cwd=tmp_path,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    said = done.stderr.decode()
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert said.startswith(told)
+    lines = [each.strip() for each in said.splitlines() if each.startswith("  File ")]
+    assert lines == ([f'File "{tmp_path / "it.py"}", {line}'] if line else [])
+
+
+def test_an_address_that_is_taken_is_told(weather: Path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = subprocess.run(
+            [*RUN, str(weather), "--http", address],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
+        )
+    assert done.returncode == UNREACHABLE
+    assert f"Error: cannot serve at {address}: Address already in use" in done.stderr.decode()
+    assert "Traceback" not in done.stderr.decode()
+
+
+def test_at_a_terminal_it_says_what_it_is_for(weather: Path):
+    child = pexpect.spawn(RUN[0], [*RUN[1:], str(weather)], timeout=PATIENCE, encoding="utf-8")
+    try:
+        child.expect("weather serves MCP over stdin and stdout")
+        child.expect("toolpost list")
+        child.sendline('{"jsonrpc": "2.0", "id": 1, "method": "ping"}')
+        child.expect('"result":{}')
+        child.sendintr()
+        child.expect(pexpect.EOF)
+        assert "Traceback" not in (child.before or "")
+    finally:
+        child.close()
+    assert child.exitstatus == 0

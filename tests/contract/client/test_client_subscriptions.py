@@ -1,0 +1,339 @@
+"""Subscriptions: a request for each resource in a session, one listen for all in the stateless era."""
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+import pytest
+
+from expected_limits import RECONNECT_FIRST
+from raw_server import Asked, Clock, RawServer, run
+from toolpost import Client
+from toolpost.errors import (
+    ChannelClosed,
+    InternalError,
+    InvalidParams,
+    MCPError,
+    MethodNotFound,
+    NotDeclared,
+    RemoteProtocolError,
+    RequestTimeout,
+)
+from toolpost.types import (
+    AcknowledgedParams,
+    ListCapability,
+    ListenResult,
+    ResourcesCapability,
+    ResourceUpdatedParams,
+    Result,
+    ServerCapabilities,
+    SubscriptionFilter,
+)
+
+UPDATED = "notifications/resources/updated"
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+TOOLS_CHANGED = "notifications/tools/list_changed"
+LISTS = SubscriptionFilter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
+
+
+class Listened(RawServer):
+    """A server that keeps its listens, so that a test can speak on them."""
+
+    def __init__(self, refuse: tuple[str, ...] = (), **options: Any) -> None:
+        super().__init__({"subscriptions/listen": self.listen}, **options)
+        self.refuse = refuse
+        self.listens: list[Asked] = []
+        self.ends: list[asyncio.Event] = []
+        self.silent = False
+
+    async def listen(self, asked: Asked) -> Result:
+        wanted: SubscriptionFilter = asked.params.notifications
+        honoured = msgspec.structs.replace(
+            wanted,
+            resource_subscriptions=[
+                uri for uri in wanted.resource_subscriptions or () if uri not in self.refuse
+            ],
+        )
+        self.listens.append(asked)
+        self.ends.append(asyncio.Event())
+        if not self.silent:
+            await asked.say(ACKNOWLEDGED, AcknowledgedParams(notifications=honoured))
+        await self.ends[-1].wait()
+        return ListenResult()
+
+    @property
+    def filters(self) -> list[SubscriptionFilter]:
+        return [asked.params.notifications for asked in self.listens]
+
+
+class Heard:
+    """What a client heard, in order."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+
+    async def __call__(self, method: str, params: Any) -> None:
+        self.queue.put_nowait((method, getattr(params, "uri", None)))
+
+
+def watching(*uris: str, lists: bool = True) -> SubscriptionFilter:
+    if lists:
+        return msgspec.structs.replace(LISTS, resource_subscriptions=list(uris) or None)
+    return SubscriptionFilter(resource_subscriptions=list(uris))
+
+
+# --------------------------------------------------------------------- the stateless era
+
+
+@pytest.mark.requirement("SUB-5", "SUB-7", "STDIO-8")
+def test_in_the_stateless_era_one_listen_carries_all_wishes():
+    async def main() -> None:
+        server = Listened()
+        heard = Heard()
+        async with Client(server, on_notification=heard) as client:
+            await client.subscribe("x://a")
+            await client.subscribe("x://b")
+            await server.until(lambda: len(server.cancelled) == 2)
+            assert server.filters == [watching(), watching("x://a"), watching("x://a", "x://b")]
+            assert server.cancelled == [("subscriptions/listen", "another one replaces it")] * 2
+
+            await server.listens[-1].say(UPDATED, ResourceUpdatedParams(uri="x://b"))
+            assert await heard.queue.get() == (UPDATED, "x://b")
+
+            await client.unsubscribe("x://never")  # nothing changes
+            await client.unsubscribe("x://a")
+            assert server.filters[3:] == [watching("x://b")]
+
+    run(main())
+
+
+def test_without_a_callback_for_notices_lists_are_not_asked_for():
+    async def main() -> None:
+        server = Listened()
+        async with Client(server) as client:
+            assert server.listens == []
+            await client.subscribe("x://a")
+            await client.unsubscribe("x://a")
+            await server.until(lambda: server.cancelled)
+            assert server.filters == [watching("x://a", lists=False)]
+            assert server.cancelled == [("subscriptions/listen", "nothing is wanted any more")]
+            await client.subscribe("x://b")
+            assert server.filters[1:] == [watching("x://b", lists=False)]
+
+    run(main())
+
+
+def test_a_server_whose_lists_do_not_change_is_not_listened_to():
+    async def main() -> None:
+        server = Listened(
+            capabilities=ServerCapabilities(tools=ListCapability(), resources=ResourcesCapability())
+        )
+        async with Client(server, on_notification=Heard()) as client:
+            for change in (client.subscribe, client.unsubscribe):
+                with pytest.raises(NotDeclared) as caught:
+                    await change("x://a")
+                assert caught.value.capability == "resources.subscribe"
+        assert server.methods == ["server/discover"]
+
+    run(main())
+
+
+@pytest.mark.requirement("SUB-5")
+def test_a_resource_that_the_server_does_not_watch_is_an_error():
+    async def main() -> None:
+        server = Listened(refuse=("x://b",))
+        async with Client(server) as client:
+            await client.subscribe("x://a")
+            with pytest.raises(MCPError, match="raw: the server does not watch x://b"):
+                await client.subscribe("x://b")
+            await client.subscribe("x://c")
+            assert server.filters[-1] == watching("x://a", "x://c", lists=False)
+
+    run(main())
+
+
+def test_a_listen_that_is_refused_changes_nothing():
+    async def main() -> None:
+        async def refuse(_: Asked) -> Result:
+            raise InvalidParams("not today")
+
+        server = Listened()
+        async with Client(server) as client:
+            await client.subscribe("x://a")
+            server.functions["subscriptions/listen"] = refuse
+            with pytest.raises(InvalidParams, match="not today"):
+                await client.subscribe("x://b")
+            server.functions["subscriptions/listen"] = server.listen
+            await client.subscribe("x://c")
+            assert server.filters[-1] == watching("x://a", "x://c", lists=False)
+
+    run(main())
+
+
+def test_a_listen_that_ends_at_once_is_the_servers_fault():
+    async def main() -> None:
+        async with Client(RawServer()) as client:
+            with pytest.raises(RemoteProtocolError, match="ended the subscription at once"):
+                await client.subscribe("x://a")
+
+    run(main())
+
+
+def test_a_listen_that_is_not_acknowledged_is_given_up():
+    async def main() -> None:
+        server = Listened()
+        server.silent = True
+        async with Client(server) as client:
+            with pytest.raises(RequestTimeout, match="was not acknowledged in time"):
+                await client.subscribe("x://a", timeout=3.0)
+            await server.until(lambda: server.cancelled)
+            assert client.pending == {}
+
+    run(main(), Clock)
+
+
+def test_a_listen_that_the_server_ends_is_logged_and_can_be_had_again(caplog):
+    async def main() -> None:
+        server = Listened()
+        async with Client(server) as client:
+            await client.subscribe("x://a")
+            server.ends[0].set()
+            await client.ping()
+            await client.subscribe("x://b")
+            assert server.filters[-1] == watching("x://a", "x://b", lists=False)
+
+    run(main())
+    assert "subscriptions/listen has ended" in caplog.text
+
+
+def test_a_wish_that_is_dropped_after_its_listen_has_ended_needs_no_other():
+    async def main() -> None:
+        server = Listened()
+        async with Client(server) as client:
+            await client.subscribe("x://a")
+            server.ends[0].set()
+            await client.ping()
+            await client.unsubscribe("x://a")
+            assert len(server.listens) == 1
+
+    run(main())
+
+
+def test_a_client_whose_server_does_not_let_it_listen_works_all_the_same(caplog):
+    async def main() -> None:
+        server = RawServer()  # it answers the listen at once
+        async with Client(server, on_notification=Heard()) as client:
+            await client.ping()
+
+    run(main())
+    assert "changes of lists are not heard of" in caplog.text
+
+
+def test_a_client_that_is_closed_while_it_begins_to_listen_leaves_nothing():
+    async def main() -> None:
+        server = Listened()
+        server.silent = True
+        client = Client(server, on_notification=Heard())
+        connecting = asyncio.create_task(client.connect())
+        await server.until(lambda: "subscriptions/listen" in server.methods)
+        await client.close()
+        with pytest.raises(ChannelClosed):
+            await connecting
+
+    run(main())
+
+
+# --------------------------------------------------------------------- listens that end too early
+
+
+def test_a_listen_that_was_lost_is_opened_again_with_all_wishes(caplog):
+    async def main() -> None:
+        server = Listened()
+        heard = Heard()
+        async with Client(server, on_notification=heard) as client:
+            await client.subscribe("x://a")
+            server.ends[1].set()
+            await server.until(lambda: len(server.listens) == 3)
+            assert server.filters[2] == watching("x://a")
+            assert RECONNECT_FIRST <= asyncio.get_running_loop().time() <= 2 * RECONNECT_FIRST
+            await server.listens[2].say(TOOLS_CHANGED)
+            assert await heard.queue.get() == (TOOLS_CHANGED, None)
+            assert client.stats.gaps == 1
+
+    run(main(), Clock)
+    assert "it is asked for again" in caplog.text
+
+
+def test_a_listen_is_tried_until_the_server_lets_us(caplog):
+    async def main() -> None:
+        server = Listened()
+        refused = 0
+
+        async def refuse(_: Asked) -> Result:
+            nonlocal refused
+            refused += 1
+            raise InternalError("not today")
+
+        async with Client(server) as client:
+            await client.subscribe("x://a")
+            server.functions["subscriptions/listen"] = refuse
+            server.ends[0].set()
+            await server.until(lambda: refused == 5)
+            server.functions["subscriptions/listen"] = server.listen
+            await server.until(lambda: len(server.listens) == 2)
+            await client.ping()
+            assert client.stats.gaps == 1
+
+    with caplog.at_level(logging.INFO):
+        run(main(), Clock)
+    assert "changes are still not heard of: raw: not today" in caplog.text
+
+
+def test_a_server_that_knows_no_listen_any_more_is_not_asked_again(caplog):
+    async def main() -> None:
+        server = Listened()
+
+        async def refuse(_: Asked) -> Result:
+            raise MethodNotFound("no such method")
+
+        async with Client(server) as client:
+            await client.subscribe("x://a")
+            server.functions["subscriptions/listen"] = refuse
+            server.ends[0].set()
+            await server.until(lambda: server.methods.count("subscriptions/listen") == 2)
+            await asyncio.sleep(1000)
+            assert server.methods.count("subscriptions/listen") == 2
+
+    run(main(), Clock)
+    assert "no more changes are heard of: raw: no such method" in caplog.text
+
+
+def test_a_wish_in_the_meantime_is_as_good_as_trying_again():
+    async def main() -> None:
+        server = Listened()
+        async with Client(server) as client:
+            await client.subscribe("x://a")
+            for _ in range(2):
+                server.ends[-1].set()
+                await client.ping()
+            await client.subscribe("x://b")
+            await asyncio.sleep(1000)
+            assert server.filters[1:] == [watching("x://a", "x://b", lists=False)]
+            assert client.stats.gaps == 1
+
+    run(main(), Clock)
+
+
+def test_a_connection_that_ends_while_a_listen_is_tried_takes_the_wish_along_to_the_next():
+    async def main() -> None:
+        server = Listened()
+        async with Client(server) as client:
+            await client.subscribe("x://a")
+            server.ends[0].set()
+            await client.ping()
+            await server.channel.close()
+            await asyncio.sleep(1000)
+            assert server.filters == [watching("x://a", lists=False)] * 2
+
+    run(main(), Clock)

@@ -1,0 +1,371 @@
+"""Every kind of target, and what is said about those that are none."""
+
+import asyncio
+import json
+import re
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from raw_server import Clock, RawServer, run
+from revision_dates import DATES
+from toolpost import Channel, Client, Http, Stdio, SyncClient
+from toolpost.errors import ConnectFailed
+from toolpost.testing import ScriptedChannel, pair
+
+OLD = DATES[0]
+PROGRAM = f"""
+import json, sys
+for line in sys.stdin:
+    message = json.loads(line)
+    if message["method"] == "initialize":
+        result = {{"protocolVersion": "{OLD}", "capabilities": {{}}}}
+        result["serverInfo"] = {{"name": "child", "version": "1"}}
+    elif message["method"] == "ping":
+        result = {{}}
+    elif message["method"] == "server/discover":
+        sys.exit("this is an old server")
+    else:
+        continue
+    print(json.dumps({{"jsonrpc": "2.0", "id": message["id"], "result": result}}), flush=True)
+"""
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> list[str]:
+    """A server that exits when it is asked what it does not know."""
+    script = tmp_path / "server.py"
+    script.write_text(PROGRAM)
+    return [sys.executable, str(script)]
+
+
+async def use(target: Any, **options: Any) -> str:
+    async with Client(target, **options) as client:
+        await client.ping()
+        assert client.server_info is not None
+        return client.server_info.name
+
+
+# --------------------------------------------------------------------- commands
+
+
+@pytest.mark.requirement("STDIO-5")
+def test_a_command_is_started_in_every_form(command, tmp_path):
+    entry = {"command": command[0], "args": command[1:]}
+    several = tmp_path / "several.json"
+    several.write_text(json.dumps({"mcpServers": {"one": entry, "two": {"url": "https://a.example"}}}))
+    single = tmp_path / "single.json"
+    single.write_text(json.dumps({"servers": {"one": entry}}))
+
+    async def main() -> None:
+        for target, options in (
+            (command, {}),
+            (tuple(command), {}),
+            (f"{command[0]} {command[1]}", {}),
+            (Stdio(command[0], command[1:]), {}),
+            (entry, {}),
+            ({"mcpServers": {"one": entry}}, {}),
+            (several, {"server": "one"}),
+            (str(single), {}),
+        ):
+            assert await use(target, revision=OLD, **options) == "child"
+
+    run(main())
+
+
+def test_a_command_that_exits_on_the_probe_is_started_again(command):
+    async def main() -> None:
+        assert await use(command) == "child"
+
+    run(main())
+
+
+def test_a_command_that_does_not_exist_is_an_error():
+    async def main() -> None:
+        with pytest.raises(ConnectFailed, match="no-such-command"):
+            await Client(["no-such-command-anywhere"]).connect()
+
+    run(main())
+
+
+def test_a_string_that_is_no_program_is_told_what_else_there_is():
+    async def main() -> None:
+        with pytest.raises(ConnectFailed) as caught:
+            await Client("nonsense").connect()
+        text = str(caught.value)
+        assert text.startswith("nonsense: there is no program 'nonsense' (install it")
+        assert "a string is a command line; other targets are a command as a list, a Stdio, a server" in text
+        with pytest.raises(ConnectFailed) as caught:
+            await Client(["nonsense"]).connect()
+        assert "a string is" not in str(caught.value)
+
+    run(main())
+
+
+@pytest.mark.parametrize("kind", [str, Path, lambda name: [name]])
+def test_a_script_is_no_program(kind):
+    async def main() -> None:
+        with pytest.raises(ConnectFailed, match=r"with Python: \[sys\.executable, 'hello2\.py'\]"):
+            await Client(kind("hello2.py")).connect()
+
+    run(main())
+
+
+@pytest.mark.parametrize("code", ["", "print('hello')"])
+def test_a_script_that_forgets_to_serve_is_reminded(code):
+    async def main() -> None:
+        target = Stdio(sys.executable, ["-c", code], name="hello")
+        with pytest.raises(ConnectFailed) as caught:
+            await Client(target).connect()
+        assert str(caught.value) == (
+            "hello: no conversation came about: the server process exited with code 0; it wrote nothing to "
+            "stderr (does the script call `server.run()`?)"
+        )
+
+    run(main())
+
+
+def test_a_script_that_dies_is_named_once(tmp_path):
+    script = tmp_path / "dies.py"
+    script.write_text("raise SystemExit('no table')")
+
+    async def main() -> None:
+        with pytest.raises(ConnectFailed) as caught:
+            await Client(Stdio(sys.executable, [str(script)], name="python dies.py")).connect()
+        assert str(caught.value) == (
+            "python dies.py: no conversation came about: the server process exited with code 1; "
+            "its last lines on stderr:\n    no table"
+        )
+        entry = {"command": sys.executable, "args": [str(script)]}
+        config = tmp_path / "mcp.json"
+        config.write_text(json.dumps({"mcpServers": {"one": entry}}))
+        with pytest.raises(ConnectFailed) as caught:
+            await Client(config).connect()
+        label = Stdio.of(entry).label
+        assert str(caught.value).startswith(f"{config}: no conversation came about: {label}: the server")
+
+    run(main())
+
+
+# --------------------------------------------------------------------- mcp.json
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "error"),
+    [
+        (None, {}, "^PATH: it cannot be reached"),
+        ("{", {}, "^PATH is not the JSON of an mcp.json"),
+        ("[]", {}, "^PATH is not the JSON of an mcp.json"),
+        ("{}", {}, '^PATH: this entry describes no command.* {"command": "…"}'),
+        ('{"mcpServers": {}}', {}, '^PATH: no server is described there .*"mcpServers": {"name": {"command"'),
+        ('{"mcpServers": [1]}', {}, "^PATH: 'mcpServers' is no object"),
+        ('{"servers": 5}', {}, "^PATH: 'servers' is no object"),
+        ('{"mcpServers": {"a": {}, "b": {}}}', {}, "^PATH: there are several servers .* one of: a, b"),
+        ('{"mcpServers": {"a": {}}}', {"server": "c"}, "^PATH: there is no server 'c' .* one of: a"),
+        ('{"mcpServers": {"a": 7}}', {}, "^PATH: server 'a' is described by no object"),
+        ('{"mcpServers": null, "servers": {"a": {"args": []}}}', {}, "^PATH, server 'a': .* no command"),
+        ('{"mcpServers": {"a": {"url": 5}}}', {}, "^PATH, server 'a': this entry describes no HTTP server"),
+        ('{"mcpServers": {"a": {"url": "ftp://a"}}}', {}, "^PATH, server 'a': the URL of a server starts"),
+        ('{"mcpServers": {"a": {"url": "http://a", "type": "x"}}}', {}, "^PATH, server 'a': 'x' is no way"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_says_why(text, options, error, tmp_path):
+    path = tmp_path / "mcp.json"
+    if text is not None:
+        path.write_text(text)
+
+    async def main() -> None:
+        with pytest.raises(ConnectFailed, match=error.replace("PATH", re.escape(str(path)))):
+            await Client(path, **options).connect()
+
+    run(main())
+
+
+# --------------------------------------------------------------------- URLs, nonsense
+
+
+ANSWER = {
+    "server/discover": {"resultType": "complete", "supportedVersions": [DATES[-1]], "capabilities": {}},
+    "initialize": {
+        "protocolVersion": OLD,
+        "capabilities": {},
+        "serverInfo": {"name": "old", "version": "1"},
+    },
+}
+
+
+class Wire:
+    """A backend of HTTP that answers JSON, and remembers what it was sent."""
+
+    def __init__(self, *refuse: str) -> None:
+        self.refuse = refuse
+        self.sent: list[tuple[str, str, dict[str, str], str]] = []
+
+    @asynccontextmanager
+    async def send(
+        self, method: str, url: str, headers: Any, body: bytes | None = None
+    ) -> AsyncGenerator["Said"]:
+        message = json.loads(body or b'{"method": null}')
+        self.sent.append((method, url, dict(headers), message["method"]))
+        if method == "GET":
+            yield Said(200, {"content-type": "text/event-stream"}, b"event: endpoint\ndata: /post\n\n")
+        elif message["method"] in self.refuse:
+            yield Said(404, {}, b"")
+        elif "id" in message:
+            answer = {"jsonrpc": "2.0", "id": message["id"], "result": ANSWER[message["method"]]}
+            yield Said(200, {"content-type": "application/json"}, json.dumps(answer).encode())
+        else:
+            yield Said(202, {}, b"")
+
+    async def close(self) -> None:
+        pass
+
+
+class Said:
+    def __init__(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body = body
+
+    async def chunks(self) -> Any:
+        yield self.body
+
+    async def read(self, limit: int = 0) -> bytes:
+        return self.body
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://host/mcp",
+        {"url": "http://host/mcp", "headers": {"a": "1", "B": "2"}},
+        {"mcpServers": {"x": {"url": "http://host/mcp", "type": "streamable-http"}}},
+        Http("http://host/mcp", headers={"A": "1"}),
+    ],
+)
+def test_a_url_is_reached_over_http_with_the_headers_of_all(target):
+    async def main() -> None:
+        http = Wire()
+        async with Client(target, headers={"b": "3", "Authorization": "Bearer x"}, http=http) as client:
+            assert client.era == "stateless"
+        ((method, url, headers, message),) = http.sent
+        assert (method, url, message) == ("POST", "http://host/mcp", "server/discover")
+        assert (headers["b"], headers["authorization"]) == ("3", "Bearer x")
+        given = target.headers if isinstance(target, Http) else "headers" in target and target["headers"]
+        assert headers.get("a") == ("1" if given else None)
+
+    run(main())
+
+
+@pytest.mark.parametrize("target", [{"url": "http://host/sse", "type": "sse"}, "http://host/sse"])
+def test_the_way_of_the_first_revision_is_taken_where_it_is_named_or_found(target):
+    async def main() -> None:
+        http = Wire("server/discover", "initialize")
+        with pytest.raises(ConnectFailed):  # our backend accepts nothing there either
+            await Client(target, http=http, connect_timeout=1.0).connect()
+        assert ("GET", "http://host/sse") in {(method, url) for method, url, _, _ in http.sent}
+        probed = "server/discover" in {message for *_, message in http.sent}
+        assert probed is isinstance(target, str)
+
+    run(main(), Clock)
+
+
+def test_an_address_that_is_none_is_refused_when_the_client_is_made():
+    for target in ("http://", "https://user@host/mcp", {"url": "http://host/mcp", "headers": {"a b": "c"}}):
+        with pytest.raises(ConnectFailed):
+            Client(target)
+
+
+@pytest.mark.parametrize("make", [Client, SyncClient])
+@pytest.mark.parametrize("target", [["python", "x.py"], "python x.py", {"command": "python"}, RawServer()])
+@pytest.mark.parametrize("options", [{"headers": {"a": "b"}}, {"http": "aiohttp"}])
+def test_options_for_http_are_for_urls(make, target, options):
+    (name,) = options
+    with pytest.raises(TypeError, match=f"^{name}= is for a target that is reached over HTTP; .* is none$"):
+        make(target, **options)
+
+
+def test_headers_are_a_mapping():
+    with pytest.raises(TypeError, match=r"^headers: a mapping of names to values"):
+        Client("http://host/mcp", headers=[("a", "b")])  # type: ignore[arg-type] - a fault
+
+
+def test_options_for_http_are_for_urls_also_in_a_file(tmp_path):
+    path = tmp_path / "mcp.json"
+    path.write_text('{"command": "python"}')
+
+    async def main() -> None:
+        with pytest.raises(TypeError, match="headers= is for a target"):
+            await Client(path, headers={}).connect()
+
+    run(main())
+
+
+@pytest.mark.parametrize("target", [None, 7, object()])
+def test_nonsense_fails_when_the_client_is_made(target):
+    with pytest.raises(TypeError, match="is nothing to connect to: give a command as a list"):
+        Client(target)
+
+
+@pytest.mark.parametrize("target", [RawServer, ScriptedChannel, Stdio, str])
+def test_a_class_is_nobody_to_talk_to(target):
+    name = target.__name__
+    with pytest.raises(TypeError, match=rf"^{name} is a class: .* as in {name}\(…\)"):
+        Client(target)
+
+
+# --------------------------------------------------------------------- channels and servers
+
+
+def test_a_channel_is_used_once():
+    async def main() -> None:
+        ours, theirs = pair()
+        server = RawServer()
+        serving = asyncio.create_task(server.serve(theirs))
+        client = Client(ours)
+        async with client:
+            await client.ping()
+        await serving
+        with pytest.raises(ConnectFailed, match="this channel was used before"):
+            await client.connect()
+
+    run(main())
+
+
+def test_a_server_object_is_served_for_each_connection():
+    async def main() -> None:
+        server = RawServer()
+        assert [await use(server) for _ in range(2)] == ["raw", "raw"]
+        assert server.served == 2
+
+    run(main())
+
+
+def test_a_server_that_fails_says_why(caplog):
+    class Broken:
+        async def serve(self, channel: Channel) -> None:
+            await channel.receive()
+            raise LookupError("no such table")
+
+    async def main() -> None:
+        with pytest.raises(ConnectFailed, match=r"the server failed: LookupError\('no such table'\)"):
+            await Client(Broken()).connect()
+
+    run(main())
+    assert "no such table" in caplog.text
+
+
+def test_a_server_that_just_ends_is_an_error():
+    class Short:
+        async def serve(self, channel: Channel) -> None:
+            await channel.receive()
+
+    async def main() -> None:
+        with pytest.raises(ConnectFailed, match="closed"):
+            await Client(Short(), revision=OLD).connect()
+
+    run(main())

@@ -1,0 +1,69 @@
+"""The figures on the pages are those of the last run of the bench, and of no other."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from bench.publish import PAGES, published, room, sections
+
+ROOT = Path(__file__).resolve().parents[3]
+TOLD = {"Goals": "| a goal |", "Growth: of tools, HTTP": "| more |", "Growth: of sessions": "| most |"}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_tables_on_a_page_are_those_of_the_last_run(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert text == published(text, sections()), f"{page} is not of the last run: python -m bench.publish"
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_all_marks_on_a_page_are_in_pairs_and_the_goals_are_shown(page):
+    marks = re.findall(r"<!--\s*bench:\s*(.*?)\s*-->", (ROOT / page).read_text(encoding="utf-8"))
+    assert marks[1::2] == ["end"] * (len(marks) // 2)
+    assert "Goals" in marks[::2]
+    assert "end" not in marks[::2]
+
+
+def test_the_contents_of_the_page_name_every_section():
+    head, *rest = (ROOT / "docs/performance.md").read_text(encoding="utf-8").split("\n## ")
+    anchors = [part.partition("\n")[0].lower().replace(" ", "-") for part in rest]
+    assert re.findall(r"\]\(#([^)]*)\)", head) == anchors
+
+
+def test_what_stands_between_two_marks_is_replaced_and_nothing_else():
+    page = "before\n<!-- bench: Goals -->\nold\n<!-- bench: end -->\nafter\n"
+    filled = "before\n<!-- bench: Goals -->\n\n| a goal |\n\n<!-- bench: end -->\nafter\n"
+    assert published(page, TOLD) == filled
+    assert published(filled, TOLD) == filled
+
+
+def test_a_name_stands_for_all_that_begin_with_it_and_tells_them_apart():
+    page = published("<!-- bench: Growth -->\n<!-- bench: end -->", TOLD)
+    assert "\nOf tools, HTTP:\n\n| more |\n\nOf sessions:\n\n| most |\n" in page
+
+
+def test_a_series_that_failed_as_a_whole_is_told_on_the_page():
+    page = published("<!-- bench: What costs what -->\n<!-- bench: end -->", TOLD)
+    assert "\nThe last run has not measured it.\n" in page
+
+
+def test_the_limit_stands_beside_a_goal_where_there_is_one():
+    goals = [
+        {"name": f"goal {key}", "key": key, "measure": measure, "goal": 8}
+        for key, measure in (
+            ("both", "times the official SDK"),
+            ("both", "value"),
+            ("alone", "times the official SDK"),
+        )
+    ]
+    rows = [
+        {"key": "both", "targets": {"toolpost": {"vs_official": 4.0}, "limit": {"vs_official": 9.5}}},
+        {"key": "alone", "targets": {"toolpost": {"vs_official": 4.0}, "limit": {}}},
+    ]
+    assert room({"goals": goals, "rows": rows}).splitlines()[2:] == ["| goal both | 8 | 4 | 9.5 |"]
+
+
+def test_a_mark_that_names_nothing_is_told():
+    with pytest.raises(KeyError, match="nothing under 'Gaols'; there are Goals"):
+        published("<!-- bench: Gaols -->\n<!-- bench: end -->", TOLD)

@@ -1,0 +1,85 @@
+"""The code on the pages is the code in `examples/`, and runs."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import toolpost
+
+ROOT = Path(__file__).resolve().parents[3]
+CALLED = """\
+revision: 2026-07-28
+tool: greet - Greet somebody.
+result: {'text': 'Bonjour, Ann!', 'language': 'fr'}
+"""
+EXAMPLE = re.compile(r"`(examples/\w+\.py)`[^\n]*\n\n```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.mark.parametrize(
+    ("page", "examples"),
+    [
+        ("README.md", ["examples/hello.py", "examples/call.py", "examples/web.py"]),
+        ("docs/transports.md", ["examples/transport.py"]),
+    ],
+)
+def test_a_page_shows_the_examples_as_they_are(page, examples):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    shown = EXAMPLE.findall(text)
+    assert [path for path, _ in shown] == examples
+    assert text.count("```python") == len(examples), "some code on the page is not run by any test"
+    for path, code in shown:
+        assert code == (ROOT / path).read_text(encoding="utf-8"), f"{page} and {path} differ"
+
+
+@pytest.mark.parametrize(
+    ("example", "told"),
+    [
+        ("call.py", CALLED),
+        ("transport.py", "1 + 2 = 3\n"),
+    ],
+)
+def test_an_example_runs(example, told, tmp_path):
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / example)]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert (ran.stdout, ran.stderr, ran.returncode) == (told, "", 0)
+
+
+PACKAGES = sorted(path.parent.name for path in (ROOT / "src" / "toolpost").glob("*/__init__.py"))
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_the_drawing_of_the_rings_has_every_module(package):
+    """A line has the names of modules, two blanks, and what they are."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawing = re.search(rf"[├└]─ {package}/ .*\n((?:[│ ]    .*\n)+)", text)
+    assert drawing, f"docs/architecture.md: draw {package}/ in the rings"
+    drawn = {name for line in drawing[1].splitlines() for name in line[5:].split("  ")[0].split()}
+    modules = {path.stem for path in (ROOT / "src" / "toolpost" / package).glob("[!_]*.py")}
+    missing, stale = sorted(modules - drawn), sorted(drawn - modules)
+    assert (missing, stale) == ([], []), f"docs/architecture.md, the rings: add {missing}, remove {stale}"
+
+
+def test_the_table_of_conformance_is_that_of_the_last_run():
+    page = (ROOT / "docs" / "conformance.md").read_text(encoding="utf-8")
+    passed: dict[tuple[str, str], int] = {}
+    for side, revision, count in re.findall(
+        r"^(server|client)-(?:requirements-)?(\d{4}-\d\d-\d\d) +(\d+) +0 +0$", page, re.MULTILINE
+    ):
+        passed[side, revision] = passed.get((side, revision), 0) + int(count)
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for side in ("server", "client"):
+        row = " | ".join(
+            f"{count} of {count}" for (whose, _), count in sorted(passed.items()) if whose == side
+        )
+        assert f"| {side} | {row} |" in readme
+    told = re.search(r"^\d+ passed, \d+ failed$", page, re.MULTILINE)
+    assert told is not None
+    assert told[0] in readme
+
+
+def test_the_number_of_public_names_is_right():
+    names = set(toolpost.__all__) - {"__version__"}
+    assert f"The {len(names)} names in `toolpost.__all__`" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -1,0 +1,98 @@
+"""The command line of the MCP Inspector lists and calls our examples, over stdio and over HTTP."""
+
+import asyncio
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from example_sessions import EXAMPLES, serving
+
+import external_programs
+
+pytestmark = pytest.mark.timeout(300)  # the first of them may have to install it
+
+
+class Inspector:
+    """The Inspector, which reads and writes nothing of the user's own.
+
+    Args:
+        home: a folder for it.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._command = external_programs.inspector()
+        self._env = {**os.environ, **external_programs.QUIETLY, "HOME": str(home), "NO_COLOR": "1"}
+
+    async def __call__(self, target: list[str], method: str, *words: str) -> dict[str, Any]:
+        """What a server answers to a method."""
+        process = await asyncio.create_subprocess_exec(
+            *self._command,
+            *target,
+            "--method",
+            method,
+            *words,
+            env=self._env,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        told, complaint = await process.communicate()
+        assert process.returncode == 0, complaint.decode()
+        return json.loads(told)
+
+
+@pytest.fixture
+def inspect(tmp_path):
+    return Inspector(tmp_path)
+
+
+async def weather(inspect: Inspector, target: list[str]) -> None:
+    listed = await inspect(target, "tools/list")
+    assert [tool["name"] for tool in listed["tools"]] == ["cities", "forecast", "warmest"]
+    arguments = ("--tool-name", "forecast", "--tool-arg", "city=Oslo", "days=1")
+    told = await inspect(target, "tools/call", *arguments)
+    day = {"day": 1, "sky": "snow", "high": -2}
+    assert told["structuredContent"] == {"city": "Oslo", "unit": "celsius", "days": [day]}
+
+
+async def notes(inspect: Inspector, target: list[str]) -> None:
+    listed = await inspect(target, "resources/list")
+    assert [resource["uri"] for resource in listed["resources"]] == ["notes://index"]
+    listed = await inspect(target, "resources/templates/list")
+    assert [template["uriTemplate"] for template in listed["resourceTemplates"]] == ["note://{name}"]
+    read = await inspect(target, "resources/read", "--uri", "note://ideas")
+    assert read["contents"][0]["text"] == "A lamp that wakes me gently."
+    listed = await inspect(target, "prompts/list")
+    assert [prompt["name"] for prompt in listed["prompts"]] == ["tidy_up"]
+    arguments = ("--prompt-name", "tidy_up", "--prompt-args", "name=ideas")
+    filled = await inspect(target, "prompts/get", *arguments)
+    assert filled["messages"][0]["content"]["text"].endswith("A lamp that wakes me gently.")
+
+
+async def images(inspect: Inspector, target: list[str]) -> None:
+    arguments = ("--tool-name", "sunset", "--tool-arg", "width=2", "height=2")
+    told = await inspect(target, "tools/call", *arguments)
+    assert [block["type"] for block in told["content"]] == ["text", "image"]
+
+
+@pytest.mark.parametrize("visit", [weather, notes, images])
+def test_over_stdio(inspect, visit):
+    asyncio.run(visit(inspect, [sys.executable, str(EXAMPLES / f"{visit.__name__}.py")]))
+
+
+@pytest.mark.parametrize(("visit", "path"), [(weather, "/mcp"), (weather, "/sse"), (notes, "/mcp")])
+def test_over_http(inspect, visit, path):
+    async def main() -> None:
+        async with serving(f"{visit.__name__}.py") as url:
+            await visit(inspect, [url.replace("/mcp", path)])
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("example", ["approval", "files", "images", "long_job", "notes", "weather"])
+def test_it_finds_no_fault_with_our_schemas(inspect, example):
+    """With `--strict` it ends with an error if hosts might not understand one."""
+    listed = asyncio.run(inspect([sys.executable, str(EXAMPLES / f"{example}.py")], "tools/list", "--strict"))
+    assert listed["tools"]

@@ -1,0 +1,229 @@
+"""What an import costs: no library that is not needed; no loop, socket, clock or log in the inner rings."""
+
+import ast
+import gc
+import json
+import pkgutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import toolpost
+from toolpost import types
+
+PACKAGE = Path(toolpost.__file__).parent
+
+
+def loaded(*modules: str, then: str = "") -> set[str]:
+    """The modules of a fresh interpreter that has imported these; the site's start-up files are left out."""
+    return set(fresh(*(f"import {module}" for module in modules), then, "print(*sys.modules)").split())
+
+
+def fresh(*lines: str, stdin: str = "") -> str:
+    """What a fresh interpreter prints that runs these lines."""
+    paths = [str(PACKAGE.parent), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
+    script = "\n".join([f"import sys; sys.path += {paths}", *lines])
+    run = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", script], input=stdin, capture_output=True, text=True, check=True
+    )
+    return run.stdout
+
+
+def foreign(modules: set[str]) -> set[str]:
+    """The packages that come neither with Python nor from us."""
+    names = {module.partition(".")[0] for module in modules}
+    # msgspec takes typing_extensions where it is installed, and does without it elsewhere.
+    return names - sys.stdlib_module_names - {"__main__", "toolpost", "typing_extensions"}
+
+
+def test_importing_toolpost_loads_next_to_nothing():
+    assert loaded("toolpost") - loaded("sys") == {"toolpost", "toolpost.version"}
+
+
+def test_the_vocabulary_loads_a_name_with_its_first_use():
+    ours = {f"toolpost.types.{module.name}" for module in pkgutil.iter_modules(types.__path__)}
+    assert not ours & loaded("toolpost.types")
+    assert ours & loaded("toolpost.types", then="toolpost.types.Icon") == {"toolpost.types.base"}
+
+
+def test_every_name_of_the_vocabulary_is_there():
+    assert {name for name in types.__all__ if not hasattr(types, name)} == set()
+    assert dir(types) == sorted(types.__all__)
+    nonsense = "Nonsense"
+    with pytest.raises(AttributeError, match=r"module 'toolpost.types' has no attribute 'Nonsense'"):
+        getattr(types, nonsense)
+
+
+def test_no_public_name_loads_a_library_before_it_is_used():
+    """HTTP, pydantic and their like come with a connection, and not with a name."""
+    everything = "for name in toolpost.__all__: getattr(toolpost, name)"
+    assert foreign(loaded("toolpost", then=everything)) == {"msgspec"}
+
+
+# --------------------------------------------------------------------- what a server on stdio starts with
+
+NEEDLESS = {
+    "difflib": "a name that there is not",
+    "email": "HTTP",
+    "hashlib": "seals, and journals of questions",
+    "hmac": "seals",
+    "http": "HTTP",
+    "ipaddress": "URLs",
+    "json": "msgspec reads and writes it",
+    "pathlib": "files that are sent",
+    "pydantic": "models",
+    "queue": "threads",
+    "random": "seals",
+    "secrets": "seals, and visits of users",
+    "toolpost.auth": "HTTP",
+    "toolpost.client": "clients",
+    "toolpost.protocol.match": "templates of resources",
+    "toolpost.protocol.route": "HTTP",
+    "toolpost.protocol.seal": "cursors, and states that clients bring back",
+    "toolpost.protocol.sse": "HTTP",
+    "toolpost.protocol.turns": "questions to a model",
+    "toolpost.protocol.uri": "resources",
+    "toolpost.server.ask": "parameters that are asked for",
+    "toolpost.server.complete": "prompts and templates",
+    "toolpost.server.factory": "servers that differ by client",
+    "toolpost.server.forms": "questions to a user",
+    "toolpost.server.inputs": "questions by hand",
+    "toolpost.server.journal": "questions without a session",
+    "toolpost.server.marks": "parameters with metadata",
+    "toolpost.server.measure": "progress and logs",
+    "toolpost.server.media": "pictures, sounds and files",
+    "toolpost.server.notices": "functions that hear notices",
+    "toolpost.server.overlooked": "models",
+    "toolpost.server.prompts": "prompts",
+    "toolpost.server.recall": "questions without a session",
+    "toolpost.server.records": "classes with fields",
+    "toolpost.server.resources": "resources",
+    "toolpost.server.states": "questions without a session",
+    "toolpost.server.steps": "steps",
+    "toolpost.server.verbatim": "schemas of the author's own",
+    "toolpost.server.web": "HTTP",
+    "toolpost.stores": "sessions over HTTP",
+    "toolpost.transports.child": "clients",
+    "toolpost.transports.exchange": "HTTP",
+    "toolpost.types.asks": "questions",
+    "toolpost.types.prompts": "prompts",
+    "toolpost.types.resources": "resources",
+    "toolpost.types.tasks": "tasks",
+    "toolpost.web": "HTTP",
+    "urllib": "URLs",
+}
+"""What a server with one tool has not loaded when it has told its tools, and who needs it instead."""
+
+SERVER = """
+from toolpost import Server
+server = Server("start", version="1")
+
+@server.tool
+def add(a: int, b: int) -> int:
+    "Add two numbers."
+    return a + b
+
+server.run()
+"""
+
+ASKED = (
+    {
+        "id": 1,
+        "method": "initialize",
+        "params": {
+            "protocolVersion": "2025-11-25",
+            "capabilities": {},
+            "clientInfo": {"name": "start", "version": "1"},
+        },
+    },
+    {"method": "notifications/initialized"},
+    {"id": 2, "method": "tools/list"},
+)
+
+
+def test_a_server_on_stdio_loads_what_it_needs():
+    """Start to first answer is one of the goals: each module here is a part of it."""
+    asked = "".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in ASKED)
+    lines = fresh(SERVER, "print(*sys.modules)", stdin=asked).splitlines()
+    assert [json.loads(line)["id"] for line in lines[:-1]] == [1, 2]
+    ours = set(lines[-1].split()) - loaded("asyncio", "msgspec")
+    assert {
+        module for module in ours if any(f"{module}.".startswith(f"{name}.") for name in NEEDLESS)
+    } == set()
+    assert foreign(ours) <= {"msgspec"}
+
+
+@pytest.mark.parametrize("collects", [True, False])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_loading_leaves_the_collector_as_it_was(collects, frozen):
+    before = gc.isenabled(), gc.get_freeze_count()
+    (gc.enable if collects else gc.disable)()
+    if frozen:
+        gc.freeze()
+    try:
+        held = gc.get_freeze_count()
+        toolpost.__dict__.pop("Ask", None)
+        assert toolpost.Ask is sys.modules["toolpost.server.ask"].Ask
+        assert gc.isenabled() is collects
+        assert (gc.get_freeze_count() > 0) is (held > 0)
+    finally:
+        (gc.enable if before[0] else gc.disable)()
+        if not before[1]:
+            gc.unfreeze()
+
+
+# --------------------------------------------------------------------- by reading the sources
+
+FORBIDDEN = {
+    "asyncio",
+    "concurrent",
+    "datetime",
+    "logging",
+    "multiprocessing",
+    "os",
+    "queue",
+    "sched",
+    "select",
+    "selectors",
+    "signal",
+    "socket",
+    "socketserver",
+    "ssl",
+    "subprocess",
+    "sys",
+    "threading",
+    "time",
+    "warnings",
+}
+"""Loops, sockets, clocks, logs, threads, processes: ring 1 is bytes in and events out."""
+
+SOURCES = sorted([*(PACKAGE / "types").glob("*.py"), *(PACKAGE / "protocol").glob("*.py")])
+
+
+def imports(tree: ast.AST) -> Iterator[str]:
+    """Every module that a source imports, wherever in it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or "."
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_the_inner_rings_do_no_io(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert [name for name in imports(tree) if name.partition(".")[0] in FORBIDDEN] == []
+    called = {
+        node.func.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not called & {"open", "print", "input", "exec", "eval", "__import__"}
+
+
+def test_there_are_sources_to_read():
+    assert len(SOURCES) > 20

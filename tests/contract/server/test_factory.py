@@ -1,0 +1,353 @@
+"""A server that is another one for each client."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from revision_dates import DATES
+from toolpost import Client, Context, Handler, MCPError, Principal, RPCError, Server, ToolError
+from toolpost.errors import InternalError, InvalidParams, InvalidRequest, NotDeclared, UnsupportedRevision
+from toolpost.testing import REVISIONS, ScriptedChannel
+from toolpost.types import ClientCapabilities, Implementation
+
+SESSIONS = [date for date in DATES if not REVISIONS[date].stateless]
+[STATELESS] = [date for date in DATES if REVISIONS[date].stateless]
+
+
+async def soon(condition: Any) -> None:
+    """Return as soon as the condition holds."""
+    async with asyncio.timeout(10):
+        while not condition():  # noqa: ASYNC110 - what is waited for is not ours to tell
+            await asyncio.sleep(0)
+
+
+class House:
+    """Two servers, and who gets which."""
+
+    def __init__(self, **options: Any) -> None:
+        self.lives: list[str] = []
+        self.passed: list[str] = []
+        self.calls: list[tuple[str | None, Principal | None]] = []
+        self.one = self.server("one", 3)
+        self.two = self.server("two", 1)
+        self.two.prompt(name="greet")(lambda: "hello")
+        self.factory = Server.factory(self.choose, "house", **options)
+
+    def server(self, name: str, tools: int) -> Server:
+        @asynccontextmanager
+        async def lifespan(server: Server) -> AsyncGenerator[str]:
+            self.lives.append(f"+{name}")
+            yield f"life of {name}"
+            self.lives.append(f"-{name}")
+
+        async def note(call: Any, next: Any) -> Any:  # noqa: A002 - the word for it
+            self.passed.append(f"{name} {call.method}")
+            return await next(call)
+
+        server = Server(
+            name,
+            version="7",
+            instructions=f"Be {name}.",
+            lifespan=lifespan,
+            middleware=[note],
+            page_size=1,
+        )
+        for number in range(tools):
+            server.tool(name=f"{name}_{number}")(lambda: "")
+
+        @server.tool
+        async def who(ctx: Context) -> str:
+            return f"{ctx.server.info.name}, {ctx.lifespan}"
+
+        return server
+
+    async def choose(
+        self, info: Implementation | None, capabilities: ClientCapabilities, principal: Principal | None
+    ) -> Server:
+        name = info.name if info else ""
+        self.calls.append((name, principal))
+        if name == "rpc":
+            raise InvalidParams("not you, rpc")
+        if name == "tool":
+            raise ToolError("not you, tool", hint="ask at the door")
+        if name == "bug":
+            raise ValueError("secret")
+        if name == "odd":
+            return "nonsense"  # pyright: ignore[reportReturnType] - what is wrong is told
+        return self.one if name == "one" or capabilities.roots is not None else self.two
+
+
+@pytest.mark.parametrize("revision", DATES)
+def test_each_client_talks_to_the_server_that_was_chosen_for_it(revision):
+    async def main() -> None:
+        house = House()
+        async with (
+            Client(house.factory, name="one", revision=revision) as one,
+            Client(house.factory, name="two", revision=revision) as two,
+        ):
+            assert one.server_info == house.one.info
+            assert two.server_info == house.two.info
+            assert one.instructions == "Be one."
+            assert two.instructions == "Be two."
+            assert [tool.name for tool in await one.list_tools()] == ["one_0", "one_1", "one_2", "who"]
+            assert [tool.name for tool in await two.list_tools()] == ["two_0", "who"]
+            assert (await one.call_tool("who")).text == "one, life of one"
+            assert (await two.call_tool("who")).text == "two, life of two"
+            with pytest.raises(InvalidParams, match="Unknown tool"):
+                await two.call_tool("one_0")
+            assert [prompt.name for prompt in await two.list_prompts()] == ["greet"]
+            with pytest.raises(NotDeclared):
+                await one.list_prompts()
+            assert house.lives == ["+one", "+two"]
+        assert sorted(house.lives[2:]) == ["-one", "-two"]
+        assert "one tools/call" in house.passed
+        assert "two prompts/list" in house.passed
+        assert sorted(house.calls) == [("one", None), ("two", None)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("revision", DATES)
+def test_clients_may_get_selections_of_one_server(revision):
+    async def main() -> None:
+        whole = Server("whole")
+        for name in ("read", "write"):
+            whole.tool(name=name)(lambda: "")
+        careful = whole.select(lambda handle: handle.name == "read")
+
+        async def choose(info: Implementation | None, *facts: Any) -> Server:
+            return whole if info is not None and info.name == "admin" else careful
+
+        factory = Server.factory(choose)
+        async with (
+            Client(factory, name="admin", revision=revision) as admin,
+            Client(factory, name="guest", revision=revision) as guest,
+        ):
+            assert [tool.name for tool in await admin.list_tools()] == ["read", "write"]
+            assert [tool.name for tool in await guest.list_tools()] == ["read"]
+            with pytest.raises(InvalidParams, match="Unknown tool"):
+                await guest.call_tool("write")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("revision", DATES)
+def test_what_is_shown_carries_the_name_tag_of_the_chosen(revision):
+    """Also when the chosen server serves others directly, and its pages are kept as bytes."""
+
+    async def main() -> None:
+        house = House()
+        async with (
+            Client(house.factory, name="one", revision=revision) as through,
+            Client(house.one, name="one", revision=revision) as directly,
+        ):
+            for method in ("tools/list", "ping" if revision != STATELESS else "server/discover"):
+                there = await through.request(method, {})
+                here = await directly.request(method, {})
+                assert there.raw == here.raw
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("revision", DATES)
+@pytest.mark.parametrize(
+    ("name", "kind", "text"),
+    [
+        ("rpc", InvalidParams, "not you, rpc"),
+        ("tool", InvalidRequest, "house refuses this client: not you, tool (ask at the door)"),
+        ("bug", InternalError, "could not be served"),
+        ("odd", InternalError, "could not be served"),
+    ],
+)
+def test_a_client_may_be_refused(revision, name, kind, text, caplog):
+    async def main() -> RPCError:
+        house = House()
+        with pytest.raises(MCPError) as caught:
+            async with Client(house.factory, name=name, revision=revision) as client:
+                await client.list_tools()
+        async with Client(house.factory, name="two", revision=revision) as client:
+            assert (await client.call_tool("who")).text == "two, life of two"
+        error: Any = caught.value
+        while not isinstance(error, RPCError):
+            error = error.__cause__
+        return error
+
+    with caplog.at_level(logging.ERROR, "toolpost.server"):
+        error = asyncio.run(main())
+    assert type(error) is kind
+    assert text in str(error)
+    assert ("secret" in caplog.text) is (name == "bug")
+    assert ("serves nothing itself" in caplog.text) is (name == "odd")
+
+
+@pytest.mark.parametrize("revision", SESSIONS)
+def test_who_was_refused_may_try_again_in_the_same_conversation(revision):
+    def hello(name: str, request_id: int) -> dict[str, Any]:
+        params = {
+            "protocolVersion": revision,
+            "capabilities": {},
+            "clientInfo": {"name": name, "version": "1"},
+        }
+        return {"jsonrpc": "2.0", "id": request_id, "method": "initialize", "params": params}
+
+    async def main() -> None:
+        house = House()
+        channel = ScriptedChannel()
+        serving = asyncio.create_task(house.factory.serve(channel))
+        channel.feed({"jsonrpc": "2.0", "id": 0, "method": "ping"}, hello("rpc", 1), hello("two", 2))
+        assert (await channel.next_sent())["result"] == {}
+        assert (await channel.next_sent())["error"]["message"] == "not you, rpc"
+        assert (await channel.next_sent())["result"]["serverInfo"]["name"] == "two"
+        channel.end()
+        await serving
+
+    asyncio.run(main())
+
+
+def test_a_chosen_server_that_refuses_leaves_the_choice_open():
+    class Closed(Handler):
+        async def init(self, ctx: Context) -> None:
+            raise InvalidParams("closed")
+
+    async def main() -> None:
+        chosen: list[Handler] = [Closed(), Server("open")]
+
+        async def choose(*facts: Any) -> Handler:
+            return chosen.pop(0)
+
+        factory = Server.factory(choose)
+        channel = ScriptedChannel()
+        serving = asyncio.create_task(factory.serve(channel))
+        params = {
+            "protocolVersion": SESSIONS[-1],
+            "capabilities": {},
+            "clientInfo": {"name": "c", "version": "1"},
+        }
+        for request_id in (1, 2):
+            channel.feed({"jsonrpc": "2.0", "id": request_id, "method": "initialize", "params": params})
+        assert (await channel.next_sent())["error"]["message"] == "closed"
+        assert (await channel.next_sent())["result"]["serverInfo"]["name"] == "open"
+        channel.end()
+        await serving
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("revision", DATES)
+def test_changes_of_the_chosen_are_told(revision):
+    async def main() -> None:
+        house = House()
+        heard: dict[str, list[str]] = {"one": [], "two": []}
+
+        def note(name: str) -> Any:
+            async def notice(method: str, params: Any) -> None:
+                heard[name].append(method)
+
+            return notice
+
+        async with (
+            Client(house.factory, name="one", revision=revision, on_notification=note("one")) as one,
+            Client(house.factory, name="two", revision=revision, on_notification=note("two")),
+        ):
+            house.one.tool(name="new")(lambda: "fresh")
+            await soon(lambda: heard["one"])
+            assert (await one.call_tool("new")).text == "fresh"
+            house.factory.end_listens()
+        assert heard == {"one": ["notifications/tools/list_changed"], "two": []}
+
+    asyncio.run(main())
+
+
+def test_two_who_ask_at_once_get_the_same_server():
+    async def main() -> None:
+        made: list[Server] = []
+
+        async def choose(*facts: Any) -> Server:
+            server = Server("fresh")
+            made.append(server)
+            await asyncio.sleep(0)
+
+            @server.tool
+            async def number() -> str:
+                return str(made.index(server))
+
+            return server
+
+        async with Client(Server.factory(choose), revision=STATELESS, probe_timeout=10) as client:
+            said = await asyncio.gather(*(client.call_tool("number") for _ in range(5)))
+        assert len({result.text for result in said}) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.requirement("ERR-10")
+def test_what_the_chosen_does_not_offer_is_not_found():
+    async def main() -> None:
+        house = House()
+        channel = ScriptedChannel()
+        facts = {
+            "io.modelcontextprotocol/protocolVersion": STATELESS,
+            "io.modelcontextprotocol/clientCapabilities": {},
+            "io.modelcontextprotocol/clientInfo": {"name": "one", "version": "1"},
+        }
+        for number, method in enumerate(("prompts/list", "tools/list", "example/unknown")):
+            channel.feed({"jsonrpc": "2.0", "id": number, "method": method, "params": {"_meta": facts}})
+        serving = asyncio.create_task(house.factory.serve(channel))
+        answers = {answer["id"]: answer for answer in [await channel.next_sent() for _ in range(3)]}
+        channel.end()
+        await serving
+        assert answers[0]["error"]["code"] == answers[2]["error"]["code"] == -32601
+        assert "does not offer prompts" in answers[0]["error"]["message"]
+        assert answers[1]["result"]["_meta"]["io.modelcontextprotocol/serverInfo"]["name"] == "one"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("revision", DATES)
+def test_a_chosen_server_has_to_speak_the_revision(revision):
+    others = [date for date in DATES if date != revision]
+
+    async def main() -> None:
+        async def choose(*facts: Any) -> Server:
+            return Server("picky", revisions=others)
+
+        with pytest.raises(MCPError) as caught:
+            async with Client(Server.factory(choose), revision=revision) as client:
+                await client.list_tools()
+        error: Any = caught.value
+        while error is not None and not isinstance(error, UnsupportedRevision):
+            error = error.__cause__
+        assert error is not None or "revision" in str(caught.value)
+
+    asyncio.run(main())
+
+
+def test_a_factory_may_serve_again():
+    async def main(house: House) -> None:
+        async with Client(house.factory, name="one", revision=STATELESS) as client:
+            assert (await client.call_tool("who")).text == "one, life of one"
+
+    house = House()
+    asyncio.run(main(house))
+    asyncio.run(main(house))
+    assert house.lives == ["+one", "-one", "+one", "-one"]
+
+
+@pytest.mark.parametrize("chosen", [None, "none", Server])
+def test_what_was_chosen_by_mistake_is_shown(chosen, caplog):
+    async def choose(*facts: Any) -> Any:
+        return chosen
+
+    async def main() -> None:
+        with pytest.raises(MCPError):
+            await Client(Server.factory(choose)).connect()
+
+    with caplog.at_level(logging.ERROR, "toolpost.server"):
+        asyncio.run(main())
+    assert (
+        f"choose returned {chosen!r}, which serves nothing itself; return a server, or raise" in caplog.text
+    )

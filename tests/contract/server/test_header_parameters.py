@@ -1,0 +1,88 @@
+"""Parameters of tools that HTTP headers mirror: what the schema says, what is refused, who is told."""
+
+import asyncio
+from typing import Annotated, Any
+
+import pytest
+
+from revision_dates import LATEST
+from toolpost import Client, Header, Server
+from toolpost.types import Tool
+
+Region = Annotated[str, Header("Region")]
+
+
+@pytest.mark.requirement("HDR-9", "HDR-10")
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({"a": {"type": "number", "x-mcp-header": "A"}}, "on 'a': the type of the property must be"),
+        (
+            {"a": {"type": ["string", "null"], "x-mcp-header": "A"}},
+            "on 'a': the type of the property must be",
+        ),
+        ({name: {"type": "string", "x-mcp-header": "A"} for name in "ab"}, "on 'b': 'a' has it already"),
+    ],
+)
+def test_so_it_is_in_a_schema_of_the_authors_own(properties, said):
+    tool = Tool("query", {"type": "object", "properties": properties})
+    server = Server("x")
+    with pytest.raises(ValueError, match="the input schema of 'query': x-mcp-header") as refused:
+        server.add_tool(tool, lambda arguments: "")
+    assert said in str(refused.value)
+    assert server.annotated("query") is None
+
+
+# --------------------------------------------------------------------- who is told
+
+
+def show(arguments: dict[str, Any]) -> str:
+    return str(arguments)
+
+
+def served() -> Server:
+    """A server with tools of both kinds."""
+    server = Server("x")
+
+    @server.tool
+    def query(region: Region) -> str:
+        return region
+
+    @server.tool
+    def plain(region: str) -> str:
+        return region
+
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "x-mcp-header": "N"}}}
+    server.add_tool(Tool("raw", schema), show)
+    return server
+
+
+def test_transports_learn_of_what_is_served():
+    server = served()
+    assert server.annotated("query") == {"mcp-param-region": ("region",)}
+    assert server.annotated("raw") == {"mcp-param-n": ("n",)}
+    assert server.annotated("plain") is None
+    assert server.annotated("nope") is None
+    query: Any = server.tools.get("query")
+    query.disable()
+    assert server.annotated("query") is None
+    query.enable()
+    assert server.annotated("query") == {"mcp-param-region": ("region",)}
+    query.remove()
+    assert server.annotated("query") is None
+
+
+def test_a_selection_knows_of_what_it_serves():
+    part = served().select(lambda handle: handle.name != "query")
+    assert part.annotated("query") is None
+    assert part.annotated("raw") == {"mcp-param-n": ("n",)}
+
+
+def test_clients_see_it_in_the_list():
+    async def main() -> dict[str, Any]:
+        async with Client(served(), revision=LATEST.date) as client:
+            return {tool.name: tool.input_schema["properties"] for tool in await client.list_tools()}
+
+    found = asyncio.run(main())
+    assert found["query"] == {"region": {"type": "string", "x-mcp-header": "Region"}}
+    assert found["plain"] == {"region": {"type": "string"}}

@@ -1,0 +1,260 @@
+"""What an author hands to a server by mistake is refused at once, and the text says what to write instead."""
+
+import asyncio
+import gc
+import math
+import sys
+import warnings
+from functools import partial
+from typing import Any, cast
+
+import pytest
+
+from revision_dates import DATES
+from toolpost import Client, Context, Handler, MCPError, Server, SignatureError, SyncContext
+from toolpost.errors import InvalidParams
+from toolpost.server.middleware import Concurrency, Logging, RateLimit, Timeout
+from toolpost.types import Icon, Tool
+
+OBJECT: Any = {"type": "object"}
+DANGLING: Any = {"properties": {"a": {"$ref": "#/$defs/nowhere"}}}
+
+# --------------------------------------------------------------------- decorators
+
+
+@pytest.mark.requirement("RES-10")
+@pytest.mark.parametrize(
+    "uri", ["nouri", "a_b://x", "/a/b", "a/b:c", "1a:b", "", "{+uri}", "{/a}:b", "users/{id}", ":a"]
+)
+def test_a_resource_needs_a_scheme(uri):
+    with pytest.raises(ValueError, match="has to begin with a scheme") as refused:
+        Server("s").resource(uri)
+    assert repr(uri) in str(refused.value)
+
+
+def test_the_text_about_a_scheme_shows_one():
+    with pytest.raises(ValueError, match=r"as in 'config://a/b'"):
+        Server("s").resource("/a/b")
+
+
+@pytest.mark.parametrize(
+    "uri", ["config://app", "urn:a", "a+b-c.d:e", "{kind}://x", "git{kind}:x", "x:{+rest}"]
+)
+def test_a_scheme_may_be_any(uri):
+    Server("s").resource(uri)
+
+
+@pytest.mark.parametrize("given", [test_the_text_about_a_scheme_shows_one, 5, None])
+def test_a_resource_without_its_uri_is_refused(given: Any):
+    with pytest.raises(TypeError, match=r'give the URI: @server\.resource\("config://app"\)'):
+        Server("s").resource(given)
+
+
+@pytest.mark.parametrize("kind", ["tool", "prompt"])
+def test_a_name_goes_by_keyword(kind):
+    with pytest.raises(TypeError, match=r"use name='kinds'"):
+        getattr(Server("s"), kind)("kinds")
+
+
+@pytest.mark.parametrize("kind", ["tool", "prompt"])
+def test_what_is_no_function_is_refused(kind):
+    with pytest.raises(TypeError, match=r"5 cannot be called \(give a function\)"):
+        getattr(Server("s"), kind)(5)
+
+
+@pytest.mark.parametrize(
+    ("tool", "error", "said"),
+    [
+        ("x", TypeError, "add_tool takes a Tool and a function, not 'x'"),
+        (Tool("x", cast("Any", None)), TypeError, "the input schema of 'x' has to be a dict, not None"),
+        (Tool(cast("Any", 5), OBJECT), TypeError, "name has to be a text, not 5"),
+        (Tool("x", OBJECT, output_schema=cast("Any", 5)), TypeError, "output schema of 'x' has to be a dict"),
+        (Tool("x", OBJECT | DANGLING), ValueError, "the input schema of 'x' is not valid: Pointer"),
+        (
+            Tool("x", OBJECT, output_schema=DANGLING),
+            ValueError,
+            "the output schema of 'x' is not valid: Pointer",
+        ),
+        (
+            Tool("x", OBJECT, icons=cast("Any", ["https://a.example"])),
+            TypeError,
+            "icons has to be a list of Icon",
+        ),
+    ],
+)
+def test_a_tool_of_ones_own_is_looked_at(tool, error, said):
+    server = Server("s")
+    with pytest.raises(error, match=said):
+        server.add_tool(tool, lambda arguments: arguments)
+    assert len(server.tools) == 0
+
+
+@pytest.mark.parametrize("given", [{"name": 5}, {"title": 5}, {"description": 5}])
+@pytest.mark.parametrize("kind", ["tool", "prompt", "resource", "template"])
+def test_what_is_shown_has_to_be_text(kind, given):
+    server = Server("s")
+    offers: Any = {
+        "tool": server.tool,
+        "prompt": server.prompt,
+        "resource": partial(server.resource, "a://b"),
+        "template": partial(server.resource, "a://{x}"),
+    }
+    with pytest.raises(TypeError, match=f"{next(iter(given))} has to be a text, not 5"):
+        offers[kind](**{"name": "n", **given})(lambda x="": x)
+
+
+# --------------------------------------------------------------------- keywords
+
+
+@pytest.mark.parametrize("kind", [Server, Handler])
+@pytest.mark.parametrize(
+    ("given", "error", "said"),
+    [
+        ({"name": 5}, TypeError, "name has to be a text, not 5"),
+        ({"version": 1.0}, TypeError, "version has to be a text, not 1.0"),
+        ({"instructions": ["a"]}, TypeError, "instructions has to be a text"),
+        ({"revisions": ["2025"]}, ValueError, f"revisions has '2025' in it, which is none of {DATES[0]}"),
+        ({"revisions": [DATES[0], 5]}, ValueError, "revisions has 5 in it"),
+        ({"revisions": []}, ValueError, "revisions has to name at least one of"),
+        ({"revisions": DATES[0]}, TypeError, "revisions has to be a list"),
+        ({"revisions": None}, TypeError, "revisions has to be a list"),
+        ({"middleware": [3]}, TypeError, "middleware has 3 in it, which is not an `async def`"),
+        ({"middleware": [Logging]}, TypeError, r"middleware has a class in it: .*, Logging\("),
+        ({"middleware": Logging()}, TypeError, "middleware has to be a list"),
+        (
+            {"declares": ["tool"]},
+            ValueError,
+            "declares has 'tool' in it, which is none of tools, resources, p",
+        ),
+        ({"declares": "tools"}, TypeError, "declares has to be a list, such as .'tools'., not 'tools'"),
+        ({"limit": 0}, ValueError, "limit has to be at least 1, not 0"),
+        ({"limit": "9"}, TypeError, "limit has to be a whole number, not '9'"),
+        ({"threads": 0}, ValueError, "threads has to be at least 1, not 0"),
+        ({"threads": True}, TypeError, "threads has to be a whole number, not True"),
+        ({"icons": ["https://a.example/a.png"]}, TypeError, "icons has to be a list of Icon objects"),
+        ({"icons": Icon("https://a.example/a.png")}, TypeError, "icons has to be a list, also when"),
+    ],
+)
+def test_a_keyword_that_cannot_work_is_named(kind, given, error, said):
+    with pytest.raises(error, match=said):
+        kind(**given)
+
+
+TIMES: Any = [
+    ("5", TypeError, "timeout has to be a number of seconds, or None for no limit, not '5'"),
+    (True, TypeError, "timeout has to be a number of seconds"),
+    (-1, ValueError, "timeout has to be more than 0 seconds, or None for no limit, not -1"),
+    (0, ValueError, "timeout has to be more than 0"),
+    (math.nan, ValueError, "timeout has to be more than 0"),
+]
+
+
+@pytest.mark.parametrize(("timeout", "error", "said"), TIMES)
+def test_a_time_has_to_be_one(timeout, error, said):
+    with pytest.raises(error, match=said):
+        Server("s", timeout=timeout)
+    with pytest.raises(error, match=said):
+        Server("s").tool(name="x", timeout=timeout)(lambda: "")
+    with pytest.raises(error, match=said):
+        Server("s").add_tool(Tool("x", OBJECT), lambda arguments: arguments, timeout=timeout)
+    with pytest.raises(error, match=said.replace("timeout", "seconds")):
+        Timeout(timeout)
+
+
+def test_what_is_counted_has_to_be_a_number():
+    with pytest.raises(ValueError, match="page_size has to be at least 1"):
+        Server("s", page_size=0)
+    with pytest.raises(ValueError, match="most has to be at least 1"):
+        Concurrency(0)
+    with pytest.raises(ValueError, match="calls has to be at least 1"):
+        RateLimit(0)
+    with pytest.raises(ValueError, match="seconds has to be more than 0"):
+        RateLimit(1, 0)
+
+
+def test_what_can_work_is_taken():
+    server = Server(
+        "s", timeout=0.5, page_size=1, limit=1, threads=1, middleware=(Logging(),), revisions=DATES[:1]
+    )
+    assert server.revisions == DATES[:1]
+    assert Server("s", timeout=None, middleware=iter([Logging()])).middleware
+
+
+async def waits(ctx: SyncContext) -> None:
+    """The editor shows a context that it does not get."""
+
+
+def works(arguments: dict[str, Any], ctx: Context) -> None:
+    """The same, the other way round."""
+
+
+def test_an_async_function_gets_a_context_and_others_a_sync_one():
+    server = Server("s")
+    for offer in (server.tool, server.prompt, server.resource("a://b")):
+        with pytest.raises(
+            SignatureError, match="`ctx`: an async function gets a Context, not a SyncContext"
+        ):
+            offer(waits)
+    with pytest.raises(
+        SignatureError, match="a function that is not async gets a SyncContext, not a Context"
+    ):
+        server.add_tool(Tool("x", OBJECT), works)
+
+
+# --------------------------------------------------------------------- names
+
+
+def test_an_unknown_name_reads_which_was_perhaps_meant():
+    async def main() -> None:
+        server = Server("s")
+        server.tool(name="kinds")(lambda: "")
+        server.prompt(name="greet")(lambda: "")
+        async with Client(server) as client:
+            with pytest.raises(InvalidParams, match=r"Unknown tool: kindz; did you mean kinds\?$"):
+                await client.call_tool("kindz")
+            with pytest.raises(InvalidParams, match=r"Unknown prompt: great; did you mean greet\?$"):
+                await client.get_prompt("great")
+            with pytest.raises(InvalidParams, match=r"Unknown tool: nothing$"):
+                await client.call_tool("nothing")
+            with pytest.raises(InvalidParams, match=r"Unknown tool: x{79}…$"):
+                await client.call_tool("x" * 100_000)
+
+    asyncio.run(main())
+
+
+# --------------------------------------------------------------------- loops
+
+
+def test_who_has_a_loop_is_told_what_to_await():
+    async def main() -> None:
+        with pytest.raises(RuntimeError, match=r"a loop is running here: .*await server\.serve_stdio\(\)"):
+            Server("s").run()
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        asyncio.run(main())
+        gc.collect()
+    assert [str(one.message) for one in caught if "never awaited" in str(one.message)] == []
+
+
+IN_A_LOOP = """
+import asyncio
+from toolpost import Server
+
+async def main():
+    server = Server("looped")
+    server.tool(name="one")(lambda: "1")
+    await server.serve_stdio(max_line=5000)
+
+asyncio.run(main())
+"""
+
+
+def test_a_server_may_be_served_in_a_loop_of_ones_own():
+    async def main() -> None:
+        async with Client([sys.executable, "-c", IN_A_LOOP]) as client:
+            assert (await client.call_tool("one")).text == "1"
+            with pytest.raises(MCPError, match="5000"):
+                await client.call_tool("one", {"x": "x" * 6000})
+
+    asyncio.run(main())

@@ -1,0 +1,112 @@
+"""Resources and templates: what the list shows, and what reading gives."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from toolpost import Client, Server
+from toolpost.errors import InternalError, ResourceNotFound
+from toolpost.types import Icon, ResourceContents
+
+SAFE = [Icon("https://example.com/a.png")]
+UNSAFE = [Icon("file:///etc/passwd")]
+URI = "a:b"
+
+
+def text(words: str, mime_type: str = "text/plain", uri: str = URI) -> ResourceContents:
+    return ResourceContents(uri, text=words, mime_type=mime_type)
+
+
+# --------------------------------------------------------------------- served
+
+
+def made() -> Server:
+    server = Server("s")
+
+    @server.resource("config://app", mime_type="text/x-conf", icons=SAFE)
+    def config() -> str:
+        """The settings."""
+        return "a = 1"
+
+    @server.resource("users://{id}/profile")
+    async def profile(id: int, verbose: bool = False) -> dict[str, Any]:  # noqa: A002 - the template's word
+        return {"id": id, "verbose": verbose}
+
+    @server.resource("broken://x")
+    def broken() -> object:
+        return object()
+
+    return server
+
+
+async def read(server: Server, uri: str) -> list[ResourceContents]:
+    async with Client(server, revision="2025-11-25") as client:
+        return list((await client.read_resource(uri)).contents)
+
+
+def test_a_resource_and_a_template_are_read():
+    server = made()
+    assert asyncio.run(read(server, "config://app")) == [text("a = 1", "text/x-conf", "config://app")]
+    uri = "users://7/profile"
+    assert asyncio.run(read(server, uri)) == [text('{"id":7,"verbose":false}', "application/json", uri)]
+
+
+@pytest.mark.requirement("RES-5")
+@pytest.mark.parametrize("uri", ["users://ann/profile", "users://7", "none://x"])
+def test_what_does_not_fit_is_not_there(uri):
+    with pytest.raises(ResourceNotFound, match="Resource not found") as refused:
+        asyncio.run(read(made(), uri))
+    assert refused.value.data == {"uri": uri}
+
+
+def test_contents_that_cannot_be_sent_are_an_error_of_the_server():
+    with pytest.raises(InternalError):
+        asyncio.run(read(made(), "broken://x"))
+
+
+def test_what_a_list_shows_can_be_changed():
+    server = made()
+    [config, _] = server.resources
+    [profile] = server.templates
+    config.update(title="Settings", size=5)
+    profile.update(description="Who it is", icons=SAFE)
+
+    async def main() -> None:
+        async with Client(server) as client:
+            shown = (await client.list_resources())[0]
+            assert (shown.title, shown.size, shown.description) == ("Settings", 5, "The settings.")
+            [template] = await client.list_resource_templates()
+            assert (template.description, template.icons) == ("Who it is", SAFE)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["uri", "uri_template", "colour"])
+def test_what_is_no_part_of_it_cannot_be_changed(name):
+    server = made()
+    for handle in (*server.resources, *server.templates):
+        with pytest.raises(TypeError, match=f"has no '{name}' that could be changed"):
+            handle.update(**{name: "x"})
+
+
+def test_an_icon_that_clients_would_refuse_is_refused():
+    server = made()
+    for uri in ("one://x", "many://{x}"):
+        with pytest.raises(ValueError, match="'file:///etc/passwd' is not safe"):
+            server.resource(uri, name="f", icons=UNSAFE)(_of)
+    for handle in (*server.resources, *server.templates):
+        with pytest.raises(ValueError, match="file:///etc/passwd"):
+            handle.update(title="new", icons=UNSAFE)
+    assert (len(server.resources), len(server.templates)) == (2, 1)
+    assert all(handle.resource.title is None for handle in server.resources)
+
+
+def _of(x: str = "") -> str:
+    return x
+
+
+def test_a_resource_has_no_argument_to_complete():
+    [config, _] = made().resources
+    with pytest.raises(ValueError, match="no argument 'x' to complete; there are: none"):
+        config.complete("x")

@@ -1,0 +1,278 @@
+"""HTTP+SSE, the transport of the first revision: one stream, and posts beside it."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from hosted import OLD, Stage, call, hosted, kitchen, legacy, message, opening, run, serving
+from revision_dates import DATES
+from toolpost import Context, Server
+
+JSON = {"Content-Type": "application/json"}
+GET = {"Accept": "text/event-stream"}
+READY = message("notifications/initialized")
+
+
+class Talk:
+    """A client: its stream, and where it posts to."""
+
+    def __init__(self, site: Any, wire: Any, endpoint: str) -> None:
+        self.site = site
+        self.wire = wire
+        self.endpoint = endpoint
+
+    @property
+    def session(self) -> str:
+        return parse_qs(urlsplit(self.endpoint).query)["session_id"][0]
+
+    async def post(self, body: bytes, headers: Any = JSON) -> Any:
+        return await self.site.ask("POST", self.endpoint, headers, body)
+
+    async def say(self, body: bytes) -> None:
+        posted = await self.post(body)
+        assert (posted.status, posted.body) == (202, b"")
+
+    async def hear(self) -> Any:
+        event = await self.wire.event()
+        assert event.kind == "message"
+        return event.json
+
+    async def ask(self, body: bytes) -> Any:
+        await self.say(body)
+        return await self.hear()
+
+    async def greet(self, revision: str = DATES[0], capabilities: Any = None) -> None:
+        welcome = await self.ask(opening(revision, capabilities))
+        assert welcome["result"]["protocolVersion"] == revision
+        await self.say(READY)
+
+
+async def talk(site: Any, target: str = "/sse", prefix: str = "") -> Talk:
+    wire, head = await site.begin("GET", GET, target=prefix + target)
+    assert (head.status, head.headers["content-type"]) == (200, "text/event-stream")
+    assert "mcp-session-id" not in head.headers
+    first = await wire.event()
+    assert first.kind == "endpoint"
+    return Talk(site, wire, first.data)
+
+
+@asynccontextmanager
+async def talking(**web: Any):
+    stage = Stage()
+    async with hosted(kitchen(stage), **web) as site:
+        yield stage, await talk(site)
+        stage.go.set()
+
+
+@pytest.mark.requirement("SSE-1", "SSE-2", "SSE-4", "SSE-10", "SSE-12")
+@pytest.mark.parametrize("revision", [DATES[0], OLD])
+def test_a_conversation(revision):
+    async def main():
+        async with talking() as (_, client):
+            assert client.endpoint.startswith("/messages?session_id=")
+            await client.greet(revision)
+            answer = await client.ask(message("tools/call", call("echo", text="hi"), "x"))
+            assert (answer["id"], answer["result"]["content"][0]["text"]) == ("x", "hi")
+            assert "error" not in answer
+            lost = await client.ask(message("no/such", id=7))
+            assert (lost["id"], lost["error"]["code"]) == (7, -32601)
+            assert "result" not in lost
+            # The same server answers others at its own path.
+            session = await client.site.open()
+            assert (await client.site.post(legacy(session), message("ping", id=1))).status == 200
+
+    run(main)
+
+
+def test_notices_and_questions_come_on_the_one_stream():
+    async def main():
+        async with talking() as (_, client):
+            await client.greet(OLD, {"elicitation": {}})
+            params = {**call("steps", count=2), "_meta": {"progressToken": 1}}
+            await client.say(message("tools/call", params, 1))
+            said = [await client.hear() for _ in range(3)]
+            assert [each.get("id") for each in said] == [None, None, 1]
+            question = await client.ask(message("tools/call", call("asked"), 2))
+            assert question["method"] == "elicitation/create"
+            accepted = {"action": "accept", "content": {"value": 3}}
+            answer = await client.ask(message(id=question["id"], result=accepted))
+            assert answer["id"] == 2
+
+    run(main)
+
+
+def test_an_id_that_is_in_use_is_refused_on_the_stream():
+    async def main():
+        async with talking() as (stage, client):
+            await client.greet()
+            await client.say(message("tools/call", call("quiet"), 5))
+            await stage.begun.wait()
+            refused = await client.ask(message("ping", id=5))
+            assert refused["error"]["code"] == -32600
+            stage.go.set()
+            assert (await client.hear())["result"]["content"][0]["text"] == "waited"
+
+    run(main)
+
+
+def test_cancelled_calls_say_nothing_more():
+    async def main():
+        async with talking() as (stage, client):
+            await client.greet()
+            await client.say(message("tools/call", call("quiet"), 5))
+            await stage.begun.wait()
+            await client.say(message("notifications/cancelled", {"requestId": 5}))
+            await stage.ended.wait()
+            assert (await client.ask(message("ping", id=6)))["id"] == 6
+
+    run(main)
+
+
+def test_what_is_posted_has_to_be_a_message():
+    async def main():
+        async with talking() as (_, client):
+            await client.greet()
+            for body, status in ((b"{", 400), (b"[1]", 400), (b'{"id":1}', 400), (b"", 400)):
+                assert (await client.post(body)).status == status
+            batch = b"[%b]" % message("ping", id=1)
+            assert (await client.post(batch)).status == 400
+            assert (await client.post(message("ping", id=1), {"Content-Type": "text/plain"})).status == 415
+            assert (await client.ask(message("ping", id=2)))["id"] == 2
+
+    run(main)
+
+
+def test_the_two_kinds_of_session_are_kept_apart():
+    """What is posted to the wrong endpoint would be answered where nobody listens."""
+
+    async def main():
+        async with talking() as (_, client):
+            await client.greet()
+            site = client.site
+            session = await site.open()
+            for verb, body in (("POST", message("ping", id=1)), ("DELETE", None)):
+                assert (await site.ask(verb, "/mcp", legacy(client.session), body)).status == 404
+            got = await site.ask("GET", "/mcp", {**GET, "Mcp-Session-Id": client.session})
+            assert got.status == 404
+            wrong = await site.ask("POST", f"/messages?session_id={session}", JSON, message("ping", id=1))
+            assert wrong.status == 404
+            assert (await client.ask(message("ping", id=2)))["id"] == 2
+
+    run(main)
+
+
+def test_a_session_belongs_to_who_has_opened_it():
+    async def main():
+        def principal(scope):
+            return dict(scope["headers"]).get(b"x-user", b"").decode() or None
+
+        async with hosted(kitchen(), principal=principal) as site:
+            wire, _ = await site.begin("GET", {**GET, "X-User": "ann"}, target="/sse")
+            endpoint = (await wire.event()).data
+            for user, status in (("bob", 404), ("ann", 202)):
+                posted = await site.ask("POST", endpoint, {**JSON, "X-User": user}, opening())
+                assert posted.status == status
+            assert (await wire.event()).json["id"] == 0
+
+    run(main)
+
+
+def test_the_handshake_has_its_time():
+    async def main():
+        async with hosted(kitchen(), handshake=0.05) as site:
+            client = await talk(site)
+            assert await client.wire.events() == []
+            assert (await client.post(message("ping", id=1))).status == 404
+
+    run(main)
+
+
+@pytest.mark.requirement("SSE-12")
+def test_the_stream_at_the_path_of_the_others():
+    async def main():
+        async with hosted(kitchen(), sse="/mcp") as site:
+            client = await talk(site, "/mcp")
+            await client.greet()
+            assert (await client.ask(message("ping", id=1)))["id"] == 1
+            session = await site.open()
+            wire, head = await site.begin("GET", {**GET, "Mcp-Session-Id": session})
+            assert head.status == 200
+            assert (await wire.event()).kind is None
+            assert (await site.ask("GET", "/sse", GET)).status == 404
+
+    run(main)
+
+
+def test_other_paths():
+    async def main():
+        async with hosted(kitchen(), sse="/old/sse", messages="/old/say/") as site:
+            client = await talk(site, "/old/sse")
+            assert client.endpoint.startswith("/old/say/?session_id=")
+            await client.greet()
+
+    run(main)
+
+
+@pytest.mark.parametrize("root", ["/a b/é", "/api"])
+def test_mounted_under_a_prefix(root):
+    """The endpoint is named as the client has to ask for it."""
+
+    async def main():
+        inner = kitchen().asgi()
+
+        async def app(scope, receive, send):
+            if scope["type"] == "http":
+                path = root + scope["path"].removeprefix("/under")
+                scope = {**scope, "root_path": root, "path": path, "raw_path": None}
+            await inner(scope, receive, send)
+
+        async with serving(app) as site:
+            wire, head = await site.begin("GET", GET, target="/under/sse")
+            assert head.status == 200
+            endpoint = (await wire.event()).data
+            quoted = {"/api": "/api", "/a b/é": "/a%20b/%C3%A9"}[root]
+            assert endpoint.startswith(f"{quoted}/messages?session_id=")
+            posted = await site.ask("POST", endpoint.replace(quoted, "/under"), JSON, opening())
+            assert posted.status == 202
+            assert (await wire.event()).json["id"] == 0
+
+    run(main)
+
+
+def test_many_large_answers_at_once():
+    """More than the log of a session holds, and all of them arrive."""
+    server = Server("large")
+
+    @server.tool
+    async def large(ctx: Context) -> str:
+        await asyncio.sleep(0)
+        return "x" * 200_000
+
+    async def main():
+        async with hosted(server) as site:
+            client = await talk(site)
+            await client.greet()
+            wire = await site.wire()
+            for number in range(1, 61):
+                await wire.ask("POST", client.endpoint, JSON, message("tools/call", call("large"), number))
+                assert (await wire.answer()).status == 202
+            ids = {(await client.hear())["id"] for _ in range(60)}
+            assert ids == set(range(1, 61))
+
+    run(main)
+
+
+def test_a_list_that_changes_is_told():
+    async def main():
+        server = kitchen()
+        async with hosted(server) as site:
+            client = await talk(site)
+            await client.greet()
+            await client.ask(message("ping", id=1))
+            server.tools.remove("echo")
+            assert (await client.hear())["method"] == "notifications/tools/list_changed"
+
+    run(main)

@@ -1,5 +1,0 @@
-"""The contract is no test file, but its assertions tell as much as those of one."""
-
-import pytest
-
-pytest.register_assert_rewrite("contract")

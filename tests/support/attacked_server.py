@@ -1,0 +1,88 @@
+"""A server of ours as it is served to others, with functions that repeat what they are told."""
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from hosted import Site, call, legacy, message, modern, serving
+from toolpost import Context, Server
+from toolpost.transports.heads import heads
+
+__all__ = ["Victim", "attacked", "calls"]
+
+
+class Victim(Server):
+    """Notes what it was made to do."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__("victim", **options)
+        self.marks: list[str] = []
+        self.found: list[Any] = []
+        self.begun: asyncio.Queue[str] = asyncio.Queue()
+        self.go = asyncio.Event()
+        self._functions()
+
+    def _functions(self) -> None:
+        @self.tool
+        async def mark(text: str) -> str:
+            self.marks.append(text)
+            return text
+
+        @self.tool
+        async def shout(text: str, ctx: Context) -> str:
+            await ctx.progress(1, 2, text)
+            await ctx.info(text)
+            await ctx.info({text: [text]})
+            return text
+
+        @self.tool
+        async def wait(text: str) -> str:
+            self.begun.put_nowait(text)
+            await self.go.wait()
+            return text
+
+        for number, template in enumerate(("files://all/{path}", "tree://all/{+path}", "deep://all{/path*}")):
+            self.resource(template, name=f"r{number}")(self._reader())
+
+        @self.resource("tags://all{?tags*}")
+        def tags(tags: list[str]) -> str:
+            self.found.append(tags)
+            return "read"
+
+    def _reader(self) -> Any:
+        def read(path: Any) -> str:
+            self.found.append(path)
+            return "read"
+
+        return read
+
+
+@asynccontextmanager
+async def attacked(server: Server | None = None, **web: Any) -> AsyncGenerator[Site]:
+    """The server behind our own protocol for uvicorn, as `server.run(http=…)` serves it."""
+    log = logging.getLogger("uvicorn.error")
+    log.addFilter(_is_our_fault)
+    try:
+        async with serving((server or Victim()).asgi(**web), http=heads()) as site:
+            yield site
+    finally:
+        log.removeFilter(_is_our_fault)
+
+
+def _is_our_fault(record: logging.LogRecord) -> bool:
+    """Whether a line of the log is about more than that somebody does not speak HTTP."""
+    return record.getMessage() != "Invalid HTTP request received."
+
+
+async def calls(site: Site, session: str | None = None, text: str = "fine") -> bool:
+    """Whether somebody else is served."""
+    params = call("mark", text=text)
+    asked = (
+        modern("tools/call", params)
+        if session is None
+        else (legacy(session), message("tools/call", params, 1))
+    )
+    answer = await site.post(*asked)
+    return answer.status == 200 and answer.json["result"]["content"][0]["text"] == text

@@ -1,0 +1,367 @@
+"""A server of ours on a real uvicorn, in the loop of the test, and the messages to send to it.
+
+What uvicorn or the loop complains about fails the test; so does anything that stays in the store.
+"""
+
+import asyncio
+import contextlib
+import json
+import logging
+import socket
+import time
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Annotated, Any
+
+import uvicorn
+
+from raw_http import Answer, Wire, wired
+from revision_dates import DATES, LATEST, LATEST_SESSION, OLDEST_HTTP
+from toolpost import Context, Header, Server, SyncContext
+from toolpost.stores.memory import MemoryStore
+from toolpost.types import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from waiting import until
+
+__all__ = [
+    "BOTH",
+    "FIRST",
+    "NEW",
+    "OLD",
+    "OLDER",
+    "PATIENCE",
+    "Site",
+    "Stage",
+    "call",
+    "hosted",
+    "kept",
+    "kitchen",
+    "legacy",
+    "message",
+    "modern",
+    "opening",
+    "run",
+    "serving",
+]
+
+PATIENCE = 20.0
+BOTH = "application/json, text/event-stream"
+NEW = LATEST.date
+OLD = LATEST_SESSION.date
+OLDER = DATES[2]
+FIRST = OLDEST_HTTP.date
+
+
+def run(main) -> None:
+    """Run a test in a loop of its own, which ends in time."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(PATIENCE):
+            await main()
+
+    asyncio.run(bounded())
+
+
+# --------------------------------------------------------------------- messages
+
+
+def message(method: str | None = None, params: Any = None, id: Any = None, **more: Any) -> bytes:  # noqa: A002 - the protocol's word
+    """A message; a notice if there is no id."""
+    said = {
+        "jsonrpc": "2.0",
+        **({} if id is None else {"id": id}),
+        **({} if method is None else {"method": method}),
+    }
+    return json.dumps({**said, **({} if params is None else {"params": params}), **more}).encode()
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    """The parameters of a tool call."""
+    return {"name": name, "arguments": arguments}
+
+
+def modern(
+    method: str,
+    params: dict[str, Any] | None = None,
+    id: Any = 1,  # noqa: A002 - as above
+    *,
+    meta: Any = None,
+    capabilities: Any = None,
+) -> tuple[dict[str, str], bytes]:
+    """The headers and the body of a stateless request."""
+    params = params or {}
+    about = {PROTOCOL_VERSION: NEW, CLIENT_CAPABILITIES: capabilities or {}, **(meta or {})}
+    headers = {
+        "Content-Type": "application/json",
+        "Accept": BOTH,
+        "MCP-Protocol-Version": NEW,
+        "Mcp-Method": method,
+    }
+    name = params.get("name") or params.get("uri")
+    if name is not None:
+        headers["Mcp-Name"] = name
+    return headers, message(method, {**params, "_meta": about}, id)
+
+
+def legacy(session: str | None = None, revision: str | None = OLD) -> dict[str, str]:
+    """The headers of a POST of the session era."""
+    headers = {"Content-Type": "application/json", "Accept": BOTH}
+    if revision is not None:
+        headers["MCP-Protocol-Version"] = revision
+    if session is not None:
+        headers["Mcp-Session-Id"] = session
+    return headers
+
+
+def opening(revision: str = OLD, capabilities: Any = None, id: Any = 0) -> bytes:  # noqa: A002 - as above
+    """An `initialize`."""
+    about = {"name": "raw", "version": "1"}
+    params = {"protocolVersion": revision, "capabilities": capabilities or {}, "clientInfo": about}
+    return message("initialize", params, id)
+
+
+# --------------------------------------------------------------------- a server
+
+
+class Stage:
+    """What the functions of the server do, seen and led by the test."""
+
+    def __init__(self) -> None:
+        self.loop: Any = None
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.thread_saw_cancel = asyncio.Event()
+        self.log: list[Any] = []
+        self.lives: list[str] = []
+
+
+def kitchen(stage: Stage | None = None, **options: Any) -> Server:
+    """A server with a tool for each thing that can happen."""
+    stage = stage or Stage()
+    with contextlib.suppress(RuntimeError):
+        stage.loop = asyncio.get_running_loop()
+    server = Server("kitchen", **options)
+    _plain(server)
+    _waiting(server, stage)
+    _speaking(server, stage)
+    return server
+
+
+def _plain(server: Server) -> None:
+    @server.tool
+    def echo(text: str) -> str:
+        return text
+
+    @server.tool
+    def routed(
+        region: Annotated[str, Header("Region")],
+        floor: Annotated[int | None, Header("Floor")] = None,
+        open: Annotated[bool | None, Header("Open")] = None,  # noqa: A002 - a word of the test's
+    ) -> str:
+        return f"{region} {floor} {open}"
+
+    @server.tool
+    def big(size: int) -> str:
+        return "x" * size
+
+    @server.tool
+    async def news() -> str:
+        server.announce_update("kitchen://menu")
+        return "told"
+
+    @server.resource("kitchen://menu")
+    def menu() -> str:
+        return "soup"
+
+
+def _waiting(server: Server, stage: Stage) -> None:
+    @server.tool
+    async def wait(ctx: Context) -> str:
+        """Tell that it has begun, and go on when it is told to."""
+        stage.begun.set()
+        try:
+            await stage.go.wait()
+        except asyncio.CancelledError:
+            stage.log.append("cancelled")
+            raise
+        finally:
+            stage.ended.set()
+        await ctx.progress(99)
+        return "waited"
+
+    @server.tool
+    async def quiet() -> str:
+        """The same without a word."""
+        stage.begun.set()
+        try:
+            await stage.go.wait()
+        finally:
+            stage.ended.set()
+        return "waited"
+
+    @server.tool
+    async def stubborn() -> str:
+        """Take no notice of being cancelled."""
+        stage.begun.set()
+        try:
+            await stage.go.wait()
+        except asyncio.CancelledError:
+            stage.log.append("cancelled")
+            await stage.go.wait()
+        return "late"
+
+    @server.tool
+    def blocked(ctx: SyncContext) -> str:
+        """Work in a thread until somebody cancels."""
+        loop = stage.loop
+        loop.call_soon_threadsafe(stage.begun.set)
+        while not ctx.cancelled:
+            time.sleep(0.001)
+        loop.call_soon_threadsafe(stage.thread_saw_cancel.set)
+        return "never"
+
+
+def _speaking(server: Server, stage: Stage) -> None:
+    @server.tool
+    async def steps(count: int, ctx: Context) -> str:
+        for number in range(count):
+            await ctx.progress(number + 1, count)
+        return "done"
+
+    @server.tool
+    async def noisy(ctx: Context) -> str:
+        """Say something first."""
+        await ctx.progress(1)
+        stage.begun.set()
+        try:
+            await stage.go.wait()
+        finally:
+            stage.ended.set()
+        return "said"
+
+    @server.tool
+    async def polled(ctx: Context) -> str:
+        """Let the client go, and say the rest when it is told to."""
+        await ctx.progress(1)
+        await ctx.close_stream()
+        stage.begun.set()
+        await stage.go.wait()
+        await ctx.progress(2)
+        return "polled"
+
+    @server.tool
+    async def asked(ctx: Context) -> str:
+        answer = await ctx.elicit("how many?", int)
+        return repr(answer)
+
+
+# --------------------------------------------------------------------- uvicorn
+
+
+class Site:
+    """A server that is served."""
+
+    def __init__(self, app: Any, port: int, stack: AsyncExitStack | None = None) -> None:
+        self.app = app
+        self.port = port
+        self._stack = stack
+
+    async def wire(self) -> Wire:
+        """A connection, which is closed with the server at the latest."""
+        assert self._stack is not None, "somebody has to close it"
+        return await self._stack.enter_async_context(wired(self.port))
+
+    async def ask(
+        self, method: str, target: str, headers: Any = (), body: bytes | None = None, **more: Any
+    ) -> Answer:
+        """The whole response to one request, on a connection of its own."""
+        async with wired(self.port) as wire:
+            await wire.ask(method, target, headers, body, **more)
+            return await wire.answer(head=method == "HEAD")
+
+    async def post(self, headers: Any, body: bytes, target: str = "/mcp") -> Answer:
+        """The whole response to a POST."""
+        return await self.ask("POST", target, headers, body)
+
+    async def begin(
+        self, method: str, headers: Any, body: bytes | None = None, target: str = "/mcp"
+    ) -> tuple[Wire, Answer]:
+        """A request whose response is an event stream: its connection, and how it begins."""
+        wire = await self.wire()
+        await wire.ask(method, target, headers, body)
+        return wire, await wire.head()
+
+    async def open(self, revision: str = OLD, capabilities: Any = None, headers: Any = None) -> str:
+        """The id of a session whose handshake is done."""
+        more = headers or {}
+        answer = await self.post({**legacy(revision=None), **more}, opening(revision, capabilities))
+        assert answer.status == 200, answer
+        session = answer.headers["mcp-session-id"]
+        told = await self.post({**legacy(session, revision), **more}, message("notifications/initialized"))
+        assert (told.status, told.body) == (202, b"")
+        return session
+
+
+class _Complaints(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.heard: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.heard.append(self.format(record))
+
+
+@asynccontextmanager
+async def serving(app: Any, *, lifespan: str = "on", **config: Any):
+    """Serve an ASGI application on 127.0.0.1, and end it in order."""
+    complaints = _Complaints()
+    log = logging.getLogger("uvicorn.error")
+    log.addHandler(complaints)
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: complaints.heard.append(str(context)))
+    settings: dict[str, Any] = {
+        "lifespan": lifespan,
+        "http": "httptools",
+        "ws": "none",
+        "log_config": None,
+        "access_log": False,
+        **config,
+    }
+    server = uvicorn.Server(uvicorn.Config(app, **settings))
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        # As `server.run` does it: asyncio lets the second half of a response wait for 40 ms otherwise.
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        await server.startup(sockets=[listening])
+        try:
+            async with AsyncExitStack() as stack:
+                yield Site(app, listening.getsockname()[1], stack)
+        finally:
+            for each in server.servers:
+                each.close()
+            for connection in list(server.server_state.connections):
+                connection.shutdown()
+            await server.lifespan.shutdown()
+            if lifespan == "off":
+                await app.stop()
+            await until(lambda: not (server.server_state.connections or server.server_state.tasks))
+            log.removeHandler(complaints)
+    assert complaints.heard == []
+
+
+@asynccontextmanager
+async def hosted(server: Server, **web: Any):
+    """Serve a server of ours at /mcp; nothing stays in its store."""
+    app = server.asgi(**web)
+    async with serving(app) as site:
+        yield site
+    assert kept(server.store) == []
+
+
+def kept(store: Any) -> list[str]:
+    """What there is in a store in memory."""
+    assert isinstance(store, MemoryStore)
+    held: Any = store
+    # The key that seals request states is made once, for good.
+    records = [key for key in held.records._shelf._held if key != "keys/states"]
+    return [*records, *held.logs._shelf._held, *held.topics._topics]

@@ -1,0 +1,10 @@
+"""The revisions of the protocol by date, oldest first, and those that tests name most."""
+
+from toolpost.testing import REVISIONS
+
+__all__ = ["DATES", "LATEST", "LATEST_SESSION", "OLDEST_HTTP"]
+
+DATES = tuple(REVISIONS)
+LATEST = REVISIONS["2026-07-28"]
+LATEST_SESSION = REVISIONS["2025-11-25"]
+OLDEST_HTTP = REVISIONS["2025-03-26"]

@@ -1,0 +1,29 @@
+"""Waiting for what no event tells."""
+
+import asyncio
+import time
+
+from leak_check import PATIENCE
+from toolpost.testing.leftovers import children, descriptors
+
+__all__ = ["children", "close_pipes", "descriptors", "eventually", "until"]
+
+
+def close_pipes(process: asyncio.subprocess.Process) -> None:
+    """Close what asyncio keeps open of a process that has ended until it is collected."""
+    transport: asyncio.SubprocessTransport = process._transport  # pyright: ignore[reportAttributeAccessIssue] - asyncio has no public way
+    transport.close()
+
+
+def eventually(condition, what: str) -> None:
+    """Return as soon as the condition holds; fail with these words if it never does."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.005)
+
+
+async def until(condition) -> None:
+    """The same for a test in an event loop, which has a time limit of its own."""
+    while not condition():  # noqa: ASYNC110 - what is waited for is not ours to tell
+        await asyncio.sleep(0.001)

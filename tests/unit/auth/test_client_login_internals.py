@@ -1,0 +1,62 @@
+"""A person logs in: the whole sequence, from the first refusal to a call that goes through."""
+
+import asyncio
+import logging
+from math import inf
+from typing import Any
+
+import pytest
+
+from fake_authorization_site import Town, browse, run
+from toolpost import AuthError
+
+
+def test_time_outs_stand_still_while_somebody_logs_in():
+    async def visit(town: Town) -> None:
+        ends: list[float | None] = []
+
+        async def think(url: str) -> str:
+            talk = client._talk
+            if talk.ready:
+                ends.extend(call.deadline for call in talk.link.calls.values())
+            elif talk._dialling is not None:
+                ends.append(talk._dialling.when())
+            return await browse(url)
+
+        client = town.client(town.oauth(open_url=think), revision=None)
+        async with client as mcp:
+            town.valid.clear()
+            town.refresh.clear()
+            assert (await mcp.call_tool("anything")).text == "done"
+        assert ends == [None, inf]
+
+    run(visit)
+
+
+# --------------------------------------------------------------------- nobody sees a secret
+
+
+@pytest.mark.requirement("AUTH-60", "AUTH-68")
+def test_no_secret_is_logged_or_shown(caplog):
+    caplog.set_level(logging.DEBUG)
+    shown: list[str] = []
+
+    async def visit(town: Town) -> None:
+        auth = town.oauth(client_id="me", client_secret="my secret", issuer=town.issuer)
+        town.token = {"expires_in": 0}
+        async with town.client(auth) as mcp:
+            await mcp.call_tool("anything")
+            town.refresh.clear()
+            town.valid.clear()
+            town.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
+            with pytest.raises(AuthError) as caught:
+                await mcp.call_tool("anything")
+            account: Any
+            [account] = auth._accounts[asyncio.get_running_loop()].values()
+            shown.extend([repr(caught.value), str(caught.value), repr(auth), repr(mcp), repr(account)])
+            shown.extend([repr(auth._client), repr(account._purse.tokens), str(auth.vault)])
+
+    run(visit)
+    text = "".join([caplog.text, *shown])
+    for secret in ("access-", "refresh-", "my secret", "code-1", "bXk"):
+        assert secret not in text, secret

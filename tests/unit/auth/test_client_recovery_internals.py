@@ -1,0 +1,429 @@
+"""What passes must not last: a server that is busy, an answer that is lost, a person who says no."""
+
+import asyncio
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from test_client_unattended import SESSION, OldTown, old_town
+
+from fake_authorization_site import Town, browse, run
+from scripted import Heard, answer, event, scripted, stream
+from toolpost import Client, ClientCredentials
+from toolpost.auth import account as accounts
+from toolpost.auth import purse as purses
+from toolpost.auth import tally as tallies
+from toolpost.auth.guard import Guard
+from toolpost.auth.purse import Purse
+from toolpost.auth.tokens import Tokens
+from toolpost.auth.vault import Vault
+from toolpost.errors import (
+    AuthError,
+    AuthorizationDenied,
+    AuthorizationRequired,
+    ConnectFailed,
+    InsufficientScope,
+    RequestFailed,
+    TokenRejected,
+)
+from toolpost.secret import repeats
+from toolpost.transports import authorizer
+from toolpost.transports.authorizer import Errand, Refused
+from toolpost.transports.refusal import Unauthorized
+
+PASSING = [408, 425, 429, 500, 503]
+
+
+def account_of(auth: Any) -> Any:
+    [account] = auth._accounts[asyncio.get_running_loop()].values()
+    return account
+
+
+def nearly_over(auth: Any, *, ended: bool = False) -> None:
+    """Let the token in use be about to end, or have ended."""
+    purse = account_of(auth)._purse
+    purse.tokens = replace(purse.tokens, expires_at=time.time() + (-1 if ended else 10))
+
+
+# --------------------------------------------------------------------- an authorization server that is busy
+
+
+@pytest.mark.parametrize("status", PASSING)
+@pytest.mark.parametrize("early", [True, False])
+def test_a_refresh_that_nobody_can_do_now_is_done_later_and_bothers_nobody(status, early):
+    async def visit(town: Town) -> None:
+        auth = town.oauth()
+        async with town.client(auth) as mcp:
+            await mcp.call_tool("anything")
+            town.paths["/token"] = lambda _: answer(status)
+            if early:
+                nearly_over(auth)
+                for _ in range(3):
+                    await mcp.call_tool("anything")  # the token is good for some seconds yet
+                assert town.looked.count("/token") == 2  # the login, and one try
+                nearly_over(auth, ended=True)
+            town.valid.clear()
+            with pytest.raises(AuthError, match="cannot say anything at the moment") as caught:
+                await mcp.call_tool("anything")
+            assert caught.value.retry_safe
+            assert not isinstance(caught.value, AuthorizationDenied)
+            del town.paths["/token"]
+            await mcp.call_tool("anything")
+        assert town.grants == ["authorization_code", "refresh_token"]
+        assert len(town.authorized) == 1
+
+    run(visit)
+
+
+# --------------------------------------------------------------------- an answer that is lost
+
+
+@pytest.mark.parametrize("lapsed", ["it has ended", "long ago"])
+def test_a_new_token_whose_first_request_is_lost_locks_nobody_out(monkeypatch, lapsed):
+    async def visit(town: Town) -> None:
+        town.token = {"refresh_token": ...}
+        auth, real = town.oauth(), town.answer_mcp
+
+        async def lost(heard: Heard) -> bytes:
+            if "access-2" in heard.headers["authorization"]:
+                heard.cut()
+            return await real(heard)
+
+        async with town.client(auth) as mcp:
+            town.valid.clear()
+            town.answer_mcp = lost
+            with pytest.raises(RequestFailed):
+                await mcp.call_tool("anything")
+            assert account_of(auth)._purse.unproven == "granted"
+            town.answer_mcp = real
+            town.valid.clear()
+            if lapsed == "it has ended":
+                nearly_over(auth, ended=True)
+            else:
+                monkeypatch.setattr(purses, "LAPSE", 0.0)
+            await mcp.call_tool("anything")
+        assert len(town.authorized) == 3
+
+    run(visit)
+
+
+def test_a_token_is_in_doubt_until_it_ends_or_a_request_goes_through():
+    async def main() -> None:
+        purse = Purse()
+        purse.put(Tokens("t0ken"), "granted")
+        assert purse.unproven == "granted"
+        assert purse.proves(purse.headers("GET", "http://x"))
+        assert purse.unproven is None
+        assert not purse.proves(purse.headers("GET", "http://x"))
+        purse.put(Tokens("t0ken", expires_at=1.0), "granted")
+        assert purse.unproven is None
+
+    asyncio.run(main())
+
+
+def test_a_function_is_asked_again_although_the_first_request_with_its_token_was_lost(monkeypatch):
+    async def visit(town: Town) -> None:
+        tokens = iter(["one", "two", "three"])
+        town.valid["one"] = ()
+        async with town.client(lambda: next(tokens)) as mcp:
+            town.valid.clear()
+            with pytest.raises(TokenRejected):
+                await mcp.call_tool("anything")  # with `two`
+            town.valid["three"] = ()
+            with pytest.raises(TokenRejected):
+                await mcp.call_tool("anything")  # which is too new for another
+            monkeypatch.setattr(authorizer, "LAPSE", 0.0)
+            await mcp.call_tool("anything")
+
+    run(visit)
+
+
+# --------------------------------------------------------------------- more scopes
+
+
+@pytest.mark.requirement("AUTH-59")
+@pytest.mark.parametrize("trouble", ["denied", "nobody", "busy"])
+def test_a_step_up_that_came_to_nothing_may_be_tried_again(trouble):
+    async def visit(town: Town) -> None:
+        wanted = True
+
+        async def person(url: str) -> str:
+            if trouble == "nobody" and not wanted:
+                raise AuthorizationRequired("nobody is there")
+            return await browse(url)
+
+        town.challenge = 'Bearer scope="read"'
+        async with town.client(town.oauth(open_url=person)) as mcp:
+            await mcp.call_tool("anything")
+            town.needs, wanted = ("write",), False
+            if trouble == "denied":
+                town.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
+            elif trouble == "busy":
+                town.paths["/token"] = lambda _: answer(503)
+            for _ in range(tallies.MAX_GRANTS + 1):
+                with pytest.raises(AuthError) as caught:
+                    await mcp.call_tool("anything")
+                assert not isinstance(caught.value, InsufficientScope)
+            town.redirect, wanted = (lambda said: said), True
+            town.paths.clear()
+            await mcp.call_tool("anything")
+
+    run(visit)
+
+
+def test_credentials_may_ask_for_more_when_their_authorization_server_is_back():
+    async def visit(town: Town) -> None:
+        async with town.client(ClientCredentials("job", "s3cret")) as mcp:
+            await mcp.call_tool("anything")
+            town.needs = ("write",)
+            town.paths["/token"] = lambda _: answer(503)
+            for _ in range(tallies.MAX_GRANTS + 1):
+                with pytest.raises(AuthError, match="at the moment"):
+                    await mcp.call_tool("anything")
+            town.paths.clear()
+            await mcp.call_tool("anything")
+
+    run(visit)
+
+
+def test_what_was_not_granted_may_be_asked_for_after_a_while(monkeypatch):
+    async def visit(town: Town) -> None:
+        town.challenge, town.needs = 'Bearer scope="read"', ("write",)
+        issue, granted = town.issue, ("read",)
+        town.issue = lambda scopes=(): issue(granted)
+        town.token = {"scope": "read"}
+        async with town.client() as mcp:
+            with pytest.raises(InsufficientScope, match="it wants write; scopes="):
+                await mcp.call_tool("anything")
+            monkeypatch.setattr(tallies, "SPAN", 0.0)
+            granted, town.token = ("read", "write"), {"scope": "read write"}
+            await mcp.call_tool("anything")
+
+    run(visit)
+
+
+@pytest.mark.requirement("AUTH-56")
+def test_as_many_scopes_as_a_server_has_may_be_asked_for_one_by_one():
+    async def visit(town: Town) -> None:
+        async with town.client() as mcp:
+            for number in range(2 * tallies.MAX_WINDOWS):
+                town.needs = (f"scope-{number}",)
+                await mcp.call_tool("anything")
+        assert len(town.authorized) == 1 + 2 * tallies.MAX_WINDOWS
+
+    run(visit)
+
+
+def test_who_says_no_all_the_time_is_not_asked_any_more_and_all_calls_are_told_why():
+    async def visit(town: Town) -> None:
+        async with town.client() as mcp:
+            town.needs = ("write",)
+            town.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
+            for _ in range(tallies.MAX_WINDOWS - 1):
+                with pytest.raises(AuthorizationRequired, match="declined"):
+                    await mcp.call_tool("anything")
+            calls = [mcp.call_tool("anything") for _ in range(4)]
+            failures = await asyncio.gather(*calls, return_exceptions=True)
+        assert {type(failure) for failure in failures} == {InsufficientScope}
+        [told] = {str(failure) for failure in failures}
+        assert "was asked 6 times" in told
+        assert "it wants write; scopes=" in told
+        assert len(town.authorized) == tallies.MAX_WINDOWS
+
+    run(visit)
+
+
+# --------------------------------------------------------------------- secrets
+
+LONG = "eyJhbGciOiJFUzI1NiJ9." + "A1b2C3d4E5" * 60
+
+
+@pytest.mark.parametrize("way", ["auth", "headers"])
+@pytest.mark.parametrize("said", ["{token}", "I do not like {token}, {token}", "{part}"])
+def test_a_body_that_repeats_the_token_is_not_quoted(way, said):
+    async def visit(town: Town) -> None:
+        body = said.format(token=LONG, part=LONG[30:60]).encode()
+        town.paths["/mcp"] = lambda _: answer(400, body, "text/plain")
+        options: dict[str, Any] = (
+            {"auth": LONG} if way == "auth" else {"headers": {"Authorization": f"Bearer {LONG}"}}
+        )
+        with pytest.raises(ConnectFailed) as caught:
+            await Client(town.server, **options).connect()
+        told = "".join(traceback.format_exception(caught.value))
+        assert "400 Bad Request" in told
+        assert not repeats(told, [LONG])
+
+    run(visit)
+
+
+def test_a_challenge_that_repeats_a_long_token_is_not_quoted():
+    async def visit(town: Town) -> None:
+        challenge = f'Bearer error="insufficient_scope", scope="{LONG}"'
+        town.paths["/mcp"] = lambda _: answer(403, kind=None, WWW_Authenticate=challenge)
+        with pytest.raises(InsufficientScope) as caught:
+            await town.client(LONG).connect()
+        assert not repeats(str(caught.value), [LONG])
+
+    run(visit)
+
+
+# --------------------------------------------------------------------- what nobody waits for
+
+
+class Refusing:
+    """Notes for which requests nobody waits, of those that are refused."""
+
+    def __init__(self) -> None:
+        self.told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    async def headers(self, _errand: Errand, /) -> Mapping[str, str]:
+        return {"authorization": "Bearer t0ken"}
+
+    async def refused(self, errand: Errand, _refused: Refused, /) -> bool:
+        self.told.set_result(errand.unattended)
+        return False
+
+    def heard(self, _errand: Errand, _headers: Mapping[str, str], _sent: Mapping[str, str], /) -> None:
+        pass
+
+
+@pytest.mark.parametrize("what", ["cancellation", "pong"])
+def test_what_no_call_in_flight_needs_bothers_nobody(what):
+    async def visit(town: OldTown) -> None:
+        held, let_go, told = asyncio.Event(), asyncio.Event(), Refusing()
+        real, serve = town.answer_mcp, town.serve_mcp
+
+        async def mcp_of(heard: Heard) -> bytes:
+            if b"notifications/cancelled" in heard.body or b'"id":"ping-1"' in heard.body:
+                return answer(401, kind=None)
+            if b"tools/call" in heard.body:
+                held.set()
+                await let_go.wait()
+            return await real(heard)
+
+        async def serve_it(heard: Heard) -> None:
+            if heard.method != "GET":
+                await serve(heard)
+                return
+            await held.wait()
+            ping = [event(b'{"jsonrpc":"2.0","id":"ping-1","method":"ping"}')] if what == "pong" else []
+            await heard.write(stream(*ping, end=False))
+            await heard.gone()
+
+        town.answer_mcp, town.valid["t0ken"] = mcp_of, ()
+        async with (
+            scripted(serve_it) as server,
+            Client(server.url, auth=told, revision=SESSION) as mcp,
+        ):
+            calls = [asyncio.ensure_future(mcp.call_tool(name)) for name in "ab"]
+            await held.wait()
+            if what == "cancellation":
+                calls[0].cancel()
+            assert await told.told is True
+            let_go.set()
+            assert (await calls[1]).text == "done"
+            await asyncio.wait(calls)
+
+    old_town(visit)
+
+
+def test_a_stream_that_was_refused_once_is_opened_again_with_the_same_token(monkeypatch):
+    monkeypatch.setattr(accounts, "LOGIN_WAIT", 0.05)
+
+    async def visit(town: OldTown) -> None:
+        town.token = {"refresh_token": ...}
+        async with town.client(revision=SESSION):
+            await town.refused.wait()
+            town.for_streams = {"access-1-secret"}
+            await town.streaming.wait()
+        assert town.streams == ["access-1-secret"]
+        assert len(town.authorized) == 1
+
+    old_town(visit)
+
+
+# --------------------------------------------------------------------- storages
+
+
+class Stuck:
+    """A storage that neither keeps, nor forgets, nor locks anything new."""
+
+    def __init__(self) -> None:
+        self.kept: dict[str, str] = {}
+
+    def get(self, key: str) -> str | None:
+        return self.kept.get(key)
+
+    def put(self, _key: str, _value: str) -> None:
+        raise OSError("full")
+
+    def delete(self, _key: str) -> None:
+        raise OSError("full")
+
+    def lock(self, _key: str) -> Any:
+        raise OSError("full")
+
+
+def test_what_a_storage_cannot_do_is_done_in_memory_and_told_once(caplog):
+    async def main() -> None:
+        storage = Stuck()
+        storage.kept["k"] = "old"
+        vault = Vault(storage)
+        async with vault.lock("k"):
+            await vault.delete("k")
+        assert await vault.get("k") is None
+        await vault.put("k", "new")
+        assert await vault.get("k") == "new"
+        storage.kept["k"] = "of another program"
+        assert await vault.get("k") == "of another program"
+
+    asyncio.run(main())
+    assert len(caplog.records) == 1
+
+
+def test_a_refresh_token_that_is_over_is_shown_once_although_it_cannot_be_forgotten():
+    async def visit(town: Town) -> None:
+        auth = town.oauth(storage=Stuck())
+        async with town.client(auth) as mcp:
+            await mcp.call_tool("anything")
+            town.refresh.clear()
+            nearly_over(auth)
+            for _ in range(3):
+                await mcp.call_tool("anything")
+        assert town.grants == ["authorization_code", "refresh_token", "authorization_code"]
+
+    run(visit)
+
+
+# --------------------------------------------------------------------- where one may be sent
+
+
+@pytest.mark.requirement("SEC-3", "SEC-4")
+def test_a_name_that_says_it_is_private_may_not_send_us_into_private_networks(monkeypatch):
+    async def main() -> None:
+        table = {"evil.example": "10.9.9.9", "intranet.corp": "10.0.0.5", "login.corp": "93.184.216.34"}
+
+        async def resolved(host: str, port: int, **_: object) -> list[object]:
+            return [(2, 1, 6, "", (table.get(host, host), port))]
+
+        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
+        guard = Guard("https://evil.example/mcp")
+        with pytest.raises(AuthError, match=r"a network that the server is not in.*allow_private=True"):
+            await guard.check("https://intranet.corp/admin", "the metadata")
+        await guard.check("https://evil.example/x", "the metadata")
+        await guard.check("https://login.corp/x", "the metadata")
+        table["login.corp"] = "10.0.0.6"
+        with pytest.raises(AuthError):
+            await guard.check("https://login.corp/x", "the metadata")
+        await Guard("https://evil.example/mcp", allow_private=True).check("https://login.corp/x", "x")
+        await Guard("https://10.1.1.1/mcp").check("https://intranet.corp/x", "x")
+
+    asyncio.run(main())
+
+
+def test_a_traceback_names_a_class_that_can_be_imported():
+    told = "".join(traceback.format_exception_only(Unauthorized("no", status=401)))
+    assert told.startswith("toolpost.errors.AuthorizationRequired: no")

@@ -1,0 +1,26 @@
+"""Many calls, clients and processes that share a token: calls stay parallel, a login or a refresh is one."""
+
+import asyncio
+
+from toolpost.flight import Flight
+
+
+def test_work_is_done_once_for_all_and_its_error_is_for_all():
+    async def work() -> None:
+        flight: Flight[int] = Flight()
+        begun = 0
+
+        async def count() -> int:
+            nonlocal begun
+            begun += 1
+            await asyncio.sleep(0)
+            if begun == 2:
+                raise ValueError("no")
+            return begun
+
+        assert await asyncio.gather(*(flight.join(count) for _ in range(5))) == [1] * 5
+        said = await asyncio.gather(*(flight.join(count) for _ in range(3)), return_exceptions=True)
+        assert [type(error) for error in said] == [ValueError] * 3
+        assert not flight.busy
+
+    asyncio.run(work())

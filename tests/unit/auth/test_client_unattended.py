@@ -1,0 +1,230 @@
+"""Requests that nobody waits for: they use a token, or wait for one, and never bother a person."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from fake_authorization_site import CALLED, DISCOVERED, Town, browse, run, scripted
+from scripted import Heard, answer, event, stream
+from toolpost import AuthError, Client
+from toolpost.channel import is_unattended, unattended
+from toolpost.protocol.methods import DATES
+from toolpost.transports.authorizer import Errand, Refused
+from toolpost.types import SUBSCRIPTION_ID
+
+SESSION = DATES[3]
+WELCOME = {
+    "protocolVersion": SESSION,
+    "capabilities": {"tools": {}},
+    "serverInfo": {"name": "old", "version": "1"},
+}
+
+
+class OldTown(Town):
+    """A server of the session era, whose stream may be refused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.for_streams: set[str] = set()
+        self.refused, self.streaming = asyncio.Event(), asyncio.Event()
+        self.streams: list[str] = []
+
+    async def serve_mcp(self, heard: Heard) -> None:
+        if heard.method != "GET" or heard.path != "/mcp":
+            await super().serve_mcp(heard)
+            return
+        token = heard.headers.get("authorization", "").removeprefix("Bearer ")
+        if token not in self.for_streams:
+            await heard.write(answer(401, kind=None, WWW_Authenticate=self.challenge_of_server()))
+            self.refused.set()
+            return
+        self.streams.append(token)
+        await heard.write(stream(end=False))
+        self.streaming.set()
+        await heard.gone()
+
+    async def _mcp(self, heard: Heard) -> bytes:
+        message = msgspec.json.decode(heard.body) if heard.body else {}
+        token = heard.headers.get("authorization", "").removeprefix("Bearer ")
+        if token not in self.valid:
+            return answer(401, kind=None, WWW_Authenticate=self.challenge_of_server())
+        if "id" not in message:
+            return answer(202, kind=None)
+        result = WELCOME if message["method"] == "initialize" else CALLED
+        reply = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+        return answer(body=msgspec.json.encode(reply), Mcp_Session_Id="s1")
+
+
+def old_town(work: Any) -> None:
+    async def visit() -> None:
+        it = OldTown()
+        async with scripted(it.serve_mcp) as server, scripted(it.serve_issuer, "") as issuer:
+            it.server, it.issuer = server.url, issuer.url
+            await work(it)
+
+    asyncio.run(visit())
+
+
+def test_a_stream_that_is_refused_opens_no_window_and_comes_back_when_somebody_logs_in():
+    async def visit(town: OldTown) -> None:
+        town.token = {"refresh_token": ...}
+        looked = asyncio.Event()
+
+        def described(_heard: Heard) -> bytes:
+            if town.refused.is_set():
+                looked.set()
+            return answer(body=msgspec.json.encode(town.describe_issuer()))
+
+        wanted, windows = False, list[bool]()
+
+        async def note(url: str) -> str:
+            windows.append(wanted)
+            return await browse(url)
+
+        town.paths["/.well-known/oauth-authorization-server"] = described
+        async with town.client(town.oauth(open_url=note), revision=SESSION) as mcp:
+            await town.refused.wait()
+            await looked.wait()
+            for _ in range(3):
+                await mcp.call_tool("anything")  # with the token that is good for all but the stream
+            wanted = True
+            town.valid.clear()
+            town.for_streams = {"access-2-secret"}
+            await mcp.call_tool("anything")
+            await town.streaming.wait()
+        assert windows == [False, True]
+        assert town.streams == ["access-2-secret"]
+
+    old_town(visit)
+
+
+def test_a_stream_that_is_refused_gets_a_refreshed_token():
+    async def visit(town: OldTown) -> None:
+        town.for_streams = {"access-2-secret"}
+        async with town.client(revision=SESSION):
+            await town.streaming.wait()
+        assert town.grants == ["authorization_code", "refresh_token"]
+
+    old_town(visit)
+
+
+def test_a_background_request_asks_for_no_more_scopes():
+    async def visit(town: Town) -> None:
+        auth = town.oauth()
+        async with town.client(auth):
+            errand = Errand(town.server, "GET", town.server, unattended=True)
+            refusal = {"www-authenticate": 'Bearer error="insufficient_scope", scope="all"'}
+            assert not await auth.refused(errand, Refused(403, refusal, await auth.headers(errand)))
+        assert len(town.authorized) == 1
+
+    run(visit)
+
+
+def test_who_failed_to_log_in_does_not_end_what_waits_in_the_background():
+    async def visit(town: Town) -> None:
+        auth = town.oauth()
+        errand = Errand(town.server, "GET", town.server, unattended=True)
+        refused = Refused(401, {"www-authenticate": town.challenge_of_server()}, await auth.headers(errand))
+        waiting = asyncio.create_task(auth.refused(errand, refused))
+        town.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
+        with pytest.raises(AuthError):
+            await town.client(auth).connect()
+        assert not waiting.done()
+        town.redirect = lambda said: said
+        async with town.client(auth):
+            assert await waiting
+        assert len(town.authorized) == 2
+
+    run(visit)
+
+
+class Told:
+    """Notes for which requests nobody waits."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, bool]] = []
+
+    async def headers(self, errand: Errand, /) -> Mapping[str, str]:
+        self.told.append((errand.method, errand.unattended))
+        return {}
+
+    async def refused(self, _errand: Errand, _refused: Refused, /) -> bool:
+        return False
+
+    def heard(self, _errand: Errand, _headers: Mapping[str, str], _sent: Mapping[str, str], /) -> None:
+        pass
+
+
+def test_an_authorizer_is_told_for_what_nobody_waits():
+    async def visit(town: OldTown) -> None:
+        told = Told()
+        town.for_streams.add("")
+        town.valid[""] = ()
+        async with town.client(told, revision=SESSION) as mcp:
+            await town.streaming.wait()
+            await mcp.call_tool("anything")
+        assert {*told.told} == {("POST", False), ("GET", True), ("DELETE", True)}
+
+    old_town(visit)
+
+
+def test_a_listen_that_is_opened_again_is_waited_for_by_nobody():
+    async def visit(town: Town) -> None:
+        told, listens, again = Told(), 0, asyncio.Event()
+
+        async def serve(heard: Heard) -> bytes:
+            nonlocal listens
+            message = msgspec.json.decode(heard.body)
+            if message["method"] == "server/discover":
+                result = {**DISCOVERED, "capabilities": {"tools": {"listChanged": True}}}
+                reply = {"jsonrpc": "2.0", "id": message["id"], "result": result}
+                return answer(body=msgspec.json.encode(reply))
+            listens += 1
+            if listens == 2:
+                again.set()
+            params = {
+                "notifications": {"toolsListChanged": True},
+                "_meta": {SUBSCRIPTION_ID: message["id"]},
+            }
+            method = "notifications/subscriptions/acknowledged"
+            said = msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params})
+            return stream(event(said))
+
+        town.paths["/mcp"] = serve
+        async with Client(town.server, auth=told, revision=DATES[-1], on_notification=lambda *_: None):
+            await again.wait()
+        assert told.told[:3] == [("POST", False), ("POST", False), ("POST", True)]
+
+    run(visit)
+
+
+def test_what_is_unattended_ends_with_its_block():
+    with unattended():
+        assert is_unattended()
+        with unattended(False):
+            assert not is_unattended()
+        assert is_unattended()
+    assert not is_unattended()
+
+
+def test_a_notice_waits_as_long_as_a_person_who_logs_in():
+    async def visit(town: OldTown) -> None:
+        ends: list[list[float | None]] = []
+
+        async def think(url: str) -> str:
+            if len(town.authorized):
+                ends.append([scope.when() for scope in channel._posting])
+            return await browse(url)
+
+        async with town.client(town.oauth(open_url=think), revision=SESSION, on_roots=[]) as mcp:
+            channel: Any = mcp._talk.link._channel
+            town.valid.clear()
+            town.refresh.clear()
+            await mcp.notify("notifications/roots/list_changed")
+        assert ends == [[None]]
+        assert not channel._posting
+
+    old_town(visit)

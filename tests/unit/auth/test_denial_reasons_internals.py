@@ -1,0 +1,42 @@
+"""What a person learns who runs a server that wants tokens: why they are refused, and what to set right."""
+
+from typing import Any
+
+import pytest
+
+from hosted import run
+from protected_server import kitchen
+from toolpost import Auth
+from toolpost.auth import denial as denying
+from toolpost.auth.denial import Reasons
+from toolpost.web import _placed, serve_http
+
+ISSUER = "https://login.example.com"
+
+
+def own(**more: Any) -> Auth:
+    return Auth(ISSUER, verifier=lambda _: "ann", **more)
+
+
+def test_reasons_that_somebody_makes_up_do_not_fill_the_log(monkeypatch):
+    reasons = Reasons()
+    told = [reasons.worth_telling(f"reason {n}: detail") for n in range(2 * denying.MAX_REASONS)]
+    assert told == [True] * denying.MAX_REASONS + [False] * denying.MAX_REASONS
+    clock = denying.monotonic
+    monkeypatch.setattr(denying, "monotonic", lambda: clock() + denying.QUIET)
+    assert reasons.worth_telling("reason 0: another detail")
+    assert not reasons.worth_telling("reason 0")
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:99999", "http://127.0.0.1:8000", "127.0.0.1:x", 8000])
+@pytest.mark.parametrize("auth", [None, own()])
+def test_an_address_is_told_to_be_none_with_auth_and_without(address, auth):
+    async def main() -> None:
+        with pytest.raises(ValueError, match=r"is no address to serve at; write it like '127"):
+            await serve_http(kitchen(auth), address)
+
+    run(main)
+
+
+def test_the_address_of_another_machine_tells_no_url():
+    assert _placed(kitchen(own()), "10.0.0.1:8000", {}) == {}

@@ -1,0 +1,88 @@
+"""The plain ways to say who one is: a token, a function, an object; over every kind of HTTP."""
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from fake_authorization_site import Town, run
+from toolpost import AuthError, Client, Http, OAuth, Server
+from toolpost.connect import way_to
+from toolpost.errors import (
+    ConnectFailed,
+    TokenRejected,
+)
+from toolpost.transports.authorizer import Asked, Errand, Refused, Token, authorizer_of
+
+
+def test_an_object_of_ones_own_keeps_the_promise():
+    class Mine:
+        def __init__(self) -> None:
+            self.told: list[object] = []
+
+        async def headers(self, errand: Errand, /) -> Mapping[str, str]:
+            self.told.append(errand.method)
+            return {"authorization": "Bearer mine"} if len(self.told) > 1 else {"x-key": "1"}
+
+        async def refused(self, errand: Errand, refused: Refused, /) -> bool:
+            self.told.append((refused.status, dict(refused.sent), errand.server == errand.url))
+            return True
+
+        def heard(self, _errand: Errand, _headers: Mapping[str, str], sent: Mapping[str, str], /) -> None:
+            self.told.append(dict(sent))
+
+    async def visit(town: Town) -> None:
+        town.valid["mine"] = ()
+        mine = Mine()
+        async with town.client(mine):
+            pass
+        assert mine.told == ["POST", (401, {"x-key": "1"}, True), "POST", {"authorization": "Bearer mine"}]
+        # One that wants to go on for ever is stopped.
+        town.valid.clear()
+        with pytest.raises(TokenRejected):
+            await town.client(mine).connect()
+        assert len(town.heard) < 12
+
+    run(visit)
+
+
+@pytest.mark.parametrize("token", ["", "two words", "line\n", "ü", 5])
+def test_what_is_no_token_is_refused_without_being_shown(token):
+    with pytest.raises(
+        AuthError,
+        match=r"<lambda>, which gives the token .* returned (none: the token|a int instead of a text)",
+    ) as caught:
+        raise AssertionError(asyncio.run(Asked(lambda: token).headers(Errand("", "", ""))))
+    assert repr(token) not in str(caught.value) or not token
+
+
+def test_what_could_authorize_nobody_is_refused():
+    with pytest.raises(TypeError, match="takes a token"):
+        Client("http://localhost/mcp", auth=5)  # pyright: ignore[reportArgumentType] - on purpose
+    with pytest.raises(TypeError, match="this is a class"):
+        Client("http://localhost/mcp", auth=OAuth)  # pyright: ignore[reportArgumentType] - on purpose
+    with pytest.raises(TypeError, match="auth= is for a target that is reached over HTTP"):
+        Client(Server("x"), auth="t0ken")
+    with pytest.raises(ConnectFailed, match="say the same thing"):
+        Client("http://localhost/mcp", headers={"Authorization": "Bearer x"}, auth="y")
+    assert authorizer_of(None) is None
+
+
+def test_oauth_may_stand_in_a_configuration(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    made: list[object] = []
+
+    def note(self: OAuth) -> None:
+        made.append(self)
+
+    monkeypatch.setattr(OAuth, "__init__", note)
+    for entry in ({"auth": "oauth"}, {}):
+        way_to({"url": "http://localhost/mcp", **entry})
+    assert len(made) == 1
+
+
+def test_nothing_shows_a_token():
+    for holder in (Token("s3cret"), Asked(lambda: "s3cret"), Http("http://x.example", auth="s3cret")):
+        assert "s3cret" not in repr(holder)
+    assert "s3cret" not in repr(Refused(401, {}, {"authorization": "Bearer s3cret"}))
+    assert Refused(401, {"www-authenticate": "A"}, {}).challenge == "A"

@@ -1,0 +1,118 @@
+"""What a server remembers of tokens and sessions: digests, a bounded number, ids that nobody guesses."""
+
+import logging
+import math
+import time
+from typing import Any
+
+import pytest
+
+from hosted import run
+from protected_server import RESOURCE, bearer, guarded
+from toolpost import Auth, Jwt, Principal
+from toolpost.auth import keys as keeping
+from toolpost.auth import verifier as verifying
+from toolpost.auth.compact import split
+from toolpost.auth.keys import read_keys, verified
+from toolpost.auth.verifier import Memory, verifier_of
+from toolpost.errors import MissingScopes
+from toolpost.testing import AuthorizationServer, Mint
+from toolpost.transports.keeper import lacking
+from toolpost.types.base import UNSET, Raw
+
+ISSUER = "https://login.example.com"
+
+
+@pytest.mark.requirement("AUTH-68")
+def test_tokens_are_remembered_as_digests_and_only_so_many(monkeypatch):
+    monkeypatch.setattr(verifying, "MAX_KNOWN", 3)
+    memory = Memory()
+    ann = Principal("ann")
+    for token in ("t0", "t1", "t2", "t3"):
+        memory.note(token, ann, 60)
+    assert [memory.recall(token) for token in ("t0", "t1", "t2", "t3")] == [None, ann, ann, ann]
+    assert not any(b"t1" in key or len(key) != 32 for key in memory._known)
+
+
+def test_what_has_ended_is_forgotten():
+    memory = Memory()
+    memory.note("gone", Principal("ann", claims={"exp": time.time() - 1}), 60)
+    memory.note("never", Principal("ann"), -1)
+    assert memory._known == {}
+    memory.note("odd", Principal("ann", claims={"exp": "soon"}), 60)
+    assert memory.recall("odd") == Principal("ann", claims={"exp": "soon"})
+
+
+@pytest.mark.requirement("SEC-7", "SEC-10")
+def test_ids_of_sessions_cannot_be_guessed():
+    async def main() -> None:
+        async with guarded() as (site, mint, _):
+            token = bearer(mint.token(RESOURCE, scopes=["read"]))
+            ids = [await site.open(headers=token) for _ in range(8)]
+            assert len(set(ids)) == len(ids)
+            # At least 128 bits: letters of base64, none of which stays the same.
+            assert all(len(each) * math.log2(64) >= 128 for each in ids)
+            assert all(len({each[place] for each in ids}) > 1 for place in range(len(ids[0])))
+
+    run(main)
+
+
+def test_nothing_shows_a_secret():
+    mint = Mint(ISSUER)
+    verifier = Jwt(ISSUER, keys=mint.jwks)
+    assert repr(verifier) == f"Jwt({ISSUER!r})"
+    assert repr(Auth(ISSUER, verifier=verifier)) == f"Auth({ISSUER!r})"
+    assert repr(mint) == f"<Mint {ISSUER}>"
+    assert verifier_of(verifier) is verifier
+
+
+def test_a_signature_that_cannot_be_read_is_none(caplog):
+    caplog.set_level(logging.DEBUG)
+    mint = Mint(ISSUER, algorithm="RS256")
+    [key] = read_keys(mint.jwks)
+    token = split(mint.token(RESOURCE))
+    assert verified(token, key)
+    assert not verified(token._replace(signature=b""), key)
+    assert not verified(token, key._replace(material=None))
+    assert "cannot be checked" in caplog.text
+
+
+def test_a_key_that_is_too_short_is_not_used(monkeypatch, caplog):
+    monkeypatch.setattr(keeping, "MIN_RSA", 4096)
+    with pytest.raises(ValueError, match="no key in it"):
+        read_keys(Mint(ISSUER, algorithm="RS256").jwks)
+    assert "fewer than 4096 bits" in caplog.text
+
+
+def test_a_key_may_say_what_it_is_for():
+    [key] = read_keys({**Mint(ISSUER).jwks["keys"][0], "alg": "ES256"})
+    assert key.fits("ES256", key.kid)
+    assert not key._replace(algorithm="ES384").fits("ES256", key.kid)
+    assert not key.fits("ES256", "another")
+
+
+@pytest.mark.parametrize(
+    ("error", "scopes"),
+    [
+        (UNSET, []),
+        (Raw(b'{"code":403,"message":"m","data":{"scope":"a b"}}'), ["a", "b"]),
+        (Raw(b'{"code":403,"message":"m"}'), []),
+        (Raw(b'{"code":-32600,"message":"m","data":{"scope":"a"}}'), []),
+        (Raw(b'{"code":403,"message":"m","data":5}'), []),
+        (Raw(b'{"code":"x"}'), []),
+    ],
+)
+def test_which_errors_ask_for_scopes(error, scopes):
+    assert lacking(error) == scopes
+
+
+def test_an_error_names_all_scopes():
+    error = MissingScopes.of(["b", "a"])
+    assert (error.scopes, error.data) == (["a", "b"], {"scope": "a b"})
+    assert MissingScopes("no").scopes == []
+
+
+@pytest.mark.requirement("AS-12")
+def test_tokens_for_tests_are_short_lived():
+    claims: Any = AuthorizationServer(ISSUER).claims_of(AuthorizationServer(ISSUER).token(RESOURCE))
+    assert claims["exp"] - claims["iat"] <= 600

@@ -1,0 +1,144 @@
+"""Whoever has to be asked about a token: once for all who wait, by not too many, and never in the loop."""
+
+import asyncio
+import json
+import threading
+from typing import Any
+
+import pytest
+
+from hosted import run
+from protected_server import RESOURCE, guarded, listing
+from toolpost import Introspection, Principal
+from toolpost.auth import introspection as asking
+from toolpost.auth import verifier as verifying
+from toolpost.errors import RequestFailed
+
+ISSUER = "https://login.example.com"
+GOOD = {"active": True, "aud": RESOURCE, "sub": "ann"}
+
+
+class Issuer:
+    """Answers to introspection, as slowly as a test wants it."""
+
+    def __init__(self, told: Any = None) -> None:
+        self.told = GOOD if told is None else told
+        self.asked = 0
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+        self.each = asyncio.Semaphore(0)
+        self.go.set()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        assert scope["type"] == "http"
+        self.asked += 1
+        self.begun.set()
+        self.each.release()
+        await receive()
+        await self.go.wait()
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": json.dumps(self.told).encode()})
+
+
+def asks(issuer: Issuer, **more: Any) -> Introspection:
+    return Introspection(f"{ISSUER}/i", "mcp", "secret", http=issuer, **more)
+
+
+async def crowd(verifier: Introspection, *tokens: str) -> list[Any]:
+    return await asyncio.gather(*(verifier.verify(each, RESOURCE) for each in tokens), return_exceptions=True)
+
+
+def test_one_question_for_all_who_wait_with_the_same_token():
+    async def main() -> None:
+        issuer = Issuer()
+        verifier = asks(issuer)
+        issuer.go.clear()
+        waiting = asyncio.create_task(crowd(verifier, *["t"] * 8, "u"))
+        left = asyncio.create_task(verifier.verify("t", RESOURCE))
+        await issuer.begun.wait()
+        left.cancel()
+        issuer.go.set()
+        assert [found.subject for found in await waiting] == ["ann"] * 9
+        assert issuer.asked == 2
+        assert not any(lane._flights for lane in verifier._lanes.values())
+
+    run(main)
+
+
+def test_so_many_may_wait_and_no_more(monkeypatch):
+    monkeypatch.setattr(asking, "MOST", 2)
+    monkeypatch.setattr(asking, "WAITING", 3)
+
+    async def main() -> None:
+        issuer = Issuer()
+        verifier = asks(issuer)
+        issuer.go.clear()
+        waiting = asyncio.create_task(crowd(verifier, *(f"t{n}" for n in range(8))))
+        await issuer.begun.wait()
+        with pytest.raises(RequestFailed, match="too many tokens"):
+            await verifier.verify("late", RESOURCE)
+        issuer.go.set()
+        found = await waiting
+        assert [isinstance(each, Principal) for each in found] == [True] * 5 + [False] * 3
+        assert issuer.asked == 5
+
+    run(main)
+
+
+def test_tokens_that_were_good_before_do_not_wait_behind_inventions(monkeypatch):
+    monkeypatch.setattr(asking, "MOST", 2)
+    monkeypatch.setattr(asking, "WAITING", 3)
+
+    async def main() -> None:
+        issuer = Issuer()
+        verifier = asks(issuer, keep=0)
+        assert (await verifier.verify("good", RESOURCE)).subject == "ann"
+        issuer.go.clear()
+        strangers = asyncio.create_task(crowd(verifier, *(f"t{n}" for n in range(5))))
+        for _ in range(3):
+            await issuer.each.acquire()
+        with pytest.raises(RequestFailed, match="too many tokens"):
+            await verifier.verify("late", RESOURCE)
+        known = asyncio.create_task(verifier.verify("good", RESOURCE))
+        await issuer.each.acquire()  # beside the two strangers
+        issuer.go.set()
+        assert (await known).subject == "ann"
+        await strangers
+
+    run(main)
+
+
+def test_nobody_waits_for_ever_until_a_question_is_asked(monkeypatch):
+    monkeypatch.setattr(asking, "MOST", 1)
+    monkeypatch.setattr(asking, "PATIENCE", 0.01)
+
+    async def main() -> None:
+        issuer = Issuer()
+        issuer.go.clear()
+        found = await crowd(asks(issuer), "t", "u")
+        assert [str(each) for each in found] == [f"{ISSUER}/i did not answer within 0.01 s"] * 2
+
+    run(main)
+
+
+def test_so_many_wait_for_a_function_and_no_more(monkeypatch):
+    monkeypatch.setattr(verifying, "MAX_THREADS", 1)
+    monkeypatch.setattr(verifying, "MAX_WAITING", 0)
+
+    async def main() -> None:
+        begun, go = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def check(token: str) -> str:
+            loop.call_soon_threadsafe(begun.set)
+            go.wait(30)
+            return "ann"
+
+        async with guarded(verifier=check, scopes=[]) as (site, _, _):
+            first = asyncio.create_task(site.post(*listing("t")))
+            await begun.wait()
+            late = await site.post(*listing("t"))
+            assert (late.status, late.headers["retry-after"]) == (503, "5")
+            go.set()
+            assert (await first).status == 200
+
+    run(main)

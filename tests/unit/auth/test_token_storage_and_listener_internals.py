@@ -1,0 +1,205 @@
+"""Where a client meets what it cannot trust: folders, files, full disks, guests, answers of any shape."""
+
+import asyncio
+import json
+import os
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from fake_authorization_site import browse
+from protected_server import place
+from toolpost import AuthError, Client, FileTokens, MemoryTokens, OAuth
+from toolpost.auth.listener import MAX_GUESTS, listening
+from toolpost.auth.storage import default_folder
+from toolpost.auth.tokens import issued
+from toolpost.auth.vault import Vault
+from toolpost.testing import AuthorizationServer
+from waiting import descriptors
+
+
+def link(path: Path) -> None:
+    other = path.with_name("planted")
+    other.write_text("planted")
+    other.chmod(0o600)
+    path.symlink_to(other)
+
+
+def open_file(path: Path) -> None:
+    path.write_text("planted")
+    path.chmod(0o640)
+
+
+@pytest.mark.parametrize(
+    ("plant", "match"),
+    [
+        (link, "cannot be read"),
+        (lambda path: os.mkfifo(path, 0o600), "is no file"),
+        (lambda path: path.mkdir(mode=0o700), "is no file"),
+        (open_file, "can be read by others"),
+    ],
+)
+def test_only_a_file_of_our_own_is_read(tmp_path, caplog, plant, match):
+    kept = FileTokens(tmp_path)
+    plant(kept._path("k"))
+    before = len(descriptors())
+    assert asyncio.run(kept.get("k")) is None
+    assert match in caplog.text
+    assert "planted" not in caplog.text
+    assert len(descriptors()) == before
+
+
+def test_a_lock_follows_no_link(tmp_path):
+    async def use() -> None:
+        kept = FileTokens(tmp_path / "folder")
+        await kept.put("k", "v")
+        kept._path("k", "lock").symlink_to(tmp_path / "created")
+        with pytest.raises(AuthError, match="cannot be used for tokens"):
+            async with kept.lock("k"):
+                pass
+
+    asyncio.run(use())
+    assert not (tmp_path / "created").exists()
+
+
+def test_a_file_of_somebody_else_is_not_read(tmp_path, caplog):
+    if os.geteuid():
+        # Only root can give a file away: the folder is somebody else's then, as shown above.
+        return
+    kept = FileTokens(tmp_path)
+    asyncio.run(kept.put("k", "v"))
+    os.chown(kept._path("k"), 65534, 65534)
+    assert asyncio.run(kept.get("k")) is None
+    assert "belongs to somebody else" in caplog.text
+    asyncio.run(kept.put("k", "new"))
+    assert asyncio.run(kept.get("k")) == "new"
+
+
+@pytest.mark.parametrize(("value", "used"), [("rel", False), ("", False), ("/there", True)])
+def test_a_relative_folder_for_state_is_ignored(monkeypatch, value, used):
+    monkeypatch.setenv("XDG_STATE_HOME", value)
+    expected = Path("/there") if used else Path.home() / ".local" / "state"
+    assert default_folder() == expected / "toolpost" / "tokens"
+
+
+class Moody(MemoryTokens):
+    """A storage that may fail."""
+
+    fails = False
+
+    def get(self, key: str, /) -> str | None:
+        if self.fails:
+            raise RuntimeError("it is locked")
+        return super().get(key)
+
+    def put(self, key: str, value: str, /) -> None:
+        if self.fails:
+            raise KeyError(value)
+        super().put(key, value)
+
+    def delete(self, key: str, /) -> None:
+        raise OSError("never")
+
+
+def test_a_storage_that_fails_is_told_and_replaced(caplog):
+    async def use() -> None:
+        moody = Moody()
+        vault = Vault(moody)
+        await vault.put("k", "old")
+        moody.fails = True
+        await vault.put("k", "s3cret")
+        await vault.put("l", "s3cret")
+        await vault.delete("j")
+        with pytest.raises(AuthError, match="Moody, which keeps tokens, failed"):
+            await vault.get("k")
+        moody.fails = False
+        assert await vault.get("k") == "old"  # it could not be asked what it had: nobody knows what is newer
+        assert await vault.get("l") == "s3cret"
+        moody.put("l", "of another program")
+        assert await vault.get("l") == "of another program"
+        assert await vault.get("l") == "of another program"
+
+    asyncio.run(use())
+    assert len(caplog.records) == 1
+    assert "s3cret" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"key": {"kty": "EC", "x": "broken"}},
+        {"key": {}},
+        {"key": None},
+        {"access": "a\r\nX: y"},
+        {"kind": "mac"},
+        {"refresh": ""},
+    ],
+)
+def test_tokens_that_were_damaged_are_got_anew(caplog, damage):
+    async def visit() -> None:
+        storage = MemoryTokens()
+        async with AuthorizationServer.listening() as login, place(login, dpop=True) as url:
+            for _ in range(2):
+                async with Client(url, auth=OAuth(storage=storage, open_url=browse)):
+                    pass
+            assert login.asked["authorize"] == 1
+            [name] = [name for name in storage._kept if name.startswith("tokens\n")]
+            storage.put(name, json.dumps(json.loads(storage._kept[name]) | damage))
+            async with Client(url, auth=OAuth(storage=storage, open_url=browse)) as mcp:
+                await mcp.call_tool("whoami")
+            assert login.asked["authorize"] == 2
+
+    asyncio.run(visit())
+    assert "cannot be read; they are got anew" in caplog.text
+
+
+# --------------------------------------------------------------------- guests
+
+
+def test_guests_who_say_nothing_do_not_keep_the_browser_out():
+    async def visit() -> None:
+        async with listening("http://127.0.0.1/callback") as listener:
+            listener.accept = lambda _: True
+            port = urlsplit(listener.redirect_uri).port
+            idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_GUESTS + 3)]
+            reader, browser = await asyncio.open_connection("127.0.0.1", port)
+            browser.write(f"GET /callback?code=1 HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
+            assert (await reader.read()).startswith(b"HTTP/1.1 200")
+            assert await listener.came == [("code", "1")]
+            gone = await asyncio.gather(*(one.read() for one, _ in idle[:4]), return_exceptions=True)
+            assert all(isinstance(one, ConnectionError) or one == b"" for one in gone)
+        for _, writer in [*idle, (reader, browser)]:
+            writer.close()
+
+    asyncio.run(visit())
+
+
+# --------------------------------------------------------------------- tokens
+
+
+@pytest.mark.parametrize(
+    ("said", "match"),
+    [
+        ({"expires_in": True}, r"no token: Expected .*expires_in"),
+        ({"expires_in": [1]}, r"no token: Expected .*expires_in"),
+        ({"scope": ["a"]}, r"no token: Expected .*scope"),
+        ({"scope": 5}, r"no token: Expected .*scope"),
+        ({"token_type": None}, r"no token: Expected .*token_type"),
+        ({"token_type": "Bearer\n"}, "of a kind"),
+        ({"access_token": "s3cret\n"}, "no header"),
+        ({"access_token": "s3cret s3cret"}, "no header"),
+        ({"access_token": "s3crét"}, "no header"),
+        ({"access_token": ["s3cret"]}, r"no token: Expected .*access_token"),
+        ({"refresh_token": "s3cret\n"}, "no header"),
+    ],
+)
+def test_an_answer_that_is_no_token_is_told_without_being_shown(said, match):
+    with pytest.raises(AuthError, match=match) as caught:
+        issued({"access_token": "s3cret", "token_type": "Bearer"} | said, (), None)
+    assert "s3c" not in str(caught.value)
+
+
+def test_a_refresh_token_that_is_empty_is_none():
+    said = {"access_token": "t", "token_type": "Bearer", "refresh_token": ""}
+    assert issued(said, (), None).refresh is None

@@ -1,0 +1,10 @@
+"""The small tools of the bench: what they refuse, what they print, and how they end."""
+
+from bench import profile
+
+
+def test_functions_that_only_wait_and_addresses_are_not_told():
+    assert profile._title("~", 0, "<method 'poll' of 'select.epoll' objects>") == profile.WAITS
+    assert profile._title("~", 0, "<method 'acquire' of '_thread.lock' objects>") == profile.WAITS
+    new = "<built-in method __new__ of type object"
+    assert profile._title("~", 0, f"{new} at 0x7fd3c7e5ea00>") == f"{new}>"

@@ -1,0 +1,307 @@
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from threading import Barrier, Thread
+
+import pytest
+
+from toolpost.cli.exits import Quit
+from toolpost.cli.hostfile import HostFile
+from toolpost.cli.hosts import HOSTS
+
+WEATHER = '''
+import os
+from toolpost import Server
+
+server = Server("weather")
+
+
+@server.tool
+def forecast(city: str) -> str:
+    """Tell the weather."""
+    return os.environ.get("SKY", "sunshine")
+'''
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home with nothing in it but a server in a project, which is where we are."""
+    project = tmp_path / "sky"
+    project.mkdir()
+    (project / "weather.py").write_text(WEATHER)
+    monkeypatch.chdir(project)
+    for name in ("XDG_CONFIG_HOME", "CODEX_HOME", "CLAUDE_CONFIG_DIR", "COPILOT_HOME", "PYTHONPATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("--for cursor", "there is no server to install"),
+        ("nothing.py --for cursor", "there is no file nothing.py"),
+        ("README.md --for cursor", "README.md is not a Python file"),
+        ("weather.py --for windsurf --scope project", "Windsurf has no configuration for one project"),
+        ("http://127.0.0.1:1/mcp --for claude-desktop --name x", "Claude Desktop reads no URLs"),
+        ("http://127.0.0.1:1/mcp --for cursor", "needs a name"),
+        ("--http nonsense --name x --for cursor", "'nonsense' is not the URL"),
+        ("http://127.0.0.1:1/mcp --for cursor --name x --env A=1", "--env is for a server that is started"),
+        ("weather.py --for cursor --name a.b", "'a.b' is not a name"),
+        ("weather.py --for cursor --env NOT_SET_ANYWHERE", "NOT_SET_ANYWHERE is not set here"),
+        ("weather.py --for cursor --env =A", "'=A' has no name"),
+        ("weather.py --for cursor --print --remove", "--print shows what"),
+        ("weather.py --for nobody", "'nobody' is not one of"),
+        ("weather\udcff.py --for cursor", "weather\\udcff.py' cannot be written down: it is not UTF-8"),
+        ("weather.py --for cursor --print --env A=\udcff", "'\\udcff' cannot be written down"),
+    ],
+)
+def test_what_makes_no_sense_is_told(home, words, told):
+    (home / "sky" / "weather\udcff.py").write_text(WEATHER)
+    from toolpost.cli.install import command  # noqa: PLC0415 - in this process: many others would take long
+
+    with pytest.raises(Exception) as caught:  # noqa: PT011 - of click's kinds, which are looked at below
+        command.main(words.split(), standalone_mode=False)
+    assert caught.value.exit_code == 2  # pyright: ignore[reportAttributeAccessIssue] - as all of click's
+    assert told in str(caught.value)
+
+
+# --------------------------------------------------------------------- the hosts
+
+PLACES = {
+    "claude-desktop": (
+        "~/.config/Claude/claude_desktop_config.json",
+        "~/Library/Application Support/Claude/claude_desktop_config.json",
+        "%/Claude/claude_desktop_config.json",
+        None,
+    ),
+    "claude-code": ("~/.claude.json", "~/.claude.json", "~/.claude.json", ".mcp.json"),
+    "cursor": ("~/.cursor/mcp.json", "~/.cursor/mcp.json", "~/.cursor/mcp.json", ".cursor/mcp.json"),
+    "vscode": (
+        "~/.config/Code/User/mcp.json",
+        "~/Library/Application Support/Code/User/mcp.json",
+        "%/Code/User/mcp.json",
+        ".vscode/mcp.json",
+    ),
+    "zed": (
+        "~/.config/zed/settings.json",
+        "~/.config/zed/settings.json",
+        "%/Zed/settings.json",
+        ".zed/settings.json",
+    ),
+    "codex": ("~/.codex/config.toml", "~/.codex/config.toml", "~/.codex/config.toml", ".codex/config.toml"),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_a_host_has_its_file_where_it_looks_for_it(home, name):
+    *places, project = PLACES[name]
+    for platform, place in zip(("linux", "darwin", "win32"), places, strict=True):
+        wanted = place.replace("~", str(home)).replace("%", "C:/Roaming")
+        assert HOSTS[name].place("user", {"APPDATA": "C:/Roaming"}, platform) == Path(wanted)
+    assert HOSTS[name].place("project", {}) == (None if project is None else home / "sky" / project)
+
+
+def test_a_variable_moves_the_file(home):
+    assert HOSTS["codex"].place("user", {"CODEX_HOME": "/c"}) == Path("/c/config.toml")
+    assert HOSTS["vscode"].place("user", {"XDG_CONFIG_HOME": "/x"}, "linux") == Path("/x/Code/User/mcp.json")
+    assert HOSTS["vscode"].place("user", {}, "win32") == home / "AppData/Roaming/Code/User/mcp.json"
+
+
+@pytest.mark.parametrize("name", HOSTS)
+def test_an_entry_is_put_and_dropped_in_the_file_of_any_host(home, name):
+    host = HOSTS[name]
+    path = host.place("user", {})
+    assert path is not None
+    place = (host.key, "s")
+    for entry in (host.entry(["py", "s.py"], None, {"A": "1"}), host.entry([], "http://h/mcp", {})):
+        file = HostFile(path, host.form)
+        text = file.with_entry(place, entry)
+        file.write(text)
+        file = HostFile(path, host.form)
+        assert file.entry(place) == entry
+        assert file.with_entry(place, entry) == file.text
+    file.write(file.without(place))
+    assert not HostFile(path, host.form).entry(place)
+
+
+# --------------------------------------------------------------------- the file
+
+PLACE = ("mcpServers", "s")
+ENTRY = {"command": "new", "args": []}
+
+
+def test_what_a_user_has_added_stays(tmp_path):
+    path = tmp_path / "mcp.json"
+    path.write_text(
+        """{
+  "mcpServers": {
+    "s": {
+      "url": "http://old", // not any more
+      "env": {"KEY": "secret"},
+      "autoApprove": ["x"] // I trust it
+    }
+  }
+}
+"""
+    )
+    file = HostFile(path, "json")
+    changed = file.with_entry(PLACE, {**ENTRY, "env": {"NEW": "1"}})
+    assert "// I trust it" in changed
+    file.write(changed)
+    assert HostFile(path, "json").entry(PLACE) == {
+        **ENTRY,
+        "env": {"KEY": "secret", "NEW": "1"},
+        "autoApprove": ["x"],
+    }
+
+
+def test_an_entry_says_the_same_in_more_words(tmp_path):
+    path = tmp_path / "mcp.json"
+    path.write_text('{"mcpServers": {"s": {"type": "stdio", "command": "new", "args": [], "env": null}}}')
+    file = HostFile(path, "json")
+    assert file.with_entry(PLACE, ENTRY) == file.text
+    assert '"env": {' in file.with_entry(PLACE, {**ENTRY, "env": {"A": "1"}})
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "shown"),
+    [
+        ("json", '{\n  "key": "a \\"secret\\""\n}\n', '+  "key": "…",\n'),
+        ("json", '{\n  "mcpServers": {\n    "x": {"env": {"K": "secret"}}\n  }\n}', '{"env": {"K": "…"}},\n'),
+        ("toml", "[mcpServers.x]\nenv = { K = 'secret' }\n", ' env = { K = "…" }\n'),
+    ],
+)
+def test_what_stays_tells_no_secrets(tmp_path, form, text, shown):
+    path = tmp_path / "config"
+    path.write_text(text)
+    file = HostFile(path, form)
+    diff = file.diff(file.with_entry(PLACE, {**ENTRY, "env": {"MINE": "told"}}))
+    assert "secret" not in diff
+    assert shown in diff
+    assert "told" in diff
+
+
+def test_what_is_new_is_shown_even_if_others_say_the_same(tmp_path):
+    path = tmp_path / "mcp.json"
+    path.write_text(json.dumps({"mcpServers": {"other": ENTRY, "last": {}}}, indent=2))
+    file = HostFile(path, "json")
+    diff = file.diff(file.with_entry(("mcpServers", "mine"), ENTRY))
+    assert f'+      "command": {json.dumps(ENTRY["command"])},\n' in diff
+
+
+def test_a_copy_of_each_state_is_kept_with_the_same_permissions(tmp_path):
+    real, link = tmp_path / "real.json", tmp_path / "link.json"
+    real.write_text("{}")
+    real.chmod(0o640)
+    link.symlink_to(real)
+    for number in ("", "2", "3"):
+        file = HostFile(link, "json")
+        before = real.read_bytes()
+        copy = file.write(file.with_entry(("mcpServers", f"s{number}"), ENTRY))
+        assert copy is not None
+        assert copy == tmp_path / f"real.json.bak{number}"
+        assert copy.read_bytes() == before
+        assert copy.stat().st_mode & 0o777 == 0o640
+    assert link.is_symlink()
+    assert real.stat().st_mode & 0o777 == 0o640
+    assert [*json.loads(real.read_text())["mcpServers"]] == ["s", "s2", "s3"]
+    assert len([*tmp_path.iterdir()]) == 5
+
+
+def test_a_new_file_is_for_nobody_else(tmp_path):
+    file = HostFile(tmp_path / "new" / "mcp.json", "json")
+    assert file.write(file.with_entry(PLACE, ENTRY)) is None
+    assert file.path.stat().st_mode & 0o777 == 0o600
+
+
+def test_line_ends_and_the_mark_at_the_beginning_stay(tmp_path):
+    path = tmp_path / "mcp.json"
+    path.write_bytes(b'\xef\xbb\xbf{\r\n  "a": 1\r\n}\r\n')
+    file = HostFile(path, "json")
+    file.write(file.with_entry(PLACE, ENTRY))
+    data = path.read_bytes()
+    assert data.startswith(b'\xef\xbb\xbf{\r\n  "a": 1,\r\n')
+    assert data.count(b"\n") == data.count(b"\r\n")
+
+
+@pytest.mark.parametrize(
+    ("form", "data", "told"),
+    [
+        ("json", b'{\n  "a" 1\n}', "is not JSON: line 2, column 7"),
+        ("json", b'{"a": "\xff"}', "is not UTF-8, at byte 7"),
+        ("json", b'{"mcpServers": []}', '"mcpServers" is not an object'),
+        ("toml", b"a = 1\nb = \n", "is not TOML: .*line 2"),
+        ("toml", b'mcpServers = { s = { url = "u" } }\n', "cannot be changed safely"),
+        ("toml", b'mcpServers.s.url = "u"\n', "cannot be changed safely"),
+        ("toml", b"mcpServers = []\n", "cannot be changed safely"),
+        ("toml", b"[[mcpServers]]\na = 1\n", "cannot be changed safely"),
+        ("json", b'{"a": ' + b"9" * 5000 + b"}", "is not JSON: .*digits"),
+        ("toml", b"a = " + b"9" * 5000, "is not TOML: .*digits"),
+    ],
+)
+def test_what_is_broken_or_written_otherwise_is_left_alone(tmp_path, form, data, told):
+    path = tmp_path / "config"
+    path.write_bytes(data)
+    with pytest.raises(Quit, match=told):
+        HostFile(path, form).with_entry(PLACE, ENTRY)
+    with suppress(Quit):  # a list has nothing that could be taken out
+        assert HostFile(path, form).without(PLACE).encode() == data
+    assert path.read_bytes() == data
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_what_has_changed_meanwhile_is_not_written_over(tmp_path):
+    path = tmp_path / "mcp.json"
+    file = HostFile(path, "json")
+    path.write_text('{"a": 1}')
+    with pytest.raises(Quit, match="has changed meanwhile"):
+        file.write(file.with_entry(PLACE, ENTRY))
+    assert path.read_text() == '{"a": 1}'
+
+
+def test_of_several_at_once_none_writes_over_another(tmp_path):
+    path = tmp_path / "mcp.json"
+    path.write_text("{}")
+    files = [HostFile(path, "json") for _ in range(8)]
+    ready, written = Barrier(len(files)), set[str]()
+
+    def write(number, file):
+        text = file.with_entry(("mcpServers", f"s{number}"), ENTRY)
+        ready.wait()
+        with suppress(Quit):
+            file.write(text)
+            written.add(f"s{number}")
+
+    threads = [Thread(target=write, args=each) for each in enumerate(files)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert written == {*json.loads(path.read_text())["mcpServers"]}
+    assert len(written) == 1
+
+
+def test_a_file_that_may_not_be_written_is_left_to_who_made_it(tmp_path, monkeypatch):
+    path = tmp_path / "mcp.json"
+    path.write_text("{}")
+    monkeypatch.setattr(os, "access", lambda *_: False)  # for root, everything may be
+    with pytest.raises(Quit, match="is read-only"):
+        HostFile(path, "json")
+
+
+def test_a_disk_that_says_no_is_told_and_nothing_is_left(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    path = tmp_path / "mcp.json"
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        file = HostFile(path, "json")
+        with pytest.raises(Quit, match="cannot be written: No space left"):
+            file.write(file.with_entry(PLACE, ENTRY))
+    assert [*tmp_path.iterdir()] == []
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(Quit, match="cannot be read"):
+        HostFile(tmp_path / "folder", "json")

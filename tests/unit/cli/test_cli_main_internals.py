@@ -1,0 +1,50 @@
+"""How every run begins and ends: help, errors, exit codes, Ctrl-C, closed pipes, completion."""
+
+import subprocess
+import sys
+
+import pytest
+
+from command_line import PATIENCE, toolpost
+from toolpost.cli import exits
+from toolpost.cli.group import HELPS
+from toolpost.cli.main import COMMANDS
+
+
+def test_help_lists_every_command():
+    said = toolpost("--help")
+    assert said.code == exits.OK
+    shown = said.out.partition("Commands:")[2].split("\n")
+    assert [line.split()[0] for line in shown if line.strip()] == list(COMMANDS) == list(HELPS)
+
+
+def test_help_loads_no_command():
+    code = (
+        "import sys; sys.argv[1:] = ['--help']\n"
+        "from toolpost.cli.main import COMMANDS, main\n"
+        "try: main()\n"
+        "finally: print([each for each in COMMANDS.values() if f'toolpost.cli.{each}' in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize("missing", ["click", "rich"])
+def test_without_what_it_needs_it_says_what_to_install(missing):
+    code = f"import sys; sys.modules[{missing!r}] = None; from toolpost.cli.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "list"], capture_output=True, text=True, check=False, timeout=PATIENCE
+    )
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == "The command line needs click and rich: pip install 'toolpost[cli]'\n"
+
+
+def test_help_loads_neither_asyncio_nor_rich():
+    code = (
+        "import sys; sys.argv[1:] = ['ping', '--help']\n"
+        "from toolpost.cli.main import main\n"
+        "try: main()\n"
+        "finally: print(sorted({'asyncio', 'rich', 'msgspec', 'toolpost.client.client'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines()[-1] == "[]"

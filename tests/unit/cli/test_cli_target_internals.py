@@ -1,0 +1,120 @@
+"""TARGET: URLs, commands, files, modules, and names from an mcp.json."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolpost import Http, Stdio
+from toolpost.cli import exits
+from toolpost.cli.exits import Quit
+from toolpost.cli.page import Page
+from toolpost.cli.reach import Reach
+from toolpost.cli.target import Target, read_target
+
+SERVERS = {
+    "notes": {"command": "notes-server", "args": ["--fast"], "env": {"A": "1", "B": "2"}},
+    "far": {"url": "https://example.com/mcp", "headers": {"X-Team": "blue", "X-Key": "k"}},
+    "broken": {"args": []},
+    "socket": {"url": "ws://example.com"},
+}
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that we are in: it has a server, and an mcp.json."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "weather.py").touch()
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": SERVERS}))
+    return tmp_path
+
+
+RUN = (sys.executable, "-m", "toolpost", "run")
+
+
+@pytest.mark.parametrize(
+    ("words", "target"),
+    [
+        (["http://h/mcp"], Target("url", ("http://h/mcp",), "http://h/mcp")),
+        (["HTTPS://h/mcp?key=secret"], Target("url", ("HTTPS://h/mcp?key=secret",), "HTTPS://h/mcp")),
+        (["--", "npx", "-y", "@a/b"], Target("command", ("npx", "-y", "@a/b"), "npx b")),
+        (["--", "/x/run", "--key=s"], Target("command", ("/x/run", "--key=s"), "run")),
+        (["weather.py"], Target("file", (*RUN, "weather.py"), "weather.py")),
+        (["./weather.py:app"], Target("file", (*RUN, "./weather.py:app"), "./weather.py:app")),
+        (["pack.mod:app"], Target("file", (*RUN, "pack.mod:app"), "pack.mod:app")),
+        (["notes"], Target("name", ("notes", "mcp.json"), "notes")),
+    ],
+)
+def test_words_name_a_server(home, words, target):
+    assert read_target(words) == target
+
+
+@pytest.mark.parametrize(
+    ("words", "problem", "hint"),
+    [
+        (["--"], "no command after the --", "npx"),
+        (["nowhere.py"], "no file nowhere.py", None),
+        (["nowhere/weather.py:app"], "no file nowhere/weather.py", None),
+        (["note"], "no server 'note' in mcp.json", "did you mean 'notes'?"),
+        (["zzz"], "no server 'zzz' in mcp.json", "there are: notes, far, broken, socket"),
+        (["localhost:8000/mcp"], "no server", "http://localhost:8000/mcp"),
+        (["servers.json"], "no server", "--config servers.json NAME"),
+    ],
+)
+def test_words_that_name_no_server_are_a_usage_error(home, words, problem, hint):
+    with pytest.raises(Quit, match=problem.replace("(", r"\(")) as raised:
+        read_target(words)
+    assert raised.value.exit_code == exits.USAGE
+    assert (hint is None) == (raised.value.hint is None)
+    assert (hint or "") in (raised.value.hint or "")
+
+
+def test_without_an_mcp_json_it_says_what_a_target_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Quit, match=r"no mcp\.json is here") as raised:
+        read_target(["notes"])
+    assert raised.value.hint is not None
+    assert "http://" in raised.value.hint
+
+
+def test_names_are_looked_for_where_programs_keep_them(home):
+    (home / ".vscode").mkdir()
+    (home / ".vscode" / "mcp.json").write_text('{"servers": {"code": {"command": "x"}}}')
+    assert read_target(["code"]).words == ("code", ".vscode/mcp.json")
+    (home / "own.json").write_text('{"servers": {"notes": {"command": "y"}}}')
+    assert read_target(["notes"], "own.json").words == ("notes", "own.json")
+    with pytest.raises(Quit, match=r"'code' in own\.json"):
+        read_target(["code"], "own.json")
+
+
+def reach(*words: str, **options: object) -> Reach:
+    return Reach(read_target(words), Page(), **options)  # type: ignore[arg-type] - a table of them
+
+
+def test_options_are_added_to_what_a_file_says(home):
+    stdio = reach("notes", env={"B": "3", "C": "4"}).place()
+    assert isinstance(stdio, Stdio)
+    assert (stdio.command, stdio.args, stdio.env) == (
+        "notes-server",
+        ("--fast",),
+        {"A": "1", "B": "3", "C": "4"},
+    )
+    http = reach("far", headers={"x-team": "red"}).place()
+    assert isinstance(http, Http)
+    assert dict(http.headers or {}) == {"x-team": "red", "x-key": "k"}
+
+
+@pytest.mark.parametrize(
+    ("words", "options", "problem"),
+    [
+        (["notes"], {"headers": {"a": "b"}}, "--header is for a server with a URL"),
+        (["far"], {"env": {"a": "b"}}, "--env is for a server that is started"),
+        (["broken"], {}, "mcp.json, server 'broken'"),
+        (["socket"], {}, "mcp.json, server 'socket': the URL"),
+        (["http://user:secret@h/"], {}, "must not hold a user"),
+    ],
+)
+def test_what_does_not_fit_is_told(home, words, options, problem):
+    with pytest.raises(Quit, match=problem):
+        reach(*words, **options).place()

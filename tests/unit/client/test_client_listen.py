@@ -1,0 +1,545 @@
+"""`client.listen`: changes as they happen, in both eras, over streams and connections that break."""
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+import leak_check
+from endpoint import DISCOVERED, WELCOME, Endpoint, HttpLike, client_of
+from raw_server import Asked, Clock, RawServer, run
+from toolpost.client import changes as module
+from toolpost.client.backoff import FIRST, LONGEST, Backoff
+from toolpost.client.changes import Change
+from toolpost.client.client import Client
+from toolpost.client.sync import SyncClient
+from toolpost.errors import ChannelClosed, ConnectFailed, MCPError, MethodNotFound, NotDeclared, RequestFailed
+from toolpost.protocol.methods import DATES
+from toolpost.types import ResourceUpdatedParams, Result
+
+ERAS = [DATES[3], DATES[-1]]
+TAG = "io.modelcontextprotocol/subscriptionId"
+ACK = "notifications/subscriptions/acknowledged"
+TOOLS = "notifications/tools/list_changed"
+RESOURCES = "notifications/resources/list_changed"
+UPDATED = "notifications/resources/updated"
+
+
+class Telling(Endpoint):
+    """A server that tells of changes in either era."""
+
+    def __init__(self, **table: Any) -> None:
+        self.listens: list[Any] = []
+        self.refuse: tuple[str, ...] = ()
+        super().__init__(
+            **{
+                "server__discover": DISCOVERED,
+                "initialize": WELCOME,
+                "subscriptions__listen": self.listen,
+                "tools__list": {"resultType": "complete", "tools": [], "ttlMs": 60_000},
+                **table,
+            }
+        )
+
+    def listen(self, channel: HttpLike, message: Any) -> None:
+        wanted = dict(message["params"]["notifications"])
+        if self.refuse:
+            uris = [uri for uri in wanted["resourceSubscriptions"] if uri not in self.refuse]
+            wanted["resourceSubscriptions"] = uris
+        self.listens.append(message["id"])
+        channel.say(ACK, notifications=wanted, _meta={TAG: message["id"]})
+
+    def change(self, method: str, **params: Any) -> None:
+        """Tell of a change, on the stream where this era tells it."""
+        tag = {"_meta": {TAG: self.listens[-1]}} if self.listens else {}
+        self.now.say(method, **params, **tag)
+
+    def cut(self) -> None:
+        """Lose the last listen, and nothing else."""
+        self.now.tell(self.listens[-1], RequestFailed("the stream was cut off"))
+
+
+async def collect(changes: Any, count: int) -> list[Change]:
+    """So many changes, and out of the loop."""
+    heard: list[Change] = []
+    async for change in changes:
+        heard.append(change)
+        if len(heard) == count:
+            break
+    return heard
+
+
+async def settled(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(1000):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0)
+
+
+def both(main: Callable[[Telling, Client], Any], **options: Any) -> Any:
+    """Run a test with a client of each era."""
+
+    def test(date: str) -> None:
+        async def go() -> None:
+            server = Telling()
+            async with client_of(server, revision=date, **options) as client:
+                await main(server, client)
+
+        run(go(), Clock)
+
+    test.__name__ = main.__name__
+    return pytest.mark.parametrize("date", ERAS)(test)
+
+
+# --------------------------------------------------------------------- what is heard
+
+
+async def _changes_are_heard_as_they_happen(server: Telling, client: Client) -> None:
+    async with client.listen(tools=True, uris=["x://a", "x://a", "x://dir/"]) as changes:
+        for method, uri in ((TOOLS, None), (RESOURCES, None), (UPDATED, "x://a"), (UPDATED, "x://b")):
+            server.change(method, **({} if uri is None else {"uri": uri}))
+        server.change(UPDATED, uri="x://dir/part")
+        server.change("notifications/message", level="info", data="x")
+        assert await collect(changes, 3) == [
+            Change("tools"),
+            Change("resource", "x://a"),
+            Change("resource", "x://dir/part"),
+        ]
+    assert client.stats.gaps == 0
+
+
+test_changes_are_heard_as_they_happen = both(_changes_are_heard_as_they_happen)
+
+
+@pytest.mark.requirement("SUB-7")
+def test_each_listen_has_a_stream_of_its_own():
+    async def main() -> None:
+        server = Telling()
+        told: list[str] = []
+        client = client_of(server, on_notification=lambda method, _: told.append(method))
+        async with client, client.listen(tools=True) as first, client.listen(resources=True) as second:
+            assert [params["notifications"] for params in server.sent("subscriptions/listen")] == [
+                {"toolsListChanged": True, "resourcesListChanged": True},
+                {"toolsListChanged": True},
+                {"resourcesListChanged": True},
+            ]
+            server.now.say(TOOLS, _meta={TAG: server.listens[1]})
+            server.now.say(RESOURCES, _meta={TAG: server.listens[2]})
+            assert await collect(first, 1) == [Change("tools")]
+            assert await collect(second, 1) == [Change("resources")]
+            assert not told
+
+    run(main())
+
+
+async def _without_a_wish_every_list_is_listened_to(server: Telling, client: Client) -> None:
+    async with client.listen() as changes:
+        server.change(TOOLS)
+        server.change(RESOURCES)
+        assert await collect(changes, 2) == [Change("tools"), Change("resources")]
+
+
+test_without_a_wish_every_list_is_listened_to = both(_without_a_wish_every_list_is_listened_to)
+
+
+async def _what_nobody_has_looked_at_is_one_change(server: Telling, client: Client) -> None:
+    async with client.listen(tools=True, uris=["x://a"]) as changes:
+        for _ in range(1000):
+            server.change(TOOLS)
+            server.change(UPDATED, uri="x://a")
+        await settled(lambda: client.stats.notices >= 2000)
+        assert await collect(changes, 2) == [Change("tools"), Change("resource", "x://a")]
+
+
+test_what_nobody_has_looked_at_is_one_change = both(_what_nobody_has_looked_at_is_one_change)
+
+
+def test_parts_without_end_become_the_whole(monkeypatch):
+    async def main() -> None:
+        monkeypatch.setattr(module, "MAX_PENDING", 3)
+        server = Telling()
+        async with client_of(server) as client, client.listen(uris=["x://a"]) as changes:
+            for number in range(100):
+                server.change(UPDATED, uri=f"x://a/{number}")
+            await settled(lambda: client.stats.notices >= 100)
+            assert [change.uri for change in await collect(changes, 4)] == [
+                "x://a/0",
+                "x://a/1",
+                "x://a/2",
+                "x://a",
+            ]
+
+    run(main())
+
+
+# --------------------------------------------------------------------- leaving
+
+
+async def _leaving_the_loop_ends_the_subscription(server: Telling, client: Client) -> None:
+    listening = asyncio.create_task(collect(client.listen(uris=["x://a"]), 1))
+    await settled(lambda: client._talk.attending)
+    server.change(UPDATED, uri="x://a")
+    assert await listening == [Change("resource", "x://a")]
+    await settled(lambda: not client._talk.attending)
+    ended = "resources/unsubscribe" if client.era == "session" else "notifications/cancelled"
+    await server.until(ended)
+
+
+test_leaving_the_loop_ends_the_subscription = both(_leaving_the_loop_ends_the_subscription)
+
+
+@pytest.mark.parametrize("date", ERAS)
+@pytest.mark.parametrize("held", [True, False])
+def test_closing_the_client_ends_the_loop(date, held):
+    async def main() -> None:
+        server = Telling()
+        client = await client_of(server, revision=date).connect()
+        changes = client.listen(tools=True)
+
+        async def loop() -> list[Change]:
+            if held:
+                async with changes:
+                    return [change async for change in changes]
+            return [change async for change in changes]
+
+        listening = asyncio.create_task(loop())
+        await settled(lambda: client._talk.attending)
+        server.change(TOOLS)
+        await settled(lambda: client.stats.notices >= (1 if date == ERAS[0] else 2))
+        await client.close()
+        assert await listening == [Change("tools")]
+        assert [change async for change in changes] == []  # it is over
+        assert "notifications/cancelled" not in server.now.heard
+
+    run(main())
+
+
+def test_a_cancelled_listener_leaves_nothing():
+    async def main() -> None:
+        server = Telling(subscriptions__listen=None)
+        async with client_of(server) as client:
+            listening = asyncio.create_task(collect(client.listen(tools=True), 1))
+            await server.until("subscriptions/listen")
+            listening.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await listening
+            assert client.pending == {}
+
+    run(main())
+
+
+def test_a_loop_that_ended_takes_its_listeners_along():
+    server = Telling()
+    client = client_of(server)
+    opened = []
+
+    async def leave() -> None:
+        await client.connect()
+        opened.append(await client.listen(tools=True).__aenter__())
+
+    async def main() -> None:
+        await opened[0].aclose()
+        async with client:
+            await client.ping()
+
+    asyncio.run(leave())
+    leak_check.cut_off.clear()  # that is what it is about
+    run(main())
+
+
+async def _a_resource_that_others_watch_stays_watched(server: Telling, client: Client) -> None:
+    if client.era == "stateless":
+        return
+    async with client.listen(uris=["x://a"]), client.listen(uris=["x://a", "x://b"]):
+        await client.subscribe("x://b")
+        assert [params["uri"] for params in server.sent("resources/subscribe")] == ["x://a", "x://b", "x://b"]
+    await client.subscribe("x://c")
+    async with client.listen(uris=["x://c"]):
+        await client.unsubscribe("x://c")
+    assert [params["uri"] for params in server.sent("resources/unsubscribe")] == ["x://a", "x://c"]
+
+
+test_a_resource_that_others_watch_stays_watched = both(_a_resource_that_others_watch_stays_watched)
+
+
+# --------------------------------------------------------------------- what cannot be heard
+
+
+@pytest.mark.parametrize("date", ERAS)
+@pytest.mark.parametrize(
+    ("wanted", "capability"),
+    [
+        ({"tools": True}, "tools.list_changed"),
+        ({"prompts": True}, "prompts.list_changed"),
+        ({"uris": ["x://a"]}, "resources.subscribe"),
+        ({}, "list_changed"),
+    ],
+)
+def test_what_the_server_does_not_tell_is_an_error_at_once(date, wanted, capability):
+    async def main() -> None:
+        poor = {"capabilities": {"tools": {}, "resources": {}}}
+        server = Telling(server__discover={**DISCOVERED, **poor}, initialize={**WELCOME, **poor})
+        async with client_of(server, revision=date) as client:
+            for _ in range(2):
+                with pytest.raises(NotDeclared) as caught:
+                    await collect(client.listen(**wanted), 1)
+                assert caught.value.capability == capability
+            with pytest.raises(NotDeclared):
+                await client.listen(**wanted).__aenter__()
+
+    run(main())
+
+
+def test_one_string_is_no_list_of_resources():
+    with pytest.raises(TypeError, match=r"uris: a list of URIs, such as \['x://a'\]"):
+        Client(RawServer()).listen(uris="x://a")
+
+
+@pytest.mark.parametrize("date", ERAS)
+def test_a_client_that_is_not_connected_hears_nothing(date):
+    async def main() -> None:
+        with pytest.raises(ChannelClosed, match="not connected"):
+            await collect(client_of(Telling(), revision=date).listen(), 1)
+
+    run(main())
+
+
+@pytest.mark.requirement("SUB-5")
+def test_a_resource_that_the_server_does_not_watch_is_an_error_in_the_stateless_era():
+    async def main() -> None:
+        server = Telling()
+        server.refuse = ("x://b",)
+        async with client_of(server) as client:
+            with pytest.raises(MCPError, match="new: the server does not watch x://b"):
+                await collect(client.listen(uris=["x://a", "x://b"]), 1)
+            await server.until("notifications/cancelled")
+
+    run(main())
+
+
+def test_a_resource_that_the_server_does_not_watch_is_an_error_in_a_session():
+    async def main() -> None:
+        server = Telling(resources__subscribe=[{}, {"code": -32602, "message": "not that one"}])
+        async with client_of(server, revision=ERAS[0]) as client:
+            with pytest.raises(MCPError, match="not that one"):
+                await collect(client.listen(uris=["x://a", "x://b"]), 1)
+            assert not client._talk.listener.ears
+
+    run(main())
+
+
+# --------------------------------------------------------------------- what breaks
+
+
+MISSED = [Change("tools", missed=True), Change("resource", "x://a", missed=True)]
+
+
+@pytest.mark.requirement("HTTPM-13")
+def test_a_stream_that_is_cut_is_opened_again_and_says_so():
+    async def main() -> None:
+        server = Telling()
+        async with client_of(server) as client, client.listen(tools=True, uris=["x://a"]) as changes:
+            await client.list_tools()
+            for number in (1, 2):
+                server.cut()
+                assert await collect(changes, 2) == MISSED
+                assert client.stats.gaps == number
+                assert len(server.channels) == 1
+            assert len(set(server.listens)) == 3  # a request that was lost is made anew, under another id
+            server.change(TOOLS)
+            assert await collect(changes, 1) == [Change("tools")]
+            await client.list_tools()
+            assert server.now.heard.count("tools/list") == 2  # what was kept may be old
+
+    run(main(), Clock)
+
+
+def test_a_change_that_is_sure_outweighs_one_that_was_maybe_missed():
+    async def main() -> None:
+        server = Telling()
+        async with client_of(server) as client, client.listen(tools=True, uris=["x://a"]) as changes:
+            server.change(UPDATED, uri="x://a")
+            await settled(lambda: client.stats.notices == 2)
+            server.cut()
+            await asyncio.sleep(2 * FIRST)
+            assert client.stats.gaps == 1
+            server.change(TOOLS)
+            await settled(lambda: client.stats.notices == 4)
+            assert await collect(changes, 2) == [Change("resource", "x://a"), Change("tools")]
+
+    run(main(), Clock)
+
+
+@pytest.mark.parametrize("date", ERAS)
+def test_a_connection_that_is_lost_is_opened_again_and_says_so(date):
+    async def main() -> None:
+        server = Telling()
+        client = client_of(server, revision=date)
+        async with client, client.listen(tools=True, uris=["x://a"]) as changes:
+            server.now.end("the network has gone")
+            server.refuses = ConnectFailed("still gone")
+            await asyncio.sleep(100)
+            server.refuses = None
+            assert await collect(changes, 2) == MISSED
+            assert len(server.channels) == 2
+            assert client.connected
+            server.change(TOOLS)
+            assert await collect(changes, 1) == [Change("tools")]
+
+    run(main(), Clock)
+
+
+def test_a_session_that_somebody_else_made_anew_is_listened_to():
+    async def main() -> None:
+        server = Telling()
+        client = client_of(server, revision=ERAS[0])
+        async with client, client.listen(tools=True, uris=["x://a"]) as changes:
+            server.now.forget()
+            await client.ping()
+            assert await collect(changes, 2) == MISSED
+            assert len(server.channels) == 2
+            assert server.now.heard.count("resources/subscribe") == 1
+
+    run(main(), Clock)
+
+
+@pytest.mark.parametrize("date", ERAS)
+def test_a_connection_that_cannot_be_opened_again_ends_the_loop_with_an_error(date):
+    async def main() -> None:
+        server = Telling()
+        async with client_of(server, revision=date, again=False) as client:
+            changes = client.listen(tools=True)
+            async with changes:
+                server.change(TOOLS)
+                server.now.end("the process has gone")
+                assert await collect(changes, 1) == [Change("tools")]
+                with pytest.raises(ChannelClosed, match="the process has gone"):
+                    await collect(changes, 1)
+
+    run(main(), Clock)
+
+
+def test_a_server_that_lets_nobody_listen_any_more_ends_the_loop_with_an_error():
+    async def main() -> None:
+        server = Telling()
+        async with client_of(server) as client, client.listen(tools=True) as changes:
+            server.table["subscriptions/listen"] = {"code": -32601, "message": "no such method"}
+            server.cut()
+            with pytest.raises(MethodNotFound):
+                await collect(changes, 1)
+
+    run(main(), Clock)
+
+
+def test_a_resource_that_is_not_watched_any_more_is_logged(caplog):
+    async def main() -> None:
+        server = Telling()
+        async with client_of(server) as client, client.listen(tools=True, uris=["x://a"]) as changes:
+            server.refuse = ("x://a",)
+            server.cut()
+            assert await collect(changes, 2) == MISSED
+
+    with caplog.at_level(logging.WARNING):
+        run(main(), Clock)
+    assert "the server does not watch x://a any more" in caplog.text
+
+
+def test_a_loop_may_begin_on_a_session_that_the_server_has_forgotten():
+    async def main() -> None:
+        server = Telling()
+        async with client_of(server, revision=ERAS[0]) as client:
+            server.now.forget()
+            async with client.listen(uris=["x://a"]) as changes:
+                server.change(UPDATED, uri="x://a")
+                assert await collect(changes, 1) == [Change("resource", "x://a")]
+            assert len(server.channels) == 2
+
+    run(main(), Clock)
+
+
+def test_tries_get_rarer_but_do_not_end():
+    async def main() -> None:
+        server = Telling()
+        async with client_of(server) as client, client.listen(tools=True) as changes:
+            times: list[float] = []
+
+            def refuse(*_: object) -> int:
+                times.append(asyncio.get_running_loop().time())
+                return 503
+
+            server.table["subscriptions/listen"] = refuse
+            server.cut()
+            await asyncio.sleep(600)
+            pauses = [late - early for early, late in pairwise(times)]
+            assert all(FIRST <= pause <= LONGEST * 1.5 for pause in pauses)
+            assert len(times) < 60
+            assert min(pauses[7:]) >= LONGEST
+            server.table["subscriptions/listen"] = server.listen
+            assert await collect(changes, 1) == [Change("tools", missed=True)]
+
+    run(main(), Clock)
+
+
+def test_closing_while_it_tries_ends_it():
+    async def main() -> None:
+        server = Telling()
+        async with client_of(server) as client:
+            listening = asyncio.create_task(collect(client.listen(tools=True), 1))
+            await settled(lambda: client._talk.attending)
+            server.table["subscriptions/listen"] = None  # it answers nothing any more
+            server.cut()
+            await server.until("subscriptions/listen", 2)
+            await client.close()
+            assert await listening == []
+
+    run(main(), Clock)
+
+
+# --------------------------------------------------------------------- pauses
+
+
+def test_pauses_grow_up_to_a_bound_and_start_anew_after_a_success():
+    backoff = Backoff()
+    pauses = [backoff.pause(0.0) for _ in range(20)]
+    bounds = [min(FIRST * 2**number, LONGEST) for number in range(20)]
+    assert all(bound <= pause <= bound * 1.5 for pause, bound in zip(pauses, bounds, strict=True))
+    backoff.stands(0.0)
+    assert backoff.pause(LONGEST / 2) >= LONGEST / 2  # it did not stand for long
+    backoff.stands(0.0)
+    assert backoff.pause(LONGEST) <= FIRST * 1.5
+
+
+# --------------------------------------------------------------------- without await
+
+
+def test_changes_without_await():
+    subscribed = threading.Event()
+
+    async def subscribe(asked: Asked) -> Result:
+        notice = ResourceUpdatedParams(uri=asked.params.uri)
+        await asked.server.channel.send(asked.server.connection.notify(UPDATED, notice))
+        subscribed.set()
+        return Result()
+
+    server = RawServer({"resources/subscribe": subscribe})
+    with SyncClient(server, revision=ERAS[0]) as client:
+        loop = client.listen(uris=["x://a"])
+        assert next(loop) == Change("resource", "x://a")
+        del loop
+        assert not client._client._talk.attending
+        assert server.methods[-1] == "resources/unsubscribe"
+        subscribed.clear()
+        closing = threading.Thread(target=lambda: subscribed.wait() and client.close())
+        closing.start()
+        assert len(list(client.listen(uris=["x://a"]))) <= 1  # and then it is closed
+        closing.join()
+
+
+def test_a_loop_without_await_that_never_began_can_be_left():
+    client = SyncClient(RawServer())
+    loop = client.listen(tools=True)
+    with pytest.raises(ChannelClosed, match="not connected"):
+        next(loop)

@@ -1,0 +1,176 @@
+"""Subscriptions: a request for each resource in a session, one listen for all in the stateless era."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from endpoint import DISCOVERED, Endpoint, HttpLike, client_of
+from raw_server import Asked, Clock, RawServer, run
+from toolpost.channel import Channel
+from toolpost.client.client import Client
+from toolpost.protocol.jsonrpc import encode_notice
+from toolpost.protocol.methods import DATES
+from toolpost.types import (
+    SUBSCRIPTION_ID,
+    AcknowledgedParams,
+    ListenResult,
+    ResourceUpdatedParams,
+    Result,
+    SubscriptionFilter,
+)
+
+UPDATED = "notifications/resources/updated"
+ACKNOWLEDGED = "notifications/subscriptions/acknowledged"
+TOOLS_CHANGED = "notifications/tools/list_changed"
+LISTS = SubscriptionFilter(tools_list_changed=True, prompts_list_changed=True, resources_list_changed=True)
+
+
+class Listened(RawServer):
+    """A server that keeps its listens, so that a test can speak on them."""
+
+    def __init__(self, refuse: tuple[str, ...] = (), **options: Any) -> None:
+        super().__init__({"subscriptions/listen": self.listen}, **options)
+        self.refuse = refuse
+        self.listens: list[Asked] = []
+        self.ends: list[asyncio.Event] = []
+        self.silent = False
+
+    async def listen(self, asked: Asked) -> Result:
+        wanted: SubscriptionFilter = asked.params.notifications
+        honoured = msgspec.structs.replace(
+            wanted,
+            resource_subscriptions=[
+                uri for uri in wanted.resource_subscriptions or () if uri not in self.refuse
+            ],
+        )
+        self.listens.append(asked)
+        self.ends.append(asyncio.Event())
+        if not self.silent:
+            await asked.say(ACKNOWLEDGED, AcknowledgedParams(notifications=honoured))
+        await self.ends[-1].wait()
+        return ListenResult()
+
+    @property
+    def filters(self) -> list[SubscriptionFilter]:
+        return [asked.params.notifications for asked in self.listens]
+
+
+class Heard:
+    """What a client heard, in order."""
+
+    def __init__(self) -> None:
+        self.queue: asyncio.Queue[tuple[str, Any]] = asyncio.Queue()
+
+    async def __call__(self, method: str, params: Any) -> None:
+        self.queue.put_nowait((method, getattr(params, "uri", None)))
+
+
+def watching(*uris: str, lists: bool = True) -> SubscriptionFilter:
+    if lists:
+        return msgspec.structs.replace(LISTS, resource_subscriptions=list(uris) or None)
+    return SubscriptionFilter(resource_subscriptions=list(uris))
+
+
+# --------------------------------------------------------------------- sessions
+
+
+@pytest.mark.parametrize("date", DATES[:-1])
+def test_in_a_session_each_resource_is_a_request(date):
+    async def main() -> None:
+        server = RawServer()
+        heard = Heard()
+        async with Client(server, revision=date, on_notification=heard) as client:
+            await client.subscribe("x://a")
+            await server.channel.send(server.connection.notify(UPDATED, ResourceUpdatedParams(uri="x://a")))
+            await server.channel.send(server.connection.notify(TOOLS_CHANGED))
+            assert await heard.queue.get() == (UPDATED, "x://a")
+            assert await heard.queue.get() == (TOOLS_CHANGED, None)
+            await client.unsubscribe("x://a")
+            assert server.methods == ["initialize", "resources/subscribe", "resources/unsubscribe"]
+
+    run(main())
+
+
+def _late(method: str, listen: Any, **params: Any) -> bytes:
+    """What a server says on a listen that has ended, as one without our rules would."""
+    return encode_notice(method, {**params, "_meta": {SUBSCRIPTION_ID: listen}})
+
+
+def test_a_notice_of_another_listen_is_not_heard_and_one_of_none_is():
+    async def main() -> None:
+        server = Listened()
+        heard = Heard()
+        async with Client(server, on_notification=heard) as client:
+            await client.subscribe("x://a")
+            # The first listen was replaced; a server that has not noticed yet speaks on both.
+            await server.channel.send(_late(TOOLS_CHANGED, server.listens[0].id))
+            await server.listens[1].say(TOOLS_CHANGED)
+            await server.channel.send(b'{"jsonrpc":"2.0","method":"x/untagged","params":{"uri":1}}')
+            assert await heard.queue.get() == (TOOLS_CHANGED, None)
+            assert await heard.queue.get() == ("x/untagged", None)
+            assert heard.queue.empty()
+
+    run(main())
+
+
+def test_a_subscriber_that_is_cancelled_gives_its_listen_up():
+    async def main() -> None:
+        server = Listened()
+        server.silent = True
+        async with Client(server) as client:
+            subscribing = asyncio.create_task(client.subscribe("x://a"))
+            await server.until(lambda: server.listens)
+            subscribing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await subscribing
+            await server.until(lambda: server.cancelled)
+            # An acknowledgement that comes too late finds nobody.
+            await server.channel.send(_late(ACKNOWLEDGED, server.listens[0].id, notifications={}))
+            await client.ping()
+
+    run(main())
+
+
+def test_a_second_acknowledgement_is_ignored():
+    async def main() -> None:
+        server = Listened()
+        async with Client(server) as client:
+            subscribing = asyncio.create_task(client.subscribe("x://a"))
+            server.silent = True
+            await server.until(lambda: server.listens)
+            honoured = AcknowledgedParams(notifications=watching("x://a", lists=False))
+            notice = server.connection.notify(ACKNOWLEDGED, honoured, to=server.listens[0].incoming)
+            await server.channel.send(notice)
+            await server.channel.send(notice)
+            await subscribing
+
+    run(main())
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_listen_may_be_acknowledged_while_it_is_still_being_sent(ends):
+    class Slow(HttpLike):
+        async def send(self, data: bytes, related: int | str | None = None) -> None:
+            await super().send(data, related)
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+    class Server(Endpoint):
+        async def open(self) -> Channel:
+            self.channels.append(Slow(self))
+            return self.channels[-1]
+
+    def listen(channel: HttpLike, message: Any) -> dict[str, Any] | None:
+        meta = {SUBSCRIPTION_ID: message["id"]}
+        channel.say(ACKNOWLEDGED, notifications=message["params"]["notifications"], _meta=meta)
+        channel.say(TOOLS_CHANGED, _meta=meta)
+        return {"resultType": "complete", "_meta": meta} if ends else None
+
+    async def main() -> None:
+        it = Server(server__discover=DISCOVERED, subscriptions__listen=listen)
+        async with client_of(it) as client, client.listen(tools=True) as changes:
+            assert (await anext(aiter(changes))).kind == "tools"
+
+    run(main(), Clock)

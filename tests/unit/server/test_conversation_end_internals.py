@@ -1,0 +1,66 @@
+"""How conversations end, and what must not outlive a request: races that a peer can cause."""
+
+import asyncio
+import json
+import logging
+from typing import Any
+
+from toolpost import Client, Context, Handler, Server
+from toolpost.protocol.methods import DATES
+from toolpost.server import serve
+from toolpost.testing import ScriptedChannel
+
+ABOUT = {"protocolVersion": DATES[3], "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
+
+
+def message(**members: Any) -> bytes:
+    return json.dumps({"jsonrpc": "2.0", **members}).encode()
+
+
+HELLO = message(id=1, method="initialize", params=ABOUT)
+
+
+def test_a_function_that_refuses_to_end_does_not_hold_up_the_others(monkeypatch, caplog):
+    monkeypatch.setattr(serve, "END_PATIENCE", 0.01)
+    server = Server("s")
+    began, let_go = asyncio.Event(), asyncio.Event()
+
+    @server.tool
+    async def stay() -> str:
+        began.set()
+        while not let_go.is_set():
+            try:
+                await let_go.wait()
+            except asyncio.CancelledError:
+                continue
+        return ""
+
+    async def main() -> None:
+        async with Client(server) as client:
+            call = asyncio.ensure_future(client.call_tool("stay"))
+            await began.wait()
+        await asyncio.gather(call, return_exceptions=True)
+        let_go.set()
+
+    with caplog.at_level(logging.ERROR, "toolpost.server"):
+        asyncio.run(main())
+    assert "left behind" in caplog.text
+
+
+def test_a_handshake_that_takes_too_long_is_refused(monkeypatch):
+    monkeypatch.setattr(serve, "HANDSHAKE", 0.01)
+
+    class Slow(Handler):
+        async def init(self, ctx: Context) -> None:
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        channel = ScriptedChannel()
+        serving = asyncio.ensure_future(Slow("slow").serve(channel))
+        channel.feed(HELLO)
+        answer = await channel.next_sent()
+        assert "handshake was not answered" in answer["error"]["message"]
+        channel.end()
+        await serving
+
+    asyncio.run(main())

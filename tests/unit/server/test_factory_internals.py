@@ -1,0 +1,154 @@
+"""A server that is another one for each client."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from toolpost import Client, Context, Server, ToolError
+from toolpost.errors import InvalidParams
+from toolpost.principal import Principal
+from toolpost.protocol.methods import ALWAYS, DATES, Row
+from toolpost.protocol.revisions import REVISIONS
+from toolpost.server import factory as module
+from toolpost.server.factory import Factory
+from toolpost.server.serve import Conversation
+from toolpost.testing import ScriptedChannel
+from toolpost.types import ClientCapabilities, Implementation, Params, Result
+
+[STATELESS] = [date for date in DATES if REVISIONS[date].stateless]
+
+
+class House:
+    """Two servers, and who gets which."""
+
+    def __init__(self, **options: Any) -> None:
+        self.lives: list[str] = []
+        self.passed: list[str] = []
+        self.calls: list[tuple[str | None, Principal | None]] = []
+        self.one = self.server("one", 3)
+        self.two = self.server("two", 1)
+        self.two.prompt(name="greet")(lambda: "hello")
+        self.factory = Server.factory(self.choose, "house", **options)
+
+    def server(self, name: str, tools: int) -> Server:
+        @asynccontextmanager
+        async def lifespan(server: Server) -> AsyncGenerator[str]:
+            self.lives.append(f"+{name}")
+            yield f"life of {name}"
+            self.lives.append(f"-{name}")
+
+        async def note(call: Any, next: Any) -> Any:  # noqa: A002 - the word for it
+            self.passed.append(f"{name} {call.method}")
+            return await next(call)
+
+        server = Server(
+            name,
+            version="7",
+            instructions=f"Be {name}.",
+            lifespan=lifespan,
+            middleware=[note],
+            page_size=1,
+        )
+        for number in range(tools):
+            server.tool(name=f"{name}_{number}")(lambda: "")
+
+        @server.tool
+        async def who(ctx: Context) -> str:
+            return f"{ctx.server.info.name}, {ctx.lifespan}"
+
+        return server
+
+    async def choose(
+        self, info: Implementation | None, capabilities: ClientCapabilities, principal: Principal | None
+    ) -> Server:
+        name = info.name if info else ""
+        self.calls.append((name, principal))
+        if name == "rpc":
+            raise InvalidParams("not you, rpc")
+        if name == "tool":
+            raise ToolError("not you, tool", hint="ask at the door")
+        if name == "bug":
+            raise ValueError("secret")
+        if name == "odd":
+            return "nonsense"  # pyright: ignore[reportReturnType] - what is wrong is told
+        return self.one if name == "one" or capabilities.roots is not None else self.two
+
+
+def test_the_choice_is_remembered_by_the_facts_of_a_stateless_client(monkeypatch):
+    monkeypatch.setattr(module, "MAX_KNOWN", 2)
+
+    async def main() -> None:
+        house = House()
+        async with Client(house.factory, name="a", revision=STATELESS) as client:
+            for _ in range(3):
+                await client.list_tools()
+            assert house.calls == [("a", None)]
+            async with Client(house.factory, name="a", revision=STATELESS, on_roots=[]) as other:
+                assert (await other.call_tool("who")).text == "one, life of one"
+            assert house.calls == [("a", None)] * 2
+            async with Client(house.factory, name="b", revision=STATELESS) as third:
+                await third.list_tools()
+            await client.list_tools()
+        assert house.calls == [("a", None), ("a", None), ("b", None), ("a", None)]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("revision", DATES)
+def test_the_principal_is_told(revision):
+    async def main() -> None:
+        house = House()
+        channel = ScriptedChannel()
+        facts = {
+            "io.modelcontextprotocol/protocolVersion": STATELESS,
+            "io.modelcontextprotocol/clientCapabilities": {},
+            "io.modelcontextprotocol/clientInfo": {"name": "two", "version": "1"},
+        }
+        session = {
+            "protocolVersion": revision,
+            "capabilities": {},
+            "clientInfo": {"name": "two", "version": "1"},
+        }
+        stateless = revision == STATELESS
+        channel.feed(
+            {
+                "jsonrpc": "2.0",
+                "id": 1,
+                "method": "server/discover" if stateless else "initialize",
+                "params": {"_meta": facts} if stateless else session,
+            }
+        )
+        async with house.factory.alive() as lifespan:
+            talk = Conversation(house.factory, channel, lifespan, principal="ann")
+            serving = asyncio.create_task(talk.run())
+            assert "result" in await channel.next_sent()
+            channel.end()
+            await serving
+        assert house.calls == [("two", Principal("ann"))]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("revision", DATES)
+def test_rows_of_ones_own_reach_the_chosen(revision):
+    row = Row("example/double", Params, Result, client=ALWAYS)
+
+    async def main() -> Any:
+        server = Server("own", extra=[row])
+        server.routes = {
+            **server.routes,
+            "example/double": lambda ctx, params: Result(meta={"com.example/answer": ctx.server.info.name}),
+        }
+
+        async def choose(*facts: Any) -> Server:
+            return server
+
+        factory = Server.factory(choose, extra=[row])
+        assert isinstance(factory, Factory)
+        async with Client(factory, revision=revision) as client:
+            return await client.request("example/double", {"n": 1})
+
+    assert asyncio.run(main()).meta["com.example/answer"] == "own"

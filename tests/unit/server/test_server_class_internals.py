@@ -1,0 +1,42 @@
+"""`Server` beyond the decorators: schemas of one's own, names, the explicit form."""
+
+import asyncio
+from typing import Any
+
+from toolpost import Client, Context, Handler
+from toolpost.errors import InvalidParams
+from toolpost.protocol.methods import Row
+from toolpost.types import CallToolResult, Params, Result, TextContent, Tool
+
+OBJECT = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
+
+
+# --------------------------------------------------------------------- the explicit form
+
+
+class Plain(Handler):
+    """Tools only."""
+
+    async def list_tools(self, cursor: str | None) -> list[Tool]:
+        return [Tool("echo", OBJECT)]
+
+    async def call_tool(self, name: str, arguments: dict[str, Any], ctx: Context) -> CallToolResult:
+        if name != "echo":
+            raise InvalidParams(f"Unknown tool: {name}")
+        return CallToolResult(content=[TextContent(str(arguments["n"]))])
+
+
+def test_methods_of_ones_own_are_served():
+    class Own(Plain):
+        def __init__(self) -> None:
+            super().__init__(extra=[Row("example/double", Params, Result)])
+            self.routes = {**self.routes, "example/double": self.double}
+
+        def double(self, ctx: Context, params: Params) -> Result:
+            return Result(meta={"com.example/answer": 2})
+
+    async def main() -> Any:
+        async with Client(Own(), revision="2025-11-25") as client:
+            return await client.request("example/double", {"n": 1})
+
+    assert asyncio.run(main()).meta == {"com.example/answer": 2}

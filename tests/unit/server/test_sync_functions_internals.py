@@ -1,0 +1,51 @@
+"""Functions that are not async: what they can say and ask from their thread, and how it ends."""
+
+import inspect
+from typing import Any
+
+from toolpost import Context, SyncContext
+from toolpost.server.request import Request
+from toolpost.server.sync import SyncRequest
+
+FOR_THE_HANDLER = {
+    "ask",
+    "begun",
+    "conversation",
+    "hand_back",
+    "hand_over",
+    "has_asked",
+    "incoming",
+    "input_responses",
+    "introduce",
+    "method",
+    "page",
+    "passed_on",
+    "related",
+    "request_state",
+    "server",
+    "set_log_level",
+    "recall",
+    "recall_answer",
+    "tell",
+    "unwatch",
+    "watch",
+    "wraps",
+}
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+def parameters(fn: Any) -> list[tuple[Any, ...]]:
+    return [(it.name, it.kind, it.default) for it in inspect.signature(fn).parameters.values()]
+
+
+def test_both_contexts_can_do_the_same():
+    assert public(Context) - public(SyncContext) == FOR_THE_HANDLER
+    assert public(SyncContext) <= public(Context)
+    assert public(Request) == public(SyncRequest)
+    for name in public(SyncContext):
+        ours, theirs = getattr(SyncContext, name), getattr(Context, name)
+        if inspect.isfunction(ours):
+            assert parameters(ours) == parameters(theirs), name

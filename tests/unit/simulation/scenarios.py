@@ -1,0 +1,235 @@
+"""What happens in a world: clients do all kinds of things at once while the way to the server fails them.
+
+Owns the two plays, over channels and over HTTP: who takes part, what goes wrong, how it ends. In the end
+nothing goes wrong any more; whoever has a way to the server has to be served then, all leave, and nothing may
+be left.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from actors import CALLS, Ledger, Player, judge, server_for
+from faulty_backend import WEB_CALM, WEB_FAULTS, FaultyBackend
+from faulty_channel import CALM, FAULTS, Faults, Way, Wire
+from simulated_loop import World
+
+from toolpost import Server
+from toolpost.channel import Channel
+from toolpost.errors import MCPError
+from toolpost.protocol.methods import DATES
+from toolpost.transports.address import Http
+from toolpost.transports.backend_asgi import AsgiBackend
+from toolpost.transports.memory import pair
+
+__all__ = ["over_channels", "over_http"]
+
+CLEAN = ("add", "spend", "count", "story", "read", "list", "ping")
+"""What has to work when nothing goes wrong any more."""
+
+SETTLED = 20.0
+"""Seconds after which everything that is on its way has arrived, or never will."""
+
+KEYS = "keys/states"
+"""What the store keeps for good."""
+
+IDLE = 60.0
+"""Seconds after which a session ends that nobody uses."""
+
+
+class Stage:
+    """A server, and the faulty ways to it: what clients in a world can connect to.
+
+    Args:
+        world: where it stands.
+        faults: what goes wrong on the way.
+        ledger: where it is written what was sent.
+    """
+
+    def __init__(self, world: World, server: Server, faults: Faults, ledger: Ledger, name: str) -> None:
+        self.world = world
+        self.server = server
+        self.faults = faults
+        self.ledger = ledger
+        self.name = name
+        self.wires: list[Wire] = []
+
+    async def serve(self, channel: Channel) -> None:
+        """Serve a client over a wire."""
+        wire = Wire(self.world, channel, self.faults, self.name, self._told())
+        self.wires.append(wire)
+        await self.server.serve(wire)
+
+    def calm(self) -> None:
+        """Nothing goes wrong from now on."""
+        self.faults = CALM
+        for wire in self.wires:
+            wire.calm()
+
+    def _told(self) -> Callable[[Way, bytes, bool], None]:
+        arrived: Counter[bytes] = Counter()
+        found = _calls(self.ledger, self.name)
+
+        def told(way: Way, data: bytes, there: bool) -> None:
+            keys = found(data) if way == "up" else []
+            if not there:
+                self.ledger.sent.update(keys)
+            elif keys:
+                arrived[data] += 1
+                if arrived[data] > 1:
+                    self.ledger.again.update(keys)
+
+        return told
+
+
+def _calls(ledger: Ledger, name: str) -> Callable[[bytes], list[str]]:
+    """Finds the keys of a client in the calls that it makes."""
+
+    def found(data: bytes) -> list[str]:
+        if b'"tools/call"' not in data:
+            return []
+        return [key for key, owner in ledger.owners.items() if owner == name and key.encode() in data]
+
+    return found
+
+
+async def over_channels(world: World) -> list[Player]:
+    """Clients and a server, and between them wires of every kind."""
+    rng, ledger = world.rng, Ledger()
+    server = server_for(world, ledger)
+    serving: list[asyncio.Task[None]] = []
+    players: list[Player] = []
+    calming: list[Callable[[], None]] = []
+    for number in range(rng.choice((1, 2, 2, 3))):
+        name, kind, revision = f"player{number}", rng.choice([*FAULTS]), rng.choice((None, *DATES))
+        stage = Stage(world, server, FAULTS[kind], ledger, name)
+        target: object = stage
+        if rng.random() < 0.3:
+            target, other = pair()  # which can be opened once only
+            serving.append(world.create_task(stage.serve(other)))
+        world.note(f"{name} {kind} {revision} {type(target).__name__}")
+        faults = FAULTS[kind]
+        player = Player(
+            world, ledger, name, exact=faults.honest, whole=faults.faithful, obeyed=faults.faithful
+        )
+        player.join(target, revision=revision)
+        players.append(player)
+        calming.append(stage.calm)
+    await _perform(world, server, players, calming)
+    if serving:
+        await asyncio.wait(serving)
+    judge(world, server, ledger)
+    return players
+
+
+async def over_http(world: World) -> list[Player]:
+    """Clients of one ASGI application, and between them all that happens on the web."""
+    rng, ledger = world.rng, Ledger()
+    server = server_for(world, ledger)
+    app: Any = server.asgi(idle=IDLE)
+    inner = AsgiBackend(app)
+    players: list[Player] = []
+    calming: list[Callable[[], None]] = []
+    for number in range(rng.choice((1, 2, 2))):
+        name, kind, revision = f"player{number}", rng.choice([*WEB_FAULTS]), rng.choice((None, *DATES))
+        found = _calls(ledger, name)
+        backend = FaultyBackend(
+            world, inner, WEB_FAULTS[kind], name, lambda body, found=found: ledger.sent.update(found(body))
+        )
+        sse = revision == DATES[0] and rng.random() < 0.5
+        target = Http(f"http://127.0.0.1/{'sse' if sse else 'mcp'}", http=backend, sse=sse)
+        world.note(f"{name} {kind} {revision} {'HTTP+SSE' if sse else 'HTTP'}")
+        player = Player(world, ledger, name, obeyed=WEB_FAULTS[kind].arrives)
+        player.join(target, revision=revision)
+        players.append(player)
+        calming.append(lambda backend=backend: setattr(backend, "faults", WEB_CALM))
+    await _perform(world, server, players, calming)
+    await asyncio.sleep(4 * IDLE)  # what a client could not end, ends
+    if app._life is not None and app._life.sessions._held:
+        ledger.wrong.append(f"sessions that nobody uses: {app._life.sessions._held}")
+    if ledger.hanging:
+        ledger.wrong.append(f"these hang though nobody waits: {ledger.hanging}")
+    await inner.close()
+    _check_store(world, server, ledger)
+    judge(world, server, ledger)
+    return players
+
+
+def _check_store(world: World, server: Server, ledger: Ledger) -> None:
+    """Nothing is kept of sessions that have ended."""
+    store: Any = server.store
+    for shelf in (store.records._shelf, store.logs._shelf):
+        kept = [key for key, (_, until) in shelf._held.items() if until > world.time() and key != KEYS]
+        if kept:
+            ledger.wrong.append(f"the store keeps {kept}")
+
+
+async def _perform(
+    world: World, server: Server, players: list[Player], calming: list[Callable[[], None]]
+) -> None:
+    """The play itself: everything at once, then calm, then the end."""
+
+    async def live(player: Player, calm: Callable[[], None]) -> None:
+        await _act(player)
+        calm()
+        await asyncio.sleep(SETTLED)
+
+    talking = world.create_task(_announce(world, server, players))
+    await asyncio.gather(*map(live, players, calming))
+    players[0].ledger.busy = False
+    for player in players:
+        player.check_given_up()
+        await _recover(player)
+        player.check_stories()
+    await asyncio.gather(*(player.leave() for player in players))
+    talking.cancel()
+    await asyncio.wait([talking])
+
+
+async def _act(player: Player) -> None:
+    """Connect, and do things side by side; some are given up, and now and then the client is closed."""
+    rng, world = player.world.rng, player.world
+    for _ in range(3):
+        try:
+            await player.client.connect()
+            break
+        except MCPError as error:
+            world.note(f"{player.name} is not connected: {error!r}")
+            player.outcomes[type(error).__name__] += 1
+
+    async def later(name: str) -> None:
+        await asyncio.sleep(rng.choice((0.0, 0.0, 0.01, 0.02, 0.5, 1.0)))
+        await player.act(name)
+
+    calls = [
+        world.create_task(later(rng.choice([*CALLS, "story", "count"]))) for _ in range(rng.randrange(1, 9))
+    ]
+    for call in calls:
+        if rng.random() < 0.2:
+            world.call_later(rng.choice((0.0, 0.01, 0.02, 0.1, 1.0, 4.0)), call.cancel)
+    if rng.random() < 0.1:
+        await asyncio.sleep(rng.choice((0.0, 0.01, 0.5, 4.0)))
+        await player.leave()
+    await asyncio.wait(calls)
+
+
+async def _recover(player: Player) -> None:
+    """Everything works again, unless the channel has ended and there can be no other."""
+    client, exact = player.client, player.exact
+    player.exact = True
+    if not client._talk._way.again and not client.connected:
+        return
+    await client.connect()
+    name = player.world.rng.choice(CLEAN)
+    outcome = await player.act(name)
+    if outcome == "NotDeclared" and not exact:
+        return  # the handshake itself was garbled
+    if outcome != "ok":
+        player.wrong(f"{name} fails although nothing goes wrong any more")
+
+
+async def _announce(world: World, server: Server, players: list[Player]) -> None:
+    while True:
+        await asyncio.sleep(world.rng.choice((0.01, 0.3, 3.0)))
+        server.announce_update(f"note://{world.rng.choice(players).name}")

@@ -1,0 +1,103 @@
+"""Clients and a server in thousands of worlds in which everything goes wrong.
+
+One world is one number. A test that fails names it, and how to see all that happens in it:
+`FAULT_SEED=http:17 .venv/bin/pytest tests/unit/simulation -s`.
+"""
+
+import gc
+import os
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+from actors import EXPECTED, Player
+from scenarios import over_channels, over_http
+from simulated_loop import World
+
+PLAYS: dict[str, Callable[[World], Coroutine[Any, Any, list[Player]]]] = {
+    "channels": over_channels,
+    "http": over_http,
+}
+
+WORLDS = {"channels": 2000, "http": 600}
+"""How many worlds of each there are in one run."""
+
+BLOCKS = {"channels": 8, "http": 4}
+"""In how many tests, so that several processes share them."""
+
+OUTCOMES = {
+    "channels": {"ok", "cancelled", "RequestTimeout", "ChannelClosed", "ConnectFailed", "ToolError"},
+    "http": {"ok", "cancelled", "RequestTimeout", "RequestFailed", "SessionLost", "ToolError"},
+}
+"""How calls end, over all worlds of a block."""
+
+SEEN = os.environ.get("FAULT_SEED", "")
+"""The world that is to be seen, and no other."""
+
+
+class Wrong(AssertionError):
+    """Something has happened in a world that must not."""
+
+
+def simulate(name: str, seed: int) -> tuple[World, list[Player]]:
+    """A world that has come to its end, and those who lived in it.
+
+    Raises:
+        Wrong: something has happened that must not.
+    """
+    world = World(seed)
+    wrong: list[str] = []
+    players: list[Player] = []
+    try:
+        players = world.live(PLAYS[name])
+        wrong = players[0].ledger.wrong
+    except Exception as error:  # noqa: BLE001 - whatever it is, the number has to be told
+        wrong = [f"it did not come to its end: {error!r}"]
+    wrong += [error for error in world.errors if not EXPECTED.match(error)]
+    if SEEN:
+        print("", *world.trace, *world.errors, sep="\n")  # noqa: T201 - that is what it is for
+    if wrong:
+        again = f"see it with FAULT_SEED={name}:{seed} .venv/bin/pytest tests/unit/simulation -s"
+        raise Wrong("\n  ".join([f"in world {seed} of {name}", *dict.fromkeys(wrong), again]))
+    return world, players
+
+
+if SEEN:
+
+    def test_a_world():
+        name, seed = SEEN.split(":")
+        simulate(name, int(seed))
+
+else:
+
+    @pytest.mark.usefixtures("unheard")
+    @pytest.mark.parametrize(
+        ("name", "block"), [(name, block) for name in PLAYS for block in range(BLOCKS[name])]
+    )
+    def test_worlds(name, block):
+        outcomes: Counter[str] = Counter()
+        wrong: list[Wrong] = []
+        gc.freeze()  # what is there stays, and need not be looked at again
+        for number, seed in enumerate(range(block, WORLDS[name], BLOCKS[name])):
+            try:
+                _, players = simulate(name, seed)
+            except Wrong as error:
+                wrong.append(error)
+            else:
+                for player in players:
+                    outcomes.update(player.outcomes)
+            if number % 20 == 0:
+                gc.collect()  # no world does that, so that it comes when it comes
+        gc.unfreeze()
+        if wrong:
+            pytest.fail(f"{len(wrong)} worlds went wrong; the first:\n{wrong[0]}", pytrace=False)
+        # What goes wrong hurts, but not everybody.
+        assert OUTCOMES[name] <= outcomes.keys()
+        assert outcomes["ok"] > outcomes.total() / 3, outcomes
+
+    @pytest.mark.parametrize("name", PLAYS)
+    def test_the_same_number_is_the_same_world(name):
+        traces = [[simulate(name, seed)[0].trace for seed in range(10)] for _ in range(2)]
+        assert traces[0] == traces[1]
+        assert traces[0][0] != traces[0][1]

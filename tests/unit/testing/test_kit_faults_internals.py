@@ -1,0 +1,33 @@
+"""Things that go wrong on purpose: each kind, both ways, by plan and by chance."""
+
+import asyncio
+import random
+
+from toolpost.errors import ChannelClosed
+from toolpost.testing import (
+    Fault,
+    Faulty,
+    ScriptedChannel,
+)
+from toolpost.testing.faults import garbled
+
+
+def test_what_waits_to_be_overtaken_is_not_sent_once_the_channel_is_closed():
+    async def main():
+        for seconds in (0, 60):
+            inner = ScriptedChannel()
+            channel = Faulty(inner, Fault("reorder", "client", seconds=seconds))
+            await channel.send(b"a")
+            if not seconds:
+                inner.broken = ChannelClosed("gone")
+                assert channel._late is not None
+                await asyncio.wait([channel._late])
+            await channel.close()
+            assert inner.raw == []
+
+    asyncio.run(main())
+
+
+def test_garbled_is_never_the_same():
+    rng = random.Random(1)
+    assert all(garbled(rng, b'{"jsonrpc":"2.0"}') != b'{"jsonrpc":"2.0"}' for _ in range(100))

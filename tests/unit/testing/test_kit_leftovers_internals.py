@@ -1,0 +1,14 @@
+"""What is left running is found, with and without a loop; what ends by itself is not."""
+
+import os
+
+from toolpost.testing.leftovers import Holdings, descriptors
+
+
+def test_without_proc_there_is_less_to_see(monkeypatch):
+    def nothing(_):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(os, "listdir", nothing)
+    assert descriptors() == {}
+    assert Holdings().children == set()

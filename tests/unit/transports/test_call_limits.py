@@ -1,0 +1,335 @@
+"""How many calls, subscriptions and streams there may be, of one client and of all; what is told beyond."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from hosted import Stage, call, hosted, kept, kitchen, legacy, message, modern, run, serving
+from toolpost import Server
+from toolpost.errors import RateLimited
+from toolpost.server.middleware import RateLimit
+from toolpost.transports import http_session, http_sessions, http_stateless
+from toolpost.transports.gate import LATER, Refusal
+from toolpost.transports.http_load import Load
+from toolpost.transports.http_session import Post
+from toolpost.transports.http_sessions import Limits, Sessions
+from toolpost.types.base import Raw
+from waiting import until
+
+EVENTS = {"Accept": "text/event-stream"}
+ECHO = modern("tools/call", call("echo", text="hi"))
+QUIET = modern("tools/call", call("quiet"))
+TOOLS = modern("subscriptions/listen", {"notifications": {"toolsListChanged": True}}, "sub")
+
+
+def user(scope: Any) -> str | None:
+    return dict(scope["headers"]).get(b"x-user", b"").decode() or None
+
+
+def as_user(name: str, headers: dict[str, str]) -> dict[str, str]:
+    return {**headers, "X-User": name}
+
+
+def load(site: Any) -> Load:
+    return site.app._life.load
+
+
+@asynccontextmanager
+async def stage_and_site(server: Any = None, **web: Any):
+    stage = Stage()
+    async with hosted(kitchen(stage, **(server or {})), **web) as site:
+        yield stage, site
+        stage.go.set()
+        await until(lambda: not load(site).calls)
+        assert load(site)._peers == {}
+    assert load(site).streams == load(site).waiting == 0
+
+
+async def begin(site: Any, headers: dict[str, str], body: bytes) -> Any:
+    """A call that is under way."""
+    before = load(site).calls if site.app._life else 0
+    wire = await site.wire()
+    await wire.ask("POST", "/mcp", headers, body)
+    await until(lambda: site.app._life and load(site).calls == before + 1)
+    return wire
+
+
+# --------------------------------------------------------------------- calls
+
+
+def test_calls_of_all_clients_are_bounded_whatever_their_era():
+    async def main():
+        async with stage_and_site(max_calls=2) as (stage, site):
+            session = await site.open()
+            one = await begin(site, legacy(session), message("tools/call", call("quiet"), 1))
+            two = await begin(site, *QUIET)
+            for headers, body in (ECHO, (legacy(session), message("ping", id=2)), QUIET):
+                refused = await site.post(headers, body)
+                assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+                assert "max_calls=" in refused.text
+            # What ends a call is no new one, nor is what belongs to one.
+            note = message("notifications/cancelled", {"requestId": 1})
+            assert (await site.post(legacy(session), note)).status == 202
+            assert (await one.answer()).status == 202
+            assert (await site.post(*ECHO)).status == 200
+            stage.go.set()
+            assert (await two.answer()).status == 200
+
+    run(main)
+
+
+def test_calls_of_a_session_that_come_all_at_once_are_bounded_too():
+    async def main():
+        async with stage_and_site(max_calls=3) as (stage, site):
+            session = await site.open()
+            wires = [await site.wire() for _ in range(20)]
+            for number, wire in enumerate(wires):
+                await wire.ask("POST", "/mcp", legacy(session), message("tools/call", call("quiet"), number))
+            answers = [asyncio.create_task(wire.answer()) for wire in wires]
+            await until(lambda: sum(answer.done() for answer in answers) == 17)
+            assert load(site).calls == 3
+            stage.go.set()
+            bodies = [(await answer).body for answer in answers]
+            assert sum(b"max_calls=" in body for body in bodies) == 17
+
+    run(main)
+
+
+def test_a_session_that_ends_gives_back_what_it_had():
+    async def main():
+        async with stage_and_site(max_calls=1) as (_, site):
+            session = await site.open()
+            wire = await begin(site, legacy(session), message("tools/call", call("quiet"), 1))
+            assert (await site.ask("DELETE", "/mcp", legacy(session))).status == 200
+            assert (await wire.answer()).status == 404
+            await until(lambda: not load(site).calls)
+
+    run(main)
+
+
+def test_the_calls_of_a_principal_are_counted_in_all_its_sessions_and_outside():
+    async def main():
+        async with stage_and_site({"limit": 2}, principal=user) as (_, site):
+            alice, bob = ({"X-User": name} for name in ("alice", "bob"))
+            one, two = [await site.open(headers=alice) for _ in range(2)]
+            ask = message("tools/call", call("quiet"), 1)
+            for session in (one, two):
+                await begin(site, {**legacy(session), **alice}, ask)
+            refused = await site.post({**QUIET[0], **alice}, QUIET[1])
+            assert (refused.status, refused.headers["retry-after"]) == (429, "5")
+            assert refused.json["id"] == 1
+            assert (refused.code, "limit=" in refused.text) == (-32603, True)
+            # A client of the session era may take a status that is no success for the end of its session.
+            told = await site.post({**legacy(one), **alice}, message("tools/call", call("quiet"), 2))
+            assert (told.status, told.json["id"], "limit=" in told.text) == (200, 2, True)
+            await begin(site, {**QUIET[0], **bob}, QUIET[1])
+
+    run(main)
+
+
+def test_a_batch_counts_as_many():
+    async def main():
+        async with stage_and_site({"limit": 3}) as (_, site):
+            session = await site.open("2025-03-26")
+            four = b"[" + b",".join(message("ping", id=number) for number in range(4)) + b"]"
+            answers = (await site.post(legacy(session, "2025-03-26"), four)).json
+            assert {answer["error"]["code"] for answer in answers} == {-32603}
+
+    run(main)
+
+
+@pytest.mark.parametrize("name", ["max_calls", "max_streams"])
+def test_a_bound_that_lets_nobody_in_is_refused(name):
+    given: dict[str, Any] = {name: 0}
+    with pytest.raises(ValueError, match=f"{name} is 0"):
+        kitchen().asgi(**given)
+
+
+# --------------------------------------------------------------------- subscriptions and streams
+
+
+def test_the_subscriptions_of_a_principal_are_bounded(monkeypatch):
+    monkeypatch.setattr(http_stateless, "LISTENS", 2)
+
+    async def main():
+        async with stage_and_site(principal=user) as (_, site):
+            headers, body = TOOLS
+            wires = [(await site.begin("POST", as_user("alice", headers), body))[0] for _ in range(2)]
+            refused = await site.post(as_user("alice", headers), body)
+            assert (refused.status, refused.headers["retry-after"]) == (429, "5")
+            assert (refused.json["id"], "at most 2" in refused.text) == ("sub", True)
+            _, head = await site.begin("POST", as_user("bob", headers), body)
+            assert head.status == 200
+            assert load(site).calls == 0  # none of them is a call
+            await wires[0].abort()
+            await until(lambda: load(site).streams == 2)
+            _, head = await site.begin("POST", as_user("alice", headers), body)
+            assert head.status == 200
+
+    run(main)
+
+
+def test_who_is_not_known_shares_an_address_and_may_have_more():
+    async def main():
+        async with stage_and_site({"limit": 3}) as (_, site):
+            for _ in range(3):
+                assert (await site.begin("POST", *TOOLS))[1].status == 200
+            assert (await site.post(*TOOLS)).status == 429
+
+    run(main)
+
+
+def test_streams_for_news_are_bounded_in_all():
+    async def main():
+        async with stage_and_site(max_streams=2) as (_, site):
+            session = await site.open()
+            await site.begin("POST", *TOOLS)
+            wire, head = await site.begin("GET", {**EVENTS, "Mcp-Session-Id": session})
+            assert head.status == 200
+            for refused in (
+                await site.post(*TOOLS),
+                await site.ask("GET", "/mcp", {**EVENTS, "Mcp-Session-Id": session}),
+                await site.ask("GET", "/sse", EVENTS),
+            ):
+                assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+                assert "max_streams=" in refused.text
+            await wire.abort()
+            await until(lambda: load(site).streams == 1)
+            assert (await site.begin("GET", EVENTS, target="/sse"))[1].status == 200
+
+    run(main)
+
+
+# --------------------------------------------------------------------- the rate
+
+
+def test_who_asks_too_often_without_a_session_is_told_when_to_come_back():
+    now = [0.0]
+    server = Server("rated", middleware=[RateLimit(2, 10, clock=lambda: now[0])])
+
+    @server.tool
+    async def hello() -> str:
+        return "hello"
+
+    asked = modern("tools/call", call("hello"))
+
+    async def main():
+        async with hosted(server, principal=user) as site:
+            for name in ("", "alice"):  # by address, and by principal
+                headers = as_user(name, asked[0])
+                for _ in range(2):
+                    assert (await site.post(headers, asked[1])).status == 200
+                refused = await site.post(headers, asked[1])
+                assert (refused.status, refused.headers["retry-after"]) == (429, "5")
+                assert (refused.code, refused.json["id"]) == (429, 1)
+            # A session has no share of its own, if one knows whose it is.
+            session = await site.open(headers={"X-User": "alice"})
+            old = await site.post(as_user("alice", legacy(session)), message("tools/call", call("hello"), 1))
+            assert (old.status, old.code) == (200, 429)
+            now[0] += 5
+            assert (await site.post(as_user("alice", asked[0]), asked[1])).status == 200
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("data", "told"),
+    [(None, "1"), ({"retryAfter": "soon"}, "1"), ({"retryAfter": 2.1}, "3"), ({"retryAfter": -1}, "1")],
+)
+def test_whoever_limits_a_rate_may_say_what_it_likes(data, told):
+    server = Server("rated")
+
+    @server.tool
+    async def no() -> str:
+        raise RateLimited("no", data)
+
+    async def main():
+        async with hosted(server) as site:
+            refused = await site.post(*modern("tools/call", call("no")))
+            assert (refused.status, refused.headers["retry-after"]) == (429, told)
+
+    run(main)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_who_is_turned_away_for_now_is_told_when_to_come_back(status):
+    assert dict(Refusal(status, "no").headers) == {b"retry-after": LATER[status]}
+    assert dict(Refusal(status, "no", [(b"retry-after", b"9")]).headers) == {b"retry-after": b"9"}
+    assert not Refusal(400, "no").headers
+
+
+def test_a_server_that_stops_says_so_to_all_with_a_time_to_come_back():
+    async def main():
+        stage = Stage()
+        app = kitchen(stage).asgi(health="/health", drain=20)
+        async with serving(app) as site:
+            running = asyncio.create_task(site.post(*QUIET))
+            await stage.begun.wait()
+            stopping = asyncio.create_task(app.stop())
+            await until(lambda: site.app._life.stopping)
+            for answer in (await site.post(*ECHO), await site.ask("GET", "/health/ready")):
+                assert (answer.status, answer.headers["retry-after"]) == (503, "1")
+            stage.go.set()
+            assert (await running).status == 200
+            await stopping
+
+    run(main)
+
+
+# --------------------------------------------------------------------- posts that wait
+
+
+@asynccontextmanager
+async def idle_sessions():
+    """Sessions whose conversations take nothing."""
+    server = kitchen()
+    go = asyncio.Event()
+
+    async def serve(*_: Any) -> None:
+        await go.wait()
+
+    sessions = Sessions(server.store, serve, Limits())
+    yield sessions
+    go.set()
+    await sessions.close()
+    assert sessions.load.waiting == 0
+    assert kept(server.store) == []
+
+
+def post(size: int) -> Post:
+    return Post(Raw(b"x" * size), "", (), {})
+
+
+def test_posts_that_wait_are_bounded_in_bytes(monkeypatch):
+    monkeypatch.setattr(http_session, "WAITING_SIZE", 100)
+
+    async def main():
+        async with idle_sessions() as sessions:
+            one, record = await sessions.open(None)
+            held: Any = sessions.held(one)
+            assert await sessions.post(one, record, post(100))
+            assert (held._ended, sessions.load.waiting) == ("", 100)
+            assert await sessions.post(one, record, post(1))
+            assert "says more than it hears" in held._ended
+            assert sessions.load.waiting == 0
+
+    run(main)
+
+
+def test_posts_that_wait_have_one_sum_and_the_session_with_most_ends(monkeypatch):
+    monkeypatch.setattr(http_sessions, "MAX_WAITING", 100)
+
+    async def main():
+        async with idle_sessions() as sessions:
+            (fat, record), (thin, other) = await sessions.open(None), await sessions.open(None)
+            await sessions.post(fat, record, post(80))
+            await sessions.post(thin, other, post(20))
+            assert sessions.load.waiting == 100
+            await sessions.post(thin, other, post(1))
+            ended = {name: sessions.held(name)._ended for name in (fat, thin)}  # pyright: ignore[reportOptionalMemberAccess] - both
+            assert (bool(ended[fat]), bool(ended[thin])) == (True, False)
+            assert sessions.load.waiting == 21
+
+    run(main)

@@ -1,0 +1,236 @@
+"""Requests that take long: they end with their client, however we hear of that, and give signs of life."""
+
+import asyncio
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+from hosted import run
+from toolpost.transports import patrol
+from toolpost.transports.attention import PORTER, Attention
+from toolpost.transports.exchange import Disconnected, Exchange, HungUp
+from waiting import until
+
+WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
+
+
+@pytest.fixture(autouse=True)
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patrol, "SOON", 0.002)
+    monkeypatch.setattr(patrol, "KEEP_ALIVE", 0.004)
+
+
+class Peer:
+    """An ASGI server with one request.
+
+    Args:
+        tells: whether it tells when the client goes; None if it knows no such thing.
+    """
+
+    def __init__(self, *, tells: bool | None = None) -> None:
+        self.gone = asyncio.Event()
+        self.asked = 0
+        self.guests: list[Attention] = []
+        self.dismissed: list[Attention] = []
+        self._tells = tells
+        scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": []}
+        if tells is not None:
+            scope[PORTER] = self
+        self.exchange = Exchange(scope, self._receive, self._send)
+
+    def await_departure(self, guest: Attention) -> bool:
+        self.guests.append(guest)
+        return self._tells is True
+
+    def take_body(self, receive: Any) -> None:
+        pass
+
+    def dismiss(self, guest: Attention) -> None:
+        self.dismissed.append(guest)
+
+    async def _receive(self) -> dict[str, Any]:
+        self.asked += 1
+        await self.gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def _send(self, event: Any) -> None:
+        pass
+
+
+async def forever() -> None:
+    await asyncio.Event().wait()
+
+
+def test_a_server_that_tells_is_not_asked():
+    async def main():
+        peer, unwanted = Peer(tells=True), []
+        work = asyncio.create_task(peer.exchange.attend(forever(), unwanted=lambda: unwanted.append(1)))
+        await until(lambda: peer.guests)
+        before = asyncio.all_tasks()
+        (guest,) = peer.guests
+        guest.depart()
+        with pytest.raises(Disconnected):
+            await work
+        assert before == {work, asyncio.current_task()}
+        assert (peer.asked, unwanted, peer.exchange.left) == (0, [1], True)
+        assert not peer.dismissed  # who has gone is not taken back
+
+    run(main)
+
+
+@pytest.mark.parametrize("tells", [None, False])
+def test_a_server_that_does_not_tell_is_asked(tells):
+    async def main():
+        peer, unwanted = Peer(tells=tells), []
+        work = asyncio.create_task(peer.exchange.attend(forever(), unwanted=lambda: unwanted.append(1)))
+        await until(lambda: peer.asked)
+        peer.gone.set()
+        with pytest.raises(Disconnected):
+            await work
+        assert (peer.asked, unwanted, peer.exchange.left) == (1, [1], True)
+
+    run(main)
+
+
+def test_work_that_ends_is_told_of_no_departure():
+    async def main():
+        peer, go_on = Peer(tells=True), asyncio.Event()
+
+        async def work() -> str:
+            await go_on.wait()
+            return "done"
+
+        working = asyncio.create_task(peer.exchange.attend(work()))
+        await until(lambda: peer.guests)
+        go_on.set()
+        assert await working == "done"
+        assert peer.dismissed == peer.guests
+        assert not peer.exchange.left
+
+    run(main)
+
+
+def test_who_was_hung_up_on_has_not_left():
+    async def main():
+        peer, unwanted = Peer(tells=True), []
+        work = asyncio.create_task(peer.exchange.attend(forever(), unwanted=lambda: unwanted.append(1)))
+        await until(lambda: peer.guests)
+        (guest,) = peer.guests
+        peer.exchange.hang_up()
+        guest.depart()
+        with pytest.raises(HungUp):
+            await work
+        assert not peer.exchange.left
+        assert not unwanted
+
+    run(main)
+
+
+def test_a_pulse_beats_in_the_context_of_its_own_request():
+    async def main():
+        heard: dict[str, set[str]] = {"ann": set(), "bob": set()}
+
+        async def attended(name: str) -> None:
+            WHO.set(name)
+
+            async def pulse() -> None:
+                heard[name].add(WHO.get())
+
+            await Peer(tells=True).exchange.attend(forever(), pulse)
+
+        working = [asyncio.create_task(attended(name)) for name in heard]
+        await until(lambda: all(heard.values()))
+        for each in working:
+            each.cancel()
+        await asyncio.wait(working)
+        assert heard == {"ann": {"ann"}, "bob": {"bob"}}
+
+    run(main)
+
+
+def test_a_pulse_that_takes_long_is_waited_for():
+    async def main():
+        beats: list[str] = []
+        go_on = asyncio.Event()
+
+        async def slow() -> None:
+            beats.append("slow")
+            await go_on.wait()
+
+        async def other() -> None:
+            beats.append("other")
+
+        working = [
+            asyncio.create_task(Peer(tells=True).exchange.attend(forever(), pulse)) for pulse in (slow, other)
+        ]
+        await until(lambda: beats.count("other") > 3)
+        assert beats.count("slow") == 1
+        go_on.set()
+        await until(lambda: beats.count("slow") > 1)
+        for each in working:
+            each.cancel()
+        await asyncio.wait(working)
+
+    run(main)
+
+
+def test_a_server_whose_client_has_gone_is_told_no_more():
+    async def main():
+        peer, go_on = Peer(tells=True), asyncio.Event()
+        working = asyncio.create_task(peer.exchange.attend(go_on.wait()))
+        await until(lambda: peer.guests)
+        del peer.exchange.scope[PORTER]
+        go_on.set()
+        assert await working is True
+        assert not peer.dismissed
+
+    run(main)
+
+
+def test_a_pulse_beats_on_where_tasks_begin_at_once():
+    """As with `asyncio.eager_task_factory`: then a task may be done before it is there."""
+
+    async def main():
+        beats: list[int] = []
+
+        async def pulse() -> None:
+            beats.append(1)
+
+        def eager(loop: Any, work: Any, **more: Any) -> Any:
+            try:
+                work.send(None)
+            except StopIteration:
+                done = loop.create_future()
+                done.set_result(None)
+                return done
+            raise AssertionError("it does not wait")
+
+        working = asyncio.create_task(Peer(tells=True).exchange.attend(forever(), pulse))
+        await asyncio.sleep(0)
+        loop = asyncio.get_running_loop()
+        loop.set_task_factory(eager)
+        try:
+            await until(lambda: len(beats) > 2)
+        finally:
+            loop.set_task_factory(None)
+            working.cancel()
+            await asyncio.wait([working])
+
+    run(main)
+
+
+def test_a_pulse_that_fails_beats_on():
+    async def main():
+        beats: list[int] = []
+
+        async def failing() -> None:
+            beats.append(1)
+            raise OSError("no store")
+
+        working = asyncio.create_task(Peer(tells=True).exchange.attend(forever(), failing))
+        await until(lambda: len(beats) > 2)
+        working.cancel()
+        await asyncio.wait([working])
+
+    run(main)

@@ -1,0 +1,36 @@
+"""Which status, headers and code answer which request, in one table, and what a table cannot tell."""
+
+from hosted import (
+    call,
+    hosted,
+    kitchen,
+    modern,
+    run,
+)
+from toolpost.transports import gate
+
+ECHO = modern("tools/call", call("echo", text="hi"))
+
+
+def test_refusals_do_not_fill_the_log(caplog):
+    async def main():
+        async with hosted(kitchen()) as site:
+            wire = await site.wire()
+            for number in range(gate.MAX_TOLD + 5):
+                await wire.ask("POST", "/mcp", ECHO[0], ECHO[1], host=f"{number}.example")
+                assert (await wire.answer()).status == 403
+
+    run(main)
+    assert len(caplog.records) == gate.MAX_TOLD
+
+
+def test_names_that_are_remembered_are_bounded():
+    async def main():
+        async with hosted(kitchen(), allowed_hosts="*", allowed_origins="*") as site:
+            known = site.app._gate._known
+            assert (await site.post({**ECHO[0], "Origin": "x" * 5000}, ECHO[1])).status == 200
+            assert not known
+            assert (await site.post(*ECHO)).status == 200
+            assert len(known) == 1
+
+    run(main)

@@ -1,0 +1,353 @@
+"""What is taken at once and told as it comes: the short ways through memory, pipes and HTTP."""
+
+import asyncio
+import json
+import os
+
+import pytest
+from test_http_client import SESSION, in_session, open_session, reply, request, run, talking
+
+from scripted import END, answer, chunk, event, stream
+from toolpost.protocol.framing import Oversize
+from toolpost.protocol.jsonrpc import Failure, Reply
+from toolpost.protocol.revisions import LATEST, LATEST_SESSION
+from toolpost.transports import http_client
+from toolpost.transports.mailbox import Mailbox
+from toolpost.transports.memory import pair
+from toolpost.transports.writer import HIGH_WATER, LoopWriter
+from waiting import until
+
+CALL = request(1, "tools/call", {"name": "add", "arguments": {"n": 1}}, marked=True)
+
+
+# --------------------------------------------------------------------- mailboxes, memory, pipes
+
+
+def test_whoever_listens_is_told_and_nothing_is_kept():
+    box = Mailbox()
+    told: list[object] = []
+    box.oversized = told.append
+    box.put(b"1")
+    box.tell = told.append
+    box.put(b"2")  # behind what nobody has read yet
+    assert told == []
+    assert list(box.arrived) == [b"1", b"2"]
+    box.arrived.clear()
+    long = Oversize(9, 5, b"123", b"789")
+    for message in (b"3", long, b"4"):
+        box.put(message)
+    assert told == [b"3", long, b"4"]
+    assert not box.arrived
+
+
+def test_memory_takes_what_there_is_room_for():
+    async def main():
+        one, other = pair(limit=2)
+        assert one.offer(b"1")
+        assert one.offer(b"2")
+        assert not one.offer(b"3")
+        waiting = asyncio.create_task(one.send(b"3"))
+        await asyncio.sleep(0)
+        assert await other.receive() == b"1"
+        assert not one.offer(b"4")  # somebody was there before
+        await waiting
+        assert [await other.receive() for _ in "23"] == [b"2", b"3"]
+        told: list[bytes] = []
+        other.on_message(told.append)
+        assert one.offer(b"5")
+        assert told == [b"5"]
+        await other.close()
+        assert not one.offer(b"6")
+
+    run(main)
+
+
+def test_a_pipe_takes_what_there_is_room_for():
+    async def main():
+        ours, theirs = os.pipe()
+        os.set_blocking(theirs, False)
+        reasons: list[str] = []
+        out = LoopWriter(asyncio.get_running_loop(), theirs, "gone", reasons.append)
+        assert out.offer(b"1\n")
+        assert os.read(ours, 9) == b"1\n"
+        assert out.offer(bytes(2 * HIGH_WATER))
+        assert not out.offer(b"2\n")
+        os.close(ours)
+        await out.closed
+        assert not out.offer(b"3\n")
+        assert reasons == ["gone"]
+
+    run(main)
+
+
+def test_a_pipe_that_breaks_has_not_taken_it():
+    async def main():
+        ours, theirs = os.pipe()
+        os.set_blocking(theirs, False)
+        out = LoopWriter(asyncio.get_running_loop(), theirs, "gone", lambda _: None)
+        os.close(ours)
+        assert not out.offer(b"1\n")
+
+    run(main)
+
+
+# --------------------------------------------------------------------- HTTP
+
+
+async def echo(heard):
+    """Answers each request with the headers that are about it."""
+    about = {name: value for name, value in heard.headers.items() if name.startswith("mcp-")}
+    await heard.write(answer(body=reply(json.loads(heard.body)["id"], about=about)))
+
+
+async def asked(channel, data):
+    """What comes back, and whether it went the short way."""
+    short = channel.offer(data)
+    if not short:
+        await channel.send(data)
+    return json.loads(await channel.receive())["result"]["about"], short
+
+
+def test_what_was_posted_before_is_posted_the_short_way_with_the_same_headers():
+    async def main():
+        async with talking(echo) as (channel, _, _):
+            first, short = await asked(channel, CALL)
+            assert not short
+            assert await asked(channel, CALL) == (first, True)
+            assert first == {
+                "mcp-protocol-version": LATEST.date,
+                "mcp-method": "tools/call",
+                "mcp-name": "add",
+            }
+            other = CALL.replace(b"add", b"sub")
+            for short in (False, True):
+                assert await asked(channel, other) == ({**first, "mcp-name": "sub"}, short)
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        request(1, "resources/read", {"uri": "a:b"}, marked=True),
+        request(1, "tools/call", {"name": "add", "_meta": {"other": 1}}),
+        b"[]",
+        b"nothing",
+    ],
+    ids=["uri", "no era", "batch", "no message"],
+)
+def test_all_else_goes_the_long_way(data):
+    async def main():
+        async with talking(echo) as (channel, _, _):
+            for _ in range(2):
+                assert not channel.offer(data)
+                if b"resources" in data:
+                    assert "mcp-name" in (await asked(channel, data))[0]
+
+    run(main)
+
+
+def test_arguments_that_have_to_be_repeated_are():
+    async def main():
+        async with talking(echo) as (channel, _, _):
+            for _ in range(2):
+                await asked(channel, CALL)
+            channel.annotated = lambda _: {"mcp-param-n": ("n",)}
+            for _ in range(2):
+                about, short = await asked(channel, CALL)
+                assert (about["mcp-param-n"], short) == ("1", False)
+
+    run(main)
+
+
+def test_a_name_that_is_no_text_is_not_kept():
+    async def main():
+        async with talking(echo) as (channel, _, _):
+            data = request(1, "what/ever", {"name": 5}, marked=True)
+            for _ in range(2):
+                assert (await asked(channel, data))[1] is False
+
+    run(main)
+
+
+def test_no_more_headers_are_kept_than_a_server_has_tools(monkeypatch):
+    monkeypatch.setattr(http_client, "MAX_HEADS", 2)
+
+    async def main():
+        async with talking(echo) as (channel, _, _):
+            for number in range(5):
+                await asked(channel, CALL.replace(b"add", b"add%d" % number))
+                assert len(channel._heads) <= 2
+
+    run(main)
+
+
+def test_in_a_session_requests_go_the_short_way():
+    async def main():
+        async with talking(in_session(echo)) as (channel, _, _):
+            await open_session(channel)
+            about, short = await asked(channel, request(1))
+            assert short
+            assert about == {"mcp-session-id": SESSION, "mcp-protocol-version": LATEST_SESSION.date}
+            assert not channel.offer(request(2, "initialize"))
+
+    run(main)
+
+
+def test_a_channel_that_was_closed_takes_nothing():
+    async def main():
+        async with talking(echo) as (channel, _, _):
+            for _ in range(2):
+                await asked(channel, CALL)
+            await channel.close()
+            assert not channel.offer(CALL)
+
+    run(main)
+
+
+def test_messages_are_told_as_they_were_read():
+    async def serve(heard):
+        if b"tools/list" in heard.body:
+            await heard.write(stream(event(b'{"jsonrpc":"2.0","method":"a/b"}'), event(b"junk"), end=False))
+            await heard.write(chunk(event(reply(1, n=1))))
+            await heard.write(END)
+        elif b"prompts/list" in heard.body:
+            await heard.write(answer(400, b'{"jsonrpc":"2.0","error":{"code":-1,"message":"no"}}'))
+        else:
+            await echo(heard)
+
+    async def main():
+        async with talking(serve) as (channel, _, _):
+            told = asyncio.Queue()
+            channel.on_message(told.put_nowait)
+            await channel.send(CALL)
+            assert isinstance(await told.get(), Reply)
+            await channel.send(request(1, marked=True))
+            kinds = [type(await told.get()).__name__ for _ in range(3)]
+            assert kinds == ["Notice", "bytes", "Reply"]
+            await channel.send(request(7, "prompts/list", marked=True))
+            lost = await told.get()  # its id was put in, so it is bytes again
+            assert json.loads(lost)["id"] == 7
+            assert not isinstance(lost, Failure)
+
+    run(main)
+
+
+def test_two_requests_with_one_id_both_end_with_the_channel():
+    """The second takes the place of the first, which is not forgotten for that."""
+
+    async def serve(heard):
+        await heard.gone()
+
+    async def main():
+        async with talking(serve) as (channel, server, _):
+            await channel.send(CALL)
+            await channel.send(CALL)
+            await until(lambda: len(server.heard) == 2)
+
+    run(main)
+
+
+def test_a_stream_may_end_after_its_last_message():
+    async def main():
+        read = asyncio.Event()
+
+        async def serve(heard):
+            await heard.write(stream(event(reply(1, n=1)), end=False))
+            await read.wait()
+            await heard.write(END)
+
+        async with talking(serve) as (channel, server, _):
+            await channel.send(CALL)
+            assert await channel.receive() == reply(1, n=1)
+            read.set()
+            await until(lambda: not channel._asked)
+            assert server.open == 1  # the connection can be used again
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "shown"),
+    [
+        (200, reply(1, n=1), True),
+        (200, reply(2, n=1), False),  # of somebody else
+        (200, reply(11, n=1), False),
+        (200, b" " + reply(1, n=1), False),
+        (404, reply(1, n=1), False),
+    ],
+)
+@pytest.mark.parametrize("wanted", [True, False])
+def test_who_has_asked_sees_a_plain_answer_first(status, body, shown, wanted):
+    async def serve(heard):
+        await heard.write(answer(status, body))
+
+    async def main():
+        seen: list[bytes] = []
+        told: list[object] = []
+        lost: list[object] = []
+
+        def settle(data: bytes) -> bool:
+            seen.append(data)
+            return wanted
+
+        async with talking(serve) as (channel, _, __):
+            channel.on_answer(settle)
+            channel.on_message(told.append)
+            channel.on_lost(lambda _, error: lost.append(error))
+            await channel.send(CALL)
+            await until(lambda: not channel._asked)
+            assert seen == ([body] if shown else [])
+            mine = json.loads(body)["id"] == 1
+            assert (len(told), len(lost)) == ((0, 0) if shown and wanted else (1, 0) if mine else (0, 1))
+
+    run(main)
+
+
+def test_what_begins_as_an_answer_and_is_none_is_not_waited_for():
+    """Whoever sees it first wants nothing of it: it is read as strictly as ever."""
+
+    async def serve(heard):
+        await heard.write(answer(200, reply(1, n=1)[:-1] + b"]"))
+
+    async def main():
+        lost: list[Exception] = []
+        async with talking(serve) as (channel, _, __):
+            channel.on_lost(lambda _, error: lost.append(error))
+            await channel.send(CALL)
+            await until(lambda: not channel._asked)
+            assert "did not answer tools/call with JSON-RPC" in str(lost[0])
+
+    run(main)
+
+
+@pytest.mark.parametrize("era", ["session", "stateless"])
+def test_headers_that_were_kept_are_those_of_the_first_request(era):
+    """In a session its id and revision are among them from the moment on that they are known."""
+
+    async def main():
+        sent: list[dict[str, str]] = []
+
+        async def serve(heard):
+            sent.append({**heard.headers, "content-length": ""})
+            await heard.write(answer(200, reply(json.loads(heard.body)["id"])))
+
+        call = json.loads(CALL)
+        if era == "session":
+            del call["params"]["_meta"]
+        async with talking(in_session(serve) if era == "session" else serve) as (channel, _, __):
+            if era == "session":
+                await open_session(channel)
+            for number in (5, 6, 7):
+                call["id"] = number
+                data = json.dumps(call).encode()
+                if not channel.offer(data):
+                    await channel.send(data)
+                await channel.receive()
+        assert sent[0] == sent[1] == sent[2]
+        assert sent[0]["user-agent"].startswith("toolpost/")
+        assert sent[0]["content-type"] == "application/json"
+        assert ("mcp-session-id" in sent[0]) is (era == "session")
+        assert ("mcp-name" in sent[0]) is (era == "stateless")
+
+    run(main)

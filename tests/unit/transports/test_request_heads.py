@@ -1,0 +1,439 @@
+"""Heads of requests that uvicorn alone would read without end, or would read as an offer that we ignore."""
+
+import asyncio
+import gc
+import re
+import sys
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+import toolpost.web
+from hosted import Site, Stage, call, kitchen, legacy, message, modern, opening, run, serving
+from raw_http import wired
+from toolpost.transports import patrol
+from toolpost.transports.attention import PORTER
+from toolpost.transports.exchange import Exchange
+from toolpost.transports.gate import MAX_HEADERS
+from toolpost.transports.heads import PIPELINED, heads
+from toolpost.transports.read_size import READ_SIZE
+from waiting import until
+
+ECHO = modern("tools/call", call("echo", text="hi"))
+ENOUGH = MAX_HEADERS + 1
+
+
+@asynccontextmanager
+async def guarded(stage: Stage | None = None):
+    """A server behind the protocol that `run` and `serve_http` use."""
+    async with serving(kitchen(stage).asgi(), http=heads()) as site:
+        yield site
+
+
+def test_who_serves_by_itself_uses_it():
+    app: Any = kitchen().asgi()
+    protocol: Any = toolpost.web._server(app).config.http
+    assert protocol.__name__ == "Heads"
+
+
+@pytest.mark.parametrize("name", ["Upgrade", "upgrade", "UPGRADE"])
+@pytest.mark.parametrize("protocol", ["h2c", "websocket", "TLS/1.0"])
+@pytest.mark.parametrize("parted", [False, True])
+def test_an_offer_to_upgrade_is_ignored(name, protocol, parted):
+    """The HTTP client of Java offers HTTP/2 with each first request; uvicorn would drop the body."""
+
+    async def main():
+        headers, body = ECHO
+        offer = {name: protocol, "Connection": "Upgrade, HTTP2-Settings", "HTTP2-Settings": "AAMAAABk"}
+        async with guarded() as site, wired(site.port) as wire:
+            if parted:
+                length = {"Content-Length": str(len(body))}
+                await wire.ask("POST", "/mcp", {**headers, **offer, **length, "Expect": "100-continue"})
+                assert (await wire.head()).status == 100
+                await wire.send(body)
+            else:
+                await wire.ask("POST", "/mcp", {**headers, **offer}, body)
+            assert (await wire.answer()).json["result"]["content"][0]["text"] == "hi"
+            await wire.ask("POST", "/mcp", *ECHO)
+            assert (await wire.answer()).status == 200
+
+    run(main)
+
+
+def test_a_connection_reads_no_more_at_a_time_than_is_good_for_it():
+    async def main():
+        stage = Stage()
+        async with guarded(stage) as site, wired(site.port) as wire:
+            exchange = await begin(site, stage, wire, "quiet")
+            assert exchange.scope[PORTER].transport.max_size == READ_SIZE
+
+    run(main)
+
+
+def test_only_a_head_is_looked_at():
+    """A body, or what is left of one, comes through as it is."""
+
+    async def main():
+        body = b'{"jsonrpc":"2.0",\r\nupgrade:'
+        headers = {**legacy(), "Content-Length": str(2 * len(body)), "Expect": "100-continue"}
+        async with guarded() as site, wired(site.port) as wire:
+            await wire.ask("POST", "/mcp", headers)
+            assert (await wire.head()).status == 100
+            await wire.send(body)
+            await wire.send(body)
+            answer = await wire.answer()
+            assert answer.status == 400
+            assert re.search(r"byte 19\b", answer.text), answer
+
+    run(main)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [b"X: " + b"a" * ENOUGH, b"X: y\r\n" * (ENOUGH // 6 + 1), b"X" * ENOUGH],
+    ids=["value", "lines", "name"],
+)
+def test_a_head_without_end_is_refused(line):
+    async def main():
+        async with guarded() as site, wired(site.port) as wire:
+            await wire.send(f"POST /mcp HTTP/1.1\r\nHost: {wire.authority}\r\n".encode() + line)
+            answer = await wire.answer()
+            assert (answer.status, answer.headers["connection"]) == (431, "close")
+            assert str(MAX_HEADERS) in answer.text
+            assert await wire.ended()
+
+    run(main)
+
+
+def test_a_head_without_end_behind_another_request_ends_the_connection():
+    async def main():
+        stage = Stage()
+        async with guarded(stage) as site, wired(site.port) as wire:
+            await wire.ask("POST", "/mcp", *modern("tools/call", call("quiet")))
+            await stage.begun.wait()
+            await wire.send(b"POST /mcp HTTP/1.1\r\nX: " + b"a" * ENOUGH)
+            assert await wire.ended()
+
+    run(main)
+
+
+def test_many_heads_on_one_connection_are_no_long_one():
+    async def main():
+        async with guarded() as site, wired(site.port) as wire:
+            for _ in range(4):
+                headers = {**legacy(revision=None), "X": "a" * (MAX_HEADERS // 3)}
+                await wire.ask("POST", "/mcp", headers, opening())
+                session = (await wire.answer()).headers["mcp-session-id"]
+                await wire.ask("DELETE", "/mcp", {**headers, "Mcp-Session-Id": session})
+                assert (await wire.answer()).status == 200
+            await wire.ask("POST", "/mcp", legacy("x"), message("ping", id=1))
+            assert (await wire.answer()).status == 404
+
+    run(main)
+
+
+def test_nothing_stays_of_a_connection_that_is_lost():
+    """Whoever vanishes while its connection is kept alive, many times a second perhaps."""
+
+    def left() -> list[Any]:
+        gc.collect()
+        return [each for each in gc.get_objects() if type(each).__name__ == "Heads"]
+
+    async def main():
+        async with serving(kitchen().asgi(), http=heads(), timeout_keep_alive=3600) as site:
+            before = len(left())
+            for _ in range(3):
+                wire = await site.wire()
+                await wire.ask("POST", "/mcp", *ECHO)
+                assert (await wire.answer()).status == 200
+                await wire.abort()
+            await until(lambda: len(left()) == before)
+
+    run(main)
+
+
+def test_nothing_of_a_lost_connection_waits_to_be_collected():
+    """A circle would stay until somebody looks for such: a busy server has thousands of them by then."""
+
+    def left() -> int:
+        return sum(type(each).__name__ == "Heads" for each in gc.get_objects())
+
+    async def main():
+        async with serving(kitchen().asgi(), http=heads()) as site:
+            gc.collect()
+            gc.disable()
+            try:
+                before = left()
+                wire = await site.wire()
+                await wire.ask("POST", "/mcp", *ECHO)
+                assert (await wire.answer()).status == 200
+                assert left() == before + 1
+                await wire.abort()
+                await until(lambda: left() == before)
+            finally:
+                gc.enable()
+
+    run(main)
+
+
+# --------------------------------------------------------------------- who goes
+
+
+@pytest.fixture
+def _deaf(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody hears of a departure by waiting for it."""
+
+    async def gone(_: Exchange) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Exchange, "gone", gone)
+
+
+def listening(session: str) -> dict[str, str]:
+    return {"Accept": "text/event-stream", "Mcp-Session-Id": session}
+
+
+async def looked_after(site: Site) -> None:
+    """Return when somebody is told as soon as the one client that listens goes."""
+    (exchange,) = site.app._life.listening
+    await until(lambda: exchange._attention is not None and exchange._attention._told)
+
+
+@pytest.mark.usefixtures("_deaf")
+def test_a_stream_ends_with_its_client_though_no_task_waits_for_that():
+    async def main():
+        async with guarded() as site:
+            wire, _ = await site.begin("GET", listening(await site.open()))
+            await looked_after(site)
+            await wire.abort()
+            await until(lambda: not site.app._life.listening)
+
+    run(main)
+
+
+def test_an_open_stream_has_one_task_and_no_headers():
+    async def main():
+        async with guarded() as site:
+            sessions = [await site.open() for _ in range(10)]
+            before = len(asyncio.all_tasks())
+            for session in sessions:
+                await site.begin("GET", listening(session))
+            open_now = site.app._life.listening
+            await until(lambda: len(open_now) == 10 and all(each._attention for each in open_now))
+            await until(lambda: all(each._attention._told for each in open_now))
+            assert len(asyncio.all_tasks()) == before + 10
+            for exchange in open_now:
+                assert (exchange.method, exchange.path, exchange.headers) == ("GET", "/mcp", {})
+
+    run(main)
+
+
+@pytest.mark.usefixtures("_deaf")
+def test_a_call_is_cancelled_with_its_client_though_much_was_read():
+    """Of a body that is large, uvicorn reads no more until somebody asks for it, nor that the client goes."""
+
+    async def main():
+        stage = Stage()
+        async with guarded(stage) as site, wired(site.port) as wire:
+            headers, body = modern("tools/call", {**call("wait"), "_meta": {}}, meta={"x": "a" * 200_000})
+            await wire.ask("POST", "/mcp", headers, body)
+            await stage.begun.wait()
+            await until(lambda: all(each._attention._told for each in site.app._life.running))
+            await wire.abort()
+            await stage.ended.wait()
+            assert stage.log == ["cancelled"]
+
+    run(main)
+
+
+def test_a_stream_whose_client_was_gone_before_anybody_looked_ends(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(patrol, "SOON", 3600.0)
+
+    async def main():
+        async with guarded() as site:
+            wire, _ = await site.begin("GET", listening(await site.open()))
+            await until(lambda: site.app._life.listening)
+            (exchange,) = site.app._life.listening
+            tell = exchange.scope[PORTER]
+            await until(lambda: exchange._attention is not None)
+            await wire.abort()
+            await until(lambda: PORTER not in exchange.scope)
+            exchange.scope[PORTER] = tell  # as in a scope that somebody has copied
+            exchange._attention.look()
+            await until(lambda: not site.app._life.listening)
+
+    run(main)
+
+
+def test_a_stream_that_was_asked_for_with_a_body_ends_with_its_client():
+    """Whoever waits for the departure reads the body first; so somebody has to wait."""
+
+    async def main():
+        async with guarded() as site:
+            wire, _ = await site.begin("GET", listening(await site.open()), b"x" * 100_000)
+            (exchange,) = site.app._life.listening
+            await until(lambda: exchange._attention is not None and exchange._attention._watching is not None)
+            await wire.abort()
+            await until(lambda: not site.app._life.listening)
+
+    run(main)
+
+
+async def begin(site: Site, stage: Stage, wire: Any, tool: str, behind: int = 0) -> Any:
+    """Call a tool that does not end by itself, with so many requests behind it at once."""
+    await wire.ask("POST", "/mcp", *modern("tools/call", call(tool)))
+    for _ in range(behind):
+        await wire.ask("POST", "/mcp", *ECHO)
+    await stage.begun.wait()
+    (exchange,) = site.app._life.running
+    await until(lambda: len(exchange.scope[PORTER].pipeline) == behind)
+    return exchange
+
+
+@pytest.mark.parametrize("before", [0, 1, 3])
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_call_behind_which_others_wait_ends_with_its_client(before, after):
+    """uvicorn tells only the last of them that the client has gone, and reads no more behind two requests."""
+
+    async def main():
+        stage = Stage()
+        async with guarded(stage) as site, wired(site.port) as wire:
+            exchange = await begin(site, stage, wire, "wait", before)
+            await until(lambda: exchange._attention._told)
+            for _ in range(after):
+                await wire.ask("POST", "/mcp", *ECHO)
+            await until(lambda: len(exchange.scope[PORTER].pipeline) == before + after)
+            await wire.abort()
+            await stage.ended.wait()
+            assert stage.log == ["cancelled"]
+
+    run(main)
+
+
+@pytest.mark.parametrize("behind", [0, 1, 3])
+def test_a_client_that_was_gone_before_anybody_looked_is_noticed(monkeypatch, caplog, behind):
+    monkeypatch.setattr(patrol, "SOON", 3600.0)
+
+    async def main():
+        stage = Stage()
+        async with guarded(stage) as site, wired(site.port) as wire:
+            exchange = await begin(site, stage, wire, "wait", behind)
+            await wire.abort()
+            await until(lambda: PORTER not in exchange.scope)
+            exchange._attention.look()
+            await stage.ended.wait()
+            assert stage.log == ["cancelled"]
+            await until(lambda: not site.app._life.running)
+
+    run(main)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+def test_of_one_who_asks_on_and_on_not_more_is_read_than_is_served():
+    async def main():
+        stage = Stage()
+        async with guarded(stage) as site, wired(site.port) as wire:
+            exchange = await begin(site, stage, wire, "quiet")
+            await until(lambda: exchange._attention._told)
+            heads = exchange.scope[PORTER]
+            for _ in range(PIPELINED - 1):
+                await wire.ask("POST", "/mcp", *ECHO)
+            await until(lambda: len(heads.pipeline) == PIPELINED - 1)
+            assert not heads.flow.read_paused
+            await wire.ask("POST", "/mcp", *ECHO)
+            await until(lambda: heads.flow.read_paused)
+            await wire.ask("POST", "/mcp", *ECHO)
+            stage.go.set()
+            for _ in range(2 + PIPELINED):
+                assert (await wire.answer()).status == 200
+
+    run(main)
+
+
+def test_who_is_dismissed_late_does_not_dismiss_the_next_one():
+    async def main():
+        stage = Stage()
+        async with guarded(stage) as site, wired(site.port) as wire:
+            exchange = await begin(site, stage, wire, "wait")
+            await until(lambda: exchange._attention._told)
+            exchange.scope[PORTER].dismiss(object())
+            await wire.abort()
+            await stage.ended.wait()
+            assert stage.log == ["cancelled"]
+
+    run(main)
+
+
+def test_a_connection_goes_on_behind_a_call_that_was_looked_after():
+    async def main():
+        stage = Stage()
+        async with guarded(stage) as site, wired(site.port) as wire:
+            await wire.ask("POST", "/mcp", *modern("tools/call", call("quiet")))
+            await stage.begun.wait()
+            await until(lambda: all(each._attention._told for each in site.app._life.running))
+            stage.go.set()
+            assert (await wire.answer()).status == 200
+            await wire.ask("POST", "/mcp", *ECHO)
+            assert (await wire.answer()).status == 200
+            await wire.abort()
+
+    run(main)
+
+
+# --------------------------------------------------------------------- bodies
+
+
+def test_a_body_that_is_here_is_taken_without_being_asked_for(monkeypatch: pytest.MonkeyPatch):
+    async def main():
+        async with guarded() as site:
+            asked: list[Any] = []
+            inner = Exchange._parts
+            monkeypatch.setattr(
+                Exchange, "_parts", lambda self, *rest: asked.append(rest) or inner(self, *rest)
+            )
+            headers, body = ECHO
+            assert (await site.post(headers, body)).json["result"]["content"][0]["text"] == "hi"
+            assert not asked
+            async with wired(site.port) as wire:
+                await wire.ask("POST", "/mcp", {**headers, "Content-Length": str(len(body))})
+                await until(lambda: asked)
+                await wire.send(body)
+                assert (await wire.answer()).json["result"]["content"][0]["text"] == "hi"
+
+    run(main)
+
+
+def test_a_body_that_somebody_in_between_changes_is_the_changed_one():
+    app = kitchen().asgi()
+
+    async def between(scope: Any, receive: Any, send: Any) -> None:
+        async def changed() -> Any:
+            event = await receive()
+            return {**event, "body": event.get("body", b"").replace(b'"hi"', b'"ho"')}
+
+        await app(scope, changed if scope["type"] == "http" else receive, send)
+
+    async def main():
+        async with serving(between, http=heads()) as site:
+            answer = await site.post(*ECHO)
+            assert answer.json["result"]["content"][0]["text"] == "ho"
+
+    run(main)
+
+
+def test_a_body_that_is_too_large_is_refused_where_it_is_taken():
+    async def main():
+        async with serving(kitchen().asgi(max_body=100), http=heads()) as site, wired(site.port) as wire:
+            headers, body = ECHO
+            chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
+            await wire.ask("POST", "/mcp", {**headers, "Transfer-Encoding": "chunked"})
+            await wire.send(chunk)
+            assert (await wire.answer()).status == 413
+
+    run(main)
+
+
+def test_another_parser_has_a_bound_of_its_own(monkeypatch):
+    monkeypatch.setitem(sys.modules, "uvicorn.protocols.http.httptools_impl", None)
+    assert heads() is None

@@ -1,0 +1,181 @@
+"""What is kept of streams, and who reads them: one reader each, and a bound for all that is said."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from hosted import Stage, call, hosted, kitchen, legacy, message, run
+from toolpost.stores import memory
+from toolpost.stores.memory import MemoryStore
+from toolpost.stores.promise import LogGap
+from toolpost.transports import gate
+from toolpost.transports.gate import Gate, Refusal
+from waiting import until
+
+# --------------------------------------------------------------------- readers
+
+
+def resumed(session: str, last: str) -> dict[str, str]:
+    return {"Accept": "text/event-stream", "Mcp-Session-Id": session, "Last-Event-ID": last}
+
+
+def test_a_stream_that_is_resumed_has_one_reader_the_last_that_came():
+    async def main():
+        stage = Stage()
+        async with hosted(kitchen(stage)) as site:
+            session = await site.open()
+            asked = message("tools/call", {**call("noisy"), "_meta": {"progressToken": 1}}, 1)
+            wire, _ = await site.begin("POST", legacy(session), asked)
+            last = (await wire.event()).id
+            await stage.begun.wait()
+            await wire.abort()
+            readers: list[Any] = []
+            for _ in range(5):
+                reader, head = await site.begin("GET", resumed(session, last))
+                assert head.status == 200
+                readers.append(reader)
+                await until(lambda: len(site.app._life.listening) == 1)
+            for old in readers[:-1]:
+                assert not [event for event in await old.events() if event.data and "result" in event.json]
+            stage.go.set()
+            told = [event.json for event in await readers[-1].events() if event.data]
+            assert told[-1]["result"]["content"][0]["text"] == "said"
+            streams = site.app._life.legacy._streams
+            await until(lambda: not streams._resumed)
+
+    run(main)
+
+
+def test_many_who_come_back_at_once_leave_one():
+    async def main():
+        stage = Stage()
+        async with hosted(kitchen(stage)) as site:
+            session = await site.open()
+            asked = message("tools/call", {**call("noisy"), "_meta": {"progressToken": 1}}, 1)
+            wire, _ = await site.begin("POST", legacy(session), asked)
+            last = (await wire.event()).id
+            await wire.abort()
+            await asyncio.gather(*(site.begin("GET", resumed(session, last)) for _ in range(20)))
+            await until(lambda: len(site.app._life.listening) == 1)
+            stage.go.set()
+
+    run(main)
+
+
+# --------------------------------------------------------------------- logs
+
+
+def entries(found: Any) -> list[bytes]:
+    return [entry.data for entry in found]
+
+
+def total(store: MemoryStore) -> int:
+    logs: Any = store.logs
+    assert logs._total == sum(len(data) for log in logs._shelf for data in log._data)
+    return logs._total
+
+
+@asynccontextmanager
+async def two_logs(store: MemoryStore):
+    """A log that is large, another one that is not, and a reader of the first who keeps up."""
+    async with store.logs.tail("large") as reader:
+        for number in range(9):
+            await store.logs.append("large", b"%d" % number * 100, 60)
+            assert (await anext(reader)).data == b"%d" % number * 100
+        await store.logs.append("small", b"s" * 50, 60)
+        await store.logs.append("small", b"t" * 50, 60)
+        yield reader
+
+
+def test_all_logs_together_are_bounded_and_the_largest_loses_its_oldest():
+    async def main():
+        store = MemoryStore(total=1000)
+        async with two_logs(store) as reader:
+            assert total(store) == 1000
+            await store.logs.append("small", b"u", 60)
+            assert total(store) <= 1000
+            assert entries(await store.logs.read("small")) == [b"s" * 50, b"t" * 50, b"u"]
+            assert entries(await store.logs.read("large"))[-1] == b"8" * 100
+            await store.logs.append("large", b"news", 60)
+            assert (await anext(reader)).data == b"news"  # who keeps up has missed nothing
+
+    asyncio.run(main())
+
+
+def test_who_is_behind_learns_that_something_is_missing():
+    async def main():
+        store = MemoryStore(total=1000)
+        async with two_logs(store), store.logs.tail("large") as late:
+            await store.logs.append("small", b"u" * 100, 60)
+            with pytest.raises(LogGap):
+                await anext(late)
+
+    asyncio.run(main())
+
+
+def test_what_goes_is_counted_no_more():
+    now = [0.0]
+
+    async def main():
+        store = MemoryStore(clock=lambda: now[0])
+        for name in "abc":
+            await store.logs.append(name, b"x" * 10, 60)
+        await store.logs.drop("a")
+        assert total(store) == 20
+        now[0] += 61
+        assert await store.logs.read("b") == []
+        assert total(store) == 10
+        await store.logs.append("c", b"y", 60)
+        assert total(store) == 1
+
+    asyncio.run(main())
+
+
+def test_last_entries_stay_and_cost_no_look_at_all_logs_each_time(monkeypatch):
+    looks: list[int] = []
+    make_room = memory._Logs._make_room
+
+    def counted(logs: Any) -> None:
+        looks.append(1)
+        make_room(logs)
+
+    monkeypatch.setattr(memory._Logs, "_make_room", counted)
+
+    async def main():
+        store = MemoryStore(total=1000)
+        for number in range(1000):
+            await store.logs.append(f"log {number}", b"x" * 10, 60)
+        assert total(store) == 10_000  # each has one, the newest, which stays
+        assert len(looks) < 100
+        for number in range(990):
+            await store.logs.drop(f"log {number}")
+        for number in range(200):
+            await store.logs.append("another", b"%d" % number * 3, 60)
+        assert total(store) <= 1000 + 125  # the bound counts again
+
+    asyncio.run(main())
+
+
+# --------------------------------------------------------------------- what a gate remembers
+
+
+class _Request:
+    head = SimpleNamespace(size=0)
+
+    def __init__(self, host: str, origin: str | None = None) -> None:
+        self.headers = {"host": host} if origin is None else {"host": host, "origin": origin}
+        self.extra: list[Any] = []
+
+
+def test_what_a_gate_remembers_and_tells_is_bounded(monkeypatch, caplog):
+    monkeypatch.setattr(gate, "MAX_KNOWN", 3)
+    monkeypatch.setattr(gate, "MAX_TOLD", 3)
+    guard: Any = Gate(allowed_hosts=["*.example.com"])
+    for number in range(10):
+        guard.check(_Request(f"h{number}.example.com"))
+        with pytest.raises(Refusal):
+            guard.check(_Request(f"evil{number}.example.org"))
+    assert len(guard._known) == len(guard._told) == len(caplog.records) == 3
