@@ -64,6 +64,17 @@ REASON: Final = re.compile(r" - .*\w{3}")
 WHOLE_FILE: Final = re.compile(r"\s*#\s*(pyright:|type:\s*ignore)")
 """On a line of its own, such a comment loosens or silences the type checker for all of the file."""
 
+CONTRACT_TESTS: Final = "tests/contract/"
+PUBLIC_MODULES: Final = {
+    "toolpost": "src/toolpost/__init__.py",
+    "toolpost.errors": "src/toolpost/errors.py",
+    "toolpost.prompting": "src/toolpost/prompting.py",
+    "toolpost.server.middleware": "src/toolpost/server/middleware.py",
+    "toolpost.testing": "src/toolpost/testing/__init__.py",
+    "toolpost.types": "src/toolpost/types/__init__.py",
+}
+"""What users import from; the public names of each are in its `__all__`."""
+
 SKIPS: Final = frozenset({"importorskip", "skip", "skipif", "xfail"})
 REASON_WORDS: Final = 2
 """A reason of fewer words than this explains nothing."""
@@ -292,6 +303,61 @@ def _has_reason(call: ast.Call) -> bool:
     return False
 
 
+# --------------------------------------------------------------------- the rules: contract tests
+
+
+def contract_imports(tree: Tree) -> Iterator[Finding]:
+    """A contract test imports public names only."""
+    public = _public_names(tree)
+    for file in tree.python:
+        if not file.path.startswith(CONTRACT_TESTS):
+            continue
+        for node in (node for node in ast.walk(file.tree) if isinstance(node, ast.stmt | ast.expr)):
+            for name in _hidden(node, public):
+                yield file.find(
+                    node.lineno, f"`{name}` is not public; import a public name, or move it to tests/unit"
+                )
+            match node:
+                case ast.Attribute(value=ast.Name(id="self" | "cls")) | ast.Attribute(attr="_replace"):
+                    pass
+                case ast.Attribute(attr=name) if name.startswith("_") and not name.startswith("__"):
+                    yield file.find(node.lineno, f"`{name}` is private; look from outside, or in tests/unit")
+                case ast.Call(
+                    func=ast.Attribute(attr="setattr"), args=[ast.Constant(value=str(name)), *_]
+                ) if name.startswith("toolpost."):
+                    yield file.find(
+                        node.lineno, f"replaces `{name}`; set an option, or move it to tests/unit"
+                    )
+                case _:
+                    pass
+
+
+def _public_names(tree: Tree) -> dict[str, list[str]]:
+    """The public names of each public module; of one that lists none, nothing is known."""
+    files = {file.path: file for file in tree.source}
+    return {
+        module: _exports(files[path].tree) or [] if path in files else []
+        for module, path in PUBLIC_MODULES.items()
+    }
+
+
+def _hidden(node: ast.AST, public: dict[str, list[str]]) -> Iterator[str]:
+    """What an import takes of toolpost and is not public."""
+    match node:
+        case ast.Import(names=names):
+            found = [alias.name for alias in names]
+        case ast.ImportFrom(module=str(module), names=names):
+            exports = public.get(module)
+            found = [
+                f"{module}.{alias.name}"
+                for alias in names
+                if exports is None or (exports and alias.name not in exports)
+            ]
+        case _:
+            found = []
+    yield from (name for name in found if name.partition(".")[0] == "toolpost" and name not in PUBLIC_MODULES)
+
+
 # --------------------------------------------------------------------- all together
 
 RULES: Final[tuple[Callable[[Tree], Iterator[Finding]], ...]] = (
@@ -305,6 +371,7 @@ RULES: Final[tuple[Callable[[Tree], Iterator[Finding]], ...]] = (
     links,
     machine_words,
     excuses,
+    contract_imports,
 )
 
 

@@ -15,6 +15,7 @@ ERRORS = "src/toolpost/errors.py"
 THING = "src/toolpost/protocol/thing.py"
 METHODS = "src/toolpost/protocol/methods.py"
 REVISIONS = "src/toolpost/protocol/revisions.py"
+CONTRACT = "tests/contract/server/test_x.py"
 CODE = "x = 1\n" * 10
 ESSAY = '"""Essay.\n' + "more\n" * 9 + '"""\n'
 
@@ -79,6 +80,15 @@ KEEP = [
     (house.excuses, "a.py", "tree.skip(3)\npytest.skip(reason='no spec')\npytest.skip(reason=absence)\n"),
     (house.excuses, "a.py", "x = y  # pyright: ignore[z] - is tested\n# a pyright: word in prose\n"),
     (house.excuses, "a.md", "import b  # noqa\n"),
+    (house.contract_imports, CONTRACT, "import toolpost\nfrom toolpost import Client, errors\n"),
+    (
+        house.contract_imports,
+        CONTRACT,
+        "from toolpost.server import middleware\nfrom toolpost.types import Tool\n",
+    ),
+    (house.contract_imports, CONTRACT, "self._x = cls._y = pair._replace(a=1).__class__\n"),
+    (house.contract_imports, CONTRACT, "monkeypatch.setattr('time.time', x)\n"),
+    (house.contract_imports, "tests/unit/test_x.py", "from toolpost.server.app import Server\nserver._x\n"),
 ]
 
 # rule, path, content, line, what is said
@@ -165,6 +175,29 @@ BREAK = [
     ),
     (house.excuses, "a.py", "# type: ignore[x] - why not\n", 1, "loosens the types of a whole file"),
     (house.excuses, "a.py", "\npytest.importorskip('x')\n", 2, "`pytest.importorskip` without a reason"),
+    (
+        house.contract_imports,
+        CONTRACT,
+        "\nfrom toolpost.server.app import Server\n",
+        2,
+        "`toolpost.server.app.Server`",
+    ),
+    (house.contract_imports, CONTRACT, "import toolpost.web\n", 1, "`toolpost.web` is not public"),
+    (
+        house.contract_imports,
+        CONTRACT,
+        "def f():\n    from toolpost.server import app\n",
+        2,
+        "`toolpost.server.app`",
+    ),
+    (house.contract_imports, CONTRACT, "server._store\n", 1, "`_store` is private"),
+    (
+        house.contract_imports,
+        CONTRACT,
+        "m.setattr('toolpost.run.DRAIN', 1)\n",
+        1,
+        "replaces `toolpost.run.DRAIN`",
+    ),
 ]
 
 
@@ -195,6 +228,12 @@ def test_a_tree_that_breaks_the_rule(rule, path, content, line, said, tmp_path):
 
 def test_every_rule_is_kept_and_broken_above():
     assert {case[0] for case in KEEP} == {case[0] for case in BREAK} == {*house.RULES}
+
+
+def test_a_contract_test_imports_what_a_public_module_lists(tmp_path):
+    code = "from toolpost import Client, connect\nfrom toolpost import *\n"
+    tree = house.Tree(plant(tmp_path, {TOP: '__all__ = ["Client"]\n', CONTRACT: code}))
+    assert [finding.line for finding in house.contract_imports(tree)] == [1, 2]
 
 
 def test_all_findings_are_printed_in_order_and_fail_the_run(tmp_path, capsys):
