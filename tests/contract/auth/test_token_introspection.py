@@ -1,44 +1,16 @@
 """Whoever has to be asked about a token: once for all who wait, by not too many, and never in the loop."""
 
 import asyncio
-import json
 import threading
 from typing import Any
 
 import pytest
 
 from hosted import run, serving
+from introspection_issuer import GOOD, ISSUER, Issuer, asks
 from protected_server import RESOURCE, guarded, kitchen, listing
-from toolpost import Auth, Introspection, Principal
+from toolpost import Auth, Principal
 from toolpost.errors import TokenRejected
-
-ISSUER = "https://login.example.com"
-GOOD = {"active": True, "aud": RESOURCE, "sub": "ann"}
-
-
-class Issuer:
-    """Answers to introspection, as slowly as a test wants it."""
-
-    def __init__(self, told: Any = None) -> None:
-        self.told = GOOD if told is None else told
-        self.asked = 0
-        self.begun, self.go = asyncio.Event(), asyncio.Event()
-        self.each = asyncio.Semaphore(0)
-        self.go.set()
-
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        assert scope["type"] == "http"
-        self.asked += 1
-        self.begun.set()
-        self.each.release()
-        await receive()
-        await self.go.wait()
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": json.dumps(self.told).encode()})
-
-
-def asks(issuer: Issuer, **more: Any) -> Introspection:
-    return Introspection(f"{ISSUER}/i", "mcp", "secret", http=issuer, **more)
 
 
 @pytest.mark.parametrize(("keep", "times"), [(30.0, 1), (0.0, 3)])

@@ -9,7 +9,6 @@ import ssl
 import subprocess
 import sys
 from ipaddress import IPv4Address
-from pathlib import Path
 
 import pexpect
 import pytest
@@ -18,36 +17,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from doctor_report import EXAMPLES, Report, python
 from http_sites import Reply, odd_site
 from revision_dates import DATES
 
 DOCTOR = [sys.executable, "-m", "toolpost", "doctor"]
-EXAMPLES = Path(__file__).parents[3] / "examples"
 PATIENCE = 40
-
-
-class Report:
-    """What a doctor has said.
-
-    Attributes:
-        code: how it ended.
-        checks: by name; of several with one name the one that is worst.
-    """
-
-    def __init__(self, code, told):
-        self.code = code
-        self.checks = {each["name"]: each for each in sorted(told["checks"], key=_is_failure)}
-
-    def verdicts(self):
-        return {name: check["verdict"] for name, check in self.checks.items()}
-
-    def says(self, name):
-        check = self.checks[name]
-        return "\n".join([check["text"], *check.get("details", []), check.get("hint", "")])
-
-
-def _is_failure(check):
-    return check["verdict"] == "fail"
 
 
 def doctored(*words, **env):
@@ -60,10 +35,6 @@ def doctored(*words, **env):
         check=False,
         env={**os.environ, **env},
     )
-
-
-def python(source, *args):
-    return ["--", sys.executable, "-c", source, *args]
 
 
 def test_what_is_said_to_a_person_is_said_line_by_line():

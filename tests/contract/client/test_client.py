@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from client_cases import STATELESS, STRUCTURED, WRONG, Schooled, every_revision, said, sessions
 from expected_limits import CLOSE_PATIENCE, MAX_WAITING
 from raw_server import Asked, Clock, RawServer, run
 from revision_dates import DATES
@@ -46,16 +47,6 @@ from toolpost.types import (
     TextContent,
     Tool,
 )
-
-every_revision = pytest.mark.parametrize("date", DATES)
-sessions = pytest.mark.parametrize("date", DATES[:-1])
-STATELESS = DATES[-1]
-STRUCTURED = {"n": 1}
-
-
-async def said(_: Asked) -> Result:
-    return CallToolResult(content=[TextContent("one")], structured_content=STRUCTURED)
-
 
 # --------------------------------------------------------------------- tools
 
@@ -201,20 +192,6 @@ def test_arguments_that_are_no_json_fail_before_anything_is_sent():
             assert server.methods == ["server/discover"]
 
     run(main())
-
-
-class Schooled(RawServer):
-    """A server whose tool breaks its own schema."""
-
-    def __init__(self, schema: dict[str, Any], **options: Any) -> None:
-        super().__init__({"tools/list": self.tools, "tools/call": said}, **options)
-        self.schema = schema
-
-    async def tools(self, _: Asked) -> Result:
-        return ListToolsResult(tools=[Tool("t", {"type": "object"}, output_schema=self.schema)])
-
-
-WRONG = {"type": "object", "properties": {"n": {"type": "string"}}}
 
 
 @pytest.mark.parametrize("date", DATES[:2])
@@ -474,13 +451,6 @@ def test_the_server_is_told_that_roots_have_changed_where_it_can_be(date):
                 await client.notify_roots_changed()
 
     run(main())
-
-
-# --------------------------------------------------------------------- what the server asks
-
-
-ids: list[Any] = []
-"""The ids of the calls that `asking` has seen."""
 
 
 def test_a_server_that_asks_for_ever_is_given_up():

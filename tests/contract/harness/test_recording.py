@@ -1,6 +1,7 @@
 """The judge of all messages: what it hears, what it lets pass, that it fails the test that said it."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -237,7 +238,8 @@ def test_is_not_blamed_for_another(): pass
 @pytest.fixture
 def inner(pytester, monkeypatch):
     monkeypatch.delenv("COVERAGE_PROCESS_CONFIG", raising=False)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    tests = Path(__file__).parents[2]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tests), str(tests / "support")]))
     pytester.makeconftest('pytest_plugins = ["recording"]')
     pytester.makepyfile(TESTS)
     return pytester

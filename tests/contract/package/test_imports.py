@@ -4,40 +4,14 @@ import ast
 import gc
 import json
 import pkgutil
-import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import toolpost
+from fresh_imports import PACKAGE, foreign, fresh, loaded
 from toolpost import types
-
-PACKAGE = Path(toolpost.__file__).parent
-
-
-def loaded(*modules: str, then: str = "") -> set[str]:
-    """The modules of a fresh interpreter that has imported these; the site's start-up files are left out."""
-    return set(fresh(*(f"import {module}" for module in modules), then, "print(*sys.modules)").split())
-
-
-def fresh(*lines: str, stdin: str = "") -> str:
-    """What a fresh interpreter prints that runs these lines."""
-    paths = [str(PACKAGE.parent), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")]
-    script = "\n".join([f"import sys; sys.path += {paths}", *lines])
-    run = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", script], input=stdin, capture_output=True, text=True, check=True
-    )
-    return run.stdout
-
-
-def foreign(modules: set[str]) -> set[str]:
-    """The packages that come neither with Python nor from us."""
-    names = {module.partition(".")[0] for module in modules}
-    # msgspec takes typing_extensions where it is installed, and does without it elsewhere.
-    return names - sys.stdlib_module_names - {"__main__", "toolpost", "typing_extensions"}
 
 
 def test_importing_toolpost_loads_next_to_nothing():

@@ -1,15 +1,14 @@
 """Parameters of tools that HTTP headers mirror: what the schema says, what is refused, who is told."""
 
 import asyncio
-from typing import Annotated, Any
+from typing import Any
 
 import pytest
 
+from region_server import served
 from revision_dates import LATEST
-from toolpost import Client, Header, Server
+from toolpost import Client, Server
 from toolpost.types import Tool
-
-Region = Annotated[str, Header("Region")]
 
 
 @pytest.mark.requirement("HDR-9", "HDR-10")
@@ -31,30 +30,6 @@ def test_so_it_is_in_a_schema_of_the_authors_own(properties, said):
         server.add_tool(tool, lambda arguments: "")
     assert said in str(refused.value)
     assert server.annotated("query") is None
-
-
-# --------------------------------------------------------------------- who is told
-
-
-def show(arguments: dict[str, Any]) -> str:
-    return str(arguments)
-
-
-def served() -> Server:
-    """A server with tools of both kinds."""
-    server = Server("x")
-
-    @server.tool
-    def query(region: Region) -> str:
-        return region
-
-    @server.tool
-    def plain(region: str) -> str:
-        return region
-
-    schema = {"type": "object", "properties": {"n": {"type": "integer", "x-mcp-header": "N"}}}
-    server.add_tool(Tool("raw", schema), show)
-    return server
 
 
 def test_transports_learn_of_what_is_served():

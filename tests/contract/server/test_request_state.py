@@ -3,73 +3,15 @@
 import asyncio
 import logging
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from revision_dates import DATES
-from toolpost import Accepted, Channel, Client, Context, KeyRing, MCPError, Server
+from request_state_talk import REFUSED, Name, Talk, made
+from toolpost import Context, KeyRing, MCPError, Server
 from toolpost.errors import InvalidParams
-from toolpost.testing import pair
-
-NEW = DATES[-1]
-KEYS = KeyRing(["k" * 32])
-REFUSED = r"Invalid params: the requestState is not valid for this request"
-
-
-@dataclass
-class Name:
-    name: str
-
-
-def made(**options: Any) -> Server:
-    given: dict[str, Any] = {"name": "s", "keys": KEYS, **options}
-    server = Server(**given)
-
-    @server.tool
-    async def greet(ctx: Context, word: str = "Hello") -> str:
-        answer = await ctx.elicit("What is your name?", Name, key="user_name")
-        return f"{word}, {answer.data.name}!" if isinstance(answer, Accepted) else "Nobody."
-
-    @server.tool
-    async def other(ctx: Context, word: str = "Hello") -> str:
-        answer = await ctx.elicit("What is your name?", Name, key="user_name")
-        return f"other {word} {answer}"
-
-    @server.prompt
-    async def greeting(ctx: Context) -> str:
-        return repr(await ctx.elicit("What is your name?", Name, key="user_name"))
-
-    return server
-
-
-class Talk:
-    """A client that writes its retries by hand, on behalf of somebody."""
-
-    def __init__(self, server: Server, principal: str | None = None) -> None:
-        ours, theirs = pair()
-        self._channel: Channel = theirs
-        self._serving = asyncio.create_task(server.serve(ours, principal=principal))
-        self._client = Client(theirs, revision=NEW, on_elicitation=lambda _: {"name": "Ann"})
-
-    async def __aenter__(self) -> Self:
-        await self._client.connect()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self._client.close()
-        await self._serving
-
-    async def ask(self, state: str | None = None, method: str = "tools/call", **params: Any) -> Any:
-        """What the server answers; with a state, it comes with an answer."""
-        params = {"name": "greet", **params}
-        if state is not None:
-            answer = {"action": "accept", "content": {"name": "Ann"}}
-            params |= {"requestState": state, "inputResponses": {"user_name": answer}}
-        return await self._client.request(method, params)
 
 
 def test_a_question_may_have_a_name_of_its_own():

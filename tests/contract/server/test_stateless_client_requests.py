@@ -9,53 +9,23 @@ from annotated_types import Predicate
 
 from expected_limits import MAX_ANSWERS
 from revision_dates import DATES
+from stateless_calls import NEW, answering, called
 from toolpost import (
     Accepted,
     Cancelled,
     Client,
     Context,
     Declined,
-    Handler,
     RPCError,
     Server,
     SyncContext,
     ToolError,
 )
 from toolpost.errors import InvalidParams, LocalProtocolError
-from toolpost.types import CreateMessageResult, ElicitResult, TextContent
+from toolpost.types import ElicitResult
 
-NEW = DATES[-1]
 SESSION = DATES[-2]
 BOTH = pytest.mark.parametrize("revision", [SESSION, NEW])
-
-
-def answering(**given: Any) -> dict[str, Any]:
-    """Callbacks of a client: the user says this, the model that."""
-    seen: list[str] = []
-
-    async def elicit(params):
-        seen.append(params.message)
-        said = given.get("user", 1)
-        said = said(params.message) if callable(said) else said
-        return said if isinstance(said, ElicitResult) else {"value": said}
-
-    async def sample(params):
-        seen.append("sample")
-        return CreateMessageResult("assistant", TextContent("A poem."), "model")
-
-    options: dict[str, Any] = {"on_elicitation": elicit, "on_sampling": sample, "on_roots": ["file:///a"]}
-    return {"options": options, "seen": seen}
-
-
-def called(server: Handler, revision: str, tool: str = "ask", *, said: Any = None, **arguments: Any) -> Any:
-    """What a tool says to a client, and what the client was asked."""
-    host = answering(**(said or {}))
-
-    async def main():
-        async with Client(server, revision=revision, **host["options"]) as client:
-            return await client.call_tool(tool, arguments)
-
-    return asyncio.run(main()), host["seen"]
 
 
 @dataclass

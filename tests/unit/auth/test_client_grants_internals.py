@@ -1,16 +1,13 @@
 """Grants without a person, and tokens that are bound to a key."""
 
 import asyncio
-import base64
-import json
-from typing import Any
 
 import pytest
 from joserfc import jwt
 from joserfc.jwk import RSAKey, import_key
 
+from dpop_site import bound
 from fake_authorization_site import Town, run
-from scripted import answer
 from toolpost.auth.dpop import Proofs
 from toolpost.auth.signing import load, s256
 
@@ -20,45 +17,6 @@ def test_rsa_keys_sign_as_well():
     assertion = load(key.as_pem(private=True), "RS256").assertion("me", "you")
     assert jwt.decode(assertion, key, algorithms=["RS256"]).claims["aud"] == "you"
     assert "RS256" in repr(load(key.as_pem(private=True), "RS256"))
-
-
-# --------------------------------------------------------------------- DPoP
-
-
-def bound(town: Town, *, nonces: bool = False) -> list[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Make a town that binds tokens, and looks at the proofs: where, header, claims."""
-    seen: list[tuple[str, dict[str, Any], dict[str, Any]]] = []
-    town.challenge = 'DPoP algs="ES256"'
-    town.metadata = {"dpop_signing_alg_values_supported": ["ES256"]}
-    town.token = {"token_type": "DPoP"}
-
-    def proof(where: str, heard) -> dict[str, Any]:
-        value = heard.headers["dpop"]
-        head = jwt.decode(value, import_key(_jwk(value)), algorithms=["ES256"])
-        seen.append((where, head.header, head.claims))
-        return head.claims
-
-    token, mcp = town.answer_token, town.answer_mcp
-
-    def at_token(heard) -> bytes:
-        if proof("token", heard).get("nonce") != "of-issuer" and nonces:
-            return answer(400, b'{"error": "use_dpop_nonce"}', DPoP_Nonce="of-issuer")
-        return token(heard)
-
-    async def at_mcp(heard) -> bytes:
-        if "dpop" in heard.headers and proof("mcp", heard).get("nonce") != "of-server" and nonces:
-            return answer(
-                401, kind=None, WWW_Authenticate='DPoP error="use_dpop_nonce"', DPoP_Nonce="of-server"
-            )
-        return await mcp(heard)
-
-    town.answer_token, town.answer_mcp = at_token, at_mcp
-    return seen
-
-
-def _jwk(value: str) -> dict[str, Any]:
-    part = value.split(".", maxsplit=1)[0]
-    return json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))["jwk"]
 
 
 @pytest.mark.parametrize("dpop", ["auto", True])

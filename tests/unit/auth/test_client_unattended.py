@@ -46,7 +46,7 @@ class OldTown(Town):
         self.streaming.set()
         await heard.gone()
 
-    async def _mcp(self, heard: Heard) -> bytes:
+    async def answer_mcp(self, heard: Heard) -> bytes:
         message = msgspec.json.decode(heard.body) if heard.body else {}
         token = heard.headers.get("authorization", "").removeprefix("Bearer ")
         if token not in self.valid:

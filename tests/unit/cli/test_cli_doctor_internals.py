@@ -6,7 +6,6 @@ import socket
 import ssl
 import sys
 from ipaddress import IPv4Address
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -15,11 +14,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from doctor_report import EXAMPLES, Report, python
 from http_sites import Reply, odd_site, our_site
 from toolpost.cli.group import toolpost
 from toolpost.protocol.methods import DATES
-
-EXAMPLES = Path(__file__).parents[3] / "examples"
 
 SCRIPTED = """
 import json, sys
@@ -32,30 +30,6 @@ for line in sys.stdin:
 """
 
 
-class Report:
-    """What a doctor has said.
-
-    Attributes:
-        code: how it ended.
-        checks: by name; of several with one name the one that is worst.
-    """
-
-    def __init__(self, code, told):
-        self.code = code
-        self.checks = {each["name"]: each for each in sorted(told["checks"], key=_is_failure)}
-
-    def verdicts(self):
-        return {name: check["verdict"] for name, check in self.checks.items()}
-
-    def says(self, name):
-        check = self.checks[name]
-        return "\n".join([check["text"], *check.get("details", []), check.get("hint", "")])
-
-
-def _is_failure(check):
-    return check["verdict"] == "fail"
-
-
 def examined(*words, **env):
     """The report on a target, by a doctor in this process."""
     ended = CliRunner().invoke(toolpost, ["doctor", "--json", *words], env=env, standalone_mode=False)
@@ -63,10 +37,6 @@ def examined(*words, **env):
         raise ended.exception
     assert ended.stderr == ""
     return Report(ended.return_value, json.loads(ended.stdout))
-
-
-def python(source, *args):
-    return ["--", sys.executable, "-c", source, *args]
 
 
 def scripted(**answers):

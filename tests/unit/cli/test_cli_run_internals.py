@@ -11,51 +11,7 @@ from toolpost import Handler
 from toolpost.cli.exits import FAILED, UNREACHABLE, USAGE, Quit
 from toolpost.cli.found import Source
 from toolpost.cli.trace import files_in, is_ours, own_lines
-
-WEATHER = """
-import os
-import sys
-
-import neighbour
-from toolpost import Context, Server
-
-server = Server("weather")
-os.write(1, b"written by hand\\n")
-print("printed", flush=True)
-print("printed and kept")
-read = sys.stdin.read()
-
-
-@server.tool
-def forecast(city: str) -> str:
-    return neighbour.sky(city)
-
-
-@server.tool
-def facts() -> list[str]:
-    return [__name__, read, sys.path[0], *sys.argv]
-
-
-@server.tool
-def pid() -> int:
-    return os.getpid()
-
-
-@server.tool
-async def two(ctx: Context) -> bool:
-    # Whether one process has asked, and another one got the answer
-    first = await ctx.step("first", os.getpid)
-    await ctx.elicit("Sure?", bool)
-    return first != os.getpid()
-
-
-if __name__ == "__main__":
-    raise AssertionError("it is not run")
-"""
-NEIGHBOUR = """
-def sky(city: str) -> str:
-    return f"sunshine in {city}"
-"""
+from weather_files import NEIGHBOUR, WEATHER
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from typing import Any, TypedDict
 
 import pytest
 
+from client_cases import STATELESS, WRONG, Schooled, every_revision, ids, said, sessions
 from raw_server import ALL, Asked, RawServer, run
 from toolpost.client.client import Client
 from toolpost.client.stats import Stats
@@ -29,7 +30,6 @@ from toolpost.types import (
     ElicitParams,
     InputRequest,
     InputRequiredResult,
-    ListToolsResult,
     LogParams,
     NoticeParams,
     Raw,
@@ -38,17 +38,7 @@ from toolpost.types import (
     SamplingMessage,
     ServerCapabilities,
     TextContent,
-    Tool,
 )
-
-every_revision = pytest.mark.parametrize("date", DATES)
-sessions = pytest.mark.parametrize("date", DATES[:-1])
-STATELESS = DATES[-1]
-STRUCTURED = {"n": 1}
-
-
-async def said(_: Asked) -> Result:
-    return CallToolResult(content=[TextContent("one")], structured_content=STRUCTURED)
 
 
 def test_people_who_debug_a_tool_learn_where_its_server_wrote():
@@ -69,20 +59,6 @@ def test_people_who_debug_a_tool_learn_where_its_server_wrote():
                 channel.unheard = None
 
     run(main())
-
-
-class Schooled(RawServer):
-    """A server whose tool breaks its own schema."""
-
-    def __init__(self, schema: dict[str, Any], **options: Any) -> None:
-        super().__init__({"tools/list": self.tools, "tools/call": said}, **options)
-        self.schema = schema
-
-    async def tools(self, _: Asked) -> Result:
-        return ListToolsResult(tools=[Tool("t", {"type": "object"}, output_schema=self.schema)])
-
-
-WRONG = {"type": "object", "properties": {"n": {"type": "string"}}}
 
 
 @pytest.mark.requirement("TOOL-14")
@@ -148,13 +124,6 @@ def test_no_log_is_asked_for_that_nobody_hears_or_nobody_tells(on_log, capabilit
             await client.call_tool("t")
 
     run(main())
-
-
-# --------------------------------------------------------------------- what the server asks
-
-
-ids: list[Any] = []
-"""The ids of the calls that `asking` has seen."""
 
 
 def asking(method: str, params: Any = None) -> RawServer:

@@ -11,6 +11,7 @@ import pytest
 from msgspec import Meta
 
 from pair import open_pair
+from region_server import Region, served
 from toolpost import Header, Server, SignatureError
 from toolpost.errors import HeaderMismatch
 from toolpost.protocol.events import Incoming
@@ -19,8 +20,6 @@ from toolpost.server.bind import bind
 from toolpost.server.serve import Conversation
 from toolpost.testing import ScriptedChannel
 from toolpost.types import Tool
-
-Region = Annotated[str, Header("Region")]
 
 
 class Side(enum.Enum):
@@ -188,30 +187,6 @@ def test_what_no_header_can_mirror_is_refused(kinds, said):
         bound(*kinds, name="query")
     for words in ("`query`: ", *said):
         assert words in str(refused.value)
-
-
-# --------------------------------------------------------------------- who is told
-
-
-def show(arguments: dict[str, Any]) -> str:
-    return str(arguments)
-
-
-def served() -> Server:
-    """A server with tools of both kinds."""
-    server = Server("x")
-
-    @server.tool
-    def query(region: Region) -> str:
-        return region
-
-    @server.tool
-    def plain(region: str) -> str:
-        return region
-
-    schema = {"type": "object", "properties": {"n": {"type": "integer", "x-mcp-header": "N"}}}
-    server.add_tool(Tool("raw", schema), show)
-    return server
 
 
 @pytest.mark.requirement("HDR-23", "HDR-25")

@@ -1,51 +1,17 @@
 """A call that asks where there is no session: it answers with questions, and runs again with the answers."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
+from stateless_calls import NEW, answering, called
 from toolpost import (
     Client,
     Context,
-    Handler,
     RPCError,
     Server,
 )
-from toolpost.protocol.methods import DATES
 from toolpost.server import states, steps
-from toolpost.types import CreateMessageResult, ElicitResult, TextContent
-
-NEW = DATES[-1]
-
-
-def answering(**given: Any) -> dict[str, Any]:
-    """Callbacks of a client: the user says this, the model that."""
-    seen: list[str] = []
-
-    async def elicit(params):
-        seen.append(params.message)
-        said = given.get("user", 1)
-        said = said(params.message) if callable(said) else said
-        return said if isinstance(said, ElicitResult) else {"value": said}
-
-    async def sample(params):
-        seen.append("sample")
-        return CreateMessageResult("assistant", TextContent("A poem."), "model")
-
-    options: dict[str, Any] = {"on_elicitation": elicit, "on_sampling": sample, "on_roots": ["file:///a"]}
-    return {"options": options, "seen": seen}
-
-
-def called(server: Handler, revision: str, tool: str = "ask", *, said: Any = None, **arguments: Any) -> Any:
-    """What a tool says to a client, and what the client was asked."""
-    host = answering(**(said or {}))
-
-    async def main():
-        async with Client(server, revision=revision, **host["options"]) as client:
-            return await client.call_tool(tool, arguments)
-
-    return asyncio.run(main()), host["seen"]
 
 
 def test_a_server_that_ends_does_not_wait_for_ever_for_a_step(monkeypatch):

@@ -11,7 +11,6 @@ from hosted import (
     OLD,
     OLDER,
     Stage,
-    call,
     hosted,
     kept,
     kitchen,
@@ -21,6 +20,7 @@ from hosted import (
     run,
     serving,
 )
+from session_site import ELICITS, GET, listening, stage_and_site, steps, text, tool
 from toolpost import Context, Server
 from toolpost.protocol import jsonrpc
 from toolpost.server import measure
@@ -29,44 +29,11 @@ from toolpost.transports import http_kept, http_session, http_sessions, http_str
 from toolpost.transports.http_load import Load
 from waiting import until
 
-GET = {"Accept": "text/event-stream"}
 READY = message("notifications/initialized")
-ELICITS = {"elicitation": {}}
-
-
-def tool(name: str, id: Any, *, token: Any = None, **arguments: Any) -> bytes:  # noqa: A002 - the protocol's word
-    """A tool call; with a token its progress is told."""
-    meta = {} if token is None else {"_meta": {"progressToken": token}}
-    return message("tools/call", {**call(name, **arguments), **meta}, id)
-
-
-def listening(session: str, last: str | None = None, revision: str = OLD) -> dict[str, str]:
-    """The headers of a GET."""
-    more = {} if last is None else {"Last-Event-ID": last}
-    return {**GET, "Mcp-Session-Id": session, "MCP-Protocol-Version": revision, **more}
-
-
-def text(event: Any) -> str:
-    """What a tool said, in an event or a body."""
-    return event.json["result"]["content"][0]["text"]
-
-
-def steps(events: Any) -> list[Any]:
-    """The progress in events."""
-    said = [event.json for event in events if event.data]
-    return [each["params"]["progress"] for each in said if each.get("method") == "notifications/progress"]
 
 
 def sessions_of(site: Any) -> Any:
     return site.app._life.sessions
-
-
-@asynccontextmanager
-async def stage_and_site(**web: Any):
-    stage = Stage()
-    async with hosted(kitchen(stage), **web) as site:
-        yield stage, site
-        stage.go.set()
 
 
 # --------------------------------------------------------------------- how they end
