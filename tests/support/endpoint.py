@@ -142,10 +142,17 @@ def way_of(endpoint: Endpoint, fallback: Endpoint | None = None, **fields: Any) 
 def client_of(endpoint: Endpoint, fallback: Endpoint | None = None, **options: Any) -> Client:
     """A client of an endpoint; `key` and `again` are those of its way."""
     fields = {name: options.pop(name) for name in ("key", "again") if name in options}
-    client = Client("http://host/mcp", **options)
-    way = client._talk._way = way_of(endpoint, fallback, **fields)
-    client._talk._supervisor._again = way.again
-    return client
+    return Client(Reached(way_of(endpoint, fallback, **fields)), **options)
+
+
+class Reached:
+    """A target that knows the way to itself, as `toolpost.testing.faulty` makes them."""
+
+    def __init__(self, way: Way) -> None:
+        self._way = way
+
+    def way(self, options: Any) -> Way:
+        return self._way
 
 
 def refused() -> ConnectFailed:

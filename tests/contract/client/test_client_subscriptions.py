@@ -2,13 +2,15 @@
 
 import asyncio
 import logging
+from typing import Any
 
 import pytest
 
+from endpoint import DISCOVERED, Endpoint, HttpLike, client_of
 from expected_limits import RECONNECT_FIRST
-from listening_server import TOOLS_CHANGED, UPDATED, Heard, Listened, watching
+from listening_server import ACKNOWLEDGED, TOOLS_CHANGED, UPDATED, Heard, Listened, watching
 from raw_server import Asked, Clock, RawServer, run
-from toolpost import Client
+from toolpost import Channel, Client
 from toolpost.errors import (
     ChannelClosed,
     InternalError,
@@ -20,6 +22,7 @@ from toolpost.errors import (
     RequestTimeout,
 )
 from toolpost.types import (
+    SUBSCRIPTION_ID,
     ListCapability,
     ResourcesCapability,
     ResourceUpdatedParams,
@@ -279,5 +282,32 @@ def test_a_connection_that_ends_while_a_listen_is_tried_takes_the_wish_along_to_
             await server.channel.close()
             await asyncio.sleep(1000)
             assert server.filters == [watching("x://a", lists=False)] * 2
+
+    run(main(), Clock)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_a_listen_may_be_acknowledged_while_it_is_still_being_sent(ends):
+    class Slow(HttpLike):
+        async def send(self, data: bytes, related: int | str | None = None) -> None:
+            await super().send(data, related)
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+    class Server(Endpoint):
+        async def open(self) -> Channel:
+            self.channels.append(Slow(self))
+            return self.channels[-1]
+
+    def listen(channel: HttpLike, message: Any) -> dict[str, Any] | None:
+        meta = {SUBSCRIPTION_ID: message["id"]}
+        channel.say(ACKNOWLEDGED, notifications=message["params"]["notifications"], _meta=meta)
+        channel.say(TOOLS_CHANGED, _meta=meta)
+        return {"resultType": "complete", "_meta": meta} if ends else None
+
+    async def main() -> None:
+        it = Server(server__discover=DISCOVERED, subscriptions__listen=listen)
+        async with client_of(it) as client, client.listen(tools=True) as changes:
+            assert (await anext(aiter(changes))).kind == "tools"
 
     run(main(), Clock)

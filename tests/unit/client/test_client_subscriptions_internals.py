@@ -5,10 +5,8 @@ from typing import Any
 
 import pytest
 
-from endpoint import DISCOVERED, Endpoint, HttpLike, client_of
 from listening_server import ACKNOWLEDGED, TOOLS_CHANGED, UPDATED, Heard, Listened, watching
-from raw_server import Clock, RawServer, run
-from toolpost.channel import Channel
+from raw_server import RawServer, run
 from toolpost.client.client import Client
 from toolpost.protocol.jsonrpc import encode_notice
 from toolpost.protocol.methods import DATES
@@ -92,30 +90,3 @@ def test_a_second_acknowledgement_is_ignored():
             await subscribing
 
     run(main())
-
-
-@pytest.mark.parametrize("ends", [False, True])
-def test_a_listen_may_be_acknowledged_while_it_is_still_being_sent(ends):
-    class Slow(HttpLike):
-        async def send(self, data: bytes, related: int | str | None = None) -> None:
-            await super().send(data, related)
-            for _ in range(5):
-                await asyncio.sleep(0)
-
-    class Server(Endpoint):
-        async def open(self) -> Channel:
-            self.channels.append(Slow(self))
-            return self.channels[-1]
-
-    def listen(channel: HttpLike, message: Any) -> dict[str, Any] | None:
-        meta = {SUBSCRIPTION_ID: message["id"]}
-        channel.say(ACKNOWLEDGED, notifications=message["params"]["notifications"], _meta=meta)
-        channel.say(TOOLS_CHANGED, _meta=meta)
-        return {"resultType": "complete", "_meta": meta} if ends else None
-
-    async def main() -> None:
-        it = Server(server__discover=DISCOVERED, subscriptions__listen=listen)
-        async with client_of(it) as client, client.listen(tools=True) as changes:
-            assert (await anext(aiter(changes))).kind == "tools"
-
-    run(main(), Clock)

@@ -1,13 +1,12 @@
 """A client that heals: every transition is told with its cause, and what can do no harm is tried again."""
 
 import asyncio
-from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from endpoint import DISCOVERED, OPENED, WELCOME, Endpoint, client_of
+from endpoint import DISCOVERED, WELCOME, Endpoint, client_of
 from raw_server import Asked, Clock, RawServer, run
 from toolpost import Change, Client, Transition
 from toolpost.channel import is_unattended
@@ -17,8 +16,6 @@ from toolpost.client.supervise import MAX_TRIES
 from toolpost.errors import (
     ChannelClosed,
     ConnectFailed,
-    MCPError,
-    RateLimited,
     RequestFailed,
     RequestTimeout,
     TokenRejected,
@@ -76,20 +73,6 @@ def test_every_transition_is_told_with_its_cause():
     run(main())
 
 
-def test_a_connection_that_never_came_about_is_closed_again():
-    async def main() -> None:
-        it, heard = server(), Heard()
-        it.refuses = ConnectFailed("nobody there")
-        client = client_of(it, revision=SESSION, on_state=heard.__call__)
-        with pytest.raises(ConnectFailed, match="nobody there"):
-            await client.connect()
-        await client.close()
-        assert states(heard) == ["connecting", "closed"]
-        assert "nobody there" in str(heard[1].cause)
-
-    run(main())
-
-
 def test_a_channel_that_cannot_be_opened_anew_is_closed_with_its_cause():
     async def main() -> None:
         it, heard = server(), Heard()
@@ -101,57 +84,6 @@ def test_a_channel_that_cannot_be_opened_anew_is_closed_with_its_cause():
         assert states(heard) == ["connecting", "ready", "closed"]
 
     run(main())
-
-
-def test_a_slow_watcher_keeps_the_newest_and_one_that_has_gone_nothing():
-    async def main() -> None:
-        it = server()
-        client = client_of(it, revision=SESSION)
-        events, dropped = client.events(), client.events()
-        del dropped
-        for _ in range(60):
-            async with client:
-                pass
-        seen = [event async for event in events]
-        assert len(seen) == 100
-        assert seen[-1].state == "closed"
-
-    run(main())
-
-
-def test_a_callback_for_states_may_fail_and_may_use_the_client():
-    async def main() -> None:
-        it, heard = server(), list[str]()
-
-        async def tell(transition: Transition) -> None:
-            heard.append(transition.state)
-            if transition.state == "ready":
-                await client.call_tool("t")
-            raise SystemExit(1)
-
-        client = client_of(it, revision=SESSION, on_state=tell)
-        async with client:
-            await it.until("tools/call")
-        assert heard == ["connecting", "ready", "closed"]
-
-    run(main())
-
-
-def test_closing_says_nothing_of_a_connection_that_was_opened_meanwhile():
-    async def main() -> None:
-        for turns in range(30):
-            heard = Heard()
-            client = await client_of(server(), revision=SESSION, on_state=heard.__call__).connect()
-            closing = asyncio.create_task(client.close())
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            await client.connect()
-            await closing
-            assert client.connected == (client.state == "ready")
-            await client.close()
-            assert client.state == "closed"
-
-    run(main(), Clock)
 
 
 # --------------------------------------------------------------------- opening anew
@@ -345,156 +277,6 @@ def test_a_client_may_be_closed_while_it_backs_off():
     run(main(), Clock)
 
 
-# --------------------------------------------------------------------- once more
-
-
-def test_what_was_not_sent_is_sent_once_more():
-    async def main() -> None:
-        it = server(tools__call=[RequestFailed("refused", sent=False), {"content": []}])
-        async with client_of(it, revision=SESSION) as client:
-            await client.call_tool("t")
-            assert client.stats.retries == 1
-            assert FIRST <= asyncio.get_running_loop().time() <= 2 * FIRST
-
-    run(main(), Clock)
-
-
-@pytest.mark.parametrize(
-    ("tool", "retry", "times"),
-    [
-        ("plain", None, 1),
-        ("plain", True, 2),
-        ("reads", None, 2),
-        ("idempotent", None, 2),
-        ("idempotent", False, 1),
-        ("unknown", None, 1),
-    ],
-)
-def test_a_call_is_repeated_only_where_that_does_no_harm(tool, retry, times):
-    def named(name: str, **hints: bool) -> dict[str, Any]:
-        return {"name": name, "inputSchema": {"type": "object"}, "annotations": hints}
-
-    async def main() -> None:
-        it = server(
-            tools__list={
-                "tools": [
-                    named("plain", destructiveHint=False),
-                    named("reads", readOnlyHint=True),
-                    named("idempotent", idempotentHint=True),
-                ]
-            },
-            tools__call=[RequestFailed("cut off"), {"content": []}],
-        )
-        async with client_of(it, revision=SESSION) as client:
-            await client.list_tools()
-            with pytest.raises(RequestFailed, match="cut off") if times == 1 else nullcontext():
-                await client.call_tool(tool, retry=retry)
-            assert it.heard[0].count("tools/call") == times
-
-    run(main(), Clock)
-
-
-@pytest.mark.parametrize("lost", [RequestFailed("cut off"), RequestFailed("bad gateway", status=502)])
-def test_what_only_reads_is_repeated(lost):
-    async def main() -> None:
-        read: dict[str, Any] = {"contents": []}
-        it = server(resources__read=[lost, lost, read], tools__list=[lost, {"tools": []}])
-        async with client_of(it, revision=SESSION) as client:
-            await client.read_resource("x://a")
-            await client.list_tools()
-            assert client.stats.retries == 3
-
-    run(main(), Clock)
-
-
-def test_a_request_of_ones_own_is_repeated_if_one_says_so():
-    async def main() -> None:
-        it = server(x__y=[RequestFailed("cut off"), {}, RequestFailed("cut off"), {}])
-        async with client_of(it, revision=SESSION) as client:
-            await client.request("x/y", retry=True)
-            with pytest.raises(RequestFailed):
-                await client.request("x/y")
-
-    run(main(), Clock)
-
-
-@pytest.mark.parametrize(
-    "final",
-    [
-        RequestFailed("no such page", status=404),
-        RequestFailed("refused", status=403),
-        {"code": -32603, "message": "broken"},
-    ],
-)
-def test_an_answer_is_an_answer(final):
-    async def main() -> None:
-        it = server(tools__list=final)
-        async with client_of(it, revision=SESSION) as client:
-            with pytest.raises(MCPError):
-                await client.list_tools()
-            assert client.stats.retries == 0
-
-    run(main(), Clock)
-
-
-def test_tries_have_an_end_and_can_be_switched_off():
-    async def main() -> None:
-        it = server(tools__list=RequestFailed("cut off"))
-        for retries in (0, 2):
-            async with client_of(it, revision=SESSION, retries=retries) as client:
-                with pytest.raises(RequestFailed, match="cut off"):
-                    await client.list_tools()
-                assert client.stats.retries == retries
-
-    run(main(), Clock)
-
-
-@pytest.mark.parametrize(("status", "retry"), [(429, None), (503, True)])
-def test_a_server_that_says_when_is_asked_then(status, retry):
-    async def main() -> None:
-        busy = RequestFailed("busy", status=status)
-        busy.retry_after = 1e9
-        it = server(tools__call=busy)
-        async with client_of(it, revision=SESSION, timeout=None) as client:
-            with pytest.raises(RequestFailed, match="busy"):
-                await client.call_tool("t", retry=retry)
-        busy.retry_after = 7.0
-        it = server(tools__call=[busy, {"content": []}])
-        async with client_of(it, revision=SESSION) as client:
-            await client.call_tool("t", retry=retry)
-            assert asyncio.get_running_loop().time() == 7.0
-            it.table["tools/call"] = busy
-            with pytest.raises(RequestFailed, match="busy"):
-                await client.call_tool("t", timeout=13, retry=retry)  # too little would be left for an answer
-            assert asyncio.get_running_loop().time() == 7.0
-
-    run(main(), Clock)
-
-
-@pytest.mark.parametrize(
-    ("failure", "retry", "times"),
-    [
-        (RequestFailed("busy", status=503), None, 1),  # whoever says so may have served it before
-        (RequestFailed("busy", status=503), False, 1),
-        (RequestFailed("busy", status=429), None, 2),
-        (RequestFailed("busy", status=429), False, 1),
-        (RequestFailed("refused", sent=False), False, 1),
-        (ChannelClosed("gone", sent=False), False, 1),
-    ],
-)
-def test_no_wish_of_a_server_is_above_that_of_the_caller(failure, retry, times):
-    async def main() -> None:
-        if isinstance(failure, RequestFailed) and failure.status is not None:
-            failure.retry_after = 0.0
-        it = server(tools__call=[failure, {"content": []}])
-        async with client_of(it, revision=SESSION) as client:
-            with pytest.raises(MCPError) if times == 1 else nullcontext():
-                await client.call_tool("t", retry=retry)
-            assert [method for heard in it.heard for method in heard].count("tools/call") == times
-
-    run(main(), Clock)
-
-
 def test_the_wait_for_a_connection_counts_as_well():
     async def main() -> None:
         it = server(tools__call=None)
@@ -518,73 +300,6 @@ def test_what_is_known_to_do_no_harm_is_known_on_the_next_connection_too():
                 await client.call_tool("t")
                 await broken(it, client)
             assert client.stats.retries == 3
-
-    run(main(), Clock)
-
-
-@pytest.mark.parametrize("status", [429, 503])
-def test_a_busy_server_is_a_sign_of_life(status):
-    async def main() -> None:
-        it = server(ping=RequestFailed("busy", status=status))
-        async with client_of(it, revision=SESSION, heartbeat=1) as client:
-            await asyncio.sleep(100)
-            assert client.stats.connections == 1
-
-    run(main(), Clock)
-
-
-def test_a_caller_that_no_longer_waits_leaves_no_connection():
-    async def main() -> None:
-        for turns in range(40):
-            it = server()
-            client = client_of(it, revision=SESSION)
-
-            async def use(client: Client = client) -> None:
-                async with client:
-                    await asyncio.Event().wait()
-
-            task = asyncio.create_task(use())
-            for _ in range(turns):
-                await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task])
-            assert client.state == "closed"
-            assert not client.connected
-
-    run(main(), Clock)
-
-
-@pytest.mark.parametrize(
-    ("data", "times"),
-    [
-        ({"retryAfter": 3}, 2),
-        ({"retryAfter": 10**400}, 1),
-        ({"retryAfter": -1}, 1),
-        ({"retryAfter": "x"}, 1),
-        (None, 1),
-        ([], 1),
-    ],
-)
-def test_a_server_that_limits_the_rate_and_says_when_is_asked_then(data, times):
-    async def main() -> None:
-        busy = {"code": RateLimited.code, "message": "slowly", **({} if data is None else {"data": data})}
-        it = server(tools__call=[busy, {"content": []}])
-        async with client_of(it, revision=SESSION) as client:
-            with pytest.raises(RateLimited) if times == 1 else nullcontext():
-                await client.call_tool("t")
-            assert it.heard[0].count("tools/call") == times
-            assert asyncio.get_running_loop().time() == (3.0 if times == 2 else 0.0)
-
-    run(main(), Clock)
-
-
-def test_all_tries_together_take_no_longer_than_the_time_out():
-    async def main() -> None:
-        it = server(tools__list=[RequestFailed("cut off"), None])
-        async with client_of(it, revision=SESSION) as client:
-            with pytest.raises(RequestTimeout):
-                await client.list_tools(timeout=3)
-            assert asyncio.get_running_loop().time() == pytest.approx(3)
 
     run(main(), Clock)
 
@@ -624,25 +339,6 @@ def test_a_server_that_cannot_be_reached_is_left_alone_for_a_while():
     run(main(), Clock)
 
 
-def test_connecting_ends_the_time_for_which_a_server_is_left_alone():
-    async def main() -> None:
-        it = server()
-        async with client_of(it, revision=SESSION, retries=0) as client:
-            it.table["tools/call"] = RequestFailed("refused", sent=False)
-            for _ in range(MAX_FAILURES):
-                await asyncio.sleep(0.001)
-                with pytest.raises(RequestFailed, match="refused"):
-                    await client.call_tool("t")
-            it.table["tools/call"] = {"content": []}
-            with pytest.raises(RequestFailed, match="left alone"):
-                await client.call_tool("t")
-            await client.connect()
-            await client.call_tool("t")
-            assert client.state == "ready"
-
-    run(main(), Clock)
-
-
 # --------------------------------------------------------------------- signs of life
 
 
@@ -673,16 +369,5 @@ def test_a_server_that_gives_no_sign_of_life_is_left_for_a_new_connection(date, 
             assert it.served == 2
             assert "no sign of life" in str(heard[2].cause)
             assert "no sign of life" in caplog.text
-
-    run(main(), Clock)
-
-
-def test_a_refusal_is_a_sign_of_life():
-    async def main() -> None:
-        it = server(ping={"code": -32601, "message": "what?"})
-        async with client_of(it, revision=SESSION, heartbeat=1) as client:
-            await asyncio.sleep(100)
-            assert client.stats.connections == 1
-            assert it.heard[0][: len(OPENED)] == OPENED
 
     run(main(), Clock)

@@ -2,96 +2,19 @@
 
 import asyncio
 import logging
-import threading
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
 import leak_check
-from endpoint import DISCOVERED, WELCOME, Endpoint, HttpLike, client_of
-from raw_server import Asked, Clock, RawServer, run
-from toolpost.client import changes as module
-from toolpost.client.backoff import FIRST, LONGEST, Backoff
-from toolpost.client.changes import Change
-from toolpost.client.client import Client
-from toolpost.client.sync import SyncClient
-from toolpost.errors import ChannelClosed, ConnectFailed, MCPError, MethodNotFound, NotDeclared, RequestFailed
-from toolpost.protocol.methods import DATES
-from toolpost.types import ResourceUpdatedParams, Result
+from announcing_server import ERAS, TAG, TOOLS, UPDATED, Telling, both, collect, settled
+from endpoint import DISCOVERED, WELCOME, client_of
+from expected_limits import RECONNECT_FIRST, RECONNECT_LONGEST
+from raw_server import Clock, RawServer, run
+from toolpost import Change, Client, SyncClient
+from toolpost.errors import ChannelClosed, ConnectFailed, MCPError, MethodNotFound, NotDeclared
 
-ERAS = [DATES[3], DATES[-1]]
-TAG = "io.modelcontextprotocol/subscriptionId"
-ACK = "notifications/subscriptions/acknowledged"
-TOOLS = "notifications/tools/list_changed"
 RESOURCES = "notifications/resources/list_changed"
-UPDATED = "notifications/resources/updated"
-
-
-class Telling(Endpoint):
-    """A server that tells of changes in either era."""
-
-    def __init__(self, **table: Any) -> None:
-        self.listens: list[Any] = []
-        self.refuse: tuple[str, ...] = ()
-        super().__init__(
-            **{
-                "server__discover": DISCOVERED,
-                "initialize": WELCOME,
-                "subscriptions__listen": self.listen,
-                "tools__list": {"resultType": "complete", "tools": [], "ttlMs": 60_000},
-                **table,
-            }
-        )
-
-    def listen(self, channel: HttpLike, message: Any) -> None:
-        wanted = dict(message["params"]["notifications"])
-        if self.refuse:
-            uris = [uri for uri in wanted["resourceSubscriptions"] if uri not in self.refuse]
-            wanted["resourceSubscriptions"] = uris
-        self.listens.append(message["id"])
-        channel.say(ACK, notifications=wanted, _meta={TAG: message["id"]})
-
-    def change(self, method: str, **params: Any) -> None:
-        """Tell of a change, on the stream where this era tells it."""
-        tag = {"_meta": {TAG: self.listens[-1]}} if self.listens else {}
-        self.now.say(method, **params, **tag)
-
-    def cut(self) -> None:
-        """Lose the last listen, and nothing else."""
-        self.now.tell(self.listens[-1], RequestFailed("the stream was cut off"))
-
-
-async def collect(changes: Any, count: int) -> list[Change]:
-    """So many changes, and out of the loop."""
-    heard: list[Change] = []
-    async for change in changes:
-        heard.append(change)
-        if len(heard) == count:
-            break
-    return heard
-
-
-async def settled(condition: Callable[[], object]) -> None:
-    async with asyncio.timeout(1000):
-        while not condition():  # noqa: ASYNC110 - what is waited for has no event
-            await asyncio.sleep(0)
-
-
-def both(main: Callable[[Telling, Client], Any], **options: Any) -> Any:
-    """Run a test with a client of each era."""
-
-    def test(date: str) -> None:
-        async def go() -> None:
-            server = Telling()
-            async with client_of(server, revision=date, **options) as client:
-                await main(server, client)
-
-        run(go(), Clock)
-
-    test.__name__ = main.__name__
-    return pytest.mark.parametrize("date", ERAS)(test)
 
 
 # --------------------------------------------------------------------- what is heard
@@ -155,66 +78,6 @@ async def _what_nobody_has_looked_at_is_one_change(server: Telling, client: Clie
 
 
 test_what_nobody_has_looked_at_is_one_change = both(_what_nobody_has_looked_at_is_one_change)
-
-
-def test_parts_without_end_become_the_whole(monkeypatch):
-    async def main() -> None:
-        monkeypatch.setattr(module, "MAX_PENDING", 3)
-        server = Telling()
-        async with client_of(server) as client, client.listen(uris=["x://a"]) as changes:
-            for number in range(100):
-                server.change(UPDATED, uri=f"x://a/{number}")
-            await settled(lambda: client.stats.notices >= 100)
-            assert [change.uri for change in await collect(changes, 4)] == [
-                "x://a/0",
-                "x://a/1",
-                "x://a/2",
-                "x://a",
-            ]
-
-    run(main())
-
-
-# --------------------------------------------------------------------- leaving
-
-
-async def _leaving_the_loop_ends_the_subscription(server: Telling, client: Client) -> None:
-    listening = asyncio.create_task(collect(client.listen(uris=["x://a"]), 1))
-    await settled(lambda: client._talk.attending)
-    server.change(UPDATED, uri="x://a")
-    assert await listening == [Change("resource", "x://a")]
-    await settled(lambda: not client._talk.attending)
-    ended = "resources/unsubscribe" if client.era == "session" else "notifications/cancelled"
-    await server.until(ended)
-
-
-test_leaving_the_loop_ends_the_subscription = both(_leaving_the_loop_ends_the_subscription)
-
-
-@pytest.mark.parametrize("date", ERAS)
-@pytest.mark.parametrize("held", [True, False])
-def test_closing_the_client_ends_the_loop(date, held):
-    async def main() -> None:
-        server = Telling()
-        client = await client_of(server, revision=date).connect()
-        changes = client.listen(tools=True)
-
-        async def loop() -> list[Change]:
-            if held:
-                async with changes:
-                    return [change async for change in changes]
-            return [change async for change in changes]
-
-        listening = asyncio.create_task(loop())
-        await settled(lambda: client._talk.attending)
-        server.change(TOOLS)
-        await settled(lambda: client.stats.notices >= (1 if date == ERAS[0] else 2))
-        await client.close()
-        assert await listening == [Change("tools")]
-        assert [change async for change in changes] == []  # it is over
-        assert "notifications/cancelled" not in server.now.heard
-
-    run(main())
 
 
 def test_a_cancelled_listener_leaves_nothing():
@@ -320,17 +183,6 @@ def test_a_resource_that_the_server_does_not_watch_is_an_error_in_the_stateless_
     run(main())
 
 
-def test_a_resource_that_the_server_does_not_watch_is_an_error_in_a_session():
-    async def main() -> None:
-        server = Telling(resources__subscribe=[{}, {"code": -32602, "message": "not that one"}])
-        async with client_of(server, revision=ERAS[0]) as client:
-            with pytest.raises(MCPError, match="not that one"):
-                await collect(client.listen(uris=["x://a", "x://b"]), 1)
-            assert not client._talk.listener.ears
-
-    run(main())
-
-
 # --------------------------------------------------------------------- what breaks
 
 
@@ -364,7 +216,7 @@ def test_a_change_that_is_sure_outweighs_one_that_was_maybe_missed():
             server.change(UPDATED, uri="x://a")
             await settled(lambda: client.stats.notices == 2)
             server.cut()
-            await asyncio.sleep(2 * FIRST)
+            await asyncio.sleep(2 * RECONNECT_FIRST)
             assert client.stats.gaps == 1
             server.change(TOOLS)
             await settled(lambda: client.stats.notices == 4)
@@ -474,68 +326,13 @@ def test_tries_get_rarer_but_do_not_end():
             server.cut()
             await asyncio.sleep(600)
             pauses = [late - early for early, late in pairwise(times)]
-            assert all(FIRST <= pause <= LONGEST * 1.5 for pause in pauses)
+            assert all(RECONNECT_FIRST <= pause <= RECONNECT_LONGEST * 1.5 for pause in pauses)
             assert len(times) < 60
-            assert min(pauses[7:]) >= LONGEST
+            assert min(pauses[7:]) >= RECONNECT_LONGEST
             server.table["subscriptions/listen"] = server.listen
             assert await collect(changes, 1) == [Change("tools", missed=True)]
 
     run(main(), Clock)
-
-
-def test_closing_while_it_tries_ends_it():
-    async def main() -> None:
-        server = Telling()
-        async with client_of(server) as client:
-            listening = asyncio.create_task(collect(client.listen(tools=True), 1))
-            await settled(lambda: client._talk.attending)
-            server.table["subscriptions/listen"] = None  # it answers nothing any more
-            server.cut()
-            await server.until("subscriptions/listen", 2)
-            await client.close()
-            assert await listening == []
-
-    run(main(), Clock)
-
-
-# --------------------------------------------------------------------- pauses
-
-
-def test_pauses_grow_up_to_a_bound_and_start_anew_after_a_success():
-    backoff = Backoff()
-    pauses = [backoff.pause(0.0) for _ in range(20)]
-    bounds = [min(FIRST * 2**number, LONGEST) for number in range(20)]
-    assert all(bound <= pause <= bound * 1.5 for pause, bound in zip(pauses, bounds, strict=True))
-    backoff.stands(0.0)
-    assert backoff.pause(LONGEST / 2) >= LONGEST / 2  # it did not stand for long
-    backoff.stands(0.0)
-    assert backoff.pause(LONGEST) <= FIRST * 1.5
-
-
-# --------------------------------------------------------------------- without await
-
-
-def test_changes_without_await():
-    subscribed = threading.Event()
-
-    async def subscribe(asked: Asked) -> Result:
-        notice = ResourceUpdatedParams(uri=asked.params.uri)
-        await asked.server.channel.send(asked.server.connection.notify(UPDATED, notice))
-        subscribed.set()
-        return Result()
-
-    server = RawServer({"resources/subscribe": subscribe})
-    with SyncClient(server, revision=ERAS[0]) as client:
-        loop = client.listen(uris=["x://a"])
-        assert next(loop) == Change("resource", "x://a")
-        del loop
-        assert not client._client._talk.attending
-        assert server.methods[-1] == "resources/unsubscribe"
-        subscribed.clear()
-        closing = threading.Thread(target=lambda: subscribed.wait() and client.close())
-        closing.start()
-        assert len(list(client.listen(uris=["x://a"]))) <= 1  # and then it is closed
-        closing.join()
 
 
 def test_a_loop_without_await_that_never_began_can_be_left():

@@ -4,13 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
-from endpoint import DISCOVERED, WELCOME, Endpoint, client_of
 
+from endpoint import DISCOVERED, WELCOME, Endpoint, client_of
 from raw_server import Clock, run
-from toolpost.client.cache import MAX_ENTRIES, MAX_FRESH, ResponseCache
+from revision_dates import DATES
 from toolpost.errors import RPCError
-from toolpost.protocol.methods import DATES
-from toolpost.types import ReadResourceResult
 
 LISTS = {
     "list_tools": ("tools/list", "tools", "notifications/tools/list_changed"),
@@ -294,29 +292,3 @@ def test_a_new_connection_and_another_client_start_with_nothing():
                 assert it.now.heard == ["server/discover", "tools/list"]
 
     run(main())
-
-
-# --------------------------------------------------------------------- bounds
-
-
-def kept(ttl: int) -> ReadResourceResult:
-    return ReadResourceResult(contents=[], ttl_ms=ttl)
-
-
-def test_only_so_many_answers_are_kept_and_the_one_least_used_goes_first():
-    cache = ResponseCache(2)
-    cache.keep("m", "a", kept(1), 0.0, 0)
-    cache.keep("m", "b", kept(1), 0.0, 0)
-    assert cache.find("m", "a", 0.0)
-    cache.keep("m", "c", kept(1), 0.0, 0)
-    assert [which for which in "abc" if cache.find("m", which, 0.0)] == ["a", "c"]
-    assert MAX_ENTRIES == 512
-
-
-def test_no_answer_is_fresh_for_ever():
-    cache = ResponseCache()
-    cache.keep("m", None, kept(10**400), 0.0, 0)
-    assert cache.find("m", None, MAX_FRESH - 1)
-    assert cache.find("m", None, MAX_FRESH) is None
-    cache.keep("m", None, kept(1000), 0.0, 7)  # something has become stale since
-    assert cache.find("m", None, 0.0) is None

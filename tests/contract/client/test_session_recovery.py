@@ -8,9 +8,9 @@ import pytest
 
 import leak_check
 from endpoint import DISCOVERED, OPENED, WELCOME, Endpoint, client_of
+from expected_limits import LOST_PATIENCE, RECONNECT_LONGEST
 from raw_server import Clock, run
-from toolpost.client.backoff import FIRST, LONGEST
-from toolpost.client.link import LOST_PATIENCE
+from revision_dates import DATES
 from toolpost.errors import (
     ChannelClosed,
     ConnectFailed,
@@ -18,7 +18,6 @@ from toolpost.errors import (
     RequestFailed,
     SessionLost,
 )
-from toolpost.protocol.methods import DATES
 
 SESSION = DATES[3]
 
@@ -101,7 +100,7 @@ def test_a_server_that_does_not_come_back_is_an_error_until_it_does():
                 with pytest.raises(ConnectFailed, match="gone for lunch"):
                     await client.call_tool("t")
             it.refuses = None
-            await asyncio.sleep(2 * LONGEST)
+            await asyncio.sleep(2 * RECONNECT_LONGEST)
             await client.call_tool("t")
             assert it.heard[1] == [*OPENED, "resources/subscribe", "tools/call"]  # it was not forgotten
 
@@ -125,16 +124,6 @@ def test_a_client_that_was_closed_is_not_opened_again_by_who_still_waits():
     run(main(), Clock)
 
 
-def test_a_client_that_is_closed_before_it_could_be_opened_again_stays_closed():
-    async def main() -> None:
-        client = await client_of(server(), revision=SESSION).connect()
-        await client.close()
-        with pytest.raises(ChannelClosed, match="not connected"):
-            await client._talk.hold()
-
-    run(main())
-
-
 def test_a_lost_request_is_no_lost_session():
     async def main() -> None:
         it = server(tools__call=[RequestFailed("cut off"), {"content": []}])
@@ -145,32 +134,6 @@ def test_a_lost_request_is_no_lost_session():
             assert len(it.channels) == 1
 
     run(main())
-
-
-@pytest.mark.parametrize(
-    "use",
-    [
-        lambda client: client.ping(),
-        lambda client: client.notify("x/y"),
-        lambda client: client.list_tools(),
-        lambda client: client.read_resource("x://a"),
-        lambda client: client.set_log_level("debug"),
-        lambda client: client.subscribe("x://a"),
-        lambda client: client.unsubscribe("x://a"),
-        lambda client: client.request("x/y"),
-        lambda client: client.notify_roots_changed(),
-    ],
-)
-def test_every_method_finds_its_way_back(use):
-    async def main() -> None:
-        it = server(tools__list={"tools": []}, resources__read={"contents": []})
-        async with client_of(it, revision=SESSION, on_roots=[]) as client:
-            it.now.end(SessionLost("forgotten"))
-            await client._talk.link.over.wait()
-            await use(client)
-            assert len(it.channels) == 2
-
-    run(main(), Clock)
 
 
 def test_a_session_is_made_anew_at_once_and_the_old_one_ends_behind_it():
@@ -313,21 +276,6 @@ def test_a_client_that_was_closed_has_no_wishes_left():
         assert it.heard[1] == [*OPENED, "ping"]
 
     run(main())
-
-
-@pytest.mark.requirement("SUB-9")
-def test_what_was_watched_is_watched_again_after_a_connection_that_broke():
-    async def main() -> None:
-        it = server()
-        async with client_of(it, revision=SESSION) as client:
-            await client.subscribe("x://a")
-            it.now.end("broken")
-            await client._talk.link.over.wait()
-            await client.ping()
-            assert it.heard[1] == [*OPENED, "resources/subscribe", "ping"]
-            assert FIRST <= asyncio.get_running_loop().time() <= 2 * FIRST
-
-    run(main(), Clock)
 
 
 # --------------------------------------------------------------------- pages

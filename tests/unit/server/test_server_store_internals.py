@@ -1,8 +1,6 @@
 """The store of a server: given as a URL or as an object, opened when it is first needed."""
 
 import asyncio
-import subprocess
-import sys
 
 import pytest
 
@@ -40,13 +38,6 @@ def test_a_store_of_ones_own_is_taken_as_it_is_and_never_closed(kind):
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("kind", [Server, Handler])
-@pytest.mark.parametrize("url", ["nope://x", "redis://localhost", "memory", ""])
-def test_a_store_that_there_is_not_is_told_at_once(kind, url):
-    with pytest.raises(ValueError, match="memory://"):
-        kind("s", store=url)
-
-
 def test_a_store_that_was_opened_is_closed_with_the_server():
     async def main() -> None:
         server = Server("s")
@@ -56,9 +47,3 @@ def test_a_store_that_was_opened_is_closed_with_the_server():
         assert own.closed == 1
 
     asyncio.run(main())
-
-
-def test_who_needs_no_store_loads_none():
-    script = "import sys; from toolpost import Server; Server('s'); print('toolpost.stores' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "False"

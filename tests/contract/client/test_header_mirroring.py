@@ -5,13 +5,12 @@ import logging
 from typing import Any
 
 import pytest
-from endpoint import DISCOVERED, WELCOME, Endpoint, client_of
 
+from endpoint import DISCOVERED, WELCOME, Endpoint, client_of
 from raw_server import RawServer, run
-from toolpost.client.client import Client
-from toolpost.client.mirrors import Mirrors
+from revision_dates import DATES
+from toolpost import Client
 from toolpost.errors import HeaderMismatch, RemoteProtocolError
-from toolpost.protocol.methods import DATES
 from toolpost.types import ListToolsResult, Result, Tool
 
 MISMATCH = {"code": -32020, "message": "Mcp-Param-Region: the header is missing"}
@@ -102,15 +101,6 @@ def test_what_is_known_belongs_to_a_connection():
             assert it.now.mirrored == [None]
 
     run(main())
-
-
-def test_a_tool_that_becomes_invalid_is_forgotten():
-    mirrors, reported = Mirrors(), []
-    assert len(mirrors.learn([Tool("a", schema("Region"))], reported.append)) == 1
-    assert mirrors.of("a") == REGION
-    assert mirrors.learn([Tool("a", schema(""))], reported.append) == []
-    assert mirrors.of("a") is None
-    assert len(reported) == 1
 
 
 # --------------------------------------------------------------------- mismatches

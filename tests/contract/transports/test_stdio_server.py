@@ -1,6 +1,5 @@
 """Our own server at the other end of real pipes: what is sent ahead, and what is too long."""
 
-import asyncio
 import json
 import subprocess
 import sys
@@ -9,12 +8,10 @@ from typing import Any
 
 import pytest
 
-from toolpost import Stdio
-from toolpost.protocol.framing import MAX_LINE
-from toolpost.protocol.methods import DATES
-from toolpost.transports.child import open_child
+from expected_limits import MAX_LINE
+from revision_dates import DATES
 
-PROGRAM = str(Path(__file__).parent / "programs" / "serving.py")
+PROGRAM = str(Path(__file__).parents[2] / "support" / "programs" / "stdio_server.py")
 PING = {"jsonrpc": "2.0", "id": "last", "method": "ping"}
 
 
@@ -68,21 +65,6 @@ def test_what_is_sent_behind_the_handshake_is_answered_in_order(date, size):
     assert pong == {}
 
 
-def test_a_channel_may_send_ahead_as_well():
-    async def main():
-        channel = await open_child(Stdio(sys.executable, [PROGRAM, str(MAX_LINE)], inherit_env=True))
-        try:
-            for message in hello(DATES[0]):
-                await channel.send(json.dumps(message).encode())
-            answers = [json.loads(await channel.receive()) for _ in range(3)]
-        finally:
-            await channel.close()
-        assert [answer["id"] for answer in answers] == [1, 2, 3]
-        assert all("result" in answer for answer in answers)
-
-    asyncio.run(asyncio.wait_for(main(), 20))
-
-
 # --------------------------------------------------------------------- what is too long
 
 LONG = b'{"name":"size","arguments":{"text":"%s"}}' % (b"x" * 10_000)
@@ -118,25 +100,3 @@ def test_a_notice_or_an_answer_that_is_too_long_is_not_answered(line):
     answers, said = talk(wire(*hello(DATES[-2]), line % LONG, PING), count=4, limit=5000)
     assert [answer["id"] for answer in answers] == [1, 2, 3, "last"]
     assert "a message of the client was dropped" in said
-
-
-def test_a_function_does_not_wait_for_an_answer_that_is_too_long():
-    opening, initialized, *_ = hello(DATES[3], {"sampling": {}})
-    call = {"jsonrpc": "2.0", "id": 4, "method": "tools/call", "params": {"name": "ask"}}
-
-    async def main() -> None:
-        channel = await open_child(Stdio(sys.executable, [PROGRAM, "4000"], inherit_env=True))
-        try:
-            for each in (opening, initialized, call):
-                await channel.send(json.dumps(each).encode())
-            await channel.receive()
-            asked = json.loads(await channel.receive())
-            assert asked["method"] == "sampling/createMessage"
-            answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"model": "x" * 5000}}
-            await channel.send(json.dumps(answer).encode())
-            ended = json.loads(await channel.receive())
-            assert (ended["id"], ended["result"]["isError"]) == (4, True)
-        finally:
-            await channel.close()
-
-    asyncio.run(main())
