@@ -5,6 +5,7 @@ import json
 import os
 import shlex
 import signal
+import socket
 import ssl
 import subprocess
 import sys
@@ -12,13 +13,15 @@ from ipaddress import IPv4Address
 
 import pexpect
 import pytest
+from click.testing import CliRunner
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from command_group import command_group
 from doctor_report import EXAMPLES, Report, python
-from http_sites import Reply, odd_site
+from http_sites import Reply, odd_site, our_site
 from revision_dates import DATES
 
 DOCTOR = [sys.executable, "-m", "toolpost", "doctor"]
@@ -125,3 +128,430 @@ def test_a_certificate_is_told_in_words(certified, name, days, trusted, verdict,
     assert report.verdicts()["tls"] == verdict
     assert says in report.says("tls")
     assert report.code == (3 if verdict == "fail" else 1)
+
+
+SCRIPTED = """
+import json, sys
+answers = json.loads(sys.argv[1])
+for line in sys.stdin:
+    message = json.loads(line)
+    if "id" in message:
+        answer = answers.get(message["method"], {"error": {"code": -32601, "message": "Method not found"}})
+        print(json.dumps({"jsonrpc": "2.0", "id": message["id"], **answer}), flush=True)
+"""
+
+
+def examined(*words, **env):
+    """The report on a target, by a doctor in this process."""
+    ended = CliRunner().invoke(command_group, ["doctor", "--json", *words], env=env, standalone_mode=False)
+    if ended.exception is not None:
+        raise ended.exception
+    assert ended.stderr == ""
+    return Report(ended.return_value, json.loads(ended.stdout))
+
+
+def scripted(**answers):
+    """A server of the session era that gives these answers."""
+    hello = {
+        "protocolVersion": DATES[2],
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "scripted", "version": "1"},
+    }
+    said = {"initialize": {"result": hello}, "ping": {"result": {}}, "tools/list": {"result": {"tools": []}}}
+    return python(
+        SCRIPTED, json.dumps({**said, **{name.replace("_", "/"): each for name, each in answers.items()}})
+    )
+
+
+# --------------------------------------------------------------------- a command
+
+
+def test_a_file_of_ours_is_well():
+    report = examined(str(EXAMPLES / "notes.py"))
+    assert report.code == 0
+    assert set(report.verdicts().values()) <= {"ok", "warn"}
+    names = "file answer capabilities tools resources templates prompts ping revisions stdout messages"
+    assert [*report.checks] == names.split()
+    assert report.says("revisions").strip() == ", ".join(DATES)
+    assert "in 2026-07-28 (stateless era)" in report.says("answer")
+
+
+def test_a_revision_can_be_named():
+    report = examined("--revision", DATES[1], "--", sys.executable, str(EXAMPLES / "hello.py"))
+    assert f"in {DATES[1]} (session era)" in report.says("answer")
+    assert "revisions" not in report.checks
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "says"),
+    [
+        (["pythonn3"], None, "? a host that is started from a desktop"),
+        (["npx", "-y", "server"], "empty", "it comes with Node.js"),
+        (["uvx", "server"], "empty", "it comes with uv"),
+        (["./plain.py"], None, "./plain.py may not be executed\na script is started with Python"),
+        (["./plain.txt"], None, "./plain.txt may not be executed\nis it a program? then try chmod +x"),
+        (["./nothing"], None, "there is no file ./nothing"),
+        (["./empty"], None, "./empty is a folder"),
+        (["two words"], None, "give the arguments as words of their own"),
+        (["gone.py"], None, "a script is started with Python"),
+        (["./lost"], None, "is a script for /no/such/interpreter, which is not there"),
+    ],
+)
+def test_a_program_that_cannot_be_started_is_told(tmp_path, monkeypatch, words, path, says):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    for name in ("plain.py", "plain.txt"):
+        (tmp_path / name).touch()
+    (tmp_path / "lost").write_text("#!/no/such/interpreter\n")
+    (tmp_path / "lost").chmod(0o755)
+    report = examined("--", *words, **({"PATH": str(tmp_path / path)} if path else {}))
+    assert report.code == 3
+    assert report.verdicts() == {"command": "fail"}
+    assert says in report.says("command")
+
+
+def test_what_is_no_program_is_told(tmp_path):
+    (tmp_path / "text").write_bytes(b"\x00\x01 this is no program\n")
+    (tmp_path / "text").chmod(0o755)
+    report = examined("--", str(tmp_path / "text"))
+    assert (report.code, report.verdicts()) == (3, {"command": "ok", "start": "fail"})
+    assert "is no program" in report.says("start")
+
+
+def test_a_folder_that_is_not_there_is_told(tmp_path):
+    config = tmp_path / "mcp.json"
+    config.write_text(json.dumps({"mcpServers": {"x": {"command": "cat", "cwd": str(tmp_path / "gone")}}}))
+    report = examined("--config", str(config), "x")
+    assert (report.code, report.verdicts()) == (3, {"folder": "fail"})
+
+
+def test_npx_asks_first_unless_it_is_told(tmp_path):
+    npx = tmp_path / "npx"
+    npx.write_text("#!/bin/sh\nexit 1\n")
+    npx.chmod(0o755)
+    assert "add -y: npx -y server" in examined("--", "npx", "server", PATH=str(tmp_path)).says("command")
+    assert examined("--", "npx", "-y", "server", PATH=str(tmp_path)).verdicts()["command"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("source", "name", "says"),
+    [
+        (
+            "raise SystemExit(5)",
+            "start",
+            "it ended with exit code 5, before it answered; it said nothing on stderr",
+        ),
+        ("pass", "start", "does the script call server.run()?"),
+        ("print('usage: …')", "stdout", "what it writes there is no message\nusage: …\nwhat is for people"),
+        ("import os; os.kill(os.getpid(), 9)", "start", "it ended by SIGKILL"),
+        (
+            "import no_such_module",
+            "start",
+            "ModuleNotFoundError: No module named 'no_such_module'\ninstall it for",
+        ),
+        ("import sys; sys.stderr.write('busy\\n'); sys.stdin.read()", "answer", "it runs, but"),
+        (
+            "import sys; print('Welcome!', flush=True); sys.stdin.read()",
+            "stdout",
+            "Welcome!\nwhat is for people",
+        ),
+    ],
+)
+def test_a_process_that_does_not_answer_is_told(source, name, says):
+    report = examined("--timeout", "1.5", *python(source))
+    assert report.code == 3
+    assert says in report.says(name)
+    if name == "answer":
+        assert "busy" in report.says(name)
+
+
+def test_a_server_that_prints_is_told():
+    hello = str(EXAMPLES / "hello.py")
+    source = (
+        "import runpy, sys; print('Starting up', flush=True); runpy.run_path(sys.argv[1], {}, '__main__')"
+    )
+    report = examined(*python(source, hello))
+    assert report.code == 1
+    assert "Starting up\nwhat is for people belongs on stderr" in report.says("stdout")
+    assert report.verdicts()["answer"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "says"),
+    [
+        ("def f(:\n", "file", "broken.py, line 1: invalid syntax"),
+        ("import no_such_module\n", "start", "No module named 'no_such_module'"),
+        ("x = 1\ny = x / 0\n", "start", 'broken.py", line 2'),
+        ("x = 1\n", "start", "Error: "),
+    ],
+)
+def test_a_file_that_cannot_be_loaded_is_told_with_its_lines(tmp_path, text, name, says):
+    (tmp_path / "broken.py").write_text(text)
+    report = examined(str(tmp_path / "broken.py"))
+    assert report.code == 3
+    assert says in report.says(name)
+
+
+# --------------------------------------------------------------------- what a server says
+
+
+def test_an_old_server_is_told_by_its_era():
+    report = examined(*scripted())
+    assert report.code == 0
+    assert report.says("revisions").strip() == f"{DATES[2]}; of the session era only"
+    assert report.says("tools").strip() == "it declares 'tools' and has none"
+
+
+def tools(*listed):
+    return {"result": {"tools": listed}}
+
+
+@pytest.mark.parametrize(
+    ("answers", "name", "verdict", "says"),
+    [
+        (
+            {"tools_list": {"error": {"code": -32601, "message": "no"}}},
+            "tools",
+            "fail",
+            "it declares 'tools', but: no",
+        ),
+        (
+            {"tools_list": {"error": {"code": -32603, "message": "bang"}}},
+            "tools",
+            "fail",
+            "cannot be read: bang",
+        ),
+        (
+            {"tools_list": {"result": {"tools": [], "nextCursor": "a"}}},
+            "tools",
+            "fail",
+            "the same cursor twice",
+        ),
+        (
+            {"tools_list": tools({"name": "a b", "inputSchema": {"type": "object"}})},
+            "tools",
+            "fail",
+            "tool a b: a name has",
+        ),
+        ({"tools_list": tools({"name": "a"})}, "tools", "fail", "tool a: no client can read it: "),
+        (
+            {"tools_list": tools({"name": "a"})},
+            "messages",
+            "fail",
+            "result tools/list: tools/list was answered with",
+        ),
+        ({"ping": {"error": {"code": -32603, "message": "no"}}}, "ping", "fail", "no"),
+        ({"tools_list": {"result": "what"}}, "messages", "fail", "result tools/list: "),
+    ],
+)
+def test_what_a_server_gets_wrong_is_told(answers, name, verdict, says):
+    report = examined(*scripted(**answers))
+    assert report.code == 1
+    assert report.verdicts()[name] == verdict
+    assert says in report.says(name)
+
+
+def test_capabilities_are_held_against_what_answers():
+    hello = {
+        "protocolVersion": DATES[3],
+        "capabilities": {"resources": {}, "prompts": {}, "logging": {}},
+        "serverInfo": {"name": "scripted", "version": "1"},
+    }
+    report = examined(
+        *scripted(initialize={"result": hello}, resources_list={"result": {"resources": [{"uri": "x"}]}})
+    )
+    verdicts = report.verdicts()
+    assert [verdicts[name] for name in ("resources", "prompts", "logging")] == ["fail"] * 3
+    assert "templates" not in verdicts
+    hello["capabilities"] = {}
+    assert "it declares none" in examined(*scripted(initialize={"result": hello})).says("capabilities")
+
+
+def test_revisions_that_are_listed_and_not_spoken_are_told():
+    found = {
+        "supportedVersions": [DATES[4], DATES[0]],
+        "capabilities": {},
+        "ttlMs": 0,
+        "cacheScope": "private",
+    }
+    answer = {"result": {**found, "resultType": "complete"}}
+    report = examined(
+        *scripted(server_discover=answer, initialize={"error": {"code": -32600, "message": "never"}})
+    )
+    assert report.code == 1
+    assert report.says("revisions").startswith(
+        f"it speaks {DATES[4]}, and lists others that it does not\n{DATES[0]}"
+    )
+    found["supportedVersions"] = [DATES[4]]
+    answer = {"result": {**found, "resultType": "complete"}}
+    report = examined(
+        *scripted(server_discover=answer, initialize={"error": {"code": -32600, "message": "never"}})
+    )
+    assert report.verdicts()["revisions"] == "warn"
+
+
+# --------------------------------------------------------------------- a URL
+
+
+def test_a_site_of_ours_is_well():
+    with our_site() as url:
+        report = examined(url)
+        assert report.code == 0
+        names = "url tcp http answer capabilities tools ping stream revisions messages"
+        assert [*report.checks] == names.split()
+        assert report.says("revisions").strip() == ", ".join(DATES)
+        wrong = examined(url.replace("/mcp", "/"))
+        assert wrong.code == 1
+        assert f"there is one at {url}" in wrong.says("http")
+        old = examined(url.replace("/mcp", "/sse"))
+        assert old.verdicts()["http"] == "ok"
+        assert "HTTP+SSE" in old.says("http")
+        assert examined("--revision", DATES[3], url).verdicts()["stream"] == "ok"
+
+
+def test_nobody_is_there():
+    with odd_site(lambda _: Reply()) as origin:
+        pass
+    refused = examined(f"{origin}/mcp")
+    assert (refused.code, refused.verdicts()["tcp"]) == (3, "fail")
+    assert "is the server running, and at this port?" in refused.says("tcp")
+    unknown = examined("http://no-such-host.invalid/mcp")
+    assert (unknown.code, unknown.verdicts()["dns"]) == (3, "fail")
+    assert "everybody on the way" in unknown.says("url")
+
+
+def test_somebody_listens_and_never_answers():
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        report = examined("--timeout", "0.5", f"http://localhost:{listening.getsockname()[1]}/mcp")
+    assert (report.code, report.verdicts()["http"]) == (3, "fail")
+    assert "no answer within 0.5 s" in report.says("http")
+    assert report.verdicts()["dns"] == "ok"
+
+
+def test_a_proxy_is_told():
+    with odd_site(lambda _: Reply(502, b"", None)) as origin:
+        report = examined("http://service.invalid/mcp", http_proxy=origin, no_proxy="", NO_PROXY="")
+    assert f"through {origin}" in report.says("proxy")
+    assert "502 Bad Gateway" in report.says("http")
+
+
+@pytest.mark.parametrize(
+    ("reply", "code", "says"),
+    [
+        (Reply(404, b"", None), 1, "no MCP endpoint is here: 404 Not Found"),
+        (Reply(200, b"<html>", "text/html"), 1, "no MCP endpoint is here: 200 OK, text/html"),
+        (Reply(403, b"who?", "text/plain"), 1, "403 Forbidden: who?\ndoes the server know the name"),
+        (Reply(421, b"", None), 1, "421 Misdirected Request\nthe server does not know the name"),
+        (Reply(502, b"", None), 1, "a proxy answers, and the server behind it does not"),
+        (Reply(307, b"", None, {"Location": "/mcp/"}), 1, "use http://127.0.0.1"),
+        (Reply(307, b"", None, {"Location": "/mcp"}), 1, "it leads back to itself\ncorrect that"),
+        (Reply(400, b"The plain HTTP request was sent to HTTPS port", "text/plain"), 1, "write https://"),
+    ],
+)
+def test_what_is_no_endpoint_is_told(reply, code, says):
+    with odd_site(lambda _: reply) as origin:
+        report = examined(f"{origin}/mcp")
+    assert report.code == code
+    assert report.verdicts()["http"] == "fail"
+    assert says in report.says("http")
+
+
+def test_a_stream_that_somebody_has_collected_is_told():
+    hello = {"protocolVersion": DATES[2], "capabilities": {}, "serverInfo": {"name": "s", "version": "1"}}
+    results = {"initialize": hello, "ping": {}}
+
+    def answer(request):
+        if request.verb != "POST":
+            return Reply(405, b"", None)
+        message = json.loads(request.body)
+        if "id" not in message:
+            return Reply(202, b"", None)
+        if message["method"] not in results:
+            error = {"code": -32601, "message": "Method not found"}
+            return Reply(400, json.dumps({"jsonrpc": "2.0", "id": message["id"], "error": error}).encode())
+        said = {"jsonrpc": "2.0", "id": message["id"], "result": results[message["method"]]}
+        return Reply(
+            200, b"event: message\ndata: " + json.dumps(said).encode() + b"\n\n", "text/event-stream"
+        )
+
+    with odd_site(answer) as origin:
+        report = examined(f"{origin}/mcp")
+    assert report.code == 0
+    assert "content-length header" in report.says("stream")
+
+
+def test_http_and_https_are_not_the_same(certified):
+    with odd_site(lambda _: Reply(404, b"", None)) as origin:
+        report = examined(f"{origin.replace('http', 'https')}/mcp")
+        assert "write http:// instead of https://" in report.says("tls")
+    with odd_site(lambda _: Reply(), certified(None, 90)[1]) as origin:
+        report = examined(f"{origin.replace('https', 'http')}/mcp")
+        assert (report.code, report.verdicts()["http"]) == (3, "fail")
+        assert "https://" in report.says("http")
+
+
+# --------------------------------------------------------------------- logins
+
+
+def site_with_login(
+    resource, issuer, challenge: str | None = 'Bearer resource_metadata="{origin}/prm", scope="a b"'
+):
+    """Answers of a server that wants a token, with these documents about itself."""
+
+    def answer(request):
+        origin = f"http://{request.headers['host']}"
+        documents = {"/prm": resource, "/.well-known/oauth-authorization-server": issuer}
+        document = documents.get(request.path)
+        if document is not None:
+            return Reply(200, json.dumps(document).replace("{origin}", origin).encode())
+        if request.path != "/mcp":
+            return Reply(404, b"", None)
+        headers = {"WWW-Authenticate": challenge.replace("{origin}", origin)} if challenge else {}
+        return Reply(401, b"", None, headers)
+
+    return odd_site(answer)
+
+
+RESOURCE = {"resource": "{origin}/mcp", "authorization_servers": ["{origin}"]}
+ISSUER = {
+    "issuer": "{origin}",
+    "authorization_endpoint": "{origin}/authorize",
+    "token_endpoint": "{origin}/token",
+    "registration_endpoint": "{origin}/register",
+    "code_challenge_methods_supported": ["S256"],
+}
+
+
+@pytest.mark.parametrize(
+    ("resource", "issuer", "name", "verdict", "says"),
+    [
+        (RESOURCE, ISSUER, "challenge", "ok", "it wants a token (bearer), for the scopes a b"),
+        (RESOURCE, ISSUER, "metadata", "ok", "tokens are for http://127.0.0.1"),
+        (RESOURCE, ISSUER, "issuer", "ok", "with PKCE"),
+        ({**RESOURCE, "resource": "https://other.example/mcp"}, ISSUER, "metadata", "fail", "and not about"),
+        ({"resource": "{origin}/mcp"}, ISSUER, "metadata", "fail", "names no authorization server"),
+        (RESOURCE, {**ISSUER, "code_challenge_methods_supported": []}, "issuer", "fail", "PKCE with S256"),
+        (RESOURCE, {**ISSUER, "token_endpoint": None}, "issuer", "fail", "does not name its token_endpoint"),
+        (RESOURCE, {**ISSUER, "registration_endpoint": None}, "issuer", "warn", "registered by hand"),
+        (RESOURCE, {**ISSUER, "issuer": "https://evil.example"}, "metadata", "fail", "evil.example"),
+        (None, ISSUER, "metadata", "warn", "no protected-resource metadata (RFC 9728)"),
+        (None, None, "issuer", "warn", "publishes no metadata (RFC 8414)"),
+    ],
+)
+def test_what_a_login_needs_is_looked_at(resource, issuer, name, verdict, says):
+    with site_with_login(resource, issuer) as origin:
+        report = examined(f"{origin}/mcp")
+    assert report.code == 4
+    assert report.verdicts()[name] == verdict
+    assert says in report.says(name)
+    assert "no token was given\n--header" in report.says("login")
+
+
+def test_a_token_that_is_not_accepted_is_told():
+    challenge = 'Bearer error="invalid_token"'
+    with site_with_login(None, None, challenge) as origin:
+        report = examined("--header", "Authorization: Bearer tiger", f"{origin}/mcp")
+    assert report.code == 4
+    assert report.says("login").startswith("the token is not accepted: invalid_token")
+    with site_with_login(RESOURCE, ISSUER, None) as origin:
+        assert "401 without a WWW-Authenticate" in examined(f"{origin}/mcp").says("challenge")

@@ -3,8 +3,11 @@ import os
 import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
+
+from command_group import command_group
 
 FILES = [".gitignore", "README.md", "my_notes.py", "pyproject.toml", "test_my_notes.py"]
 
@@ -47,3 +50,70 @@ def test_nothing_is_overwritten(here):
     assert "README.md is in my-notes already" in told
     assert [path.name for path in (here / "my-notes").iterdir()] == ["README.md"]
     assert (here / "my-notes/README.md").read_text() == "mine"
+
+
+def make(*words):
+    """Do it in this process."""
+    command_group.main(["init", *words], standalone_mode=False)
+
+
+@pytest.mark.parametrize("options", [[], ["--http"]])
+def test_a_project_has_no_faults_to_find(here, options):
+    make("my-notes", *options)
+    for check in (["check", "--select", "I,F,E,UP,B,SIM,RUF,D4", "--ignore", "D401"], ["format", "--check"]):
+        start("ruff", *check, "--isolated", "--no-cache", ".", folder=here / "my-notes")
+    assert ('http="127.0.0.1:8000"' in Path("my-notes/my_notes.py").read_text()) is bool(options)
+    assert "$" not in "".join(path.read_text() for path in Path("my-notes").iterdir())
+
+
+def test_a_project_has_types(here):
+    make("my-notes")
+    settings = {"typeCheckingMode": "strict", "include": ["my-notes"], "extraPaths": [str(SOURCES)]}
+    (here / "pyrightconfig.json").write_text(json.dumps(settings))
+    start("pyright", "--pythonpath", sys.executable, folder=here)
+
+
+SOURCES = Path(__file__).parents[3] / "src"
+
+
+def test_a_project_is_made_in_this_folder(here, monkeypatch, capsys):
+    (here / "my-notes").mkdir()
+    monkeypatch.chdir(here / "my-notes")
+    make(".", "--json")
+    assert json.loads(capsys.readouterr().out)["name"] == "my-notes"
+    assert sorted(path.name for path in Path().iterdir()) == FILES
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("my notes", "cannot be the name"),
+        ("1st", "cannot be the name"),
+        ("a--b", "cannot be the name"),
+        ("-", "cannot be the name"),
+        ("json", "a module or a word 'json'"),
+        ("class", "a module or a word 'class'"),
+        ("Toolpost", "a module or a word 'toolpost'"),
+    ],
+)
+def test_a_name_that_cannot_be_is_explained(here, name, told):
+    with pytest.raises(Exception, match=told) as caught:
+        make("--", name)
+    assert caught.value.exit_code == 2  # pyright: ignore[reportAttributeAccessIssue] - as all of click's
+    assert [*here.iterdir()] == []
+
+
+def test_what_to_do_next_can_be_pasted(here, capsys):
+    make("my work/my-notes")
+    assert "  cd 'my work/my-notes'\n" in capsys.readouterr().out
+
+
+def test_a_name_that_is_too_long_is_told(here):
+    with pytest.raises(Exception, match="cannot be written: File name too long"):
+        make("a" * 300)
+
+
+def test_a_file_in_the_way_is_told(here):
+    (here / "notes").write_text("a file")
+    with pytest.raises(Exception, match="notes cannot be written: File exists"):
+        make("notes")
