@@ -74,7 +74,7 @@ async def ask(ctx: Context) -> str:
 @server.tool
 async def news() -> str:
     """Let everybody know that something has changed."""
-    server.announce_update("soak://page")
+    server.notify_resource_updated("soak://page")
     return "told"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from toolpost import Accepted, Context, KeyRing, Server, ToolError
-from toolpost.errors import NotDeclared
+from toolpost.errors import CapabilityNotDeclared
 
 # A stateless client may come back with its answers to any process that has the same key.
 KEY = os.environ.get("TRIPS_KEY")
@@ -32,7 +32,7 @@ async def asked(ctx: Context, question: str, kind: type[T]) -> T:
     """What the user says. Clients before 2025-06-18 have no forms, so their model passes the question on."""
     try:
         answer = await ctx.elicit(question, kind)
-    except NotDeclared:
+    except CapabilityNotDeclared:
         said = await ctx.sample(f"Ask the user, and answer in one word: {question}")
         return kind(said.text)
     if not isinstance(answer, Accepted):

@@ -10,7 +10,7 @@ from typing import Any, Final
 from cases import Suite, at_least, eventually
 from ours import Guest
 from toolpost import MCPError, RequestTimeout, ToolError
-from toolpost.errors import NotDeclared
+from toolpost.errors import CapabilityNotDeclared
 
 __all__ = ["FILESYSTEM"]
 
@@ -99,7 +99,7 @@ async def undeclared(guest: Guest) -> None:
     for request in (guest.client.list_prompts, guest.client.list_resources):
         try:
             await request()
-        except NotDeclared:
+        except CapabilityNotDeclared:
             continue
         raise AssertionError("it was sent")
 

@@ -12,7 +12,7 @@ import msgspec
 from cases import Suite, eventually
 from ours import Guest
 from toolpost import RPCError, ToolError
-from toolpost.errors import InvalidParams, NotDeclared, ResourceNotFound
+from toolpost.errors import CapabilityNotDeclared, InvalidParams, ResourceNotFound
 from toolpost.types import (
     CreateMessageParams,
     ElicitParams,
@@ -299,9 +299,9 @@ async def _refusal(request: Any) -> RPCError:
     raise AssertionError(f"it was not refused: {result}")
 
 
-async def _not_declared(guest: Guest) -> NotDeclared:
+async def _not_declared(guest: Guest) -> CapabilityNotDeclared:
     try:
         await guest.client.subscribe("config://app")
-    except NotDeclared as error:
+    except CapabilityNotDeclared as error:
         return error
     raise AssertionError("it was not refused")

@@ -72,7 +72,7 @@ async def log_in(revision: str | None) -> AsyncIterator[Outcome]:
     """Our client, with OAuth, at their server."""
     shown = revision or "unpinned"
     # With a path: they publish an issuer without one with a slash behind it, which is another issuer.
-    async with AuthorizationServer.listening("/login", clients={"peer": "s3cret"}) as login:
+    async with AuthorizationServer.serve("/login", clients={"peer": "s3cret"}) as login:
         theirs = Host()
         command = [
             str(python_of(PEER)),
@@ -87,7 +87,7 @@ async def log_in(revision: str | None) -> AsyncIterator[Outcome]:
         except NotStarted as error:
             why = str(error)
         if not why:
-            why = _differs(login.asked["authorize"], 1)
+            why = _differs(login.request_counts["authorize"], 1)
     yield Outcome(PEER, "our client", "http", shown, "logs in, and speaks for its user", why)
 
 

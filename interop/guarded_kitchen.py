@@ -33,7 +33,7 @@ async def main() -> None:
     """Serve until a signal ends it."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
-    async with AuthorizationServer.listening(scopes=["read", "write"]) as login:
+    async with AuthorizationServer.serve(scopes=["read", "write"]) as login:
         await kitchen(login.issuer, f"http://{address}/mcp").serve_http(address)
 
 

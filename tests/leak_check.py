@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from toolpost.testing import leftovers
-from toolpost.testing.leftovers import told
+from toolpost.testing.leftovers import describe_leaks
 
 PATIENCE = 10.0
 """Seconds after which nothing is expected to end by itself any more."""
@@ -27,10 +27,10 @@ cut_off: list[str] = []
 
 _runners: list[asyncio.Runner] = []
 
-leftovers.WORDS["files"] = ("temporary file", str)
+leftovers.DESCRIPTIONS["files"] = ("temporary file", str)
 
 
-class Holdings(leftovers.Holdings):
+class Holdings(leftovers.HeldResources):
     """What this process holds."""
 
     def __init__(self) -> None:
@@ -47,13 +47,13 @@ class Holdings(leftovers.Holdings):
 
     def left(self) -> dict[str, set[Any]]:
         """What there is more than this, once everything that ends by itself has ended."""
-        looks = leftovers.Looks(self, Holdings, PATIENCE)
-        while looks.again():
-            looks.left.clear()  # what is held here does not end
+        looks = leftovers.LeakPoller(self, Holdings, PATIENCE)
+        while looks.poll():
+            looks.leaks.clear()  # what is held here does not end
             for runner in _runners:
                 runner.run(asyncio.sleep(0))
-            time.sleep(leftovers.PAUSE)
-        return looks.left
+            time.sleep(leftovers.POLL_INTERVAL)
+        return looks.leaks
 
 
 @contextmanager
@@ -81,7 +81,7 @@ def _judged(request: pytest.FixtureRequest, *outer: Holdings) -> Generator[Holdi
     if request.session.testsfailed > failures:
         return  # whatever it held when it failed
     left = held.left()
-    lines += told(left)
+    lines += describe_leaks(left)
     for one in outer:
         one.add(left)
     if lines:
@@ -92,7 +92,7 @@ def _judged(request: pytest.FixtureRequest, *outer: Holdings) -> Generator[Holdi
 def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Loops tell what they cut off, and temporary files lie where nobody else puts any."""
     folder = str(tmp_path_factory.mktemp("temporary"))
-    with leftovers.telling(cut_off), pytest.MonkeyPatch.context() as patch:
+    with leftovers.record_cancelled_tasks(cut_off), pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", folder)
         patch.setenv("TMPDIR", folder)  # for the programs that we start
         yield

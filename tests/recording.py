@@ -34,17 +34,23 @@ from toolpost.errors import InvalidParams, RPCError
 from toolpost.protocol import inbox, jsonrpc
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import (
-    CancelReceived,
-    Event,
-    FailureReceived,
-    Incoming,
-    NoticeReceived,
-    Outgoing,
+    CancellationReceived,
+    ConnectionEvent,
+    ErrorReceived,
+    InboundRequest,
+    InvalidMessageReceived,
+    NotificationReceived,
+    OutboundRequest,
     ProgressReceived,
-    Refused,
-    ReplyReceived,
+    ResponseReceived,
 )
-from toolpost.protocol.jsonrpc import Failure, Message, Notice, Reply, Request
+from toolpost.protocol.jsonrpc import (
+    JSONRPCErrorResponse,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
 from toolpost.protocol.methods import CLIENT, SERVER, Role, Row
 from toolpost.protocol.revisions import LATEST, REVISIONS, Revision
 from toolpost.server import serve
@@ -61,7 +67,7 @@ class Said(NamedTuple):
     date: str
     by: Role
     kind: str
-    """`request`, `notice`, `result` or `error`."""
+    """`request`, `is_notification`, `result` or `error`."""
     method: str
     """Of a result that of its request; of an error none."""
     id: type | None
@@ -133,13 +139,15 @@ def _ours(caller: str) -> bool:
 
 def _on_request(
     caller: str, connection: Connection, method: Any, params: Any = None, **_: Any
-) -> Generator[None, Outgoing, None]:
+) -> Generator[None, OutboundRequest, None]:
     outgoing = yield
     if params is None or isinstance(params, outgoing.row.params) or (_ours(caller) and type(params) is Raw):
         _sent(outgoing.revision, connection.role, outgoing.data)
 
 
-def _on_called(_caller: str, connection: Connection, *_: Any) -> Generator[None, Outgoing | None, None]:
+def _on_called(
+    _caller: str, connection: Connection, *_: Any
+) -> Generator[None, OutboundRequest | None, None]:
     outgoing = yield
     if outgoing is not None:
         _sent(outgoing.revision, connection.role, outgoing.data)
@@ -147,12 +155,16 @@ def _on_called(_caller: str, connection: Connection, *_: Any) -> Generator[None,
 
 def _on_settled(
     _caller: str, connection: Connection, _data: bytes
-) -> Generator[None, ReplyReceived | None, None]:
+) -> Generator[None, ResponseReceived | None, None]:
     event = yield
     if event is not None:
         asked = event.request
         method, body = asked.row.name, event.result.raw or b""
-        note(Said("received", asked.revision.date, connection.other, "result", method, type(asked.id), body))
+        note(
+            Said(
+                "received", asked.revision.date, connection.peer_role, "result", method, type(asked.id), body
+            )
+        )
 
 
 def _on_reply(
@@ -180,7 +192,7 @@ def _on_fail(
 
 
 def _on_notify(
-    _caller: str, connection: Connection, method: Any, params: Any = None, *, to: Incoming | None = None
+    _caller: str, connection: Connection, method: Any, params: Any = None, *, to: InboundRequest | None = None
 ) -> Generator[None, bytes, None]:
     revision = connection.revision if to is None else to.peer.revision
     data = yield
@@ -189,7 +201,7 @@ def _on_notify(
 
 
 def _on_log(
-    _caller: str, connection: Connection, *_: Any, to: Incoming | None = None, **__: Any
+    _caller: str, connection: Connection, *_: Any, to: InboundRequest | None = None, **__: Any
 ) -> Generator[None, bytes | None, None]:
     revision = connection.revision if to is None else to.peer.revision
     _sent(revision, connection.role, (yield))
@@ -210,7 +222,7 @@ def _on_cancel(
 
 
 def _on_bare(
-    caller: str, _tool: Any, _party: Any, incoming: Incoming, _run: Any
+    caller: str, _tool: Any, _party: Any, incoming: InboundRequest, _run: Any
 ) -> Generator[None, object, None]:
     answer = yield
     if not isinstance(answer, bytes):
@@ -222,9 +234,9 @@ def _on_bare(
         note(Said("received", date.date, CLIENT, "request", method, type(incoming.id), body))
 
 
-def _on_broken(_caller: str, connection: Connection, _error: Any) -> Generator[None, Event, None]:
+def _on_broken(_caller: str, connection: Connection, _error: Any) -> Generator[None, ConnectionEvent, None]:
     event = yield
-    if isinstance(event, Refused):
+    if isinstance(event, InvalidMessageReceived):
         _sent(connection.revision, connection.role, event.data)
 
 
@@ -242,52 +254,57 @@ def _on_failure(caller: str, *_: Any, **__: Any) -> Generator[None, bytes, None]
 
 
 def _on_take(
-    _caller: str, connection: Connection, message: Message, _meta: Any = None, peer: Any = None
-) -> Generator[None, Event, None]:
+    _caller: str, connection: Connection, message: JSONRPCMessage, _meta: Any = None, peer: Any = None
+) -> Generator[None, ConnectionEvent, None]:
     before = connection.revision
     event = yield
-    if isinstance(event, Refused):
+    if isinstance(event, InvalidMessageReceived):
         peer = peer or connection.peer
         _sent(peer.revision if peer else LATEST, connection.role, event.data)
-    elif isinstance(message, Request) and isinstance(event, Incoming):
+    elif isinstance(message, JSONRPCRequest) and isinstance(event, InboundRequest):
         key = id(connection), message.id
         if key in waiting:
             note(waiting.pop(key))
         waiting[key] = _received(connection, event.peer.revision, "request", message, message.params)
-    elif isinstance(message, Notice) and _understood(event):
-        revision = _spoken(message.method, before, connection.other)
+    elif isinstance(message, JSONRPCNotification) and _understood(event):
+        revision = _spoken(message.method, before, connection.peer_role)
         note(_received(connection, revision, "notice", message, message.params))
-    elif isinstance(message, Reply) and isinstance(event, ReplyReceived):
+    elif isinstance(message, JSONRPCResponse) and isinstance(event, ResponseReceived):
         row, revision = event.request.row, event.request.revision
         if row.name == "initialize":
             revision = connection.revision  # the one that it agrees upon
         note(_received(connection, revision, "result", message, message.result, row.name))
-    elif isinstance(message, Failure) and isinstance(event, FailureReceived):
+    elif isinstance(message, JSONRPCErrorResponse) and isinstance(event, ErrorReceived):
         error = {"code": message.code, "message": message.message}
         error |= {} if message.data is None else {"data": message.data}
         note(_received(connection, event.request.revision, "error", message, json.dumps(error).encode()))
 
 
-def _understood(event: Event) -> bool:
-    known = isinstance(event, NoticeReceived) and event.row is not None
-    return known or isinstance(event, CancelReceived | ProgressReceived | ReplyReceived)
+def _understood(event: ConnectionEvent) -> bool:
+    known = isinstance(event, NotificationReceived) and event.row is not None
+    return known or isinstance(event, CancellationReceived | ProgressReceived | ResponseReceived)
 
 
 def _spoken(method: str, revision: Revision, by: Role) -> Revision:
     """The revision of a notice: that of the connection, or the newest that has it if this one has not."""
-    having = [each for each in REVISIONS.values() if method in each.notices[by]]
+    having = [each for each in REVISIONS.values() if method in each.notifications[by]]
     return revision if revision in having or not having else having[-1]
 
 
 def _received(
-    connection: Connection, revision: Revision, kind: str, message: Message, body: Any, answered: str = ""
+    connection: Connection,
+    revision: Revision,
+    kind: str,
+    message: JSONRPCMessage,
+    body: Any,
+    answered: str = "",
 ) -> Said:
-    known = None if isinstance(message, Notice) else type(message.id)
+    known = None if isinstance(message, JSONRPCNotification) else type(message.id)
     method = answered or getattr(message, "method", "")
     return Said(
         "received",
         revision.date,
-        connection.other,
+        connection.peer_role,
         kind,
         method,
         known,
@@ -301,14 +318,14 @@ PLACES: list[tuple[Any, str, Listener]] = [
     (Connection, "fail", _on_fail),
     (Connection, "notify", _on_notify),
     (Connection, "log", _on_log),
-    (Connection, "progress", _on_progress),
+    (Connection, "report_progress", _on_progress),
     (Connection, "cancel", _on_cancel),
-    (inbox, "requested", _on_take),
-    (inbox, "take", _on_take),
-    (inbox, "broken", _on_broken),
-    (jsonrpc, "encode_failure", _on_failure),
-    (link, "called", _on_called),
-    (link, "settled", _on_settled),
+    (inbox, "handle_request", _on_take),
+    (inbox, "handle_message", _on_take),
+    (inbox, "handle_invalid", _on_broken),
+    (jsonrpc, "encode_error", _on_failure),
+    (link, "make_tool_call", _on_called),
+    (link, "read_plain_response", _on_settled),
     (web, "call_bare", _on_bare),
     (serve, "call_bare", _on_bare),
 ]

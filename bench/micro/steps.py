@@ -15,12 +15,12 @@ from bench.targets import wire
 from toolpost import Server
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.events import Incoming
+from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import ROWS
-from toolpost.protocol.party import Party
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.route import classify
 from toolpost.server.bind import bind
-from toolpost.server.returns import Returns
+from toolpost.server.returns import ResultConverter
 from toolpost.types import (
     CallToolParams,
     CallToolResult,
@@ -63,12 +63,12 @@ def _run(coroutine: Any) -> None:
 
 
 def _connection() -> Connection:
-    return Connection(Party(Implementation("adder", "1"), ServerCapabilities(tools=ListCapability())))
+    return Connection(LocalPeer(Implementation("adder", "1"), ServerCapabilities(tools=ListCapability())))
 
 
-def _request() -> jsonrpc.Request:
+def _request() -> jsonrpc.JSONRPCRequest:
     request = jsonrpc.decode(DATA)
-    assert isinstance(request, jsonrpc.Request)
+    assert isinstance(request, jsonrpc.JSONRPCRequest)
     return request
 
 
@@ -100,7 +100,7 @@ def decode_params() -> Many:
 
 def classify_request() -> Many:
     """Where a POST goes, by its headers and `_meta`."""
-    request, party = _request(), _connection().party
+    request, party = _request(), _connection().local_peer
     return _many(lambda: classify(HEADERS, request, party))
 
 
@@ -119,14 +119,14 @@ def call_function() -> Many:
 
 def convert_value() -> Many:
     """The value of the function, as a result that was checked."""
-    returns = Returns.of(add)
+    returns = ResultConverter.for_function(add)
     return _many(lambda: returns.convert(3))
 
 
 def encode_result() -> Many:
     """The result, as bytes."""
     result = _answer()
-    return _many(lambda: jsonrpc.encode_reply(1, result))
+    return _many(lambda: jsonrpc.encode_response(1, result))
 
 
 # --------------------------------------------------------------------- the whole way
@@ -138,7 +138,7 @@ def whole_connection() -> Many:
 
     def step() -> None:
         [incoming] = connection.receive(DATA)
-        assert isinstance(incoming, Incoming)
+        assert isinstance(incoming, InboundRequest)
         connection.reply(incoming.id, result)
 
     return _many(step)

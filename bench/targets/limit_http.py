@@ -9,7 +9,7 @@ from typing import Any
 import uvicorn
 
 from answers import reply
-from toolpost.transports.heads import heads
+from toolpost.transports.heads import make_bounded_protocol
 
 
 async def app(_scope: Any, receive: Any, send: Any) -> None:
@@ -28,7 +28,7 @@ async def app(_scope: Any, receive: Any, send: Any) -> None:
 uvicorn.run(
     app,
     port=int(sys.argv[1]),
-    http=heads() or "auto",
+    http=make_bounded_protocol() or "auto",
     ws="none",
     lifespan="off",
     log_config=None,

@@ -19,8 +19,8 @@ from msgspec import UNSET
 from fuzz.cuts import pumped
 from toolpost.errors import InvalidParams, RemoteProtocolError
 from toolpost.protocol import jsonrpc
-from toolpost.server.bind import Bound, bind
-from toolpost.server.problems import MAX_PROBLEMS, ArgumentError
+from toolpost.server.bind import BoundFunction, bind
+from toolpost.server.problems import MAX_ISSUES, ArgumentError
 
 __all__ = ["TOKENS", "target"]
 
@@ -156,7 +156,7 @@ def _arrives(data: bytes) -> bool:
         message = jsonrpc.decode(b'{"jsonrpc":"2.0","id":1,"method":"a","params":%b}' % data)
     except RemoteProtocolError:
         return False
-    assert isinstance(message, jsonrpc.Request)
+    assert isinstance(message, jsonrpc.JSONRPCRequest)
     return message.params is not UNSET and bytes(message.params).strip() == data.strip()
 
 
@@ -168,11 +168,11 @@ def _value(data: bytes) -> Any:
         return UNSET
 
 
-def _called(bound: Bound, data: bytes) -> bool:
+def _called(bound: BoundFunction, data: bytes) -> bool:
     try:
         arguments = bound.read(data)
     except ArgumentError as error:
-        assert 0 < len(error.problems) <= MAX_PROBLEMS
+        assert 0 < len(error.issues) <= MAX_ISSUES
         assert len(str(error)) <= MAX_TOLD, "a refusal has no end"
         str(error).encode()
         return False
@@ -198,7 +198,7 @@ def _strings(data: bytes) -> None:
         try:
             arguments = bound.read_strings(values)
         except ArgumentError as error:
-            assert 0 < len(error.problems) <= MAX_PROBLEMS
+            assert 0 < len(error.issues) <= MAX_ISSUES
             assert len(str(error)) <= MAX_TOLD, "a refusal has no end"
             continue
         bound.call(arguments)

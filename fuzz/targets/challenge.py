@@ -28,19 +28,19 @@ _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")
 def target(data: bytes) -> None:
     """Nothing raises; what was read can be written and read again."""
     text = data.decode("latin-1")
-    found = challenge.parse(text)
+    found = challenge.parse_challenges(text)
     for one in found:
         assert _TOKEN.fullmatch(one.scheme)
         assert all(_TOKEN.fullmatch(name) for name in one.params)
         assert all(" " not in scope and '"' not in scope for scope in one.scopes)
     written = ", ".join(map(_written, found))
-    if len(written) <= challenge.MAX_CHALLENGE:
-        assert challenge.parse(written) == found, "what was read is written differently"
-    scopes = challenge.scopes_in(text)
-    assert challenge.scopes_in(" ".join(scopes)) == scopes
+    if len(written) <= challenge.MAX_CHALLENGE_LENGTH:
+        assert challenge.parse_challenges(written) == found, "what was read is written differently"
+    scopes = challenge.split_scopes(text)
+    assert challenge.split_scopes(" ".join(scopes)) == scopes
     for long in pumped(data):
-        challenge.parse(long.decode("latin-1"))
-        challenge.scopes_in(long.decode("latin-1"))
+        challenge.parse_challenges(long.decode("latin-1"))
+        challenge.split_scopes(long.decode("latin-1"))
 
 
 def _written(one: Challenge) -> str:

@@ -28,22 +28,22 @@ def target(data: bytes) -> None:
     made = b".".join(map(_part, (head, rest, data))).decode()
     if (found := _split(made)) is not None:
         assert (found.payload, found.signature) == (rest, data)
-    with suppress(compact.Malformed):
-        compact.object_in(data)
+    with suppress(compact.MalformedToken):
+        compact.decode_object(data)
     for long in pumped(data):
         _split(long.decode("latin-1"))
-        with suppress(compact.Malformed):
-            compact.object_in(long)
+        with suppress(compact.MalformedToken):
+            compact.decode_object(long)
 
 
-def _split(text: str) -> compact.Compact | None:
+def _split(text: str) -> compact.CompactJws | None:
     try:
-        found = compact.split(text)
-    except compact.Malformed as error:
+        found = compact.split_jws(text)
+    except compact.MalformedToken as error:
         assert len(str(error)) < 100, "a token is repeated in an error"
         return None
     head, payload, signature = text.split(".")
-    assert found.signed == f"{head}.{payload}".encode()
+    assert found.signing_input == f"{head}.{payload}".encode()
     written = [_part(each).decode() for each in (found.payload, found.signature)]
     assert written == [payload, signature], "two texts are one"
     assert "crit" not in found.header

@@ -14,18 +14,18 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import (
-    CancelReceived,
-    Dropped,
-    Event,
-    FailureReceived,
-    Incoming,
-    NoticeReceived,
+    CancellationReceived,
+    ConnectionEvent,
+    ErrorReceived,
+    InboundRequest,
+    InvalidMessageReceived,
+    MessageDropped,
+    NotificationReceived,
     ProgressReceived,
-    Refused,
-    ReplyReceived,
+    ResponseReceived,
 )
 from toolpost.protocol.methods import CLIENT, SERVER
-from toolpost.protocol.party import Party
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import REVISIONS, Revision
 from toolpost.types import (
     ClientCapabilities,
@@ -45,15 +45,15 @@ TOKENS: Final = (
     *(b'"_meta":{', b'"progressToken":1', b'"result":{', b'"error":{"code":-32602,"message":""}', b"\n"),
     *(row.encode() for revision in REVISIONS.values() for row in revision.requests[CLIENT]),
     *(row.encode() for revision in REVISIONS.values() for row in revision.requests[SERVER]),
-    *(row.encode() for revision in REVISIONS.values() for row in revision.notices[CLIENT]),
-    *(row.encode() for revision in REVISIONS.values() for row in revision.notices[SERVER]),
+    *(row.encode() for revision in REVISIONS.values() for row in revision.notifications[CLIENT]),
+    *(row.encode() for revision in REVISIONS.values() for row in revision.notifications[SERVER]),
     *(b'"requestId":1', b'"progress":1e400', b'"resultType":"input_required"', b'"io.modelcontextprotocol/'),
     *(b'"protocolVersion":"', *(f'"{date}"'.encode() for date in REVISIONS), b'"task":{}', b"[", b"]", b","),
 )
 FEW: Final = 8
 """Requests of a peer that may be in flight, so that a short input finds out what happens then."""
 
-_CLIENT: Final = Party(
+_CLIENT: Final = LocalPeer(
     Implementation("a client", "1"),
     ClientCapabilities(
         roots=ListCapability(list_changed=True),
@@ -61,7 +61,7 @@ _CLIENT: Final = Party(
         elicitation=ElicitationCapability(),
     ),
 )
-_SERVER: Final = Party(
+_SERVER: Final = LocalPeer(
     Implementation("a server", "1"),
     ServerCapabilities(
         tools=ListCapability(list_changed=True),
@@ -93,9 +93,9 @@ def _connections() -> Iterator[Connection]:
             yield _opened(revision, mine, other)
 
 
-def _opened(revision: Revision, mine: Party, other: Party) -> Connection:
+def _opened(revision: Revision, mine: LocalPeer, other: LocalPeer) -> Connection:
     if mine.role == SERVER and revision.stateless:  # such a server knows nobody, and asks nobody
-        alone = Party(mine.info, mine.capabilities, supported=[revision.date])
+        alone = LocalPeer(mine.info, mine.capabilities, supported=[revision.date])
         return Connection(alone, revision=revision, limit=FEW)
     peer = Peer(revision, other.capabilities, other.info)
     connection = Connection(mine, revision=revision, peer=peer, limit=FEW)
@@ -126,29 +126,29 @@ def _converse(connection: Connection, lines: list[bytes]) -> None:
     assert not connection.outgoing
 
 
-def _check(connection: Connection, event: Event) -> Iterator[RequestId]:
+def _check(connection: Connection, event: ConnectionEvent) -> Iterator[RequestId]:
     """Look at an event; the id of a request of ours that it ends."""
     match event:
-        case Incoming():
+        case InboundRequest():
             assert connection.incoming[event.id] is event
             with suppress(InvalidParams):
                 assert isinstance(event.meta, dict)
-        case Refused():
+        case InvalidMessageReceived():
             if event.data is not None:
                 answer = jsonrpc.decode(event.data)
-                assert isinstance(answer, jsonrpc.Failure)
+                assert isinstance(answer, jsonrpc.JSONRPCErrorResponse)
                 assert (answer.id, type(answer.id)) == (event.id, type(event.id))
                 assert len(answer.message) < 1000, "a refusal repeats too much"
             if isinstance(event.error, RemoteProtocolError):
                 check_refusal(event.error)
-        case ReplyReceived() | FailureReceived():
+        case ResponseReceived() | ErrorReceived():
             yield event.request.id
-        case CancelReceived():
+        case CancellationReceived():
             assert event.request.id not in connection.incoming
-        case Dropped():
+        case MessageDropped():
             assert len(str(event.error)) < 2000
-            assert connection.dropped[event.why] > 0
-        case NoticeReceived() | ProgressReceived():
+            assert connection.dropped_counts[event.reason] > 0
+        case NotificationReceived() | ProgressReceived():
             pass
 
 
@@ -156,12 +156,12 @@ def _answer(connection: Connection, request_id: RequestId) -> None:
     """Answer a request of the peer, which is possible once."""
     incoming = connection.incoming[request_id]
     if incoming.row.name == "initialize":
-        data = connection.reply(request_id, connection.party.introduce(incoming.peer.revision))
+        data = connection.reply(request_id, connection.local_peer.introduce(incoming.peer.revision))
     else:
-        connection.progress(request_id, 1)
+        connection.report_progress(request_id, 1)
         data = connection.fail(request_id, InternalError("Internal error: nobody is at home"))
     assert data is not None
     answer = jsonrpc.decode(data)
-    assert isinstance(answer, jsonrpc.Reply | jsonrpc.Failure)
+    assert isinstance(answer, jsonrpc.JSONRPCResponse | jsonrpc.JSONRPCErrorResponse)
     assert (answer.id, type(answer.id)) == (incoming.id, type(incoming.id)), "another id"
     assert connection.fail(request_id, InternalError("Internal error: again")) is None

@@ -4,7 +4,7 @@ from typing import Final
 
 from fuzz.cuts import pumped, ways
 from fuzz.targets.jsonrpc import check_refusal
-from toolpost.protocol.framing import MAX_LINE, LineBuffer, Oversize, frame
+from toolpost.protocol.framing import MAX_LINE, LineBuffer, OversizedLine, frame
 
 __all__ = ["TOKENS", "target"]
 
@@ -20,8 +20,8 @@ def target(data: bytes) -> None:
         assert all(other == whole for other in others), "it depends on the cut"
         assert whole == _judged(data, limit)
         for line in whole:
-            if isinstance(line, Oversize):
-                check_refusal(line.refusal())
+            if isinstance(line, OversizedLine):
+                check_refusal(line.make_error())
     if data.strip(b" \t\r\n"):
         assert LineBuffer().feed(frame(data)) == [data.replace(b"\r", b" ").replace(b"\n", b" ")]
     for long in pumped(data, 64 * 1024):
@@ -29,7 +29,7 @@ def target(data: bytes) -> None:
         _read([long[at : at + 1024] for at in range(0, len(long), 1024)], MAX_LINE)
 
 
-def _read(cut: list[bytes], limit: int) -> list[bytes | Oversize]:
+def _read(cut: list[bytes], limit: int) -> list[bytes | OversizedLine]:
     buffer = LineBuffer(limit)
     lines = [line for piece in cut for line in buffer.feed(piece)]
     last = buffer.end()
@@ -37,13 +37,13 @@ def _read(cut: list[bytes], limit: int) -> list[bytes | Oversize]:
     return lines if last is None else [*lines, last]
 
 
-def _judged(data: bytes, limit: int) -> list[bytes | Oversize]:
+def _judged(data: bytes, limit: int) -> list[bytes | OversizedLine]:
     edge = min(limit, 4096)
-    lines: list[bytes | Oversize] = []
+    lines: list[bytes | OversizedLine] = []
     for line in data.split(b"\n"):
         plain = line.removesuffix(b"\r")
         if len(plain) > limit:
-            lines.append(Oversize(len(line), limit, line[:edge], line[-edge:]))
+            lines.append(OversizedLine(len(line), limit, line[:edge], line[-edge:]))
         elif plain.strip(b" \t\r"):
             lines.append(plain)
     return lines

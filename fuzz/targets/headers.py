@@ -41,10 +41,10 @@ def _value(text: str) -> None:
     assert sent == sent.strip()
     assert not sent or sent.isprintable(), "what is sent may not stand in a header"
     assert headers.decode_value(f" \t{sent} ") == text, "there and back"
-    headers.same_name(sent, text)
-    assert len(headers.show(text)) < 1000
+    headers.check_name(sent, text)
+    assert len(headers.quote_value(text)) < 1000
     _received(text)
-    if headers.session_id_ok(text):
+    if headers.is_valid_session_id(text):
         assert all(0x21 <= ord(letter) <= 0x7E for letter in text)
 
 
@@ -59,7 +59,7 @@ def _received(text: str) -> None:
     assert (got != plain) == marked, "what is Base64 is decoded, and nothing else"
     assert not _ILLEGAL.search(plain)
     assert headers.decode_value(headers.encode_value(got)) == got
-    headers.same_name(text, got)
+    headers.check_name(text, got)
 
 
 def _media(text: str) -> None:
@@ -84,20 +84,20 @@ def _tool(value: Any) -> None:
         return
     arguments = cast("dict[str, Any]", arguments)
     try:
-        annotated = headers.annotations(cast("dict[str, Any]", schema))
+        annotated = headers.find_annotations(cast("dict[str, Any]", schema))
     except ValueError as error:
         assert len(str(error)) < 2000
         return
     try:
-        sent = headers.mirror(annotated, arguments)
+        sent = headers.mirror_arguments(annotated, arguments)
     except ValueError as error:
         assert len(str(error)) < 2000
         return
-    headers.verify(annotated, arguments, sent)
+    headers.verify_arguments(annotated, arguments, sent)
     _arrived(annotated, arguments, members.get("headers"))
     for name in annotated:
         with suppress(HeaderMismatch):
-            headers.verify(annotated, arguments, sent | {name: "another, which it is not"})
+            headers.verify_arguments(annotated, arguments, sent | {name: "another, which it is not"})
             raise AssertionError("a header that says something else was accepted")
 
 
@@ -106,6 +106,6 @@ def _arrived(annotated: dict[str, tuple[str, ...]], arguments: dict[str, Any], g
     if isinstance(got, dict):
         texts = {name: text for name, text in cast("dict[str, Any]", got).items() if isinstance(text, str)}
         with suppress(HeaderMismatch):
-            headers.verify(annotated, arguments, texts)
+            headers.verify_arguments(annotated, arguments, texts)
             said = {name: headers.decode_value(texts[name]) for name in annotated if name in texts}
-            assert said.keys() == headers.mirror(annotated, arguments).keys(), "one is missing"
+            assert said.keys() == headers.mirror_arguments(annotated, arguments).keys(), "one is missing"

@@ -6,7 +6,13 @@ from typing import Any, Final, NoReturn, cast
 from fuzz.cuts import pumped
 from toolpost.errors import RemoteProtocolError, RPCError
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import Failure, Message, Notice, Reply, Request
+from toolpost.protocol.jsonrpc import (
+    JSONRPCErrorResponse,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
 
 __all__ = ["TOKENS", "check_refusal", "target"]
 
@@ -44,7 +50,7 @@ def target(data: bytes) -> None:
         _decoded(long)
 
 
-def _decoded(data: bytes, depth: int = jsonrpc.MAX_DEPTH) -> Message | None:
+def _decoded(data: bytes, depth: int = jsonrpc.MAX_DEPTH) -> JSONRPCMessage | None:
     try:
         return jsonrpc.decode(data, depth=depth)
     except RemoteProtocolError as error:
@@ -57,8 +63,8 @@ def check_refusal(error: RemoteProtocolError) -> None:
     assert len(str(error)) <= MAX_TOLD, "a refusal repeats too much"
     assert error.answer is None or not error.reply, "an answer is not answered"
     if error.answer is not None:
-        answer = jsonrpc.decode(jsonrpc.encode_failure(error.id, error.answer))
-        assert isinstance(answer, Failure)
+        answer = jsonrpc.decode(jsonrpc.encode_error(error.id, error.answer))
+        assert isinstance(answer, JSONRPCErrorResponse)
         assert (answer.id, type(answer.id)) == (error.id, type(error.id))
 
 
@@ -112,29 +118,29 @@ def _single(data: bytes) -> None:
     assert again == message, "what was read is written differently"
 
 
-def _check_said(message: Message, members: dict[str, Any]) -> None:
-    if isinstance(message, Request | Notice):
+def _check_said(message: JSONRPCMessage, members: dict[str, Any]) -> None:
+    if isinstance(message, JSONRPCRequest | JSONRPCNotification):
         assert message.method == members["method"]
-    if not isinstance(message, Notice) and message.id is not None:
+    if not isinstance(message, JSONRPCNotification) and message.id is not None:
         said = members["id"]
         assert isinstance(said, _Digits) == isinstance(message.id, int)
         assert str(message.id) == said or said == "-0"
-    if isinstance(message, Failure):
+    if isinstance(message, JSONRPCErrorResponse):
         error = dict(members["error"])  # the last of a name counts, for them and for us
         assert message.message == error["message"]
 
 
-def _written(message: Message) -> bytes:
+def _written(message: JSONRPCMessage) -> bytes:
     match message:
-        case Request():
+        case JSONRPCRequest():
             return jsonrpc.encode_request(message.id, message.method, message.params)
-        case Notice():
-            return jsonrpc.encode_notice(message.method, message.params)
-        case Reply():
-            return jsonrpc.encode_reply(message.id, message.result)
-        case Failure():
+        case JSONRPCNotification():
+            return jsonrpc.encode_notification(message.method, message.params)
+        case JSONRPCResponse():
+            return jsonrpc.encode_response(message.id, message.result)
+        case JSONRPCErrorResponse():
             error = RPCError(message.message, message.data, code=message.code)
-            return jsonrpc.encode_failure(message.id, error)
+            return jsonrpc.encode_error(message.id, error)
 
 
 def _is_plain(data: bytes) -> bool:

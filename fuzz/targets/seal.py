@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from toolpost.errors import SealBroken
+from toolpost.errors import InvalidSeal
 from toolpost.protocol.seal import MAX_SEALED, KeyRing
 
 __all__ = ["TOKENS", "target"]
@@ -30,8 +30,8 @@ def target(data: bytes) -> None:
 def _open(ring: KeyRing, text: str, audience: str = _AUDIENCE, *binding: str | bytes) -> bytes | None:
     try:
         return ring.open(text, audience=audience, binding=binding, now=_NOW)
-    except SealBroken as error:
-        assert str(error) == str(SealBroken("")), "the reason is told"
+    except InvalidSeal as error:
+        assert str(error) == str(InvalidSeal("")), "the reason is told"
         return None
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from fuzz.cuts import pumped, ways
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol import sse
-from toolpost.protocol.sse import Decoder, Event
+from toolpost.protocol.sse import EventStreamDecoder, ServerSentEvent
 
 __all__ = ["TOKENS", "target"]
 
@@ -34,12 +34,12 @@ def target(data: bytes) -> None:
         _read([long[at : at + 1024] for at in range(0, len(long), 1024)], sse.MAX_EVENT)
 
 
-_Seen = tuple[list[Event], bool, str, int | None]
+_Seen = tuple[list[ServerSentEvent], bool, str, int | None]
 
 
 def _read(cut: list[bytes], limit: int) -> _Seen:
-    decoder = Decoder(limit)
-    events: list[Event] = []
+    decoder = EventStreamDecoder(limit)
+    events: list[ServerSentEvent] = []
     failed = False
     try:
         for piece in cut:
@@ -51,7 +51,7 @@ def _read(cut: list[bytes], limit: int) -> _Seen:
 
 
 def _judged(data: bytes) -> _Seen:
-    events: list[Event] = []
+    events: list[ServerSentEvent] = []
     last, retry = "", None
     body: list[bytes] = []
     kind, identity = "", ""
@@ -59,7 +59,7 @@ def _judged(data: bytes) -> _Seen:
         if not line:
             last = identity
             if body:
-                events.append(Event(b"\n".join(body), kind or "message", last))
+                events.append(ServerSentEvent(b"\n".join(body), kind or "message", last))
             body, kind = [], ""
             continue
         name, _, value = line.partition(b":")
@@ -79,9 +79,11 @@ def _there_and_back(data: bytes) -> None:
     half = len(data) // 2
     text = data[:half].decode("utf-8", "surrogateescape")
     with suppress(ValueError):  # CR, LF, NUL and what is no UTF-8 cannot be written
-        written = sse.encode(data[half:], event=text, id=text, retry=half)
-        decoder = Decoder()
-        assert decoder.feed(written) == [Event(_END.sub(b"\n", data[half:]), text or "message", text)]
+        written = sse.encode_event(data[half:], event=text, id=text, retry=half)
+        decoder = EventStreamDecoder()
+        assert decoder.feed(written) == [
+            ServerSentEvent(_END.sub(b"\n", data[half:]), text or "message", text)
+        ]
         assert (decoder.retry, decoder.last_event_id) == (half, text)
-    assert Decoder().feed(sse.encode(data)) == [Event(_END.sub(b"\n", data))]
-    assert Decoder().feed(sse.comment(text)) == []
+    assert EventStreamDecoder().feed(sse.encode_event(data)) == [ServerSentEvent(_END.sub(b"\n", data))]
+    assert EventStreamDecoder().feed(sse.encode_comment(text)) == []

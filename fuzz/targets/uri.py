@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from fuzz.cuts import pumped
-from toolpost.protocol.uri import MAX_VARIABLES, Expression, Found, Template, Variable
+from toolpost.protocol.uri import MAX_VARIABLES, Expression, UriTemplate, UriValues, Variable
 
 __all__ = ["TOKENS", "target"]
 
@@ -23,7 +23,7 @@ def target(data: bytes) -> None:
     """What a template finds in a URI is safe, and expands to a URI in which it finds the same again."""
     text, uri, values = [*data.split(b"\n", 2), b"", b""][:3]
     try:
-        template = Template(text.decode("utf-8", "surrogateescape"))
+        template = UriTemplate(text.decode("utf-8", "surrogateescape"))
     except ValueError as error:
         assert len(str(error)) < 2000
         return
@@ -35,7 +35,7 @@ def target(data: bytes) -> None:
         _match(template, long.decode("latin-1"))
 
 
-def _expand(template: Template, values: Any) -> None:
+def _expand(template: UriTemplate, values: Any) -> None:
     if not isinstance(values, dict):
         return
     try:
@@ -48,7 +48,7 @@ def _expand(template: Template, values: Any) -> None:
     _match(template, uri)
 
 
-def _match(template: Template, uri: str) -> None:
+def _match(template: UriTemplate, uri: str) -> None:
     if template.unmatchable is not None:
         with suppress(ValueError):
             template.match(uri)
@@ -71,7 +71,7 @@ def _match(template: Template, uri: str) -> None:
         raise AssertionError("what was found expands to what does not match")
 
 
-def _check_safe(operator: str, variable: Variable, found: Found) -> None:
+def _check_safe(operator: str, variable: Variable, found: UriValues) -> None:
     value = found.get(variable.name)
     if value is None:
         return
@@ -89,7 +89,7 @@ def _check_safe(operator: str, variable: Variable, found: Found) -> None:
             assert "\0" not in text
 
 
-def _ordinary(found: Found) -> bool:
+def _ordinary(found: UriValues) -> bool:
     """Whether no value holds what a template may take for an end, or has an escape that is decoded twice."""
     texts = [text for value in found.values() for text in ([value] if isinstance(value, str) else value)]
     return all(text.isalnum() and text.isascii() for text in texts)

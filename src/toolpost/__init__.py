@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from toolpost.client.client import Client as Client
     from toolpost.client.group import ClientGroup as ClientGroup
     from toolpost.client.life import Transition as Transition
-    from toolpost.client.paused import Paused as Paused
+    from toolpost.client.paused import PausedCall as PausedCall
     from toolpost.client.paused import Question as Question
     from toolpost.client.results import ToolResult as ToolResult
     from toolpost.client.sync import SyncClient as SyncClient
@@ -78,7 +78,7 @@ _HOMES = {
     "client.answer": ("Answer",),
     "client.changes": ("Change",),
     "client.client": ("Client",),
-    "client.paused": ("Paused", "Question"),
+    "client.paused": ("PausedCall", "Question"),
     "client.results": ("ToolResult",),
     "client.group": ("ClientGroup",),
     "client.life": ("Transition",),
@@ -133,7 +133,7 @@ __all__ = [
     "MCPError",
     "MemoryTokens",
     "OAuth",
-    "Paused",
+    "PausedCall",
     "Principal",
     "Question",
     "RPCError",

@@ -7,12 +7,12 @@ from collections.abc import Callable, Coroutine, Generator
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Begun", "Settled", "begin"]
+__all__ = ["CompletedAwaitable", "StartedCoroutine", "start_coroutine"]
 
 T = TypeVar("T")
 
 
-class Begun(Generic[T]):
+class StartedCoroutine(Generic[T]):
     """The rest of a coroutine, to be awaited.
 
     Args:
@@ -42,7 +42,7 @@ class Begun(Generic[T]):
                 return done.value
 
 
-class Settled(Generic[T]):
+class CompletedAwaitable(Generic[T]):
     """What has come of something already, for those who would await it: a value, or an error."""
 
     __slots__ = ("_error", "_value")
@@ -63,9 +63,9 @@ class Settled(Generic[T]):
         yield  # makes it a generator, which is what Python wants
 
 
-def begin(work: Coroutine[Any, Any, T]) -> T | Begun[T]:
+def start_coroutine(work: Coroutine[Any, Any, T]) -> T | StartedCoroutine[T]:
     """What a coroutine gives; if it waits, the rest of it."""
     try:
-        return Begun(work, work.send(None))
+        return StartedCoroutine(work, work.send(None))
     except StopIteration as done:
         return done.value

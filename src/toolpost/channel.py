@@ -9,24 +9,24 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, Protocol, runtime_checkable
 
-__all__ = ["Channel", "is_unattended", "unattended"]
+__all__ = ["Channel", "is_unattended", "mark_unattended"]
 
-_UNATTENDED: Final[ContextVar[bool]] = ContextVar("toolpost_unattended", default=False)
+_IS_UNATTENDED: Final[ContextVar[bool]] = ContextVar("toolpost_unattended", default=False)
 
 
 @contextmanager
-def unattended(is_so: bool = True) -> Generator[None]:
+def mark_unattended(is_so: bool = True) -> Generator[None]:
     """What is sent meanwhile is waited for by nobody: a channel must not bother a person for it."""
-    token = _UNATTENDED.set(is_so)
+    token = _IS_UNATTENDED.set(is_so)
     try:
         yield
     finally:
-        _UNATTENDED.reset(token)
+        _IS_UNATTENDED.reset(token)
 
 
 def is_unattended() -> bool:
     """Whether nobody waits for what is sent now."""
-    return _UNATTENDED.get()
+    return _IS_UNATTENDED.get()
 
 
 @runtime_checkable

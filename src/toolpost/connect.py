@@ -15,22 +15,22 @@ from msgspec.structs import replace
 
 from toolpost.channel import Channel
 from toolpost.client import config
-from toolpost.client.door import named
-from toolpost.client.negotiate import Way
+from toolpost.client.door import check_mapping
+from toolpost.client.negotiate import Connector
 from toolpost.errors import ChannelClosed, ConnectFailed
 from toolpost.types.base import JSON
 
 if TYPE_CHECKING:
     from toolpost.transports.address import Http
-    from toolpost.transports.authorizer import Auth
+    from toolpost.transports.authorizer import ClientAuth
     from toolpost.transports.command import Stdio
 
-__all__ = ["Credentials", "Serves", "Target", "way_to"]
+__all__ = ["Credentials", "InProcessServer", "Target", "make_connector"]
 
-SERVER_PATIENCE: Final = 5.0
+SERVER_CLOSE_TIMEOUT: Final = 5.0
 """Seconds that a server in this process has to end when its client has left, before it is cancelled."""
 
-_FORMS: Final = (
+_TARGET_FORMS: Final = (
     "a command as a list, a Stdio, a server object, the path of an mcp.json or an entry of one, "
     "a URL, an Http, or a Channel"
 )
@@ -39,7 +39,7 @@ logger: Final = logging.getLogger("toolpost.client")
 
 
 @runtime_checkable
-class Serves(Protocol):
+class InProcessServer(Protocol):
     """A server in this process."""
 
     async def serve(self, channel: Channel, /) -> None:
@@ -48,26 +48,25 @@ class Serves(Protocol):
 
 
 @runtime_checkable
-class Reaching(Protocol):
+class CustomTarget(Protocol):
     """A target that says itself how it is reached, as those of `toolpost.testing` do."""
 
-    def way(self, options: "Options", /) -> Way:
+    def make_connector(self, options: "TargetOptions", /) -> Connector:
         """How to reach it."""
         ...
 
 
-Target: TypeAlias = (
-    "Channel | Serves | Reaching | Stdio | Http | Sequence[str] | Mapping[str, JSON] | PathLike[str] | str"
-)
+_TargetDescription: TypeAlias = "Stdio | Http | Sequence[str] | Mapping[str, JSON] | PathLike[str] | str"
+Target: TypeAlias = "Channel | InProcessServer | CustomTarget | _TargetDescription"
 """A channel, a server object, a command, an entry of an `mcp.json` or the whole of it, its path, or a URL.
 
 A string is a URL if it starts like one, a path if it ends in `.json`, and else a command line."""
 
-Credentials: TypeAlias = "Auth"
+Credentials: TypeAlias = "ClientAuth"
 """Who a client is, over HTTP: a token, a function that gives one, or an authorizer such as `OAuth`."""
 
 
-class Options(NamedTuple):
+class TargetOptions(NamedTuple):
     """What may be said about a target besides the target.
 
     Args:
@@ -83,14 +82,14 @@ class Options(NamedTuple):
     auth: object = None
 
 
-def way_to(
+def make_connector(
     target: Target,
     server: str | None = None,
     *,
     headers: Mapping[str, str] | None = None,
     http: object = None,
     auth: object = None,
-) -> Way:
+) -> Connector:
     """How to reach a target.
 
     Args:
@@ -103,11 +102,11 @@ def way_to(
     Raises:
         TypeError: it is no target, or no URL and there are options for HTTP.
     """
-    return _way(target, Options(server, headers, http, auth))
+    return _find_connector(target, TargetOptions(server, headers, http, auth))
 
 
-def _way(target: object, options: Options) -> Way:
-    for row, is_http in ROWS.items():
+def _find_connector(target: object, options: TargetOptions) -> Connector:
+    for row, is_http in CONNECTOR_FACTORIES.items():
         way = row(target, options)
         if way is None:
             continue
@@ -115,58 +114,58 @@ def _way(target: object, options: Options) -> Way:
             if not is_http and getattr(options, name) is not None:
                 raise TypeError(f"{name}= is for a target that is reached over HTTP; {way.name} is none")
         return way
-    raise TypeError(f"a {type(target).__name__} is nothing to connect to: give {_FORMS}")
+    raise TypeError(f"a {type(target).__name__} is nothing to connect to: give {_TARGET_FORMS}")
 
 
 # --------------------------------------------------------------------- channels and servers
 
 
-def _no_class(target: object, _options: Options) -> None:
+def _reject_class(target: object, _options: TargetOptions) -> None:
     if isinstance(target, type):  # it has the methods, but there is nobody to call them on
         raise TypeError(
             f"{target.__name__} is a class: make one of it and give that, as in {target.__name__}(…)"
         )
 
 
-def _channel(target: object, _options: Options) -> Way | None:
+def _make_channel_connector(target: object, _options: TargetOptions) -> Connector | None:
     if not isinstance(target, Channel):
         return None
     unused = [target]
 
-    async def take() -> Channel:
+    async def take_channel() -> Channel:
         if not unused:
             raise ConnectFailed("this channel was used before", hint="give the client a new one")
         return unused.pop()
 
-    return Way(type(target).__name__, take, again=False)
+    return Connector(type(target).__name__, take_channel, can_reopen=False)
 
 
-def _reaching(target: object, options: Options) -> Way | None:
-    return target.way(options) if isinstance(target, Reaching) else None
+def _make_custom_connector(target: object, options: TargetOptions) -> Connector | None:
+    return target.make_connector(options) if isinstance(target, CustomTarget) else None
 
 
-def _served(target: object, _options: Options) -> Way | None:
-    if not isinstance(target, Serves):
+def _make_server_connector(target: object, _options: TargetOptions) -> Connector | None:
+    if not isinstance(target, InProcessServer):
         return None
 
-    async def serve() -> Channel:
-        return Served(target)
+    async def open_in_process() -> Channel:
+        return InProcessChannel(target)
 
-    return Way(str(getattr(target, "name", type(target).__name__)), serve)
+    return Connector(str(getattr(target, "name", type(target).__name__)), open_in_process)
 
 
-class Served:
+class InProcessChannel:
     """The channel to a server in this process, which it starts and ends."""
 
-    def __init__(self, server: Serves) -> None:
-        from toolpost.transports.memory import pair  # noqa: PLC0415 - see the module's docstring
+    def __init__(self, server: InProcessServer) -> None:
+        from toolpost.transports.memory import memory_pair  # noqa: PLC0415 - see the module's docstring
 
-        self._channel, other = pair()
+        self._channel, other = memory_pair()
         self.offer, self.on_message = self._channel.offer, self._channel.on_message
         self._failure: Exception | None = None
         self._task = asyncio.get_running_loop().create_task(self._serve(server, other))
 
-    async def _serve(self, server: Serves, channel: Channel) -> None:
+    async def _serve(self, server: InProcessServer, channel: Channel) -> None:
         try:
             await server.serve(channel)
         except Exception as error:
@@ -191,105 +190,105 @@ class Served:
     async def close(self) -> None:
         """Let the server end."""
         await self._channel.close()
-        await asyncio.wait([self._task], timeout=SERVER_PATIENCE)
+        await asyncio.wait([self._task], timeout=SERVER_CLOSE_TIMEOUT)
         if not self._task.done():
             logger.warning("the server did not end when its channel was closed, and is cancelled")
             self._task.cancel()
-            await asyncio.wait([self._task], timeout=SERVER_PATIENCE)
+            await asyncio.wait([self._task], timeout=SERVER_CLOSE_TIMEOUT)
 
 
 # --------------------------------------------------------------------- URLs and commands
 
 
-def _url(target: object, options: Options) -> Way | None:
+def _make_url_connector(target: object, options: TargetOptions) -> Connector | None:
     from toolpost.transports.address import Http  # noqa: PLC0415 - see the module's docstring
 
     looks_so = isinstance(target, str) and target.lower().startswith(("http://", "https://"))
     if not looks_so and not isinstance(target, Http):
         return None
-    return _http_way(Http.of(cast("Http | str", target)), options)
+    return _make_http_connector(Http.from_target(cast("Http | str", target)), options)
 
 
-def _oauth() -> object:
+def _make_oauth() -> object:
     from toolpost.auth.oauth import OAuth  # noqa: PLC0415 - see the module's docstring
 
     return OAuth()
 
 
-def _http_way(address: "Http", options: Options) -> Way:
+def _make_http_connector(address: "Http", options: TargetOptions) -> Connector:
     """The way to an HTTP server: one URL for everything, and that of the first revision behind it."""
-    from toolpost.transports.authorizer import authorizer_of  # noqa: PLC0415 - see the module's docstring
+    from toolpost.transports.authorizer import make_authorizer  # noqa: PLC0415 - see the module's docstring
 
     if options.headers is not None:
-        ours = {name.lower(): value for name, value in named("headers", options.headers).items()}
+        ours = {name.lower(): value for name, value in check_mapping("headers", options.headers).items()}
         address = replace(address, headers={**(address.headers or {}), **ours})
     if options.http is not None:
         address = replace(address, http=options.http)
     auth = address.auth if options.auth is None else options.auth
-    address = replace(address, auth=authorizer_of(_oauth() if auth == config.OAUTH else auth))
+    address = replace(address, auth=make_authorizer(_make_oauth() if auth == config.OAUTH else auth))
 
     async def open_http() -> Channel:
         from toolpost.transports.http_client import HttpChannel  # noqa: PLC0415 - see the module's docstring
 
         return HttpChannel(address)
 
-    async def open_events() -> Channel:
+    async def open_sse_channel() -> Channel:
         from toolpost.transports.sse_client import SseChannel, open_sse  # noqa: PLC0415 - as above
 
         # Somebody may have to log in first, and how long that takes is told to whoever has the channel.
         return await open_sse(address) if address.auth is None else SseChannel(address)
 
     asks = address.auth is not None
-    events = Way(address.label, open_events, session=True, asks=asks)
+    events = Connector(address.label, open_sse_channel, session=True, may_need_login=asks)
     if address.sse:
         return events
     # What somebody has configured may lead anywhere, so that its URL says little.
     key = address.url if address.http is None or isinstance(address.http, str) else None
-    return Way(address.label, open_http, fallback=events, key=key, asks=asks)
+    return Connector(address.label, open_http, fallback=events, key=key, may_need_login=asks)
 
 
-def _command(target: object, _options: Options) -> Way | None:
+def _make_command_connector(target: object, _options: TargetOptions) -> Connector | None:
     from toolpost.transports.command import Stdio  # noqa: PLC0415 - see the module's docstring
 
     if not isinstance(target, Stdio | str | Sequence):
         return None
-    stdio = Stdio.of(cast("Stdio | str | Sequence[str]", target))
+    stdio = Stdio.from_target(cast("Stdio | str | Sequence[str]", target))
 
-    async def start() -> Channel:
+    async def start_process() -> Channel:
         from toolpost.transports.child import open_child  # noqa: PLC0415 - see the module's docstring
 
         try:
             return await open_child(stdio)
         except ConnectFailed as error:
             if isinstance(target, str) and isinstance(error.__cause__, FileNotFoundError):
-                error.hint = f"{error.hint}; a string is a command line; other targets are {_FORMS}"
+                error.hint = f"{error.hint}; a string is a command line; other targets are {_TARGET_FORMS}"
             raise
 
-    return Way(stdio.label, start)
+    return Connector(stdio.label, start_process)
 
 
 # --------------------------------------------------------------------- mcp.json
 
 
-def _entry(target: object, options: Options) -> Way | None:
+def _make_entry_connector(target: object, options: TargetOptions) -> Connector | None:
     if not isinstance(target, Mapping):
         return None
     entry = cast("Mapping[str, JSON]", target)
-    if config.is_whole(entry):
-        name, entry = config.chosen(entry, options.server)
-        with config.about(f"server {name!r}"):
-            return _way(entry, options._replace(server=None))
-    entry = config.filled(entry)
+    if config.has_server_list(entry):
+        name, entry = config.choose_server(entry, options.server)
+        with config.error_context(f"server {name!r}"):
+            return _find_connector(entry, options._replace(server=None))
+    entry = config.expand_variables(entry)
     if "url" in entry:
         from toolpost.transports.address import Http  # noqa: PLC0415 - see the module's docstring
 
-        return _way(Http.of(entry), options)
+        return _find_connector(Http.from_target(entry), options)
     from toolpost.transports.command import Stdio  # noqa: PLC0415 - see the module's docstring
 
-    return _way(Stdio.of(entry), options)
+    return _find_connector(Stdio.from_target(entry), options)
 
 
-def _file(target: object, options: Options) -> Way | None:
+def _make_file_connector(target: object, options: TargetOptions) -> Connector | None:
     # A command line may end with the name of a file as well.
     is_named = (
         isinstance(target, str) and target.endswith(".json") and (" " not in target or Path(target).exists())
@@ -298,30 +297,33 @@ def _file(target: object, options: Options) -> Way | None:
         return None
     path = Path(fspath(cast("PathLike[str] | str", target)))
 
-    async def read() -> Way:
+    async def read_config() -> Connector:
         if path.suffix == ".py":
             hint = f"start it with Python: [sys.executable, {str(path)!r}]"
             raise ConnectFailed(f"{path} is a script, and a path is that of an mcp.json", hint=hint)
-        found = config.parsed(path, await asyncio.to_thread(path.read_bytes))
-        with config.about(str(path)):
-            return _way(found, options)
+        found = config.parse_config(path, await asyncio.to_thread(path.read_bytes))
+        with config.error_context(str(path)):
+            return _find_connector(found, options)
 
-    async def open_it() -> Channel:
-        return await (await read()).open()
+    async def open_channel() -> Channel:
+        return await (await read_config()).open()
 
-    return Way(
-        str(path) if options.server is None else f"{path}, {options.server}", open_it, asks=True, find=read
+    return Connector(
+        str(path) if options.server is None else f"{path}, {options.server}",
+        open_channel,
+        may_need_login=True,
+        resolve=read_config,
     )
 
 
-ROWS: Final[dict[Callable[[object, Options], Way | None], bool]] = {
-    _no_class: False,
-    _reaching: True,
-    _channel: False,
-    _served: False,
-    _url: True,
-    _file: True,
-    _entry: True,
-    _command: False,
+CONNECTOR_FACTORIES: Final[dict[Callable[[object, TargetOptions], Connector | None], bool]] = {
+    _reject_class: False,
+    _make_custom_connector: True,
+    _make_channel_connector: False,
+    _make_server_connector: False,
+    _make_url_connector: True,
+    _make_file_connector: True,
+    _make_entry_connector: True,
+    _make_command_connector: False,
 }
 """The kinds of targets, in the order in which they are tried, and whether HTTP may be behind each."""

@@ -12,7 +12,7 @@ Owns what can go wrong and how it is told to a person; knows nothing of bytes, e
     ├─ ToolError                    a tool says no: becomes an `isError` result, not a protocol error
     ├─ ProtocolError
     │  ├─ LocalProtocolError        we attempted what this state or revision forbids
-    │  │  └─ NotDeclared            … because the capability was not declared, by the peer or by us
+    │  │  └─ CapabilityNotDeclared            … because the capability was not declared, by the peer or by us
     │  │     └─ Undeclared          … by the client of a stateless request; also a MissingCapability
     │  └─ RemoteProtocolError       the peer did; carries what to answer
     ├─ TransportError
@@ -22,7 +22,7 @@ Owns what can go wrong and how it is told to a person; knows nothing of bytes, e
     │     └─ SessionLost            … because the server has forgotten the session
     ├─ AuthError
     │  └─ AuthorizationRequired · AuthorizationDenied · TokenRejected · InsufficientScope
-    └─ SealBroken                   a sealed string is not ours, not whole, too old or meant for another use
+    └─ InvalidSeal                   a sealed string is not ours, not whole, too old or meant for another use
 """
 
 from collections.abc import Iterable
@@ -32,19 +32,21 @@ __all__ = [
     "AuthError",
     "AuthorizationDenied",
     "AuthorizationRequired",
+    "CapabilityNotDeclared",
     "ChannelClosed",
+    "ClientCapabilityNotDeclared",
     "ConnectFailed",
     "HeaderMismatch",
     "InsufficientScope",
     "InternalError",
     "InvalidParams",
     "InvalidRequest",
+    "InvalidSeal",
     "LocalProtocolError",
     "MCPError",
     "MethodNotFound",
     "MissingCapability",
     "MissingScopes",
-    "NotDeclared",
     "ParseError",
     "ProtocolError",
     "RPCError",
@@ -53,12 +55,10 @@ __all__ = [
     "RequestFailed",
     "RequestTimeout",
     "ResourceNotFound",
-    "SealBroken",
     "SessionLost",
     "TokenRejected",
     "ToolError",
     "TransportError",
-    "Undeclared",
     "UnsupportedRevision",
     "UrlElicitationRequired",
     "UserRejected",
@@ -283,22 +283,24 @@ class UrlElicitationRequired(RPCError):
     kind = "URL elicitation required"
 
     def __init__(self, message: str, data: Any = None, *, hint: str | None = None, **others: Any) -> None:
-        urls = " and ".join(each["url"] for each in _elicitations(data))
+        urls = " and ".join(each["url"] for each in _read_elicitations(data))
         super().__init__(message, data, hint=f"visit {urls}, then try again" if urls else hint, **others)
 
     @property
     def elicitations(self) -> list[dict[str, str]]:
         """Where the user has to go: each with `message` and `url`, and `elicitationId`, as far as told."""
-        return _elicitations(self.data)
+        return _read_elicitations(self.data)
 
 
-def _elicitations(data: Any) -> list[dict[str, str]]:
+def _read_elicitations(data: Any) -> list[dict[str, str]]:
     told = cast("dict[str, Any]", data).get("elicitations") if isinstance(data, dict) else None
     entries = cast("list[Any]", told) if isinstance(told, list) else []
-    return [_texts(entry) for entry in entries if {"message", "url"} <= _texts(entry).keys()]
+    return [
+        _select_strings(entry) for entry in entries if {"message", "url"} <= _select_strings(entry).keys()
+    ]
 
 
-def _texts(entry: Any) -> dict[str, str]:
+def _select_strings(entry: Any) -> dict[str, str]:
     """The members of an object that are texts."""
     members = cast("dict[str, Any]", entry).items() if isinstance(entry, dict) else ()
     return {key: value for key, value in members if isinstance(value, str)}
@@ -327,7 +329,7 @@ class MissingScopes(RPCError, InsufficientScope):
     retry_safe = False  # the function may have begun
 
     @classmethod
-    def of(cls, scopes: Iterable[str], why: str | None = None) -> "MissingScopes":
+    def for_scopes(cls, scopes: Iterable[str], why: str | None = None) -> "MissingScopes":
         """The error for an operation that needs these scopes, all of them named; `why` if nobody has any."""
         wanted = " ".join(sorted(scopes))
         message = f"The token does not allow this; it takes: {wanted}"
@@ -338,7 +340,7 @@ class MissingScopes(RPCError, InsufficientScope):
     @property
     def scopes(self) -> list[str]:
         """All that are needed, as far as told."""
-        return _texts(self.data).get("scope", "").split()
+        return _select_strings(self.data).get("scope", "").split()
 
 
 class RateLimited(RPCError):
@@ -374,7 +376,7 @@ CODES: Final[dict[int, type[RPCError]]] = {
 }
 """JSON-RPC code → class; the other direction is the class's `code`."""
 
-OLD_KINDS: Final[dict[int, str]] = {
+LEGACY_ERROR_KINDS: Final[dict[int, str]] = {
     -32001: "resource not readable",
     -32003: "tool not found",
     -32004: "tool execution failed",
@@ -385,7 +387,7 @@ OLD_KINDS: Final[dict[int, str]] = {
 """Codes of some servers of the first revision: read in the session era only, never sent (ERR-2, ERR-3)."""
 
 
-def from_wire(
+def make_rpc_error(
     code: int, message: str, data: Any = None, *, session: bool, peer: str | None = None
 ) -> RPCError:
     """The error for a code that a peer sent.
@@ -400,7 +402,7 @@ def from_wire(
     kind = CODES.get(code)
     if kind is not None:
         return kind(message, data, peer=peer)
-    name = OLD_KINDS.get(code) if session else None
+    name = LEGACY_ERROR_KINDS.get(code) if session else None
     return RPCError(message, data, code=code, kind=name, peer=peer)
 
 
@@ -421,7 +423,7 @@ class ProtocolError(MCPError):
     """A rule of the protocol was broken.
 
     Examples:
-        >>> issubclass(NotDeclared, ProtocolError)
+        >>> issubclass(CapabilityNotDeclared, ProtocolError)
         True
     """
 
@@ -432,11 +434,11 @@ class LocalProtocolError(ProtocolError):
     retry_safe = True
 
 
-class NotDeclared(LocalProtocolError):
+class CapabilityNotDeclared(LocalProtocolError):
     """We attempted what was not declared, by the peer or by us. `capability` names what is missing.
 
     Examples:
-        >>> NotDeclared("prompts", "the server has no prompts").capability
+        >>> CapabilityNotDeclared("prompts", "the server has no prompts").capability
         'prompts'
     """
 
@@ -448,8 +450,8 @@ class NotDeclared(LocalProtocolError):
         self.capability = capability
 
 
-class Undeclared(MissingCapability, NotDeclared):
-    """A question needs what the client's request did not declare: a `NotDeclared`, as in a session."""
+class ClientCapabilityNotDeclared(MissingCapability, CapabilityNotDeclared):
+    """A client request needs a capability that the client's own request did not declare."""
 
     def __init__(
         self,
@@ -581,7 +583,7 @@ class RequestTimeout(TransportError, TimeoutError):
     """
 
 
-class SealBroken(MCPError):
+class InvalidSeal(MCPError):
     """A sealed string was refused. `reason` is for the log and never for the peer."""
 
     def __init__(self, reason: str) -> None:

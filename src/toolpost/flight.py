@@ -9,27 +9,27 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 from weakref import WeakKeyDictionary
 
-__all__ = ["Flight"]
+__all__ = ["SingleFlight"]
 
 T = TypeVar("T")
 
 
-class _Work(Generic[T]):
+class _SharedTask(Generic[T]):
     def __init__(self, task: "asyncio.Task[T]") -> None:
         self.task = task
-        self.waiting = 0
+        self.waiters = 0
 
 
-class Flight(Generic[T]):
+class SingleFlight(Generic[T]):
     """Work that is done once, however many want it done at the same time."""
 
     def __init__(self) -> None:
-        self._works: WeakKeyDictionary[asyncio.AbstractEventLoop, _Work[T]] = WeakKeyDictionary()
+        self._tasks: WeakKeyDictionary[asyncio.AbstractEventLoop, _SharedTask[T]] = WeakKeyDictionary()
 
     @property
-    def busy(self) -> bool:
+    def is_running(self) -> bool:
         """Whether the work is being done in this loop."""
-        work = self._works.get(asyncio.get_running_loop())
+        work = self._tasks.get(asyncio.get_running_loop())
         return work is not None and not work.task.done()
 
     async def join(self, do: Callable[[], Awaitable[T]]) -> T:
@@ -39,22 +39,22 @@ class Flight(Generic[T]):
             do: begins the work; not called if it is being done.
         """
         loop = asyncio.get_running_loop()
-        work = self._works.get(loop)
+        work = self._tasks.get(loop)
         if work is None or work.task.done():
-            work = self._works[loop] = _Work(loop.create_task(_awaited(do)))
-        work.waiting += 1
+            work = self._tasks[loop] = _SharedTask(loop.create_task(_await_result(do)))
+        work.waiters += 1
         try:
             return await asyncio.shield(work.task)
         finally:
-            work.waiting -= 1
-            if not work.waiting and not work.task.done():
-                if self._works.get(loop) is work:
-                    del self._works[loop]  # who comes now wants it done, and not what is being given up
+            work.waiters -= 1
+            if not work.waiters and not work.task.done():
+                if self._tasks.get(loop) is work:
+                    del self._tasks[loop]  # who comes now wants it done, and not what is being given up
                 work.task.cancel()  # nobody wants it any more
                 await asyncio.wait([work.task])
             if work.task.done() and not work.task.cancelled():
                 work.task.exception()  # each waiter has its own; one that has left does not look
 
 
-async def _awaited(do: Callable[[], Awaitable[T]]) -> T:
+async def _await_result(do: Callable[[], Awaitable[T]]) -> T:
     return await do()

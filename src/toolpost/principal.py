@@ -10,9 +10,9 @@ from typing import Any, Final, cast
 
 from msgspec import Struct, json
 
-__all__ = ["Principal", "scopeless", "scopes_of"]
+__all__ = ["Principal", "explain_no_scopes", "parse_scopes"]
 
-_SCOPE: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749 §3.3; compiled when it is first needed
+_SCOPE_PATTERN: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749 §3.3; compiled when it is first needed
 
 
 class Principal(Struct, frozen=True):
@@ -60,7 +60,7 @@ class Principal(Struct, frozen=True):
         return hash(self.key)
 
     @classmethod
-    def of(cls, who: "Principal | str | None") -> "Principal | None":
+    def from_value(cls, who: "Principal | str | None") -> "Principal | None":
         """The principal that somebody named; a text is the subject.
 
         Raises:
@@ -73,7 +73,7 @@ class Principal(Struct, frozen=True):
         return cls(who)
 
 
-def scopes_of(given: Any) -> frozenset[str]:
+def parse_scopes(given: Any) -> frozenset[str]:
     """The scopes that were given; a lone text is one, or several with spaces between them.
 
     Raises:
@@ -87,12 +87,12 @@ def scopes_of(given: Any) -> frozenset[str]:
     for each in found:
         if not isinstance(each, str):
             raise TypeError(f"scopes have {each!r} among them, which is no text")
-        if re.fullmatch(_SCOPE, each) is None:
+        if re.fullmatch(_SCOPE_PATTERN, each) is None:
             raise ValueError(f'{each!r} cannot be a scope: it takes visible ASCII letters but for " and \\')
     return cast("frozenset[str]", found)
 
 
-def scopeless(principal: Principal | None) -> str | None:
+def explain_no_scopes(principal: Principal | None) -> str | None:
     """Why somebody can have no scopes at all, for people; None if a token may give them some."""
     if principal is None:
         return "the server has no auth=, and nobody was recognised"

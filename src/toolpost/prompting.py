@@ -13,44 +13,44 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Final, Literal, TextIO, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from toolpost.client.answer import ASKER
-from toolpost.client.fields import Choices, choices_of, field_objection, properties_of
+from toolpost.client.answer import ASKING_SERVER
+from toolpost.client.fields import Choices, find_field_error, parse_choices, parse_fields
 from toolpost.errors import LocalProtocolError
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.types.asks import ElicitParams, ElicitResult
 from toolpost.types.base import JSON
 
-__all__ = ["terminal", "who_asks"]
+__all__ = ["requesting_server", "terminal"]
 
-_TURN: Final = threading.Lock()
+_TERMINAL_LOCK: Final = threading.Lock()
 """There is one keyboard: whoever asks next waits."""
 
 _HELP: Final = (
     "An empty line takes the default or leaves a field out. !decline says no, !cancel or Ctrl-D stops."
 )
-_QUOTED: Final = "  | "
+_QUOTE_PREFIX: Final = "  | "
 
-MAX_SHOWN: Final = 4000
+MAX_MESSAGE_LENGTH: Final = 4000
 """Characters of a message that are shown: more would push what matters off the screen."""
 
-MAX_LABEL: Final = 60
+MAX_LABEL_LENGTH: Final = 60
 """Characters of the name of a field or a choice that are shown: a row of ours stays one row."""
 
-_WayOut: TypeAlias = Literal["decline", "cancel"]
-_WAYS_OUT: Final[dict[str, _WayOut]] = {"!decline": "decline", "!cancel": "cancel"}
-_WORDS: Final = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
-_WEB: Final = frozenset({"http", "https"})
-_LOCAL: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-_ANYTHING: Final = Reader(cast("type[JSON]", Any))
+_RefusalAction: TypeAlias = Literal["decline", "cancel"]
+_REFUSAL_COMMANDS: Final[dict[str, _RefusalAction]] = {"!decline": "decline", "!cancel": "cancel"}
+_YES_NO_WORDS: Final = {"y": True, "yes": True, "true": True, "n": False, "no": False, "false": False}
+_WEB_SCHEMES: Final = frozenset({"http", "https"})
+_LOCAL_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_JSON_READER: Final = JSONReader(cast("type[JSON]", Any))
 
 
-def who_asks() -> str | None:
+def requesting_server() -> str | None:
     """Which server a callback is being asked by: its address or command, and what it calls itself.
 
     None where no callback is running. What a server calls itself proves nothing.
     """
-    return ASKER.get()
+    return ASKING_SERVER.get()
 
 
 def terminal(params: ElicitParams) -> ElicitResult:
@@ -69,30 +69,30 @@ def terminal(params: ElicitParams) -> ElicitResult:
     Raises:
         LocalProtocolError: there is no terminal.
     """
-    with _TURN, _tty() as (reads, writes):
+    with _TERMINAL_LOCK, _open_tty() as (reads, writes):
         screen = _Screen(reads, writes)
         try:
             if params.mode == "url":
-                return _visit(screen, params)
-            return ElicitResult(action="accept", content=_form(screen, params))
-        except _Left as left:
-            screen.say(f"The answer is: {left.action}.")
+                return _ask_to_open_url(screen, params)
+            return ElicitResult(action="accept", content=_ask_form(screen, params))
+        except _PromptRefused as left:
+            screen.print_line(f"The answer is: {left.action}.")
             return ElicitResult(action=left.action)
 
 
 # --------------------------------------------------------------------- the terminal
 
 
-class _Left(Exception):
+class _PromptRefused(Exception):
     """The user does not answer."""
 
-    def __init__(self, action: _WayOut) -> None:
+    def __init__(self, action: _RefusalAction) -> None:
         super().__init__(action)
-        self.action: _WayOut = action
+        self.action: _RefusalAction = action
 
 
 @contextlib.contextmanager
-def _tty() -> Generator[tuple[TextIO, TextIO], None, None]:
+def _open_tty() -> Generator[tuple[TextIO, TextIO], None, None]:
     """Where to read from and where to write to.
 
     Raises:
@@ -130,65 +130,65 @@ class _Screen:
         plain = "NO_COLOR" in os.environ or os.environ.get("TERM", "dumb") == "dumb"
         self._bold = ("", "") if plain else ("\x1b[1m", "\x1b[0m")
 
-    def say(self, text: str = "") -> None:
+    def print_line(self, text: str = "") -> None:
         """Print one line of ours. What others wrote in it has to be made harmless before."""
         print(text, file=self._writes, flush=True)
 
     def quote(self, text: str) -> None:
         """Print what the server wrote, so that it cannot be taken for ours."""
         # A row that the terminal broke by itself would begin as one of ours.
-        width = max(shutil.get_terminal_size().columns - len(_QUOTED), 16)
-        shown = text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
-        for line in map(_harmless, shown.splitlines() or [""]):
+        width = max(shutil.get_terminal_size().columns - len(_QUOTE_PREFIX), 16)
+        shown = text if len(text) <= MAX_MESSAGE_LENGTH else f"{text[:MAX_MESSAGE_LENGTH]}…"
+        for line in map(_escape_unprintable, shown.splitlines() or [""]):
             for start in range(0, len(line) or 1, width // 2):  # a letter may take two columns
-                self.say(f"{_QUOTED}{line[start : start + width // 2]}")
+                self.print_line(f"{_QUOTE_PREFIX}{line[start : start + width // 2]}")
 
-    def bold(self, text: str) -> str:
+    def format_bold(self, text: str) -> str:
         """A text that stands out, made harmless."""
-        return f"{self._bold[0]}{_harmless(text)}{self._bold[1]}"
+        return f"{self._bold[0]}{_escape_unprintable(text)}{self._bold[1]}"
 
     def ask(self, prompt: str) -> str:
         """What the user types.
 
         Raises:
-            _Left: they would rather not.
+            _PromptRefused: they would rather not.
         """
         print(prompt, end=" ", file=self._writes, flush=True)
         line = self._reads.readline()
         if not line:
-            self.say()
-            raise _Left("cancel")
+            self.print_line()
+            raise _PromptRefused("cancel")
         typed = line.strip()
-        if typed in _WAYS_OUT:
-            raise _Left(_WAYS_OUT[typed])
+        if typed in _REFUSAL_COMMANDS:
+            raise _PromptRefused(_REFUSAL_COMMANDS[typed])
         return typed
 
-    def _drop_typed(self) -> None:
+    def _flush_input(self) -> None:
         """Forget what was typed before the question was there: it cannot have been meant for it (ELIC-37)."""
         with contextlib.suppress(ImportError, OSError, ValueError, AttributeError):
             import termios  # noqa: PLC0415 - not everywhere
 
             termios.tcflush(self._reads.fileno(), termios.TCIFLUSH)
 
-    def agree(self, prompt: str) -> str:
+    def confirm(self, prompt: str) -> str:
         """What the user types that is not no.
 
         Raises:
-            _Left: they say no.
+            _PromptRefused: they say no.
         """
-        self._drop_typed()
+        self._flush_input()
         typed = self.ask(prompt).lower()
         if typed in {"n", "no"}:
-            raise _Left("decline")
+            raise _PromptRefused("decline")
         return typed
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     """A text of the server's that stands in a row of ours."""
-    return _harmless(text if len(text) <= MAX_LABEL else f"{text[:MAX_LABEL]}…")
+    return _escape_unprintable(text if len(text) <= MAX_LABEL_LENGTH else f"{text[:MAX_LABEL_LENGTH]}…")
 
 
-def _harmless(text: str) -> str:
+def _escape_unprintable(text: str) -> str:
     """A text with everything spelled out that a terminal would obey, or a reader would not see."""
     return "".join(
         char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
@@ -196,138 +196,140 @@ def _harmless(text: str) -> str:
     )
 
 
-def _introduce(screen: _Screen, params: ElicitParams, wish: str) -> None:
-    screen.say()
-    screen.say(f"{screen.bold(who_asks() or 'A server')} {wish}:")
+def _print_introduction(screen: _Screen, params: ElicitParams, wish: str) -> None:
+    screen.print_line()
+    screen.print_line(f"{screen.format_bold(requesting_server() or 'A server')} {wish}:")
     screen.quote(params.message)
 
 
 # --------------------------------------------------------------------- forms
 
 
-def _form(screen: _Screen, params: ElicitParams) -> dict[str, JSON]:
+def _ask_form(screen: _Screen, params: ElicitParams) -> dict[str, JSON]:
     """The fields of a form, as the user wants them sent (ELIC-5).
 
     Raises:
-        _Left: the user does not answer.
+        _PromptRefused: the user does not answer.
     """
     schema = params.requested_schema or {}
-    fields = properties_of(schema)
+    fields = parse_fields(schema)
     required: JSON = schema.get("required")
     needed = frozenset(map(str, cast("list[JSON]", required) if isinstance(required, list) else ()))
-    _introduce(screen, params, "asks")
-    screen.say(_HELP)
+    _print_introduction(screen, params, "asks")
+    screen.print_line(_HELP)
     content: dict[str, JSON] = {}
     for name, field in fields.items():
-        _fill(screen, content, name, field, required=name in needed)
+        _ask_field(screen, content, name, field, required=name in needed)
     while True:
-        screen.say()
-        screen.say("Your answer:" if fields else "There is nothing to fill in.")
+        screen.print_line()
+        screen.print_line("Your answer:" if fields else "There is nothing to fill in.")
         for number, (name, field) in enumerate(fields.items(), 1):
-            shown = _shown(field, content[name]) if name in content else "(left out)"
-            screen.say(f"  {number}. {_label(name, field)}: {shown}")
+            shown = _format_value(field, content[name]) if name in content else "(left out)"
+            screen.print_line(f"  {number}. {_format_label(name, field)}: {shown}")
         change = ", a number to change it" if fields else ""
-        typed = screen.agree(f"Send it? [y = yes, n = decline{change}]")
-        if _WORDS.get(typed):
+        typed = screen.confirm(f"Send it? [y = yes, n = decline{change}]")
+        if _YES_NO_WORDS.get(typed):
             return content
-        number = _row(typed, len(fields))
+        number = _parse_row_number(typed, len(fields))
         if number is not None:
             name = list(fields)[number]
-            _fill(screen, content, name, fields[name], required=name in needed)
+            _ask_field(screen, content, name, fields[name], required=name in needed)
 
 
-def _fill(
+def _ask_field(
     screen: _Screen, content: dict[str, JSON], name: str, field: Mapping[str, JSON], *, required: bool
 ) -> None:
     """Have one field filled in, until it fits."""
-    screen.say()
-    screen.say(f"{_label(name, field)}{'' if required else ' (may be left out)'}")
+    screen.print_line()
+    screen.print_line(f"{_format_label(name, field)}{'' if required else ' (may be left out)'}")
     if isinstance(field.get("description"), str):
         screen.quote(field["description"])
-    choices = _options(field)
+    choices = _read_choices(field)
     for number, title in enumerate(choices.titles if choices else (), 1):
-        screen.say(f"  {number}) {_short(title)}")
+        screen.print_line(f"  {number}) {_shorten(title)}")
     field = {
-        key: value for key, value in field.items() if key != "default" or not field_objection(field, value)
+        key: value for key, value in field.items() if key != "default" or not find_field_error(field, value)
     }
-    default = f" [{_shown(field, field['default'])}]" if "default" in field else ""
+    default = f" [{_format_value(field, field['default'])}]" if "default" in field else ""
     while True:
-        typed = screen.ask(f"{_kind(field, choices)}{default}>")
+        typed = screen.ask(f"{_describe_input(field, choices)}{default}>")
         if not typed:
             content.pop(name, None)
             if "default" in field:
                 content[name] = field["default"]
             if name in content or not required:
                 return
-            screen.say("  This one is needed.")
+            screen.print_line("  This one is needed.")
             continue
-        value = _read(field, choices, typed)
-        wrong = field_objection(field, value)
+        value = _parse_input(field, choices, typed)
+        wrong = find_field_error(field, value)
         if wrong is None:
             content[name] = value
             return
-        screen.say("  It is y or n." if field.get("type") == "boolean" else f"  It {_harmless(wrong)}.")
+        screen.print_line(
+            "  It is y or n." if field.get("type") == "boolean" else f"  It {_escape_unprintable(wrong)}."
+        )
 
 
-def _label(name: str, field: Mapping[str, JSON]) -> str:
+def _format_label(name: str, field: Mapping[str, JSON]) -> str:
     title: JSON = field.get("title")
-    return _short(title if isinstance(title, str) and title else name)
+    return _shorten(title if isinstance(title, str) and title else name)
 
 
-def _options(field: Mapping[str, JSON]) -> Choices | None:
+def _read_choices(field: Mapping[str, JSON]) -> Choices | None:
     items: JSON = field.get("items") if field.get("type") == "array" else None
-    return choices_of(cast("dict[str, JSON]", items) if isinstance(items, dict) else field)
+    return parse_choices(cast("dict[str, JSON]", items) if isinstance(items, dict) else field)
 
 
-def _kind(field: Mapping[str, JSON], choices: Choices | None) -> str:
+def _describe_input(field: Mapping[str, JSON], choices: Choices | None) -> str:
     """What to type, in a word or two."""
     if choices is not None:
         return "numbers, with commas between; 0 for none" if field.get("type") == "array" else "number"
     words = {"boolean": "y or n", "integer": "integer", "number": "number", "string": "text", "array": "list"}
     kind: JSON = field.get("type")
     form: JSON = field.get("format")
-    return _harmless(form) if isinstance(form, str) else words.get(str(kind), "text or JSON")
+    return _escape_unprintable(form) if isinstance(form, str) else words.get(str(kind), "text or JSON")
 
 
-def _shown(field: Mapping[str, JSON], value: JSON) -> str:
+def _format_value(field: Mapping[str, JSON], value: JSON) -> str:
     """A value as the user sees it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
-    choices = _options(field)
+    choices = _read_choices(field)
     titles = dict(zip(choices.values, choices.titles, strict=True)) if choices else {}
     many = cast("list[JSON]", value) if isinstance(value, list) else [value]
     return ", ".join(
-        _harmless(titles.get(one, one) if isinstance(one, str) else jsonrpc.encode(one).decode())
+        _escape_unprintable(titles.get(one, one) if isinstance(one, str) else jsonrpc.encode(one).decode())
         for one in many
     )
 
 
-def _read(field: Mapping[str, JSON], choices: Choices | None, typed: str) -> JSON:
+def _parse_input(field: Mapping[str, JSON], choices: Choices | None, typed: str) -> JSON:
     """The value that the user means; what cannot be meant stays a text, and will not fit."""
     kind: JSON = field.get("type")
     if kind == "array":
         parts = [part.strip() for part in typed.split(",")]
-        return [] if parts == ["0"] else [_choice(choices, part) for part in parts]
+        return [] if parts == ["0"] else [_parse_choice(choices, part) for part in parts]
     if kind == "boolean":
-        return _WORDS.get(typed.lower(), typed)
+        return _YES_NO_WORDS.get(typed.lower(), typed)
     if kind == "string":
-        return _choice(choices, typed)
+        return _parse_choice(choices, typed)
     try:
-        return _ANYTHING(typed.encode())
-    except (Unfit, UnicodeEncodeError):
+        return _JSON_READER(typed.encode())
+    except (InvalidJSONValue, UnicodeEncodeError):
         return typed
 
 
-def _choice(choices: Choices | None, typed: str) -> str:
+def _parse_choice(choices: Choices | None, typed: str) -> str:
     if choices is None:
         return typed
-    number = _row(typed, len(choices.values))
+    number = _parse_row_number(typed, len(choices.values))
     if number is not None:
         return choices.values[number]
     return choices.values[choices.titles.index(typed)] if typed in choices.titles else typed
 
 
-def _row(typed: str, rows: int) -> int | None:
+def _parse_row_number(typed: str, rows: int) -> int | None:
     """Which of so many rows is meant, counted from 0; None if it is none of them."""
     number = int(typed) if typed.isdecimal() and len(typed) <= len(str(rows)) else 0
     return number - 1 if 0 < number <= rows else None
@@ -336,50 +338,50 @@ def _row(typed: str, rows: int) -> int | None:
 # --------------------------------------------------------------------- URLs
 
 
-def _visit(screen: _Screen, params: ElicitParams) -> ElicitResult:
+def _ask_to_open_url(screen: _Screen, params: ElicitParams) -> ElicitResult:
     """Whether the user goes where the server sends them; the URL is opened only if they say so (ELIC-37).
 
     Raises:
-        _Left: they do not.
+        _PromptRefused: they do not.
     """
     url = params.url or ""
-    _introduce(screen, params, "asks you to open a page")
-    screen.say(f"The whole address: {_harmless(url)}")
+    _print_introduction(screen, params, "asks you to open a page")
+    screen.print_line(f"The whole address: {_escape_unprintable(url)}")
     try:
         parts = urlsplit(url)
         scheme, host = parts.scheme, parts.hostname or ""
     except ValueError:
         scheme, host = "", ""
-    if scheme not in _WEB or not host or not url.isprintable() or any(char in url for char in "\\ "):
+    if scheme not in _WEB_SCHEMES or not host or not url.isprintable() or any(char in url for char in "\\ "):
         # One that can be read in two ways leads elsewhere than we would say.
-        screen.say("This is not the address of a web page, and is not opened.")
-        raise _Left("decline")
-    screen.say("It leads to:")
-    screen.say(f"    {screen.bold(host)}")
-    for warning in _warnings(url, scheme, host):
-        screen.say(f"  Careful: {warning}.")
-    screen.say("!decline says no, !cancel or Ctrl-D stops.")
-    while not _WORDS.get(screen.agree("Open it in your browser? [y = yes, n = decline]")):
+        screen.print_line("This is not the address of a web page, and is not opened.")
+        raise _PromptRefused("decline")
+    screen.print_line("It leads to:")
+    screen.print_line(f"    {screen.format_bold(host)}")
+    for warning in _find_url_warnings(url, scheme, host):
+        screen.print_line(f"  Careful: {warning}.")
+    screen.print_line("!decline says no, !cancel or Ctrl-D stops.")
+    while not _YES_NO_WORDS.get(screen.confirm("Open it in your browser? [y = yes, n = decline]")):
         pass
     import webbrowser  # noqa: PLC0415 - few are ever sent somewhere
 
     if not webbrowser.open(url):
-        screen.say("No browser was found: please open the address yourself.")
+        screen.print_line("No browser was found: please open the address yourself.")
     return ElicitResult(action="accept")
 
 
-def _warnings(url: str, scheme: str, host: str) -> Iterator[str]:
+def _find_url_warnings(url: str, scheme: str, host: str) -> Iterator[str]:
     """What is odd about an address (ELIC-39)."""
     if not host.isascii() or any(label.startswith("xn--") for label in host.split(".")):
-        yield f"the name may only look like the one that you know ({_ascii(host)})"
+        yield f"the name may only look like the one that you know ({_encode_host(host)})"
     if "@" in urlsplit(url).netloc:
-        yield f"what stands before the @ is not where it leads; {_harmless(host)} is"
-    if scheme == "http" and host not in _LOCAL:
+        yield f"what stands before the @ is not where it leads; {_escape_unprintable(host)} is"
+    if scheme == "http" and host not in _LOCAL_HOSTS:
         yield "the connection is not encrypted"
 
 
-def _ascii(host: str) -> str:
+def _encode_host(host: str) -> str:
     try:
         return host.encode("idna").decode()
     except UnicodeError:
-        return _harmless(host)
+        return _escape_unprintable(host)

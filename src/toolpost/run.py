@@ -12,18 +12,18 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from toolpost.protocol.framing import MAX_LINE, Oversize
+from toolpost.protocol.framing import MAX_LINE, OversizedLine
 from toolpost.server.handler import Handler
-from toolpost.server.lookout import Lookout
-from toolpost.server.serve import Conversation
-from toolpost.transports.stdio import OwnStdio, own_stdio
-from toolpost.transports.watchdog import GRACE, Watchdog
+from toolpost.server.lookout import SlowCallbackMonitor
+from toolpost.server.serve import ServerConversation
+from toolpost.transports.stdio import StdioServerChannel, open_stdio
+from toolpost.transports.watchdog import EXIT_GRACE_PERIOD, Watchdog
 
-__all__ = ["DRAIN", "run_stdio", "serve_stdio"]
+__all__ = ["DRAIN_TIMEOUT", "run_stdio", "serve_stdio"]
 
 logger: Final = logging.getLogger("toolpost.server")
 
-DRAIN: Final = 5.0
+DRAIN_TIMEOUT: Final = 5.0
 """Seconds that requests which are being served get to finish when the server is told to stop."""
 
 
@@ -31,7 +31,7 @@ async def serve_stdio(
     handler: Handler,
     *,
     max_line: int = MAX_LINE,
-    drain: float = DRAIN,
+    drain: float = DRAIN_TIMEOUT,
     told: Callable[..., object] | None = None,
 ) -> None:
     """Serve one client over our own stdin and stdout, until it closes them or we are told to stop.
@@ -44,24 +44,28 @@ async def serve_stdio(
     """
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
-    heard = [number for number in (signal.SIGINT, signal.SIGTERM) if _listen(loop, number, stop, told)]
-    conversations: list[Conversation] = []
+    heard = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if _install_signal_handler(loop, number, stop, told)
+    ]
+    conversations: list[ServerConversation] = []
 
     async def serve() -> None:
-        async with handler.alive() as lifespan:
-            conversation = Conversation(handler, _Lent(channel), lifespan)
+        async with handler.hold_lifespan() as lifespan:
+            conversation = ServerConversation(handler, _BorrowedChannel(channel), lifespan)
             conversations.append(conversation)
-            channel.on_oversized(partial(_refuse, conversation))
+            channel.on_oversized(partial(_reject_oversized_line, conversation))
             await conversation.run()
 
     # The channel comes first and goes last: what a lifespan prints must not get into the stream.
-    async with own_stdio(max_line) as channel, Lookout():
+    async with open_stdio(max_line) as channel, SlowCallbackMonitor():
         serving = asyncio.create_task(serve())
-        ending = [asyncio.create_task(stop.wait()), asyncio.create_task(channel.ended())]
+        ending = [asyncio.create_task(stop.wait()), asyncio.create_task(channel.wait_until_ended())]
         try:
             await asyncio.wait((serving, *ending), return_when=asyncio.FIRST_COMPLETED)
             if stop.is_set():
-                handler.end_listens()
+                handler.end_subscriptions()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(drain):
                         for conversation in conversations:
@@ -79,10 +83,10 @@ async def serve_stdio(
         serving.result()  # a lifespan that failed says why
 
 
-class _Lent:
+class _BorrowedChannel:
     """A channel that a conversation may use, but not close: the lifespan that is still to end may print."""
 
-    def __init__(self, channel: OwnStdio) -> None:
+    def __init__(self, channel: StdioServerChannel) -> None:
         self.receive = channel.receive
         self.send = channel.send
         self.offer = channel.offer
@@ -93,7 +97,7 @@ class _Lent:
         """Leave it open."""
 
 
-def _listen(
+def _install_signal_handler(
     loop: asyncio.AbstractEventLoop,
     number: signal.Signals,
     stop: asyncio.Event,
@@ -109,14 +113,14 @@ def _listen(
     return True
 
 
-def _refuse(conversation: Conversation, line: Oversize) -> None:
+def _reject_oversized_line(conversation: ServerConversation, line: OversizedLine) -> None:
     """Tell whoever waits for it that a line was dropped because of its length."""
-    error = line.refusal()
+    error = line.make_error()
     logger.warning("a message of the client was dropped: %s", error)
-    conversation.chore(conversation.heed(conversation.connection.broken(error)))
+    conversation.run_in_background(conversation.process_event(conversation.connection.receive_invalid(error)))
 
 
-def _refuse_loop() -> None:
+def _check_no_loop_for_stdio() -> None:
     """Return if no loop is running in this thread."""
     try:
         asyncio.get_running_loop()
@@ -125,7 +129,7 @@ def _refuse_loop() -> None:
     raise RuntimeError("a loop is running here: write `await server.serve_stdio()` instead of `server.run()`")
 
 
-def run_stdio(handler: Handler, *, max_line: int = MAX_LINE, grace: float = GRACE) -> None:
+def run_stdio(handler: Handler, *, max_line: int = MAX_LINE, grace: float = EXIT_GRACE_PERIOD) -> None:
     """Serve over stdin and stdout until the client has gone; the process may end then.
 
     Args:
@@ -136,6 +140,6 @@ def run_stdio(handler: Handler, *, max_line: int = MAX_LINE, grace: float = GRAC
     Raises:
         RuntimeError: a loop is running in this thread; `serve_stdio` is for those who have one.
     """
-    _refuse_loop()
+    _check_no_loop_for_stdio()
     with Watchdog(grace) as watchdog:
-        asyncio.run(serve_stdio(handler, max_line=max_line, told=watchdog.tell))
+        asyncio.run(serve_stdio(handler, max_line=max_line, told=watchdog.request_exit))

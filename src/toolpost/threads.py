@@ -17,40 +17,40 @@ from toolpost.errors import InternalError
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
-__all__ = ["STUCK", "THREADS", "Threads"]
+__all__ = ["MAX_THREADS", "STUCK_THREADS_FACTOR", "ThreadPool"]
 
-THREADS: Final = 40
+MAX_THREADS: Final = 40
 """Enough for many slow calls at once, few enough for a small machine."""
 
-STUCK: Final = 10
+STUCK_THREADS_FACTOR: Final = 10
 """Threads per place, counting those that are stuck in calls which were given up. Nothing can end such a
 thread, and each costs memory: with more of them the whole machine would suffer from one bad function.
 """
 
 
-class Threads:
+class ThreadPool:
     """The threads of one server or client; each is made when it is first needed.
 
     Args:
         most: how many may be at work. Calls beyond that wait their turn.
     """
 
-    def __init__(self, most: int = THREADS) -> None:
-        self._crew = _Crew(most)
+    def __init__(self, most: int = MAX_THREADS) -> None:
+        self._workers = _WorkerThreads(most)
 
-    async def in_thread(self, call: Callable[[], Any]) -> Any:
+    async def run_in_thread(self, call: Callable[[], Any]) -> Any:
         """What a blocking call returns. It sees the caller's context variables.
 
         Raises:
             InternalError: all threads that there may be are stuck in calls that were given up.
         """
-        crew = self._crew
-        job = _Job(functools.partial(contextvars.copy_context().run, call), asyncio.get_running_loop())
+        crew = self._workers
+        job = _ThreadJob(functools.partial(contextvars.copy_context().run, call), asyncio.get_running_loop())
         crew.put(job)
         try:
             value, error = await job.future
         except BaseException:  # nobody waits for it any more
-            crew.give_up(job)
+            crew.abandon(job)
             raise
         if error is not None:
             raise error
@@ -58,51 +58,51 @@ class Threads:
 
     def close(self) -> None:
         """Let the threads end once they are done; nobody waits for them. New calls get new threads."""
-        crew, self._crew = self._crew, _Crew(self._crew.most)
+        crew, self._workers = self._workers, _WorkerThreads(self._workers.max_threads)
         crew.close()
 
     def __del__(self) -> None:
-        self._crew.close()  # who is forgotten without being closed leaves no threads behind
+        self._workers.close()  # who is forgotten without being closed leaves no threads behind
 
 
-class _Job:
+class _ThreadJob:
     """A call, and who waits for it."""
 
     def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
         self.call = call
         self.loop = loop
         self.future: asyncio.Future[Any] = loop.create_future()
-        self.runs = False
-        self.stuck = False
+        self.is_running = False
+        self.is_abandoned = False
 
-    def settle(self, value: Any, error: BaseException | None) -> None:
+    def deliver_result(self, value: Any, error: BaseException | None) -> None:
         """Hand over what became of it, from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever waited
-            self.loop.call_soon_threadsafe(_settle, self.future, value, error)
+            self.loop.call_soon_threadsafe(_set_future_result, self.future, value, error)
 
 
-class _Crew:
+class _WorkerThreads:
     """Threads that share a queue.
 
     Attributes:
-        most: how many may take jobs.
+        max_threads: how many may take jobs.
     """
 
     def __init__(self, most: int) -> None:
-        self.most = most
-        self._jobs: SimpleQueue[_Job | None]
+        self.max_threads = most
+        self._jobs: SimpleQueue[_ThreadJob | None]
         """Made with the first job."""
         self._lock = threading.Lock()
         """Guards all that follows."""
-        self._size = 0
+        self._thread_count = 0
         """The threads that take jobs."""
-        self._load = 0
+        self._job_count = 0
         """The jobs that they have, or that wait for them."""
-        self._stuck = 0
+        self._stuck_count = 0
         """The threads in calls that were given up."""
         self._closed = False
 
-    def put(self, job: _Job) -> None:
+    def put(self, job: _ThreadJob) -> None:
         """Have a job done.
 
         Raises:
@@ -113,79 +113,83 @@ class _Crew:
                 from queue import SimpleQueue  # noqa: PLC0415 - 0.6 ms of a start
 
                 self._jobs = SimpleQueue()
-            self._grow(self._load + 1)
-            if not self._size:
-                raise self._exhausted()
-            self._load += 1
+            self._start_thread_if_needed(self._job_count + 1)
+            if not self._thread_count:
+                raise self._make_exhausted_error()
+            self._job_count += 1
             self._jobs.put(job)
 
-    def give_up(self, job: _Job) -> None:
+    def abandon(self, job: _ThreadJob) -> None:
         """Free the place of a job, if it has one: the thread is lost until the call returns."""
         with self._lock:
-            if not job.runs:
+            if not job.is_running:
                 return
-            job.stuck = True
-            self._stuck += 1
-            self._size -= 1
-            self._load -= 1
-            self._grow(self._load)
-            if not self._size:  # whatever waits would wait for ever
-                for _ in range(self._load):
-                    cast("_Job", self._jobs.get()).settle(None, self._exhausted())
-                self._load = 0
+            job.is_abandoned = True
+            self._stuck_count += 1
+            self._thread_count -= 1
+            self._job_count -= 1
+            self._start_thread_if_needed(self._job_count)
+            if not self._thread_count:  # whatever waits would wait for ever
+                for _ in range(self._job_count):
+                    cast("_ThreadJob", self._jobs.get()).deliver_result(None, self._make_exhausted_error())
+                self._job_count = 0
 
     def close(self) -> None:
         """Let each thread end when there are no more jobs."""
         with self._lock:
             self._closed = True
-            for _ in range(self._size):
+            for _ in range(self._thread_count):
                 self._jobs.put(None)
 
-    def serve(self) -> None:
+    def run_jobs(self) -> None:
         """Take jobs until there are no more."""
         stays = True
         while stays and (job := self._jobs.get()) is not None:
             value, error = None, None
             try:
-                if self._begin(job):
+                if self._start_job(job):
                     value = job.call()
             except BaseException as raised:  # noqa: BLE001 - whatever it is, it belongs to the caller
                 error = raised
-            stays = self._end(job)
-            job.settle(value, error)
+            stays = self._finish_job(job)
+            job.deliver_result(value, error)
             del job, value, error
 
-    def _begin(self, job: _Job) -> bool:
+    def _start_job(self, job: _ThreadJob) -> bool:
         """Whether the job is still wanted: it may have waited its turn for too long."""
         with self._lock:
-            job.runs = not job.future.cancelled()
-            return job.runs
+            job.is_running = not job.future.cancelled()
+            return job.is_running
 
-    def _end(self, job: _Job) -> bool:
+    def _finish_job(self, job: _ThreadJob) -> bool:
         """Whether the thread is to take another job: another one may have its place by now."""
         with self._lock:
-            job.runs = False
-            if not job.stuck:
-                self._load -= 1
+            job.is_running = False
+            if not job.is_abandoned:
+                self._job_count -= 1
                 return True
-            self._stuck -= 1
-            stays = self._size < self.most and not self._closed
-            self._size += stays
+            self._stuck_count -= 1
+            stays = self._thread_count < self.max_threads and not self._closed
+            self._thread_count += stays
             return stays
 
-    def _grow(self, load: int) -> None:
+    def _start_thread_if_needed(self, load: int) -> None:
         """Make a thread if this many jobs need one more, and there may be one."""
-        if self._size < min(load, self.most, STUCK * self.most - self._stuck):
-            threading.Thread(target=self.serve, name=f"toolpost-{self._size + 1}", daemon=True).start()
-            self._size += 1
+        if self._thread_count < min(
+            load, self.max_threads, STUCK_THREADS_FACTOR * self.max_threads - self._stuck_count
+        ):
+            threading.Thread(
+                target=self.run_jobs, name=f"toolpost-{self._thread_count + 1}", daemon=True
+            ).start()
+            self._thread_count += 1
 
-    def _exhausted(self) -> InternalError:
+    def _make_exhausted_error(self) -> InternalError:
         return InternalError(
-            f"Internal error: all {self._stuck} threads are stuck in calls that were given up"
+            f"Internal error: all {self._stuck_count} threads are stuck in calls that were given up"
         )
 
 
-def _settle(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
+def _set_future_result(future: asyncio.Future[Any], value: Any, error: BaseException | None) -> None:
     if not future.done():  # otherwise cancelled: nobody waits any more
         # An exception travels as a value: thrown into a task, some kinds of it would end the task unheard.
         future.set_result((value, error))

@@ -19,54 +19,54 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 from urllib.parse import urlsplit
 
-from toolpost.auth.denial import Denial, Reasons
-from toolpost.auth.places import WELL_KNOWN
-from toolpost.begun import begin
+from toolpost.auth.denial import AccessDenied, LogThrottle
+from toolpost.auth.places import RESOURCE_METADATA_PATH
+from toolpost.begun import start_coroutine
 from toolpost.errors import MCPError, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.events import Incoming, NoticeReceived
-from toolpost.protocol.party import Party
+from toolpost.protocol.events import InboundRequest, NotificationReceived
+from toolpost.protocol.party import LocalPeer
 from toolpost.server.bare import StartedCall, call_bare
 from toolpost.server.handler import Handler
-from toolpost.server.lookout import Lookout
-from toolpost.server.once import Once, answered
-from toolpost.server.passage import heard, is_heard
-from toolpost.server.web import Served, Web
+from toolpost.server.lookout import SlowCallbackMonitor
+from toolpost.server.once import StatelessExchange, serve_stateless_request
+from toolpost.server.passage import dispatch_notification, is_notification_handled
+from toolpost.server.web import HttpOptions, HttpServerOptions
 from toolpost.stores.memory import MemoryStore
 from toolpost.stores.promise import Store
-from toolpost.transports.exchange import Exchange
-from toolpost.transports.gate import Gate, Refusal
-from toolpost.transports.heads import heads
+from toolpost.transports.exchange import HttpExchange
+from toolpost.transports.gate import HTTPRefusal, RequestGuard
+from toolpost.transports.heads import make_bounded_protocol
 from toolpost.transports.host import Caller
-from toolpost.transports.http_server import Endpoint, Settings
-from toolpost.transports.http_session import Session
-from toolpost.transports.http_sessions import Limits
-from toolpost.transports.workers import Workers
+from toolpost.transports.http_server import Endpoint, EndpointSettings
+from toolpost.transports.http_session import HttpSession
+from toolpost.transports.http_sessions import SessionSettings
+from toolpost.transports.workers import WorkerProcesses
 
 if TYPE_CHECKING:
     import uvicorn
 
     from toolpost.auth.admission import Admission
 
-__all__ = ["endpoint", "is_alone", "run_http", "serve_http"]
+__all__ = ["is_single_process", "make_endpoint", "run_http", "serve_http"]
 
 logger: Final = logging.getLogger("toolpost.server")
 auth_logger: Final = logging.getLogger("toolpost.auth")
 
-BACKLOG: Final = 2048
+LISTEN_BACKLOG: Final = 2048
 """Connections that may wait to be accepted."""
 
-KEEP_ALIVE: Final = 75
+KEEP_ALIVE_TIMEOUT: Final = 75
 """Seconds for which a connection without a request is kept: longer than the proxies in front of it do."""
 
-GRACE: Final = 5.0
+PROCESS_EXIT_TIMEOUT: Final = 5.0
 """Seconds that the process gets to end, beyond those for running requests, before it is made to."""
 
-_HERE: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
-_GATE: Final = frozenset({"public_url", "allowed_hosts", "allowed_origins", "cors"})
-_LEAST: Final = {
+_LOCAL_HOSTS: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
+_GUARD_OPTIONS: Final = frozenset({"public_url", "allowed_hosts", "allowed_origins", "cors"})
+_OPTION_MINIMUMS: Final = {
     "max_body": 1,
     "max_calls": 1,
     "max_streams": 1,
@@ -75,10 +75,10 @@ _LEAST: Final = {
     "idle": 0.001,
     "drain": 0,
 }
-_LIMITS: Final = {"handshake": "handshake", "idle": "idle", "max_sessions": "most"}
+_SESSION_LIMIT_OPTIONS: Final = {"handshake": "handshake", "idle": "idle", "max_sessions": "most"}
 
 
-def endpoint(handler: Handler, path: str = "/mcp", **web: Unpack[Web]) -> Endpoint:
+def make_endpoint(handler: Handler, path: str = "/mcp", **web: Unpack[HttpOptions]) -> Endpoint:
     """A server as an ASGI application.
 
     Raises:
@@ -86,22 +86,26 @@ def endpoint(handler: Handler, path: str = "/mcp", **web: Unpack[Web]) -> Endpoi
         ValueError: one of them cannot work; the text names it.
     """
     given: dict[str, Any] = dict(web)
-    unknown = given.keys() - Web.__annotations__.keys()
+    unknown = given.keys() - HttpOptions.__annotations__.keys()
     if unknown:
-        known = ", ".join(sorted(Web.__annotations__))
+        known = ", ".join(sorted(HttpOptions.__annotations__))
         raise TypeError(f"there is no {', '.join(sorted(unknown))}=; what HTTP takes: {known}")
-    for name, least in _LEAST.items():
+    for name, least in _OPTION_MINIMUMS.items():
         value = given.get(name, 1)
         if not least <= value < inf:
             raise ValueError(f"{name} is {value!r}; give a number, {least:g} or more, that is finite")
-    gate = {name: given.pop(name) for name in _GATE & given.keys()}
-    limits = {_LIMITS[name]: given.pop(name) for name in _LIMITS.keys() & given.keys()}
-    settings = Settings(path=path, limits=Limits(**limits), **given)
-    keeper = _keeper(handler, settings, gate.get("public_url"))
-    return Endpoint(_Host(handler), settings, Gate(**gate), keeper)
+    gate = {name: given.pop(name) for name in _GUARD_OPTIONS & given.keys()}
+    limits = {
+        _SESSION_LIMIT_OPTIONS[name]: given.pop(name) for name in _SESSION_LIMIT_OPTIONS.keys() & given.keys()
+    }
+    settings = EndpointSettings(path=path, limits=SessionSettings(**limits), **given)
+    keeper = _make_authenticator(handler, settings, gate.get("public_url"))
+    return Endpoint(_HandlerHost(handler), settings, RequestGuard(**gate), keeper)
 
 
-def _keeper(handler: Handler, settings: Settings, public_url: str | None) -> "_Keeper | None":
+def _make_authenticator(
+    handler: Handler, settings: EndpointSettings, public_url: str | None
+) -> "_EndpointAuthenticator | None":
     """Who asks for tokens, if the server wants any."""
     auth = handler.auth
     if auth is None:
@@ -109,24 +113,24 @@ def _keeper(handler: Handler, settings: Settings, public_url: str | None) -> "_K
     if settings.principal is not None:
         raise ValueError("principal= and auth= both say on whose behalf a request speaks; give one")
     from toolpost.auth.admission import Admission  # noqa: PLC0415 - only who wants tokens needs it
-    from toolpost.auth.resource import resource_of  # noqa: PLC0415 - as above
+    from toolpost.auth.resource import resolve_resource_url  # noqa: PLC0415 - as above
 
     path, sse = settings.path.rstrip("/") or "/", (settings.sse or "").rstrip("/")
-    apart = sse not in {"", path} and handler.party.sessions and not settings.stateless
-    resource = resource_of(auth, public_url, path)
+    apart = sse not in {"", path} and handler.local_peer.has_sessions and not settings.stateless
+    resource = resolve_resource_url(auth, public_url, path)
     bare = auth.resource is None and urlsplit(public_url or "").path in {"", "/"}
     admission = Admission(
         auth,
         resource,
         path,
         lambda: handler.store.records,
-        keys=lambda: handler.states.ring(),  # noqa: PLW0108 - workers are prepared later, which makes the keys
+        keys=lambda: handler.request_states.get_keys(),  # noqa: PLW0108 - workers are prepared later, which makes the keys
         sse=(sse, settings.messages.rstrip("/")) if apart else (),
     )
-    return _Keeper(admission, resource, path, bare=bare)
+    return _EndpointAuthenticator(admission, resource, path, bare=bare)
 
 
-class _Keeper:
+class _EndpointAuthenticator:
     """Authorization, as an endpoint needs it.
 
     Args:
@@ -140,38 +144,38 @@ class _Keeper:
         self._admission = admission
         self._resource = resource
         self._path = path
-        self._bare = bare
-        self._told = False
-        self._reasons = Reasons()
-        self.placed = False
-        self.published = admission.published
+        self._is_path_guessed = bare
+        self._has_warned = False
+        self._log_throttle = LogThrottle()
+        self.is_metadata_mounted = False
+        self.metadata_documents = admission.metadata_documents
         self.step_up = admission.step_up
 
-    async def admit(self, exchange: Exchange) -> Principal:
+    async def authenticate(self, exchange: HttpExchange) -> Principal:
         """On whose behalf a request speaks. What proves it goes no further (AUTH-71)."""
         if exchange.root:
-            self._tell_once(exchange.root)
-        if exchange.root and self._bare:
-            raise Refusal(500, "The server does not know its own URL; its log tells what to do.")
+            self._warn_once(exchange.root)
+        if exchange.root and self._is_path_guessed:
+            raise HTTPRefusal(500, "The server does not know its own URL; its log tells what to do.")
         try:
             principal = await self._admission.admit(exchange.method, exchange.path, exchange.headers)
-        except Denial as denial:
+        except AccessDenied as denial:
             if denial.why:
-                level = logging.WARNING if self._reasons.worth_telling(denial.why) else logging.INFO
+                level = logging.WARNING if self._log_throttle.should_log(denial.why) else logging.INFO
                 auth_logger.log(level, "%s %s is refused: %s", exchange.method, exchange.path, denial.why)
-            raise Refusal(denial.status, denial.message, denial.headers) from None
+            raise HTTPRefusal(denial.status, denial.message, denial.headers) from None
         exchange.headers = {
             name: value for name, value in exchange.headers.items() if name not in {"authorization", "dpop"}
         }
         return principal
 
-    def _tell_once(self, root: str) -> None:
+    def _warn_once(self, root: str) -> None:
         """Tell what a server lacks that is mounted, which nobody knows before the first request."""
-        if self._told:
+        if self._has_warned:
             return
-        self._told = True
+        self._has_warned = True
         here, named = (root.rstrip("/") + self._path).rstrip("/"), urlsplit(self._resource).path.rstrip("/")
-        if self._bare:
+        if self._is_path_guessed:
             auth_logger.error(
                 "the server is mounted at %s, but its tokens are for %s: nobody is let in; "
                 "give public_url= with the whole path, or Auth(resource=…)",
@@ -186,27 +190,27 @@ class _Keeper:
                 here,
                 self._resource,
             )
-        elif not self.placed:
+        elif not self.is_metadata_mounted:
             auth_logger.warning(
                 "the server is mounted at %s, and nobody answers at %s, where clients look for its issuer: "
                 'mount app.metadata, too: Mount("%s", app.metadata)',
                 root,
-                next(iter(self.published)),
-                WELL_KNOWN,
+                next(iter(self.metadata_documents)),
+                RESOURCE_METADATA_PATH,
             )
 
 
-class _Host:
+class _HandlerHost:
     """A server, as an endpoint needs it."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
         self._lifespan: Any = None
-        self._spare: Connection | None = None
-        self.annotated = handler.annotated
-        self.chooses = handler.chooses
-        self.needs = handler.needs
-        self.end_listens = handler.end_listens
+        self._spare_connection: Connection | None = None
+        self.find_header_parameters = handler.find_header_parameters
+        self.is_per_client = handler.is_per_client
+        self.get_required_scopes = handler.get_required_scopes
+        self.end_subscriptions = handler.end_subscriptions
 
     @property
     def store(self) -> Store:
@@ -214,70 +218,76 @@ class _Host:
         return self._handler.store
 
     @property
-    def party(self) -> Party:
+    def local_peer(self) -> LocalPeer:
         """How it presents itself."""
-        return self._handler.party
+        return self._handler.local_peer
 
     @asynccontextmanager
-    async def alive(self) -> AsyncGenerator[None]:
+    async def hold_lifespan(self) -> AsyncGenerator[None]:
         """Hold the lifespan of the server open."""
-        async with self._handler.alive() as self._lifespan:
+        async with self._handler.hold_lifespan() as self._lifespan:
             yield
 
     def connection(self, peer: Peer | None = None) -> Connection:
         """A fresh connection."""
-        handler, spare = self._handler, self._spare
+        handler, spare = self._handler, self._spare_connection
         if spare is not None and peer is None:
-            self._spare = None
-            if spare.party is handler.party and not handler.extra:
+            self._spare_connection = None
+            if spare.local_peer is handler.local_peer and not handler.extra:
                 return spare
-        return Connection(handler.party, peer=peer, extra=handler.extra, limit=handler.limit)
+        return Connection(handler.local_peer, peer=peer, extra=handler.extra, limit=handler.limit)
 
     def take_back(self, connection: Connection) -> None:
         """Use a connection again in which nothing is left, which takes 1.7 us less than to make one."""
-        self._spare = connection
+        self._spare_connection = connection
 
-    def begin(self, incoming: Incoming) -> bytes | StartedCall | None:
+    def begin(self, incoming: InboundRequest) -> bytes | StartedCall | None:
         """The answer to one request that has no session, if it is there at once."""
         handler = self._handler
-        tool = handler.bare(incoming)
-        return None if tool is None else call_bare(tool, handler.party, incoming, begin)
+        tool = handler.find_fast_path_tool(incoming)
+        return None if tool is None else call_bare(tool, handler.local_peer, incoming, start_coroutine)
 
     def answer(
-        self, connection: Connection, incoming: Incoming, caller: Caller, started: StartedCall | None = None
+        self,
+        connection: Connection,
+        incoming: InboundRequest,
+        caller: Caller,
+        started: StartedCall | None = None,
     ) -> Coroutine[Any, Any, tuple[bytes, RPCError | None]]:
         """The answer to one request that has no session, and the error in it, if it is one."""
         exchange = caller.exchange
         quiet = caller.json_only and incoming.row.name != "subscriptions/listen"
-        say = _nothing if quiet else exchange.event
-        once = Once(connection, say, caller.principal, exchange.headers, exchange.address)
-        return answered(self._handler, once, incoming, self._lifespan, started)
+        say = _discard if quiet else exchange.send_event
+        once = StatelessExchange(connection, say, caller.principal, exchange.headers, exchange.address)
+        return serve_stateless_request(self._handler, once, incoming, self._lifespan, started)
 
-    async def hear(self, connection: Connection, notice: NoticeReceived, caller: Caller) -> None:
+    async def hear(self, connection: Connection, notice: NotificationReceived, caller: Caller) -> None:
         """Hear a notice that has no session."""
-        if is_heard(self._handler, notice):
+        if is_notification_handled(self._handler, notice):
             exchange = caller.exchange
-            once = Once(connection, _nothing, caller.principal, exchange.headers, exchange.address)
+            once = StatelessExchange(
+                connection, _discard, caller.principal, exchange.headers, exchange.address
+            )
             try:
-                await heard(self._handler, once, self._lifespan, notice)
+                await dispatch_notification(self._handler, once, self._lifespan, notice)
             except asyncio.CancelledError:
                 raise
             except BaseException:  # what a function raises ends neither the request nor the process
                 logger.exception("%s could not be served", notice.method)
 
-    async def serve(self, session: Session, principal: Principal | None) -> None:
+    async def serve(self, session: HttpSession, principal: Principal | None) -> None:
         """Hold the conversation of a session."""
         await self._handler.serve(session, principal=principal)
 
 
-async def _nothing(_data: bytes) -> None:
+async def _discard(_data: bytes) -> None:
     """Leave a notice out: there is no way for it."""
 
 
 # --------------------------------------------------------------------- on uvicorn
 
 
-async def serve_http(handler: Handler, address: str, **served: Unpack[Served]) -> None:
+async def serve_http(handler: Handler, address: str, **served: Unpack[HttpServerOptions]) -> None:
     """Serve over HTTP in this loop, until a signal tells us to stop, or we are cancelled.
 
     Raises:
@@ -286,14 +296,14 @@ async def serve_http(handler: Handler, address: str, **served: Unpack[Served]) -
     """
     if served.pop("workers", 1) != 1:
         raise ValueError("workers= needs processes of its own: write `server.run(http=…, workers=…)`")
-    app = endpoint(handler, **_placed(handler, address, served))
-    server = _server(app)  # before we bind: uvicorn may not be installed
-    with _bound(address) as listening:
-        _announce(handler, listening, served)
-        await _serve(app, server, listening)
+    app = make_endpoint(handler, **_add_public_url(handler, address, served))
+    server = _make_uvicorn_server(app)  # before we bind: uvicorn may not be installed
+    with _bind_socket(address) as listening:
+        _print_address(handler, listening, served)
+        await _serve_endpoint(app, server, listening)
 
 
-def run_http(handler: Handler, address: str, **served: Unpack[Served]) -> None:
+def run_http(handler: Handler, address: str, **served: Unpack[HttpServerOptions]) -> None:
     """Serve over HTTP until a signal tells us to stop.
 
     Raises:
@@ -302,26 +312,26 @@ def run_http(handler: Handler, address: str, **served: Unpack[Served]) -> None:
         RuntimeError: a loop is running in this thread.
         ValueError: several workers could not serve what one could.
     """
-    _refuse_loop()
+    _check_no_loop_for_http()
     workers = served.pop("workers", 1)
     _check_workers(handler, workers, served)
-    app = endpoint(handler, **_placed(handler, address, served))
+    app = make_endpoint(handler, **_add_public_url(handler, address, served))
     over = threading.Event()
-    told = partial(_end_in_time, over, app.settings.drain + GRACE)
-    server = _server(app, told)  # before we bind: uvicorn may not be installed
-    with _bound(address) as listening:
-        _announce(handler, listening, served)
+    told = partial(_exit_after_timeout, over, app.settings.drain + PROCESS_EXIT_TIMEOUT)
+    server = _make_uvicorn_server(app, told)  # before we bind: uvicorn may not be installed
+    with _bind_socket(address) as listening:
+        _print_address(handler, listening, served)
         if workers == 1:
             try:
-                _run(app, server, listening)
+                _run_endpoint(app, server, listening)
             finally:
                 over.set()
             return
         handler.prepare()
-        Workers(workers, lambda: _run(app, server, listening)).run()
+        WorkerProcesses(workers, lambda: _run_endpoint(app, server, listening)).run()
 
 
-def _refuse_loop() -> None:
+def _check_no_loop_for_http() -> None:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -331,9 +341,9 @@ def _refuse_loop() -> None:
     )
 
 
-def is_alone(handler: Handler) -> bool:
+def is_single_process(handler: Handler) -> bool:
     """Whether what a server keeps is known to one process only, so that several share no sessions."""
-    return handler.in_memory or isinstance(handler.store, MemoryStore)
+    return handler.is_in_memory or isinstance(handler.store, MemoryStore)
 
 
 def _check_workers(handler: Handler, workers: int, served: Mapping[str, Any]) -> None:
@@ -341,8 +351,8 @@ def _check_workers(handler: Handler, workers: int, served: Mapping[str, Any]) ->
         raise ValueError(f"workers is {workers}; give 1 or more")
     if workers > 1 and not hasattr(os, "fork"):
         raise ValueError("workers= needs processes that fork, which this system has not")
-    alone = is_alone(handler)
-    if workers > 1 and alone and handler.party.sessions and not served.get("stateless"):
+    alone = is_single_process(handler)
+    if workers > 1 and alone and handler.local_peer.has_sessions and not served.get("stateless"):
         raise ValueError(
             f"{workers} workers cannot share sessions that live in the memory of one: "
             "pass stateless=True to serve old clients without sessions, or a store that is shared"
@@ -354,17 +364,17 @@ def _check_workers(handler: Handler, workers: int, served: Mapping[str, Any]) ->
         )
 
 
-def _placed(handler: Handler, address: str, served: Served) -> Served:
+def _add_public_url(handler: Handler, address: str, served: HttpServerOptions) -> HttpServerOptions:
     """The same keywords; where tokens have to name the server, and it is on this machine, with its URL."""
     if handler.auth is None or handler.auth.resource or served.get("public_url"):
         return served
-    host, port = _split(address)
-    if host not in _HERE or port in {"", "0"}:
+    host, port = _split_address(address)
+    if host not in _LOCAL_HOSTS or port in {"", "0"}:
         return served  # what is missing is told where it is missed
     return {**served, "public_url": f"http://{address}"}
 
 
-def _split(address: Any) -> tuple[str, str]:
+def _split_address(address: Any) -> tuple[str, str]:
     """The host and the port of an address.
 
     Raises:
@@ -377,20 +387,20 @@ def _split(address: Any) -> tuple[str, str]:
 
 
 @contextmanager
-def _bound(address: str) -> Generator[socket.socket]:
+def _bind_socket(address: str) -> Generator[socket.socket]:
     """A socket that listens at an address such as "127.0.0.1:8000"."""
-    host, port = _split(address)
+    host, port = _split_address(address)
     host = host.strip("[]") or "127.0.0.1"
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        listening = socket.create_server((host, int(port)), family=family, backlog=BACKLOG)
+        listening = socket.create_server((host, int(port)), family=family, backlog=LISTEN_BACKLOG)
     except OSError as error:
         raise OSError(error.errno, f"cannot serve at {address}: {error.strerror or error}") from error
     with listening:
         yield listening
 
 
-def _announce(handler: Handler, listening: socket.socket, served: Mapping[str, Any]) -> None:
+def _print_address(handler: Handler, listening: socket.socket, served: Mapping[str, Any]) -> None:
     """Tell a person where the server is."""
     host, port, *_ = listening.getsockname()
     shown = f"[{host}]" if ":" in host else host
@@ -398,7 +408,7 @@ def _announce(handler: Handler, listening: socket.socket, served: Mapping[str, A
     print(f"{handler.info.name} serves MCP at http://{shown}:{port}{path}", file=sys.stderr, flush=True)  # noqa: T201 - meant for a terminal
 
 
-def _server(app: Endpoint, told: Callable[[], object] | None = None) -> "uvicorn.Server":
+def _make_uvicorn_server(app: Endpoint, told: Callable[[], object] | None = None) -> "uvicorn.Server":
     """The uvicorn that serves an application, which ends it in order.
 
     Args:
@@ -411,7 +421,7 @@ def _server(app: Endpoint, told: Callable[[], object] | None = None) -> "uvicorn
     except ImportError as error:
         raise MCPError("serving over HTTP needs uvicorn", hint="pip install 'toolpost[http]'") from error
 
-    class Server(uvicorn.Server):
+    class EndpointUvicornServer(uvicorn.Server):
         """Ends the streams before it waits for them, and leaves with 0 when it is told to stop."""
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
@@ -443,7 +453,9 @@ def _server(app: Endpoint, told: Callable[[], object] | None = None) -> "uvicorn
                     signal.signal(number, handler)
 
     trusted = os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1")  # as uvicorn has it
-    protocol = heads(forwarded=ProxyHeadersMiddleware(cast("Any", app), trusted_hosts=trusted))
+    protocol = make_bounded_protocol(
+        forwarded=ProxyHeadersMiddleware(cast("Any", app), trusted_hosts=trusted)
+    )
     config = uvicorn.Config(
         app,  # pyright: ignore[reportArgumentType] - its messages are dicts, which uvicorn types one by one
         http=protocol or "auto",
@@ -453,18 +465,18 @@ def _server(app: Endpoint, told: Callable[[], object] | None = None) -> "uvicorn
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=KEEP_ALIVE,
+        timeout_keep_alive=KEEP_ALIVE_TIMEOUT,
         timeout_graceful_shutdown=1,
     )
-    return Server(config)
+    return EndpointUvicornServer(config)
 
 
-async def _serve(app: Endpoint, server: "uvicorn.Server", listening: socket.socket) -> None:
+async def _serve_endpoint(app: Endpoint, server: "uvicorn.Server", listening: socket.socket) -> None:
     """Serve in this loop, until a signal or a cancellation ends it."""
     with server.capture_signals():
         try:
             await app.start()
-            async with Lookout():
+            async with SlowCallbackMonitor():
                 await server.serve(sockets=[listening])
         except asyncio.CancelledError:
             if server.started:  # uvicorn leaves everything as it is
@@ -474,18 +486,18 @@ async def _serve(app: Endpoint, server: "uvicorn.Server", listening: socket.sock
             await app.stop()
 
 
-def _run(app: Endpoint, server: "uvicorn.Server", listening: socket.socket) -> None:
+def _run_endpoint(app: Endpoint, server: "uvicorn.Server", listening: socket.socket) -> None:
     """Serve in a loop of our own, of uvloop if it is installed."""
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-        runner.run(_serve(app, server, listening))
+        runner.run(_serve_endpoint(app, server, listening))
 
 
-def _end_in_time(over: threading.Event, patience: float) -> None:
+def _exit_after_timeout(over: threading.Event, patience: float) -> None:
     """End this process if it cannot end by itself: a function may block the loop."""
 
-    def wait() -> None:
+    def wait_or_exit() -> None:
         if not over.wait(patience):
             logger.error("the process does not end by itself within %g s, and is ended", patience)
             os._exit(1)
 
-    threading.Thread(target=wait, name="toolpost-end", daemon=True).start()
+    threading.Thread(target=wait_or_exit, name="toolpost-end", daemon=True).start()

@@ -35,4 +35,4 @@ class Script:
         return self.results.pop(0)
 
     def params(self, number: int) -> Any:
-        return jsonrpc.Reader(dict[str, Any])(self.seen[number].incoming.raw)
+        return jsonrpc.JSONReader(dict[str, Any])(self.seen[number].incoming.raw)

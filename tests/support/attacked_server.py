@@ -8,7 +8,7 @@ from typing import Any
 
 from hosted import Site, call, legacy, message, modern, serving
 from toolpost import Context, Server
-from toolpost.transports.heads import heads
+from toolpost.transports.heads import make_bounded_protocol
 
 __all__ = ["Victim", "attacked", "calls"]
 
@@ -65,7 +65,7 @@ async def attacked(server: Server | None = None, **web: Any) -> AsyncGenerator[S
     log = logging.getLogger("uvicorn.error")
     log.addFilter(_is_our_fault)
     try:
-        async with serving((server or Victim()).asgi(**web), http=heads()) as site:
+        async with serving((server or Victim()).asgi(**web), http=make_bounded_protocol()) as site:
             yield site
     finally:
         log.removeFilter(_is_our_fault)

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from leak_check import Holdings
 from toolpost import Client, Handler, Stdio, web
-from toolpost.client.verdicts import VERDICTS
+from toolpost.client.verdicts import REVISION_CACHE
 from toolpost.testing import in_process
 from toolpost.types import ClientCapabilities, ElicitationCapability, SamplingCapability
 
@@ -58,7 +58,7 @@ def server_of(program: str) -> Handler:
 
 def listeners(server: Handler) -> int:
     """How many clients hear of changes at the moment."""
-    return len(server.announcer._listeners)
+    return len(server.broadcaster._subscribers)
 
 
 def stdio(program: str, *arguments: str, **options: Any) -> Stdio:
@@ -87,7 +87,7 @@ async def hosted(server: Handler) -> AsyncGenerator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         app = server.asgi()
         await app.start()
-        host: Any = web._server(cast("Any", app))
+        host: Any = web._make_uvicorn_server(cast("Any", app))
         serving = asyncio.create_task(host.serve(sockets=[listening]))
         await until(lambda: host.started or serving.done())
         try:
@@ -95,7 +95,7 @@ async def hosted(server: Handler) -> AsyncGenerator[str]:
         finally:
             host.should_exit = True
             await serving
-            VERDICTS.clear()  # the next server on this port may be another one
+            REVISION_CACHE.clear()  # the next server on this port may be another one
 
 
 class Desk:
@@ -180,9 +180,9 @@ class Shared:
     def rest(self) -> None:
         """Let the threads of shared clients and servers end: they belong to the case that needed them."""
         for server, _ in self.servers.values():
-            server.work.close()
+            server.worker_threads.close()
         for client, _ in self.clients.values():
-            client._talk._answers.crew.close()
+            client._session._request_callbacks.threads.close()
 
 
 class Links:

@@ -11,7 +11,7 @@ from joserfc.jwk import ECKey
 from joserfc.jws import serialize_compact
 
 from protected_server import RESOURCE
-from toolpost.testing import Mint
+from toolpost.testing import TokenIssuer
 
 __all__ = ["HTU", "Holder", "another_key", "b64"]
 
@@ -26,7 +26,7 @@ def b64(data: bytes) -> str:
 class Holder:
     """A client with a key, and a token that is bound to it."""
 
-    def __init__(self, mint: Mint, key: Any = None, **token: Any) -> None:
+    def __init__(self, mint: TokenIssuer, key: Any = None, **token: Any) -> None:
         self.key = ECKey.generate_key("P-256") if key is None else key
         self.algorithm = {"EC": "ES256", "RSA": "PS256", "OKP": "Ed25519"}[self.key.key_type]
         made: dict[str, Any] = {"scopes": ["read"], "cnf": {"jkt": self.key.thumbprint()}, **token}

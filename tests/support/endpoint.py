@@ -10,7 +10,7 @@ import msgspec
 
 from revision_dates import DATES
 from toolpost import Channel, Client
-from toolpost.client.negotiate import Way
+from toolpost.client.negotiate import Connector
 from toolpost.errors import ConnectFailed, RequestFailed, SessionLost
 from toolpost.testing import ScriptedChannel
 
@@ -40,13 +40,13 @@ class HttpLike(ScriptedChannel):
     def __init__(self, endpoint: "Endpoint") -> None:
         super().__init__()
         self.endpoint = endpoint
-        self.annotated: Any = lambda _: None
+        self.find_header_parameters: Any = lambda _: None
         self.tell: Any = None
         self.heard: list[str] = []
         self.mirrored: list[Any] = []
         self.forgotten = False
 
-    def on_lost(self, tell: Any) -> None:
+    def on_request_lost(self, tell: Any) -> None:
         self.tell = tell
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:
@@ -54,7 +54,7 @@ class HttpLike(ScriptedChannel):
         message = msgspec.json.decode(data)
         self.heard.append(message["method"])
         if message["method"] == "tools/call":
-            self.mirrored.append(self.annotated(message["params"]["name"]))
+            self.mirrored.append(self.find_header_parameters(message["params"]["name"]))
         self.endpoint.news.set()
         if "id" in message:
             answer = self.lost() if self.forgotten else self.endpoint.answer(self, message)
@@ -133,10 +133,10 @@ class Endpoint:
             await self.news.wait()
 
 
-def way_of(endpoint: Endpoint, fallback: Endpoint | None = None, **fields: Any) -> Way:
+def way_of(endpoint: Endpoint, fallback: Endpoint | None = None, **fields: Any) -> Connector:
     """The way to an endpoint."""
-    behind = None if fallback is None else Way("behind", fallback.open, session=True)
-    return Way("http://host/mcp", endpoint.open, fallback=behind, **fields)
+    behind = None if fallback is None else Connector("behind", fallback.open, session=True)
+    return Connector("http://host/mcp", endpoint.open, fallback=behind, **fields)
 
 
 def client_of(endpoint: Endpoint, fallback: Endpoint | None = None, **options: Any) -> Client:
@@ -148,10 +148,10 @@ def client_of(endpoint: Endpoint, fallback: Endpoint | None = None, **options: A
 class Reached:
     """A target that knows the way to itself, as `toolpost.testing.faulty` makes them."""
 
-    def __init__(self, way: Way) -> None:
+    def __init__(self, way: Connector) -> None:
         self._way = way
 
-    def way(self, options: Any) -> Way:
+    def way(self, options: Any) -> Connector:
         return self._way
 
 

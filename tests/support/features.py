@@ -27,7 +27,7 @@ TRANSPORTS = tuple(SPOKEN)
 
 
 def _server_asks(method: str) -> Callable[[Revision], bool]:
-    return lambda revision: method in revision.requests["server"] or method in revision.asks
+    return lambda revision: method in revision.requests["server"] or method in revision.input_requests
 
 
 FEATURES: dict[str, Callable[[Revision], bool]] = {
@@ -35,7 +35,7 @@ FEATURES: dict[str, Callable[[Revision], bool]] = {
     "elicitation": _server_asks("elicitation/create"),
     "sampling": _server_asks("sampling/createMessage"),
     "roots": _server_asks("roots/list"),
-    "sampling with tools": lambda revision: "tool_use" in revision.spoken,
+    "sampling with tools": lambda revision: "tool_use" in revision.sampling_content,
     "URL elicitation": lambda revision: revision.rich_forms,
     "structured output": lambda revision: revision.structured is not None,
     "any structured output": lambda revision: revision.structured == "any",

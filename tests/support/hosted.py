@@ -165,7 +165,7 @@ def _plain(server: Server) -> None:
 
     @server.tool
     async def news() -> str:
-        server.announce_update("kitchen://menu")
+        server.notify_resource_updated("kitchen://menu")
         return "told"
 
     @server.resource("kitchen://menu")
@@ -363,5 +363,5 @@ def kept(store: Any) -> list[str]:
     assert isinstance(store, MemoryStore)
     held: Any = store
     # The key that seals request states is made once, for good.
-    records = [key for key in held.records._shelf._held if key != "keys/states"]
-    return [*records, *held.logs._shelf._held, *held.topics._topics]
+    records = [key for key in held.records._shelf._items if key != "keys/states"]
+    return [*records, *held.logs._shelf._items, *held.topics._subscribers]

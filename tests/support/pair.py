@@ -5,8 +5,8 @@ from typing import Any
 
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import ERAS
-from toolpost.protocol.events import Event, Incoming, Outgoing
-from toolpost.protocol.party import Party
+from toolpost.protocol.events import ConnectionEvent, InboundRequest, OutboundRequest
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import Revision
 from toolpost.testing import REVISIONS
 from toolpost.types import (
@@ -28,7 +28,7 @@ from toolpost.types import (
 
 __all__ = ["CLIENT", "SERVER", "Pair", "arrived", "open_pair"]
 
-CLIENT = Party(
+CLIENT = LocalPeer(
     Implementation(name="client", version="1"),
     ClientCapabilities(
         roots=ListCapability(list_changed=True),
@@ -44,7 +44,7 @@ CLIENT = Party(
         extensions={"com.example/x": {}},
     ),
 )
-SERVER = Party(
+SERVER = LocalPeer(
     Implementation(name="server", version="1"),
     ServerCapabilities(
         tools=ListCapability(list_changed=True),
@@ -71,30 +71,30 @@ class Pair:
         """What they speak."""
         return self.client.revision
 
-    def ask(self, method: str, params: Any = None, **options: Any) -> tuple[Outgoing, Incoming]:
+    def ask(self, method: str, params: Any = None, **options: Any) -> tuple[OutboundRequest, InboundRequest]:
         """A request of the client, and what arrives at the server."""
         outgoing = self.client.request(method, params, **options)
         return outgoing, arrived(self.server.receive(outgoing.data))
 
-    def ask_back(self, method: str, params: Any = None) -> tuple[Outgoing, Incoming]:
+    def ask_back(self, method: str, params: Any = None) -> tuple[OutboundRequest, InboundRequest]:
         """A request of the server, and what arrives at the client."""
         outgoing = self.server.request(method, params)
         return outgoing, arrived(self.client.receive(outgoing.data))
 
 
-def arrived(events: list[Event]) -> Incoming:
+def arrived(events: list[ConnectionEvent]) -> InboundRequest:
     """The one request in what was received."""
     [event] = events
-    assert isinstance(event, Incoming), event
+    assert isinstance(event, InboundRequest), event
     return event
 
 
-def open_pair(date: str, client: Party = CLIENT, server: Party = SERVER) -> Pair:
+def open_pair(date: str, client: LocalPeer = CLIENT, server: LocalPeer = SERVER) -> Pair:
     """Two ends that have found each other: by handshake, or by discovery."""
     ours, theirs = Connection(client, revision=REVISIONS[date]), Connection(server)
     outgoing = ERAS[ours.revision.era].open(ours)
     incoming = arrived(theirs.receive(outgoing.data))
-    answer = theirs.reply(incoming.id, theirs.party.introduce(incoming.peer.revision, "Be kind."))
+    answer = theirs.reply(incoming.id, theirs.local_peer.introduce(incoming.peer.revision, "Be kind."))
     assert answer is not None
     ours.receive(answer)
     opening = (outgoing.data, answer)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from hosted import Site, modern, serving
 from toolpost import Auth, Context, Jwt, Server
-from toolpost.testing import AuthorizationServer, Mint
+from toolpost.testing import AuthorizationServer, TokenIssuer
 
 __all__ = ["RESOURCE", "Guarded", "bearer", "guarded", "kitchen", "listing", "place"]
 
@@ -73,7 +73,7 @@ class Guarded(NamedTuple):
     """What is served, and who issues tokens for it."""
 
     site: Site
-    mint: Mint
+    mint: TokenIssuer
     server: Server
 
 
@@ -81,7 +81,7 @@ class Guarded(NamedTuple):
 async def guarded(*, scopes: Any = ("read",), web: Any = None, options: Any = None, **auth: Any):
     """Serve the kitchen; its issuer has keys that are known, so that nothing is fetched."""
     web = {} if web is None else web
-    mint = Mint("https://login.example.com")
+    mint = TokenIssuer("https://login.example.com")
     verifier = auth.pop("verifier", None) or Jwt(mint.issuer, keys=mint.jwks)
     guard = Auth(mint.issuer, resource=RESOURCE, scopes=scopes, verifier=verifier, **auth)
     server = kitchen(guard, **(options or {}))

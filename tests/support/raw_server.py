@@ -14,16 +14,16 @@ from toolpost import Channel
 from toolpost.errors import ChannelClosed, RPCError
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import (
-    CancelReceived,
-    Event,
-    FailureReceived,
-    Incoming,
-    NoticeReceived,
-    Refused,
-    ReplyReceived,
+    CancellationReceived,
+    ConnectionEvent,
+    ErrorReceived,
+    InboundRequest,
+    InvalidMessageReceived,
+    NotificationReceived,
+    ResponseReceived,
 )
 from toolpost.protocol.methods import Row
-from toolpost.protocol.party import Party
+from toolpost.protocol.party import LocalPeer
 from toolpost.types import (
     Implementation,
     ListCapability,
@@ -47,7 +47,7 @@ ALL = ServerCapabilities(
 class Asked:
     """A request, as a function of a `RawServer` sees it."""
 
-    def __init__(self, server: "RawServer", incoming: Incoming) -> None:
+    def __init__(self, server: "RawServer", incoming: InboundRequest) -> None:
         self.server = server
         self.incoming = incoming
         self.id = incoming.id
@@ -66,7 +66,7 @@ class Asked:
         return await answer
 
     async def progress(self, *arguments: Any) -> None:
-        data = self.server.connection.progress(self.id, *arguments)
+        data = self.server.connection.report_progress(self.id, *arguments)
         if data is not None:
             await self.server.channel.send(data)
 
@@ -95,7 +95,7 @@ class RawServer:
         extra: Mapping[str, Row] | None = None,
     ) -> None:
         self.functions = dict(functions or {})
-        self.party = Party(Implementation("raw", "1"), capabilities, supported=supported)
+        self.party = LocalPeer(Implementation("raw", "1"), capabilities, supported=supported)
         self.instructions = instructions
         self.extra = extra
         self.notices: list[str] = []
@@ -124,32 +124,32 @@ class RawServer:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _handle(self, event: Event) -> None:
-        if isinstance(event, Incoming):
+    async def _handle(self, event: ConnectionEvent) -> None:
+        if isinstance(event, InboundRequest):
             self.methods.append(event.row.name)
             self.tasks[event.id] = asyncio.create_task(self._answer(event))
-        elif isinstance(event, NoticeReceived):
+        elif isinstance(event, NotificationReceived):
             self.notices.append(event.method)
-        elif isinstance(event, CancelReceived):
+        elif isinstance(event, CancellationReceived):
             self.cancelled.append((event.request.row.name, event.reason))
             self.tasks[event.request.id].cancel()
-        elif isinstance(event, ReplyReceived):
+        elif isinstance(event, ResponseReceived):
             self.answers.pop(event.request.id).set_result(event.result)
-        elif isinstance(event, FailureReceived):
+        elif isinstance(event, ErrorReceived):
             self.answers.pop(event.request.id).set_exception(event.error)
-        elif isinstance(event, Refused) and event.data is not None:
+        elif isinstance(event, InvalidMessageReceived) and event.data is not None:
             await self.channel.send(event.data)
         async with self.heard:
             self.heard.notify_all()
 
-    async def _answer(self, incoming: Incoming) -> None:
+    async def _answer(self, incoming: InboundRequest) -> None:
         name = incoming.row.name
         try:
             function = self.functions.get(name)
             if function is not None:
                 result = await function(Asked(self, incoming))
             elif name in {"initialize", "server/discover"}:
-                result = self.connection.party.introduce(incoming.peer.revision, self.instructions)
+                result = self.connection.local_peer.introduce(incoming.peer.revision, self.instructions)
             else:
                 result = Result()
             data = self.connection.reply(incoming.id, result)

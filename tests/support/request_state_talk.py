@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from revision_dates import DATES
 from toolpost import Accepted, Channel, Client, Context, KeyRing, Server
-from toolpost.testing import pair
+from toolpost.testing import memory_pair
 
 __all__ = ["KEYS", "NEW", "REFUSED", "Name", "Talk", "made"]
 
@@ -46,7 +46,7 @@ class Talk:
     """A client that writes its retries by hand, on behalf of somebody."""
 
     def __init__(self, server: Server, principal: str | None = None) -> None:
-        ours, theirs = pair()
+        ours, theirs = memory_pair()
         self._channel: Channel = theirs
         self._serving = asyncio.create_task(server.serve(ours, principal=principal))
         self._client = Client(theirs, revision=NEW, on_elicitation=lambda _: {"name": "Ann"})

@@ -9,7 +9,13 @@ from typing import Any
 from toolpost import errors, types
 from toolpost.errors import RPCError
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import Failure, Notice, Reader, Reply, Request
+from toolpost.protocol.jsonrpc import (
+    JSONReader,
+    JSONRPCErrorResponse,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
 from toolpost.protocol.methods import ROWS, Row
 from toolpost.types import UNSET, Raw
 
@@ -82,7 +88,7 @@ HOMES: dict[str, Any] = {
     "ServerRequest": ANY_ROW,
     "ServerResult": Raw,
     # what messages have in common
-    "CacheableResult": types.Cacheable,
+    "CacheableResult": types.CacheableResult,
     "EmptyResult": types.Result,
     "ElicitRequestFormParams": types.ElicitParams,
     "ElicitRequestURLParams": types.ElicitParams,
@@ -90,11 +96,11 @@ HOMES: dict[str, Any] = {
     "InputRequests": dict[str, types.InputRequest],
     "InputRequiredResult": types.InputRequiredResult,
     "InputResponse": Raw,  # which result it is, is known only with the ask
-    "InputResponseRequestParams": types.AnswerParams,
+    "InputResponseRequestParams": types.InputResponseParams,
     "InputResponses": dict[str, Raw],
-    "NotificationParams": types.NoticeParams,
-    "PaginatedRequestParams": types.PageParams,
-    "PaginatedResult": types.Page,
+    "NotificationParams": types.NotificationParams,
+    "PaginatedRequestParams": types.PaginatedRequestParams,
+    "PaginatedResult": types.PaginatedResult,
     "RequestParams": types.Params,
     "ResourceRequestParams": (types.ReadResourceParams, types.SubscribeParams),
     "Result": types.Result,
@@ -239,7 +245,7 @@ def round_trip(name: str, value: Any) -> Any:
         return _error(value, home)
     if isinstance(home, tuple):
         return value  # a part of several things, each of which is read on its own
-    return _again(Reader(home)(_bytes(value)))
+    return _again(JSONReader(home)(_bytes(value)))
 
 
 def _bytes(value: Any) -> bytes:
@@ -269,14 +275,14 @@ def _message(value: Any, row: Row | None = None) -> Any:
 def _written(message: Any, row: Row | None = None) -> bytes:
     """A message written again, its params and result read by the row where there is one."""
     match message:
-        case Request(id=request_id, method=method, params=params):
+        case JSONRPCRequest(id=request_id, method=method, params=params):
             return jsonrpc.encode_request(request_id, method, _params(params, row))
-        case Notice(method=method, params=params):
-            return jsonrpc.encode_notice(method, _params(params, row))
-        case Reply(id=request_id, result=result):
-            return jsonrpc.encode_reply(request_id, _result(result, row))
-        case Failure(id=request_id, code=code, message=said, data=data):
-            return jsonrpc.encode_failure(request_id, errors.from_wire(code, said, data, session=False))
+        case JSONRPCNotification(method=method, params=params):
+            return jsonrpc.encode_notification(method, _params(params, row))
+        case JSONRPCResponse(id=request_id, result=result):
+            return jsonrpc.encode_response(request_id, _result(result, row))
+        case JSONRPCErrorResponse(id=request_id, code=code, message=said, data=data):
+            return jsonrpc.encode_error(request_id, errors.make_rpc_error(code, said, data, session=False))
         case _:
             raise AssertionError(message)
 
@@ -295,8 +301,8 @@ def _error(value: Any, home: type[RPCError]) -> Any:
     """An error, whole or only the member `error` of one."""
     whole = value if "error" in value else {"jsonrpc": "2.0", "error": value}
     message = jsonrpc.decode(_bytes(whole))
-    assert isinstance(message, Failure)
-    error = errors.from_wire(message.code, message.message, message.data, session=False)
+    assert isinstance(message, JSONRPCErrorResponse)
+    error = errors.make_rpc_error(message.code, message.message, message.data, session=False)
     assert type(error) is home or home is RPCError
-    written = json.loads(jsonrpc.encode_failure(message.id, error))
+    written = json.loads(jsonrpc.encode_error(message.id, error))
     return written if whole is value else written["error"]

@@ -15,8 +15,8 @@ from msgspec import inspect
 from revision_dates import LATEST
 from toolpost import types
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.lowering import lower
-from toolpost.types import KINDS, Raw
+from toolpost.protocol.lowering import downgrade_value
+from toolpost.types import CONTENT_TYPES, Raw
 from toolpost.types.base import Struct
 
 __all__ = ["JSON", "META", "content", "elicitations", "of", "url_elicitations"]
@@ -53,12 +53,12 @@ OUTPUT_SCHEMA = st.one_of(
 )
 
 TOLD = ("text", "image", "audio", "resource_link", "resource")
-"""The kinds of content that may stand in a `tool_result`."""
+"""The kinds of content that may stand in a `make_tool_result`."""
 
 
 def content(*kinds: str) -> Values:
     """Blocks of these kinds, or of all that we know."""
-    return st.one_of(*(of(KINDS[kind]) for kind in kinds or KINDS))
+    return st.one_of(*(of(CONTENT_TYPES[kind]) for kind in kinds or CONTENT_TYPES))
 
 
 @cache
@@ -131,10 +131,10 @@ FIELDS: dict[tuple[type, str], Values] = {
     (types.Params, "meta"): st.just(types.UNSET),  # a connection writes it
     (types.Result, "meta"): META,
     (types.Result, "result_type"): st.just("complete"),
-    (types.NoticeParams, "meta"): META,
-    (types.AskParams, "meta"): META,
-    (types.Cacheable, "ttl_ms"): st.integers(0, 2**53),
-    (types.Cacheable, "cache_scope"): st.sampled_from(["public", "private"]),
+    (types.NotificationParams, "meta"): META,
+    (types.ClientRequestParams, "meta"): META,
+    (types.CacheableResult, "ttl_ms"): st.integers(0, 2**53),
+    (types.CacheableResult, "cache_scope"): st.sampled_from(["public", "private"]),
     (types.Annotations, "audience"): st.lists(st.sampled_from(["user", "assistant"])),
     (types.Annotations, "priority"): FRACTION,
     (types.ModelPreferences, "cost_priority"): FRACTION,
@@ -149,7 +149,7 @@ FIELDS: dict[tuple[type, str], Values] = {
     (types.ElicitResult, "content"): st.dictionaries(
         TEXT, TEXT | INTEGER | FLOAT | st.booleans(), max_size=2
     ),
-    (types.AnswerParams, "input_responses"): st.deferred(
+    (types.InputResponseParams, "input_responses"): st.deferred(
         lambda: st.dictionaries(TEXT, st.one_of(*map(_answers, _ANSWERS)), max_size=2)
     ),
 }
@@ -160,7 +160,7 @@ _ANSWERS = (types.CreateMessageResult, types.ElicitResult, types.ListRootsResult
 def _answers(kind: type[types.Result]) -> Values:
     """Answers as they stand in a retry: encoded, and told so that a stateless server can read them."""
     bare = _drawn(kind, meta=st.none(), result_type=st.none())
-    return bare.map(lambda answer: Raw(jsonrpc.encode(lower(answer, LATEST))))
+    return bare.map(lambda answer: Raw(jsonrpc.encode(downgrade_value(answer, LATEST))))
 
 
 def _contents() -> Values:

@@ -4,9 +4,9 @@ import asyncio
 import time
 
 from leak_check import PATIENCE
-from toolpost.testing.leftovers import children, descriptors
+from toolpost.testing.leftovers import list_children, list_descriptors
 
-__all__ = ["children", "close_pipes", "descriptors", "eventually", "until"]
+__all__ = ["close_pipes", "eventually", "list_children", "list_descriptors", "until"]
 
 
 def close_pipes(process: asyncio.subprocess.Process) -> None:

@@ -5,12 +5,12 @@ import pytest
 from toolpost import errors
 from toolpost.errors import (
     CODES,
-    OLD_KINDS,
+    LEGACY_ERROR_KINDS,
+    ClientCapabilityNotDeclared,
     RateLimited,
     ResourceNotFound,
     RPCError,
-    Undeclared,
-    from_wire,
+    make_rpc_error,
 )
 
 CODE_OF = {
@@ -41,7 +41,11 @@ def test_codes():
 
 
 def test_every_class_of_an_answer_has_its_own_code():
-    kinds = [kind for kind in ALL if issubclass(kind, RPCError) and kind not in {RPCError, Undeclared}]
+    kinds = [
+        kind
+        for kind in ALL
+        if issubclass(kind, RPCError) and kind not in {RPCError, ClientCapabilityNotDeclared}
+    ]
     assert sorted(kind.code for kind in kinds) == sorted(CODES)
     assert len({kind.kind for kind in kinds}) == len(kinds)
 
@@ -51,7 +55,7 @@ def test_no_class_has_an_old_code():
     """What we made up ourselves lies outside the codes that JSON-RPC and MCP keep."""
     old = range(-32019, -31999)
     assert [code for code in CODES if code in old] == [ResourceNotFound.code]
-    assert not OLD_KINDS.keys() & CODES.keys()
+    assert not LEGACY_ERROR_KINDS.keys() & CODES.keys()
     assert RateLimited.code not in range(-32768, -31999)
 
 
@@ -59,7 +63,7 @@ def test_no_class_has_an_old_code():
 @pytest.mark.parametrize(("code", "kind"), CODES.items())
 @pytest.mark.parametrize("session", [True, False])
 def test_a_known_code_becomes_its_class(code, kind, session):
-    error = from_wire(code, "m", [1], session=session, peer="p")
+    error = make_rpc_error(code, "m", [1], session=session, peer="p")
     assert type(error) is kind
     assert (error.code, error.message, error.data, error.peer) == (code, "m", [1], "p")
     assert error.kind == kind.kind
@@ -70,16 +74,16 @@ def test_a_known_code_becomes_its_class(code, kind, session):
 def test_old_codes_mean_something_only_in_a_session(code):
     if code == ResourceNotFound.code:
         return
-    stateless = from_wire(code, "m", session=False)
+    stateless = make_rpc_error(code, "m", session=False)
     assert (type(stateless), stateless.code, stateless.kind) == (RPCError, code, "error")
-    session = from_wire(code, "m", session=True)
+    session = make_rpc_error(code, "m", session=True)
     assert (type(session), session.code) == (RPCError, code)
-    assert session.kind == OLD_KINDS.get(code, "error")
+    assert session.kind == LEGACY_ERROR_KINDS.get(code, "error")
 
 
 @pytest.mark.parametrize("code", [0, 1, -2, -32050, -32768, 404, 2**53])
 @pytest.mark.parametrize("session", [True, False])
 def test_an_unknown_code_is_kept(code, session):
-    error = from_wire(code, "m", {"a": None}, session=session)
+    error = make_rpc_error(code, "m", {"a": None}, session=session)
     assert (type(error), error.code, error.kind, error.data) == (RPCError, code, "error", {"a": None})
     assert error.peer is None

@@ -15,16 +15,16 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Final, Literal
 
-from toolpost.auth.demand import Demand, demand_of, proofs_of
-from toolpost.auth.discovery import Found, discover, look_up
-from toolpost.auth.fetch import Fetch, opened
-from toolpost.auth.grant import Errand, Grant, Refused, Visit
-from toolpost.auth.ledger import Ledger
-from toolpost.auth.metadata import Resource
-from toolpost.auth.purse import Purse
-from toolpost.auth.renewal import finished, obtained, refreshed
-from toolpost.auth.tally import Tally
-from toolpost.auth.tokens import Known, Tokens
+from toolpost.auth.demand import SelectedChallenge, load_prover, select_challenge
+from toolpost.auth.discovery import DiscoveredServer, discover, fetch_server_metadata
+from toolpost.auth.fetch import AuthHttpClient, use_backend
+from toolpost.auth.grant import AuthorizableRequest, Grant, TokenRequest, UnauthorizedResponse
+from toolpost.auth.ledger import TokenRecords
+from toolpost.auth.metadata import ProtectedResourceMetadata
+from toolpost.auth.purse import TokenCache
+from toolpost.auth.renewal import obtain_tokens, refresh_tokens, run_to_completion
+from toolpost.auth.tally import PromptLimiter
+from toolpost.auth.tokens import ServerRecord, Tokens
 from toolpost.errors import (
     AuthError,
     AuthorizationDenied,
@@ -32,22 +32,22 @@ from toolpost.errors import (
     RequestFailed,
     TokenRejected,
 )
-from toolpost.flight import Flight
+from toolpost.flight import SingleFlight
 
-__all__ = ["ServerAccount"]
+__all__ = ["ServerTokenProvider"]
 
-LOCK_WAIT: Final = 0.5
+LOCK_TIMEOUT: Final = 0.5
 """Seconds that requests wait, with a token that is still good, for somebody else who may be refreshing it.
 Whoever takes longer has a person log in."""
 
-LOGIN_WAIT: Final = 30.0
+UNATTENDED_LOGIN_TIMEOUT: Final = 30.0
 """Seconds that a request which nobody waits for waits for another token. Then it is tried again with the one
 that there is: a refusal may pass."""
 
 logger: Final = logging.getLogger("toolpost.auth")
 
 
-class ServerAccount:
+class ServerTokenProvider:
     """The tokens for one server, in one event loop.
 
     Args:
@@ -58,116 +58,122 @@ class ServerAccount:
     def __init__(self, server: str, grant: Grant) -> None:
         self._server = server
         self._grant = grant
-        self._guard = grant.settings.guard(server)
-        self._purse = Purse()
-        self._ledger = Ledger(grant.vault, server, grant.who)
-        self._tally = Tally()
-        self._known: Known | None = None
-        self._looked = False
-        self._left: Tokens | None = None  # used to their end: somebody else is at them
-        self._renewal: Flight[None] = Flight()
-        self._unasked: Flight[None] = Flight()
-        self._refreshing: Flight[None] = Flight()
+        self._url_policy = grant.settings.make_url_policy(server)
+        self._cache = TokenCache()
+        self._records = TokenRecords(grant.storage, server, grant.client_key)
+        self._prompt_limiter = PromptLimiter()
+        self._server_record: ServerRecord | None = None
+        self._is_loaded = False
+        self._skip_refresh_of: Tokens | None = None  # used to their end: somebody else is at them
+        self._renewal: SingleFlight[None] = SingleFlight()
+        self._unattended_renewal: SingleFlight[None] = SingleFlight()
+        self._refreshing: SingleFlight[None] = SingleFlight()
 
     # ----------------------------------------------------------------- requests
 
-    async def headers(self, errand: Errand, /) -> Mapping[str, str]:
+    async def headers(self, errand: AuthorizableRequest, /) -> Mapping[str, str]:
         """The token for a request; nothing if there is none yet."""
-        if not self._looked:
-            await self._refreshing.join(self._look)
-        if self._is_due(self._purse.tokens):
+        if not self._is_loaded:
+            await self._refreshing.join(self._load_stored)
+        if self._needs_refresh(self._cache.tokens):
             await self._refreshing.join(self._refresh_early)
-        return self._purse.headers(errand.method, errand.url)
+        return self._cache.headers(errand.method, errand.url)
 
-    def _is_due(self, tokens: Tokens | None) -> bool:
+    def _needs_refresh(self, tokens: Tokens | None) -> bool:
         """Whether to get a new token first: one can be had without bothering anybody, and nobody is at it."""
-        if tokens is None or not tokens.stale() or (tokens is self._left and not tokens.ended):
+        if (
+            tokens is None
+            or not tokens.is_stale()
+            or (tokens is self._skip_refresh_of and not tokens.is_expired)
+        ):
             return False
-        return (tokens.refresh is not None or not self._grant.asks_user) and not self._renewal.busy
+        return (tokens.refresh is not None or not self._grant.asks_user) and not self._renewal.is_running
 
-    def heard(self, errand: Errand, headers: Mapping[str, str], sent: Mapping[str, str], /) -> None:
+    def on_accepted(
+        self, errand: AuthorizableRequest, headers: Mapping[str, str], sent: Mapping[str, str], /
+    ) -> None:
         """A request was not refused: its token is good."""
-        if self._purse.proves(sent):
-            self._tally.went_through()
-        self._purse.note(errand.url, headers)
+        if self._cache.mark_accepted(sent):
+            self._prompt_limiter.record_success()
+        self._cache.store_nonce(errand.url, headers)
 
-    async def refused(self, errand: Errand, refused: Refused, /) -> bool:
+    async def on_rejected(self, errand: AuthorizableRequest, refused: UnauthorizedResponse, /) -> bool:
         """Whether there is another token now.
 
         Raises:
             AuthError: there is none, and will be none.
             RequestFailed: there is none yet, and nobody waits for this request.
         """
-        purse = self._purse
-        demand = demand_of(refused.challenge, self._grant.settings.dpop)
+        purse = self._cache
+        demand = select_challenge(refused.challenge, self._grant.settings.dpop)
         unasked = errand.unattended and self._grant.asks_user
-        new_nonce = purse.note(errand.url, refused.headers)
+        new_nonce = purse.store_nonce(errand.url, refused.headers)
         if new_nonce and refused.status == 401 and demand.challenge.error == "use_dpop_nonce":
             return True
-        if not purse.has(refused.sent):
+        if not purse.is_current(refused.sent):
             return True  # it was sent with a token that is no longer ours
         if not unasked:
-            purse.check_spoiled(refused.sent)
+            purse.check_failure(refused.sent)
         if refused.status != 401:
             return not unasked and await self._step_up(demand)
-        if purse.unproven == "granted":
+        if purse.unproven_source == "granted":
             raise TokenRejected(
                 "the server does not accept the token that its authorization server has just issued",
                 hint="it may not know that authorization server, or not be the resource it says it is",
             )
-        renew = partial(self._renew, demand, refresh=purse.unproven is None)
+        renew = partial(self._renew, demand, refresh=purse.unproven_source is None)
         if unasked:
-            await self._wait(partial(renew, may_ask=False))
+            await self._await_new_tokens(partial(renew, may_ask=False))
         else:
-            await self._try(renew)
+            await self._share_renewal(renew)
         return True
 
-    async def _step_up(self, demand: Demand) -> bool:
+    async def _step_up(self, demand: SelectedChallenge) -> bool:
         """Get a token with more scopes (AUTH-55, AUTH-56)."""
-        tokens, needed = self._purse.tokens, frozenset(demand.scopes)
+        tokens, needed = self._cache.tokens, frozenset(demand.scopes)
         if tokens is None or not needed or not self._grant.steps_up:
             return False
-        self._tally.check_step(needed, tokens)
-        await self._try(partial(self._renew, demand, refresh=False, enough=needed))
+        self._prompt_limiter.check_step_up(needed, tokens)
+        await self._share_renewal(partial(self._renew, demand, refresh=False, enough=needed))
         return True
 
-    async def _try(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _share_renewal(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do something once for all who need it, and tell all of them if it fails."""
-        mark = self._purse.mark
+        mark = self._cache.generation
         try:
             await self._renewal.join(work)
         except AuthError as error:
-            self._purse.spoil(mark, error)
+            self._cache.record_failure(mark, error)
             raise
 
-    async def _wait(self, work: Callable[[], Awaitable[None]]) -> None:
+    async def _await_new_tokens(self, work: Callable[[], Awaitable[None]]) -> None:
         """Wait for other tokens, which come of work, or when somebody else has a person log in."""
-        news = self._purse.news
+        news = self._cache.change_event
         try:
-            await self._unasked.join(work)
+            await self._unattended_renewal.join(work)
         except AuthError as error:
             logger.debug("there is no other token unless a person logs in: %s", error)
         try:
-            async with asyncio.timeout(LOGIN_WAIT):
+            async with asyncio.timeout(UNATTENDED_LOGIN_TIMEOUT):
                 await news.wait()
         except TimeoutError:
             raise RequestFailed("nobody has logged in yet", sent=False) from None
 
     # ----------------------------------------------------------------- getting tokens
 
-    async def _look(self) -> None:
+    async def _load_stored(self) -> None:
         """Find what was kept from the last time."""
-        known = await self._ledger.known()
+        known = await self._records.load_server()
         if known is not None:
             if self._grant.issuer is None:
                 self._grant.pin(known.issuer)
-            self._known = known
+            self._server_record = known
             if self._grant.issuer in {None, known.issuer}:
-                kept = await self._ledger.tokens(known)
-                self._purse.put(kept if self._suffices(kept) else None)
-        self._looked = True
+                kept = await self._records.load_tokens(known)
+                self._cache.put(kept if self._is_sufficient(kept) else None)
+        self._is_loaded = True
 
-    def _suffices(self, tokens: Tokens | None) -> bool:
+    def _is_sufficient(self, tokens: Tokens | None) -> bool:
         """Whether tokens were asked for with all that the user wants now: scopes, and a key."""
         settings = self._grant.settings
         if tokens is None or (settings.dpop is True and tokens.kind != "dpop"):
@@ -175,7 +181,12 @@ class ServerAccount:
         return {*settings.scopes} <= {*tokens.scopes, *tokens.asked}
 
     async def _renew(
-        self, demand: Demand, *, refresh: bool, enough: frozenset[str] = frozenset(), may_ask: bool = True
+        self,
+        demand: SelectedChallenge,
+        *,
+        refresh: bool,
+        enough: frozenset[str] = frozenset(),
+        may_ask: bool = True,
     ) -> None:
         """Get other tokens than those that were refused.
 
@@ -185,99 +196,99 @@ class ServerAccount:
             enough: the scopes that it is about, if the tokens were not enough.
             may_ask: whether a new grant may be asked for.
         """
-        grant, refused = self._grant, self._purse.tokens
+        grant, refused = self._grant, self._cache.tokens
         place = demand.challenge.params.get("resource_metadata")
-        async with opened(grant.settings.http) as backend:
-            fetch = Fetch(backend, self._guard)
+        async with use_backend(grant.settings.http) as backend:
+            fetch = AuthHttpClient(backend, self._url_policy)
             found = await discover(fetch, self._server, place, grant.issuer)
             grant.pin(found.issuer.issuer)
-            known = Known(found.resource.resource, found.issuer.issuer, found.published)
-            async with self._ledger.lock(known):
-                kept = await self._ledger.tokens(known)
-                fresh = kept is not None and self._suffices(kept) and _is_fresh(kept, refused)
+            known = ServerRecord(found.resource.resource, found.issuer.issuer, found.published)
+            async with self._records.lock(known):
+                kept = await self._records.load_tokens(known)
+                fresh = kept is not None and self._is_sufficient(kept) and _is_newer(kept, refused)
                 if kept is not None and fresh and enough <= {*kept.scopes}:
-                    await self._ledger.note(known)
-                    self._known = known
-                    self._purse.put(kept)
+                    await self._records.save_server(known)
+                    self._server_record = known
+                    self._cache.put(kept)
                     return
-                last = kept or (refused if self._known == known else None)
-                scopes = demand.asks_for(grant, found, last)
-                proofs = proofs_of(last) or demand.binds(grant, found)
-                visit = Visit(fetch, grant.vault, found, scopes, proofs)
+                last = kept or (refused if self._server_record == known else None)
+                scopes = demand.compute_scopes(grant, found, last)
+                proofs = load_prover(last) or demand.make_prover(grant, found)
+                visit = TokenRequest(fetch, grant.storage, found, scopes, proofs)
                 # A refresh gives no more scopes than there were (RFC 6749, section 6).
-                may = refresh and last is not None and last.refresh is not None and self._suffices(last)
-                if may and last is not None and await finished(self._refresh(known, visit, last)):
+                may = refresh and last is not None and last.refresh is not None and self._is_sufficient(last)
+                if may and last is not None and await run_to_completion(self._refresh(known, visit, last)):
                     return
                 if may_ask:
                     await self._obtain(known, visit, "granted", enough)
 
     async def _refresh_early(self) -> None:
         """Get a new token before the old one ends, or just after."""
-        grant, known, tokens = self._grant, self._known, self._purse.tokens
+        grant, known, tokens = self._grant, self._server_record, self._cache.tokens
         assert known is not None
         assert tokens is not None
-        if not tokens.stale():
+        if not tokens.is_stale():
             return  # somebody else has done it
         try:
-            async with opened(grant.settings.http) as backend, AsyncExitStack() as held:
+            async with use_backend(grant.settings.http) as backend, AsyncExitStack() as held:
                 try:
-                    async with asyncio.timeout(None if tokens.ended else LOCK_WAIT):
-                        await held.enter_async_context(self._ledger.lock(known))
+                    async with asyncio.timeout(None if tokens.is_expired else LOCK_TIMEOUT):
+                        await held.enter_async_context(self._records.lock(known))
                 except TimeoutError:
-                    self._left = tokens
+                    self._skip_refresh_of = tokens
                     return
-                kept = await self._ledger.tokens(known)
-                if kept is not None and _is_fresh(kept, tokens):
-                    self._purse.put(kept)
+                kept = await self._records.load_tokens(known)
+                if kept is not None and _is_newer(kept, tokens):
+                    self._cache.put(kept)
                     return
-                fetch = Fetch(backend, self._guard)
-                issuer = await look_up(fetch, known.issuer, legacy=not known.published)
-                found = Found(Resource(known.resource), issuer, known.published)
+                fetch = AuthHttpClient(backend, self._url_policy)
+                issuer = await fetch_server_metadata(fetch, known.issuer, legacy=not known.published)
+                found = DiscoveredServer(ProtectedResourceMetadata(known.resource), issuer, known.published)
                 last = kept or tokens
-                visit = Visit(fetch, grant.vault, found, last.asked, proofs_of(last))
+                visit = TokenRequest(fetch, grant.storage, found, last.asked, load_prover(last))
                 if last.refresh is None and not grant.asks_user:
                     await self._obtain(known, visit, "refreshed")
-                elif last.refresh is None or not await finished(self._refresh(known, visit, last)):
-                    self._purse.put(None)
-                    await self._ledger.drop(known)
+                elif last.refresh is None or not await run_to_completion(self._refresh(known, visit, last)):
+                    self._cache.put(None)
+                    await self._records.delete_tokens(known)
         except AuthorizationDenied:
             raise  # only a program gets here: what it has shown in vain is not shown again
         except AuthError as error:
             # The token may be good for some seconds; if not, the server says so, and more can be done.
-            self._left = tokens
+            self._skip_refresh_of = tokens
             logger.debug("a token could not be refreshed: %s", error)
 
-    async def _refresh(self, known: Known, visit: Visit, last: Tokens) -> bool:
+    async def _refresh(self, known: ServerRecord, visit: TokenRequest, last: Tokens) -> bool:
         """Whether a refresh token was good, and what it gave is kept."""
-        tokens = await refreshed(self._grant, visit, last)
+        tokens = await refresh_tokens(self._grant, visit, last)
         if tokens is not None:
-            await self._keep(known, tokens, "refreshed")
+            await self._store(known, tokens, "refreshed")
         return tokens is not None
 
     async def _obtain(
         self,
-        known: Known,
-        visit: Visit,
+        known: ServerRecord,
+        visit: TokenRequest,
         how: Literal["refreshed", "granted"],
         needed: frozenset[str] = frozenset(),
     ) -> None:
         if self._grant.asks_user:
-            self._tally.question(needed, self._purse.tokens)
+            self._prompt_limiter.record_prompt(needed, self._cache.tokens)
         try:
-            tokens = await obtained(self._grant, visit)
+            tokens = await obtain_tokens(self._grant, visit)
         except AuthorizationRequired:
             raise
         except AuthError as error:
-            raise visit.found.doubted(error) from error.__cause__
-        self._tally.granted(needed, tokens)
-        await self._keep(known, tokens, how)
+            raise visit.server.annotate_error(error) from error.__cause__
+        self._prompt_limiter.record_grant(needed, tokens)
+        await self._store(known, tokens, how)
 
-    async def _keep(self, known: Known, tokens: Tokens, how: Literal["refreshed", "granted"]) -> None:
-        await self._ledger.keep(known, tokens)
-        self._known = known
-        self._purse.put(tokens, how)
+    async def _store(self, known: ServerRecord, tokens: Tokens, how: Literal["refreshed", "granted"]) -> None:
+        await self._records.save_tokens(known, tokens)
+        self._server_record = known
+        self._cache.put(tokens, how)
 
 
-def _is_fresh(kept: Tokens, ours: Tokens | None) -> bool:
+def _is_newer(kept: Tokens, ours: Tokens | None) -> bool:
     """Whether somebody else has got newer tokens."""
-    return (ours is None or kept.access != ours.access) and not kept.stale()
+    return (ours is None or kept.access != ours.access) and not kept.is_stale()

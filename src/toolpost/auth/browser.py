@@ -9,17 +9,17 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
-from toolpost.auth.guard import parts_of
+from toolpost.auth.guard import parse_http_url
 from toolpost.errors import AuthError, AuthorizationRequired
-from toolpost.threads import Threads
+from toolpost.threads import ThreadPool
 
-__all__ = ["OpenUrl", "open_in_browser", "shown_to_user"]
+__all__ = ["OpenUrl", "open_in_browser", "show_to_user"]
 
 OpenUrl: TypeAlias = Callable[[str], "str | Awaitable[str | None] | None"]
 """Shows a page to the user. Returns where they were sent back to, or the code they were shown; None if they
 will be sent to where the client listens. Sync or async; a sync one runs in a thread."""
 
-ELSEWHERE: Final = (
+NO_BROWSER_HINT: Final = (
     "give OAuth an open_url= that shows the page elsewhere, and returns the address that the user is sent "
     "back to; a program that acts for itself takes ClientCredentials"
 )
@@ -35,28 +35,30 @@ def open_in_browser(url: str) -> None:
     """
     import webbrowser  # noqa: PLC0415 - looks for browsers; few need it
 
-    parts_of(url, "the page to log in")
+    parse_http_url(url, "the page to log in")
     # It starts programs with a list of arguments, and a URL of these characters is one argument everywhere.
     if webbrowser.open(url, new=1):
         return
     if not (sys.stderr and sys.stderr.isatty()):  # nobody would read it, but all would wait
-        raise AuthorizationRequired("there is no browser to log in with, and no terminal", hint=ELSEWHERE)
-    page = f"Open this page in a browser on this machine to log in:\n{url}\nWithout one: {ELSEWHERE}"
+        raise AuthorizationRequired(
+            "there is no browser to log in with, and no terminal", hint=NO_BROWSER_HINT
+        )
+    page = f"Open this page in a browser on this machine to log in:\n{url}\nWithout one: {NO_BROWSER_HINT}"
     print(page, file=sys.stderr, flush=True)  # noqa: T201 - there is no other way
 
 
-async def shown_to_user(open_url: OpenUrl, url: str) -> str | None:
+async def show_to_user(open_url: OpenUrl, url: str) -> str | None:
     """What comes of showing a page to the user: where they were sent back to, if that is told.
 
     Raises:
         AuthorizationRequired: the page could not be shown.
     """
-    threads = Threads(1)
+    threads = ThreadPool(1)
     try:
         if inspect.iscoroutinefunction(open_url):
             said: Any = await open_url(url)
         else:
-            said = await threads.in_thread(lambda: open_url(url))
+            said = await threads.run_in_thread(lambda: open_url(url))
             if inspect.isawaitable(said):
                 said = await said
     except (AuthError, asyncio.CancelledError):

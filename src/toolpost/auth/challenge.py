@@ -7,18 +7,18 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-__all__ = ["MAX_CHALLENGE", "Challenge", "parse", "scopes_in"]
+__all__ = ["MAX_CHALLENGE_LENGTH", "Challenge", "parse_challenges", "split_scopes"]
 
-MAX_CHALLENGE: Final = 16 * 1024
+MAX_CHALLENGE_LENGTH: Final = 16 * 1024
 """How many characters are looked at: more than common servers send as all headers together."""
 
-_PART: Final = re.compile(
+_CHALLENGE_PART: Final = re.compile(
     r"""[ \t,]*(?P<name>[!#$%&'*+\-.^_`|~0-9A-Za-z]+)"""
     r"""(?:[ \t]*=[ \t]*(?:"(?P<quoted>(?:[^"\\]|\\.)*)"|(?P<plain>[!#$%&'*+\-.^_`|~0-9A-Za-z:/?@=]+))"""
     r"""|(?=[ \t,]|$))"""
 )
-_ESCAPED: Final = re.compile(r"\\(.)")
-_SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+_ESCAPED_CHARACTER: Final = re.compile(r"\\(.)")
+_SCOPE_TOKEN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 
 
 class Challenge(NamedTuple):
@@ -40,19 +40,19 @@ class Challenge(NamedTuple):
     @property
     def scopes(self) -> tuple[str, ...]:
         """The scopes that the request needs (AUTH-10)."""
-        return scopes_in(self.params.get("scope", ""))
+        return split_scopes(self.params.get("scope", ""))
 
 
-def parse(text: str) -> list[Challenge]:
+def parse_challenges(text: str) -> list[Challenge]:
     """The challenges of a header; what cannot be read ends the list."""
-    return list(_read(text[:MAX_CHALLENGE]))
+    return list(_iterate_challenges(text[:MAX_CHALLENGE_LENGTH]))
 
 
-def _read(text: str) -> Iterator[Challenge]:
+def _iterate_challenges(text: str) -> Iterator[Challenge]:
     scheme, params, at = "", dict[str, str](), 0
-    while (part := _PART.match(text, at)) is not None:
+    while (part := _CHALLENGE_PART.match(text, at)) is not None:
         at, name = part.end(), part["name"].lower()
-        value = part["plain"] if part["quoted"] is None else _ESCAPED.sub(r"\1", part["quoted"])
+        value = part["plain"] if part["quoted"] is None else _ESCAPED_CHARACTER.sub(r"\1", part["quoted"])
         if value is None:
             if scheme:
                 yield Challenge(scheme, params)
@@ -63,6 +63,6 @@ def _read(text: str) -> Iterator[Challenge]:
         yield Challenge(scheme, params)
 
 
-def scopes_in(text: str) -> tuple[str, ...]:
+def split_scopes(text: str) -> tuple[str, ...]:
     """The scopes in a list that is separated by spaces, each once, in their order; no error for others."""
-    return tuple(dict.fromkeys(word for word in text.split(" ") if _SCOPE.fullmatch(word)))
+    return tuple(dict.fromkeys(word for word in text.split(" ") if _SCOPE_TOKEN.fullmatch(word)))

@@ -11,24 +11,24 @@ from typing import Any, Final, NamedTuple, cast
 
 import msgspec
 
-__all__ = ["Compact", "Malformed", "decoded", "object_in", "split"]
+__all__ = ["CompactJws", "MalformedToken", "decode_base64url", "decode_object", "split_jws"]
 
-_PART: Final = re.compile(r"[A-Za-z0-9_-]*")
-_DEEP: Final = re.compile(rb"[\[{]")
+_BASE64URL: Final = re.compile(r"[A-Za-z0-9_-]*")
+_OPENING_BRACKET: Final = re.compile(rb"[\[{]")
 MAX_BRACKETS: Final = 2048
 """Objects and lists in a part: claims are flat, and a decoder should not be sent into the depths."""
 
 
-class Malformed(ValueError):
+class MalformedToken(ValueError):
     """A text is no compact JWS; says why, without repeating it."""
 
 
-class Compact(NamedTuple):
+class CompactJws(NamedTuple):
     """A compact JWS, taken apart."""
 
     header: dict[str, Any]
     payload: bytes
-    signed: bytes
+    signing_input: bytes
     signature: bytes
 
     @property
@@ -50,52 +50,54 @@ class Compact(NamedTuple):
         return named.lower().removeprefix("application/") if isinstance(named, str) else "?"
 
 
-def split(text: str) -> Compact:
+def split_jws(text: str) -> CompactJws:
     """A compact JWS, taken apart.
 
     Raises:
-        Malformed: it is none, or demands extensions that nobody here knows.
+        MalformedToken: it is none, or demands extensions that nobody here knows.
     """
     parts = text.split(".", 3)
     if len(parts) != 3:
-        raise Malformed("it does not have three parts")
+        raise MalformedToken("it does not have three parts")
     head, payload, signature = parts
-    header = object_in(decoded(head))
+    header = decode_object(decode_base64url(head))
     if "crit" in header or header.get("b64", True) is not True:
-        raise Malformed("it demands extensions")
-    return Compact(header, decoded(payload), f"{head}.{payload}".encode(), decoded(signature))
+        raise MalformedToken("it demands extensions")
+    return CompactJws(
+        header, decode_base64url(payload), f"{head}.{payload}".encode(), decode_base64url(signature)
+    )
 
 
-def decoded(part: str) -> bytes:
+def decode_base64url(part: str) -> bytes:
     """The bytes in base64url without padding, written in the one way that there is.
 
     Raises:
-        Malformed: it is something else.
+        MalformedToken: it is something else.
     """
-    if _PART.fullmatch(part) is None:
-        raise Malformed("a part is not in base64url")
+    if _BASE64URL.fullmatch(part) is None:
+        raise MalformedToken("a part is not in base64url")
     try:
         data = urlsafe_b64decode(part + "=" * (-len(part) % 4))
     except (binascii.Error, ValueError):
-        raise Malformed("a part is not in base64url") from None
+        raise MalformedToken("a part is not in base64url") from None
     # Some bits of the last letter carry nothing. They have to be zero, or many texts would be one token.
     if urlsafe_b64encode(data).rstrip(b"=") != part.encode():
-        raise Malformed("a part is not in base64url")
+        raise MalformedToken("a part is not in base64url")
     return data
 
 
-def object_in(data: bytes) -> dict[str, Any]:
+def decode_object(data: bytes) -> dict[str, Any]:
     """The JSON object in some bytes.
 
     Raises:
-        Malformed: there is none.
+        MalformedToken: there is none.
     """
-    if len(_DEEP.findall(data)) > MAX_BRACKETS:
-        raise Malformed("a part is nested too much")
+    if len(_OPENING_BRACKET.findall(data)) > MAX_BRACKETS:
+        raise MalformedToken("a part is nested too much")
     try:
         found = msgspec.json.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        raise Malformed("a part is no JSON") from None
+        raise MalformedToken("a part is no JSON") from None
     if not isinstance(found, dict):
-        raise Malformed("a part is no JSON object")
+        raise MalformedToken("a part is no JSON object")
     return cast("dict[str, Any]", found)

@@ -6,22 +6,22 @@ time come together. Makes the key that tokens are to be bound to. Asks nobody.
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from toolpost.auth.challenge import Challenge, parse
-from toolpost.auth.dpop import Proofs
+from toolpost.auth.challenge import Challenge, parse_challenges
+from toolpost.auth.dpop import DpopProver
 from toolpost.auth.signing import DPOP_ALGORITHM
 from toolpost.errors import AuthError
 
 if TYPE_CHECKING:
-    from toolpost.auth.discovery import Found
+    from toolpost.auth.discovery import DiscoveredServer
     from toolpost.auth.grant import Grant
     from toolpost.auth.tokens import Tokens
 
-__all__ = ["Demand", "demand_of", "proofs_of"]
+__all__ = ["SelectedChallenge", "load_prover", "select_challenge"]
 
-OFFLINE: Final = "offline_access"
+OFFLINE_ACCESS: Final = "offline_access"
 
 
-class Demand(NamedTuple):
+class SelectedChallenge(NamedTuple):
     """What a refusal wants.
 
     Args:
@@ -37,20 +37,22 @@ class Demand(NamedTuple):
         """The scopes that the request needs, as far as told."""
         return self.challenge.scopes
 
-    def asks_for(self, grant: "Grant", found: "Found", last: "Tokens | None") -> tuple[str, ...]:
+    def compute_scopes(
+        self, grant: "Grant", found: "DiscoveredServer", last: "Tokens | None"
+    ) -> tuple[str, ...]:
         """The scopes to ask for: what server and user want, and what was asked for before (AUTH-12)."""
         own = grant.settings.scopes
         wanted = self.scopes or (() if own else found.resource.scopes_supported or ())
         before = () if last is None else last.asked
         scopes = [*dict.fromkeys((*before, *wanted, *own))]
         listed = found.issuer.scopes_supported or ()
-        if OFFLINE in scopes and OFFLINE not in listed and OFFLINE not in own:
-            scopes.remove(OFFLINE)
-        elif scopes and OFFLINE in listed and OFFLINE not in scopes and grant.asks_user:
-            scopes.append(OFFLINE)
+        if OFFLINE_ACCESS in scopes and OFFLINE_ACCESS not in listed and OFFLINE_ACCESS not in own:
+            scopes.remove(OFFLINE_ACCESS)
+        elif scopes and OFFLINE_ACCESS in listed and OFFLINE_ACCESS not in scopes and grant.asks_user:
+            scopes.append(OFFLINE_ACCESS)
         return tuple(scopes)
 
-    def binds(self, grant: "Grant", found: "Found") -> Proofs | None:
+    def make_prover(self, grant: "Grant", found: "DiscoveredServer") -> DpopProver | None:
         """What binds new tokens to a key, where that is wanted.
 
         Raises:
@@ -60,7 +62,7 @@ class Demand(NamedTuple):
         if dpop is False or (dpop == "auto" and "dpop" not in self.schemes):
             return None
         if DPOP_ALGORITHM in (found.issuer.dpop_signing_alg_values_supported or ()):
-            return Proofs()
+            return DpopProver()
         if dpop == "auto" and "bearer" in self.schemes:
             return None
         raise AuthError(
@@ -68,19 +70,19 @@ class Demand(NamedTuple):
         )
 
 
-def demand_of(challenge: str, dpop: object) -> Demand:
+def select_challenge(challenge: str, dpop: object) -> SelectedChallenge:
     """What a refusal wants; a token that is bound to a key rather than another, if we may.
 
     Args:
         challenge: what it says in `WWW-Authenticate`.
         dpop: what the user says about keys.
     """
-    by_scheme = {each.scheme: each for each in reversed(parse(challenge))}
+    by_scheme = {each.scheme: each for each in reversed(parse_challenges(challenge))}
     order = ("bearer", "dpop") if dpop is False else ("dpop", "bearer")
     chosen = next((by_scheme[scheme] for scheme in order if scheme in by_scheme), Challenge("", {}))
-    return Demand(chosen, frozenset(by_scheme))
+    return SelectedChallenge(chosen, frozenset(by_scheme))
 
 
-def proofs_of(tokens: "Tokens | None") -> Proofs | None:
+def load_prover(tokens: "Tokens | None") -> DpopProver | None:
     """What proves that tokens are ours, if they are bound to a key."""
-    return None if tokens is None or tokens.key is None else Proofs(tokens.key)
+    return None if tokens is None or tokens.key is None else DpopProver(tokens.key)

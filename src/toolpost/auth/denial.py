@@ -8,18 +8,18 @@ from collections.abc import Iterable
 from time import monotonic
 from typing import Final
 
-__all__ = ["Denial", "Reasons", "challenge"]
+__all__ = ["AccessDenied", "LogThrottle", "encode_challenge"]
 
-QUIET: Final = 60.0
+LOG_INTERVAL: Final = 60.0
 """Seconds for which a reason is not told again: whoever sends bad tokens must not fill the log."""
 
-MAX_REASONS: Final = 16
+MAX_LOGGED_REASONS: Final = 16
 """Reasons that are told in that time: there are not many more, unless a verifier makes them up."""
 
-_QUOTED: Final = str.maketrans({'"': r"\"", "\\": r"\\"})
+_QUOTE_ESCAPES: Final = str.maketrans({'"': r"\"", "\\": r"\\"})
 
 
-class Denial(Exception):
+class AccessDenied(Exception):
     """A request goes no further.
 
     Args:
@@ -39,28 +39,30 @@ class Denial(Exception):
         self.why = why
 
 
-class Reasons:
+class LogThrottle:
     """Why requests were refused of late, so that each reason is told once in a while.
 
     A reason is what stands before the first colon; what follows is about the one request.
     """
 
     def __init__(self) -> None:
-        self._told: dict[str, float] = {}
+        self._quiet_until: dict[str, float] = {}
 
-    def worth_telling(self, why: str) -> bool:
+    def should_log(self, why: str) -> bool:
         """Whether this one was not told of late."""
         now, reason = monotonic(), why.partition(":")[0]
-        if now < self._told.get(reason, now):
+        if now < self._quiet_until.get(reason, now):
             return False
-        self._told = {each: until for each, until in self._told.items() if now < until}
-        if len(self._told) >= MAX_REASONS:
+        self._quiet_until = {each: until for each, until in self._quiet_until.items() if now < until}
+        if len(self._quiet_until) >= MAX_LOGGED_REASONS:
             return False
-        self._told[reason] = now + QUIET
+        self._quiet_until[reason] = now + LOG_INTERVAL
         return True
 
 
-def challenge(scheme: str, **parameters: str | None) -> tuple[bytes, bytes]:
+def encode_challenge(scheme: str, **parameters: str | None) -> tuple[bytes, bytes]:
     """The header that challenges a client; parameters that are None or empty are left out."""
-    told = ", ".join(f'{name}="{value.translate(_QUOTED)}"' for name, value in parameters.items() if value)
+    told = ", ".join(
+        f'{name}="{value.translate(_QUOTE_ESCAPES)}"' for name, value in parameters.items() if value
+    )
     return b"www-authenticate", f"{scheme} {told}".rstrip().encode("latin-1", "replace")

@@ -8,41 +8,41 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from toolpost.auth.fetch import Answer, Fetch
-from toolpost.auth.guard import origin_of, shown
+from toolpost.auth.fetch import AuthHttpClient, AuthHttpResponse
+from toolpost.auth.guard import normalize_origin, redact_url
 from toolpost.auth.metadata import (
-    AuthorizationServer,
-    Resource,
-    authorization_server,
-    authorization_server_places,
-    legacy_server,
-    resource,
-    resource_places,
+    AuthorizationServerMetadata,
+    ProtectedResourceMetadata,
+    build_legacy_metadata,
+    list_resource_metadata_urls,
+    list_server_metadata_urls,
+    parse_resource_metadata,
+    parse_server_metadata,
 )
 from toolpost.errors import AuthError
 
-__all__ = ["Found", "discover", "look_up"]
+__all__ = ["DiscoveredServer", "discover", "fetch_server_metadata"]
 
 
-class Found(NamedTuple):
+class DiscoveredServer(NamedTuple):
     """What was found out about an MCP server.
 
     Args:
         resource: what it is called, exactly as published, and the scopes that it wants.
         issuer: who issues its tokens.
         published: whether it has said so itself; otherwise it is of the second revision.
-        looked: where its metadata was looked for in vain.
+        searched_urls: where its metadata was looked for in vain.
     """
 
-    resource: Resource
-    issuer: AuthorizationServer
+    resource: ProtectedResourceMetadata
+    issuer: AuthorizationServerMetadata
     published: bool = True
-    looked: tuple[str, ...] = ()
+    searched_urls: tuple[str, ...] = ()
 
-    def doubted(self, error: AuthError) -> AuthError:
+    def annotate_error(self, error: AuthError) -> AuthError:
         """An error of an authorization server that may be none: nothing but a guess has led there."""
-        if self.issuer.legacy and self.looked:
-            places = ", ".join(shown(place) for place in self.looked)
+        if self.issuer.legacy and self.searched_urls:
+            places = ", ".join(redact_url(place) for place in self.searched_urls)
             error.message = (
                 f"no protected-resource metadata was found at {places}, so that the server was taken for "
                 f"its own authorization server; but {error.message}"
@@ -51,7 +51,9 @@ class Found(NamedTuple):
         return error
 
 
-async def discover(fetch: Fetch, server: str, metadata_url: str | None, prefer: str | None = None) -> Found:
+async def discover(
+    fetch: AuthHttpClient, server: str, metadata_url: str | None, prefer: str | None = None
+) -> DiscoveredServer:
     """What the tokens for an MCP server are called, and who issues them.
 
     Args:
@@ -63,18 +65,20 @@ async def discover(fetch: Fetch, server: str, metadata_url: str | None, prefer: 
     Raises:
         AuthError: it cannot be found out, or what is found must not be used.
     """
-    places = resource_places(server)
+    places = list_resource_metadata_urls(server)
     if metadata_url is not None:
         places = [metadata_url, *(place for place in places if place != metadata_url)]
-    found = await _resource(fetch, server, places)
+    found = await _fetch_resource_metadata(fetch, server, places)
     if found is None:
-        return (await _old(fetch, server))._replace(looked=tuple(places))
+        return (await _assume_legacy_server(fetch, server))._replace(searched_urls=tuple(places))
     issuers = found.authorization_servers
     issuer = prefer if prefer is not None and prefer in issuers else issuers[0]
-    return Found(found, await look_up(fetch, issuer))
+    return DiscoveredServer(found, await fetch_server_metadata(fetch, issuer))
 
 
-async def look_up(fetch: Fetch, issuer: str, *, legacy: bool = False) -> AuthorizationServer:
+async def fetch_server_metadata(
+    fetch: AuthHttpClient, issuer: str, *, legacy: bool = False
+) -> AuthorizationServerMetadata:
     """What an authorization server says about itself.
 
     Args:
@@ -85,45 +89,53 @@ async def look_up(fetch: Fetch, issuer: str, *, legacy: bool = False) -> Authori
     Raises:
         AuthError: it publishes nothing, or something that is not its own.
     """
-    parts = urlsplit(fetch.guard.plain(issuer, "the issuer").url)
+    parts = urlsplit(fetch.url_policy.check_scheme(issuer, "the issuer").url)
     if parts.query or parts.fragment:
-        raise AuthError(f"an issuer has no query and no fragment: {shown(issuer)}")
-    places = authorization_server_places(issuer)
+        raise AuthError(f"an issuer has no query and no fragment: {redact_url(issuer)}")
+    places = list_server_metadata_urls(issuer)
     for place in places[:1] if legacy else places:
-        document = _document(await fetch.get(place, "the metadata of the authorization server"), place)
+        document = _extract_document(
+            await fetch.get(place, "the metadata of the authorization server"), place
+        )
         if document is not None:
-            return authorization_server(document, place, issuer)
+            return parse_server_metadata(document, place, issuer)
     if legacy:
-        return legacy_server(issuer)
+        return build_legacy_metadata(issuer)
     raise AuthError(
-        f"the authorization server {shown(issuer)} publishes no metadata",
-        hint=f"looked at {', '.join(shown(place) for place in places)}",
+        f"the authorization server {redact_url(issuer)} publishes no metadata",
+        hint=f"looked at {', '.join(redact_url(place) for place in places)}",
     )
 
 
-async def _resource(fetch: Fetch, server: str, places: Sequence[str]) -> Resource | None:
+async def _fetch_resource_metadata(
+    fetch: AuthHttpClient, server: str, places: Sequence[str]
+) -> ProtectedResourceMetadata | None:
     for place in places:
-        document = _document(await fetch.get(place, "the resource metadata"), place)
+        document = _extract_document(await fetch.get(place, "the resource metadata"), place)
         if document is not None:
-            return resource(document, place, server)
+            return parse_resource_metadata(document, place, server)
     return None
 
 
-async def _old(fetch: Fetch, server: str) -> Found:
+async def _assume_legacy_server(fetch: AuthHttpClient, server: str) -> DiscoveredServer:
     """A server of the second revision is its own authorization server, at its root."""
-    origin = origin_of(server)
-    issuer = await look_up(fetch, origin, legacy=True)
-    return Found(Resource(resource=server.partition("#")[0].partition("?")[0]), issuer, published=False)
+    origin = normalize_origin(server)
+    issuer = await fetch_server_metadata(fetch, origin, legacy=True)
+    return DiscoveredServer(
+        ProtectedResourceMetadata(resource=server.partition("#")[0].partition("?")[0]),
+        issuer,
+        published=False,
+    )
 
 
-def _document(answer: Answer, place: str) -> dict[str, object] | None:
+def _extract_document(answer: AuthHttpResponse, place: str) -> dict[str, object] | None:
     """The document that is there; None if there is none.
 
     Raises:
         AuthError: nobody can say whether there is one, or it is no JSON object.
     """
-    if answer.passing:
-        raise AuthError(f"{shown(place)} answers with {answer.status}", retry_safe=True)
+    if answer.is_transient:
+        raise AuthError(f"{redact_url(place)} answers with {answer.status}", retry_safe=True)
     if not answer.ok:
         return None
     document = answer.document
@@ -131,5 +143,5 @@ def _document(answer: Answer, place: str) -> dict[str, object] | None:
         # Sites that show a page for every path say 200 to anything.
         kind = answer.headers.get("content-type", "")
         if "json" in kind:
-            raise AuthError(f"{shown(place)} is no JSON object")
+            raise AuthError(f"{redact_url(place)} is no JSON object")
     return document

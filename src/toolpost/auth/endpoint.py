@@ -9,23 +9,23 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 from urllib.parse import quote_plus
 
-from toolpost.auth.dpop import Proofs
-from toolpost.auth.fetch import Answer, Fetch
-from toolpost.auth.guard import shown
-from toolpost.auth.metadata import AuthorizationServer
+from toolpost.auth.dpop import DpopProver
+from toolpost.auth.fetch import AuthHttpClient, AuthHttpResponse
+from toolpost.auth.guard import redact_url
+from toolpost.auth.metadata import AuthorizationServerMetadata
 from toolpost.auth.signing import PrivateKey
 from toolpost.auth.tokens import Registration
 from toolpost.errors import AuthError, AuthorizationDenied
-from toolpost.secret import repeats
+from toolpost.secret import has_secret
 
-__all__ = ["Identity", "ask", "denied", "forgets", "method_for"]
+__all__ = ["ClientIdentity", "choose_auth_method", "is_client_unknown", "make_denial_error", "request_token"]
 
 ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
-MAX_QUOTE: Final = 300
+MAX_DESCRIPTION_LENGTH: Final = 300
 """Characters of what a server says about a refusal that an error repeats."""
 
-_WHAT: Final = "the token endpoint"
-_PUBLIC: Final = frozenset(
+_ENDPOINT_NAME: Final = "the token endpoint"
+_PUBLIC_FIELDS: Final = frozenset(
     {
         "audience",
         "client_assertion_type",
@@ -40,18 +40,18 @@ _PUBLIC: Final = frozenset(
 )
 """Fields of a form that a refusal may repeat. All others are secrets."""
 
-_FORGOTTEN: Final = frozenset({"invalid_client", "unauthorized_client"})
-_FINAL: Final = _FORGOTTEN | {"invalid_grant"}
-_BUSY: Final = frozenset({"server_error", "temporarily_unavailable"})
+_UNKNOWN_CLIENT_ERRORS: Final = frozenset({"invalid_client", "unauthorized_client"})
+_PERMANENT_ERRORS: Final = _UNKNOWN_CLIENT_ERRORS | {"invalid_grant"}
+_TRANSIENT_ERRORS: Final = frozenset({"server_error", "temporarily_unavailable"})
 _CODE_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
 
 
-def forgets(error: AuthorizationDenied) -> bool:
+def is_client_unknown(error: AuthorizationDenied) -> bool:
     """Whether the authorization server does not know the client any more."""
-    return error.code in _FORGOTTEN
+    return error.code in _UNKNOWN_CLIENT_ERRORS
 
 
-class Identity:
+class ClientIdentity:
     """Who asks, and how that is proven.
 
     Args:
@@ -64,7 +64,7 @@ class Identity:
         self._key = key
 
     def __repr__(self) -> str:
-        return f"Identity({self.registration.client_id!r})"
+        return f"ClientIdentity({self.registration.client_id!r})"
 
     @property
     def secrets(self) -> list[str]:
@@ -72,7 +72,7 @@ class Identity:
         secret = self.registration.client_secret
         return [] if secret is None else [secret, quote_plus(secret, safe="")]
 
-    def credentials(self, issuer: AuthorizationServer) -> tuple[dict[str, str], dict[str, str]]:
+    def build_credentials(self, issuer: AuthorizationServerMetadata) -> tuple[dict[str, str], dict[str, str]]:
         """What a request to the token endpoint needs: fields of the form, and headers.
 
         Raises:
@@ -81,34 +81,35 @@ class Identity:
         who = self.registration
         if who.issuer != issuer.issuer:
             raise AuthError(
-                f"the credentials are those of {shown(who.issuer)}, and not of {shown(issuer.issuer)}"
+                f"the credentials are those of {redact_url(who.issuer)}, "
+                f"and not of {redact_url(issuer.issuer)}"
             )
-        method = who.method or method_for(
+        method = who.method or choose_auth_method(
             issuer.token_endpoint_auth_methods_supported, secret=who.client_secret is not None, key=self._key
         )
         if method == "private_key_jwt":
             if self._key is None:
                 raise AuthError("the authorization server wants a signed statement, and we have no key")
-            assertion = self._key.assertion(who.client_id, issuer.issuer)
+            assertion = self._key.sign_assertion(who.client_id, issuer.issuer)
             return {"client_assertion_type": ASSERTION_TYPE, "client_assertion": assertion}, {}
         if method == "none" or who.client_secret is None:
             return {"client_id": who.client_id}, {}
         if method == "client_secret_post":
             return {"client_id": who.client_id, "client_secret": who.client_secret}, {}
         if method == "client_secret_basic":
-            return {}, {"authorization": _basic(who.client_id, who.client_secret)}
+            return {}, {"authorization": _encode_basic(who.client_id, who.client_secret)}
         raise AuthError(
             f"the authorization server wants a way to authenticate that we do not know: {method[:60]!r}"
         )
 
 
-def _basic(name: str, secret: str) -> str:
+def _encode_basic(name: str, secret: str) -> str:
     """Basic authentication as RFC 6749 (2.3.1) wants it: each part is form-encoded before they are joined."""
     pair = f"{quote_plus(name, safe='')}:{quote_plus(secret, safe='')}"
     return f"Basic {base64.b64encode(pair.encode()).decode()}"
 
 
-def method_for(supported: Iterable[str] | None, *, secret: bool, key: object = None) -> str:
+def choose_auth_method(supported: Iterable[str] | None, *, secret: bool, key: object = None) -> str:
     """The way to authenticate that both sides know.
 
     Args:
@@ -136,12 +137,12 @@ def method_for(supported: Iterable[str] | None, *, secret: bool, key: object = N
     )
 
 
-async def ask(
-    fetch: Fetch,
-    issuer: AuthorizationServer,
+async def request_token(
+    fetch: AuthHttpClient,
+    issuer: AuthorizationServerMetadata,
     fields: Mapping[str, str],
-    identity: Identity | None,
-    proofs: Proofs | None = None,
+    identity: ClientIdentity | None,
+    proofs: DpopProver | None = None,
 ) -> dict[str, Any] | None:
     """What the token endpoint answers to a grant.
 
@@ -158,28 +159,30 @@ async def ask(
     """
     url = issuer.token_endpoint
     if url is None:
-        raise AuthError(f"the authorization server {shown(issuer.issuer)} has no token endpoint")
-    extra, headers = ({}, {}) if identity is None else identity.credentials(issuer)
+        raise AuthError(f"the authorization server {redact_url(issuer.issuer)} has no token endpoint")
+    extra, headers = ({}, {}) if identity is None else identity.build_credentials(issuer)
     form = {**fields, **extra}
     nonces = 1
     while True:
-        proof = {} if proofs is None else proofs.header("POST", url)
-        answer = await fetch.post_form(url, _WHAT, form, {**headers, **proof})
-        fresh = proofs is not None and proofs.note(url, answer.headers)
+        proof = {} if proofs is None else proofs.build_header("POST", url)
+        answer = await fetch.post_form(url, _ENDPOINT_NAME, form, {**headers, **proof})
+        fresh = proofs is not None and proofs.store_nonce(url, answer.headers)
         if answer.ok:
             return answer.document
-        secrets = [value for name, value in form.items() if name not in _PUBLIC]
+        secrets = [value for name, value in form.items() if name not in _PUBLIC_FIELDS]
         secrets += [value.rpartition(" ")[2] for value in (*headers.values(), *proof.values())]
         if identity is not None:
             secrets += identity.secrets
-        error = denied(answer, _WHAT, secrets)
+        error = make_denial_error(answer, _ENDPOINT_NAME, secrets)
         wants_nonce = isinstance(error, AuthorizationDenied) and error.code == "use_dpop_nonce"
         if not nonces or not fresh or not wants_nonce:
             raise error
         nonces -= 1
 
 
-def denied(answer: Answer, what: str, secrets: Iterable[str] = ()) -> AuthorizationDenied | AuthError:
+def make_denial_error(
+    answer: AuthHttpResponse, what: str, secrets: Iterable[str] = ()
+) -> AuthorizationDenied | AuthError:
     """The error for a refusal of an authorization server; one that passes is no word about us.
 
     Args:
@@ -191,20 +194,20 @@ def denied(answer: Answer, what: str, secrets: Iterable[str] = ()) -> Authorizat
     code, text = document.get("error"), document.get("error_description")
     hidden = [*secrets]
     code = code if isinstance(code, str) and len(code) <= 60 and _CODE_CHARACTERS.issuperset(code) else ""
-    code = "" if repeats(code, hidden) else code
-    said = _line(text, hidden) if isinstance(text, str) else ""
+    code = "" if has_secret(code, hidden) else code
+    said = _sanitize_description(text, hidden) if isinstance(text, str) else ""
     why = code or f"HTTP {answer.status}"
     told = f"{why}{f': {said}' if said else ''}"
-    if (answer.passing or code in _BUSY) and code not in _FINAL:
+    if (answer.is_transient or code in _TRANSIENT_ERRORS) and code not in _PERMANENT_ERRORS:
         return AuthError(
             f"{what} cannot say anything at the moment: {told}", hint="try again later", retry_safe=True
         )
     return AuthorizationDenied(f"{what} says no: {told}", code)
 
 
-def _line(text: str, secrets: list[str]) -> str:
-    line = " ".join(text[: 4 * MAX_QUOTE].split())
+def _sanitize_description(text: str, secrets: list[str]) -> str:
+    line = " ".join(text[: 4 * MAX_DESCRIPTION_LENGTH].split())
     line = "".join(character for character in line if character.isprintable())
-    if repeats(line, secrets):
+    if has_secret(line, secrets):
         return ""  # a server that repeats what it was sent would put it into our logs
-    return line if len(line) <= MAX_QUOTE else f"{line[: MAX_QUOTE - 1]}…"
+    return line if len(line) <= MAX_DESCRIPTION_LENGTH else f"{line[: MAX_DESCRIPTION_LENGTH - 1]}…"

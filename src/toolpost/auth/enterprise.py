@@ -10,25 +10,25 @@ from typing import Final
 import msgspec
 
 from toolpost.auth import given
-from toolpost.auth.discovery import look_up
-from toolpost.auth.endpoint import Identity, ask
-from toolpost.auth.fetch import Fetch, opened
-from toolpost.auth.grant import Dpop, Grant, Settings, Visit
-from toolpost.auth.guard import Guard, parts_of
-from toolpost.auth.machine import JWT_BEARER, Secret, check_secret, mark_of, revealed
-from toolpost.auth.metadata import AuthorizationServer
+from toolpost.auth.discovery import fetch_server_metadata
+from toolpost.auth.endpoint import ClientIdentity, request_token
+from toolpost.auth.fetch import AuthHttpClient, use_backend
+from toolpost.auth.grant import DpopMode, Grant, GrantSettings, TokenRequest
+from toolpost.auth.guard import UrlPolicy, parse_http_url
+from toolpost.auth.machine import JWT_BEARER, SecretSource, check_secret, fingerprint_secret, resolve_secret
+from toolpost.auth.metadata import AuthorizationServerMetadata
 from toolpost.auth.storage import Storage
-from toolpost.auth.tokens import Registration, Tokens, issued
+from toolpost.auth.tokens import Registration, Tokens, parse_token_response
 from toolpost.errors import AuthError
 
 __all__ = ["EnterpriseManaged"]
 
-EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
-ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - a kind of token
-ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
+TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"  # noqa: S105 - a grant type
+ID_TOKEN_TYPE: Final = "urn:ietf:params:oauth:token-type:id_token"  # noqa: S105 - a kind of token
+ID_JAG_TYPE: Final = "urn:ietf:params:oauth:token-type:id-jag"
 
 
-class _Exchanged(msgspec.Struct):
+class _ExchangeResponse(msgspec.Struct):
     access_token: str
     issued_token_type: str
 
@@ -67,7 +67,7 @@ class EnterpriseManaged(Grant):
 
     def __init__(
         self,
-        id_token: Secret,
+        id_token: SecretSource,
         *,
         idp_client_id: str,
         client_id: str,
@@ -78,7 +78,7 @@ class EnterpriseManaged(Grant):
         issuer: str | None = None,
         scopes: "str | Iterable[str] | None" = None,
         storage: Storage | None = None,
-        dpop: Dpop = "auto",
+        dpop: DpopMode = "auto",
         http: object = None,
         allow_private: bool = False,
         allow_http: bool = False,
@@ -91,73 +91,75 @@ class EnterpriseManaged(Grant):
             "idp_client_secret": idp_client_secret,
         }
         for name, value in texts.items():
-            given.text(name, value)
+            given.check_text(name, value)
         provider = idp_token_endpoint or idp_issuer
         if provider is None:
             raise ValueError("give idp_issuer= or idp_token_endpoint=")
         try:
-            parts_of(provider, "the identity provider")
+            parse_http_url(provider, "the identity provider")
         except AuthError as error:
             raise ValueError(error.message) from None
         self._id_token = id_token
-        self._provider = provider
+        self._idp_url = provider
         self._idp = idp_issuer, idp_token_endpoint
         self._idp_client = idp_client_id, idp_client_secret
         self._client = client_id, client_secret
         super().__init__(
-            Settings(given.words("scopes", scopes), dpop, http, allow_private, allow_http),
+            GrantSettings(given.normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=storage,
-            who=f"{client_id} of {idp_client_id} {mark_of(id_token, storage)}",
+            who=f"{client_id} of {idp_client_id} {fingerprint_secret(id_token, storage)}",
             issuer=issuer,
             pinned=True,
         )
 
-    async def obtain(self, visit: Visit) -> Tokens:
+    async def obtain(self, visit: TokenRequest) -> Tokens:
         """Have the company vouch for the employee, and show that to the authorization server."""
         form = {
             "grant_type": JWT_BEARER,
-            "assertion": await self._vouched(visit),
-            **visit.scope,
-            **visit.resource,
+            "assertion": await self._request_assertion(visit),
+            **visit.scope_param,
+            **visit.resource_param,
         }
-        document = await ask(visit.fetch, visit.found.issuer, form, await self.identity(visit), visit.proofs)
-        return issued(document, visit.scopes, None)
+        document = await request_token(
+            visit.fetch, visit.server.issuer, form, await self.identity(visit), visit.proofs
+        )
+        return parse_token_response(document, visit.scopes, None)
 
-    async def identity(self, visit: Visit) -> Identity:
+    async def identity(self, visit: TokenRequest) -> ClientIdentity:
         """Who the client is at the authorization server of the MCP server."""
-        return Identity(Registration(visit.found.issuer.issuer, *self._client))
+        return ClientIdentity(Registration(visit.server.issuer.issuer, *self._client))
 
-    async def _vouched(self, visit: Visit) -> str:
+    async def _request_assertion(self, visit: TokenRequest) -> str:
         """What the company says about the employee, for one authorization server and one resource."""
         settings = self.settings
         # The user has named the company, so it may be anywhere; in the clear only on this machine.
-        guard = Guard(self._provider, allow_private=True, allow_http=settings.allow_http)
-        async with opened(settings.http) as backend:
-            fetch = Fetch(backend, guard)
-            company = await self._company(fetch)
+        guard = UrlPolicy(self._idp_url, allow_private=True, allow_http=settings.allow_http)
+        async with use_backend(settings.http) as backend:
+            fetch = AuthHttpClient(backend, guard)
+            company = await self._find_identity_provider(fetch)
             form = {
-                "grant_type": EXCHANGE,
-                "requested_token_type": ID_JAG,
-                "audience": visit.found.issuer.issuer,
-                **visit.resource,
-                "subject_token": await revealed(self._id_token, "the ID token"),
-                "subject_token_type": ID_TOKEN,
-                **visit.scope,
+                "grant_type": TOKEN_EXCHANGE,
+                "requested_token_type": ID_JAG_TYPE,
+                "audience": visit.server.issuer.issuer,
+                **visit.resource_param,
+                "subject_token": await resolve_secret(self._id_token, "the ID token"),
+                "subject_token_type": ID_TOKEN_TYPE,
+                **visit.scope_param,
             }
             name, secret = self._idp_client
-            who = Identity(Registration(company.issuer, name, secret))
-            document = await ask(fetch, company, form, who)
+            who = ClientIdentity(Registration(company.issuer, name, secret))
+            document = await request_token(fetch, company, form, who)
         try:
-            said = msgspec.convert(document, _Exchanged)
+            said = msgspec.convert(document, _ExchangeResponse)
         except msgspec.ValidationError:
             raise AuthError("the identity provider answered with something that vouches for nobody") from None
-        if said.issued_token_type != ID_JAG:
+        if said.issued_token_type != ID_JAG_TYPE:
             raise AuthError("the identity provider answered with another kind of token than was asked for")
         return said.access_token
 
-    async def _company(self, fetch: Fetch) -> AuthorizationServer:
+    async def _find_identity_provider(self, fetch: AuthHttpClient) -> AuthorizationServerMetadata:
         issuer, endpoint = self._idp
         if endpoint is not None:
-            return AuthorizationServer(issuer or endpoint, token_endpoint=endpoint)
+            return AuthorizationServerMetadata(issuer or endpoint, token_endpoint=endpoint)
         assert issuer is not None
-        return await look_up(fetch, issuer)
+        return await fetch_server_metadata(fetch, issuer)

@@ -12,19 +12,19 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
-from toolpost.auth.guard import Guard, shown
-from toolpost.auth.metadata import AuthorizationServer
-from toolpost.auth.signing import s256
+from toolpost.auth.guard import UrlPolicy, redact_url
+from toolpost.auth.metadata import AuthorizationServerMetadata
+from toolpost.auth.signing import hash_s256
 from toolpost.errors import AuthError, AuthorizationRequired
 
-__all__ = ["Attempt", "check", "parameters_of"]
+__all__ = ["LoginAttempt", "parse_redirect", "require_authorization_endpoint"]
 
-METHOD: Final = "S256"
-MAX_ANSWER: Final = 32 * 1024
+PKCE_METHOD: Final = "S256"
+MAX_REDIRECT_LENGTH: Final = 32 * 1024
 """Characters of what a user was sent back with."""
 
-_ONCE: Final = ("code", "error", "iss", "state")
-_ERRORS: Final = frozenset(
+_SINGLE_PARAMETERS: Final = ("code", "error", "iss", "state")
+_KNOWN_ERRORS: Final = frozenset(
     {
         "access_denied",
         "consent_required",
@@ -41,23 +41,24 @@ _ERRORS: Final = frozenset(
 )
 
 
-def check(issuer: AuthorizationServer) -> str:
+def require_authorization_endpoint(issuer: AuthorizationServerMetadata) -> str:
     """The authorization endpoint of a server that can be used.
 
     Raises:
         AuthError: it has none, or cannot do PKCE with S256 (AUTH-64, AUTH-65).
     """
     if issuer.authorization_endpoint is None:
-        raise AuthError(f"the authorization server {shown(issuer.issuer)} has no page to log in")
-    if METHOD not in (issuer.code_challenge_methods_supported or ()):
+        raise AuthError(f"the authorization server {redact_url(issuer.issuer)} has no page to log in")
+    if PKCE_METHOD not in (issuer.code_challenge_methods_supported or ()):
         raise AuthError(
-            f"the authorization server {shown(issuer.issuer)} does not say that it can do PKCE with {METHOD}",
+            f"the authorization server {redact_url(issuer.issuer)} does not say "
+            f"that it can do PKCE with {PKCE_METHOD}",
             hint="without it a code could be stolen, so no login is begun",
         )
     return issuer.authorization_endpoint
 
 
-class Attempt(msgspec.Struct, frozen=True):
+class LoginAttempt(msgspec.Struct, frozen=True):
     """One login, as it is noted before the user is sent away (AUTH-34).
 
     Attributes:
@@ -75,10 +76,10 @@ class Attempt(msgspec.Struct, frozen=True):
     verifier: str
 
     def __repr__(self) -> str:
-        return "Attempt(…)"
+        return "LoginAttempt(…)"
 
     @classmethod
-    def begin(cls, issuer: AuthorizationServer, redirect_uri: str) -> "Attempt":
+    def begin(cls, issuer: AuthorizationServerMetadata, redirect_uri: str) -> "LoginAttempt":
         """A login with fresh secrets."""
         return cls(
             issuer=issuer.issuer,
@@ -88,13 +89,15 @@ class Attempt(msgspec.Struct, frozen=True):
             verifier=secrets.token_urlsafe(48),
         )
 
-    def page(self, guard: Guard, endpoint: str, client_id: str, resource: str, scopes: Iterable[str]) -> str:
+    def build_authorization_url(
+        self, guard: UrlPolicy, endpoint: str, client_id: str, resource: str, scopes: Iterable[str]
+    ) -> str:
         """The page to send the user to.
 
         Raises:
             AuthError: it is no page that may be opened (SEC-14).
         """
-        parts = urlsplit(guard.plain(endpoint, "the page to log in").url)
+        parts = urlsplit(guard.check_scheme(endpoint, "the page to log in").url)
         if parts.fragment:
             raise AuthError("the page to log in has a fragment, which it must not")
         asked = {
@@ -102,8 +105,8 @@ class Attempt(msgspec.Struct, frozen=True):
             "client_id": client_id,
             "redirect_uri": self.redirect_uri,
             "state": self.state,
-            "code_challenge": s256(self.verifier),
-            "code_challenge_method": METHOD,
+            "code_challenge": hash_s256(self.verifier),
+            "code_challenge_method": PKCE_METHOD,
             "resource": resource,
         }
         scope = " ".join(scopes)
@@ -119,7 +122,7 @@ class Attempt(msgspec.Struct, frozen=True):
         states = [value for name, value in parameters if name == "state"]
         return len(states) == 1 and hmac.compare_digest(states[0].encode(), self.state.encode())
 
-    def code(self, parameters: list[tuple[str, str]]) -> str:
+    def extract_code(self, parameters: list[tuple[str, str]]) -> str:
         """The code in an answer.
 
         Raises:
@@ -128,13 +131,13 @@ class Attempt(msgspec.Struct, frozen=True):
         """
         if not self.is_ours(parameters):
             raise AuthError("the answer to the login does not belong to it: its state is another")
-        if any(sum(name == once for name, _ in parameters) > 1 for once in _ONCE):
+        if any(sum(name == once for name, _ in parameters) > 1 for once in _SINGLE_PARAMETERS):
             raise AuthError("the answer to the login says something twice")
         said = dict(parameters)
         self._check_issuer(said.get("iss"))
         # Only now may anything else in it be looked at (AUTH-39).
         if "error" in said:
-            error = said["error"] if said["error"] in _ERRORS else "an error that we do not know"
+            error = said["error"] if said["error"] in _KNOWN_ERRORS else "an error that we do not know"
             if error == "access_denied":
                 raise AuthorizationRequired("the login was declined", hint="log in again to go on")
             raise AuthorizationRequired(f"the authorization server did not let the user in: {error}")
@@ -150,18 +153,18 @@ class Attempt(msgspec.Struct, frozen=True):
         elif iss != self.issuer:
             raise AuthError(
                 "the answer to the login is from another authorization server than the one that was asked",
-                hint=f"that was {shown(self.issuer)}; the answer was not used",
+                hint=f"that was {redact_url(self.issuer)}; the answer was not used",
             )
 
 
-def parameters_of(answer: str, attempt: Attempt) -> list[tuple[str, str]]:
+def parse_redirect(answer: str, attempt: LoginAttempt) -> list[tuple[str, str]]:
     """The parameters that a user was sent back with, from the address or from a code that they were shown.
 
     Raises:
         AuthError: it is neither.
     """
     text = answer.strip()
-    if not text or len(text) > MAX_ANSWER or not text.isprintable():
+    if not text or len(text) > MAX_REDIRECT_LENGTH or not text.isprintable():
         raise AuthError("what came back from the login is neither an address nor a code")
     if "://" not in text:
         if attempt.iss_expected:

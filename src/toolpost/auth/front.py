@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from toolpost.auth.denial import Denial, challenge
-from toolpost.auth.places import metadata_of
-from toolpost.auth.proof import ALGORITHMS
+from toolpost.auth.denial import AccessDenied, encode_challenge
+from toolpost.auth.places import build_metadata_url
+from toolpost.auth.proof import PROOF_ALGORITHMS
 from toolpost.principal import Principal
 
 if TYPE_CHECKING:
     from toolpost.auth.resource import Auth
 
-__all__ = ["Front"]
+__all__ = ["ProtectedResource"]
 
-_UNFIT: Final = "The token is not good for this server."
-_HINTS: Final = {
+_INVALID_TOKEN_MESSAGE: Final = "The token is not good for this server."  # noqa: S105 - a message
+_ERROR_HINTS: Final = {
     "invalid_token": "It may have expired, or be for another server. The log of the server tells more.",
     "invalid_dpop_proof": "A proof is for one request, and made just before it: see that the clock is right.",
     "needs_proof": "The token has to be bound to a key of the client, and come with a proof (RFC 9449).",
@@ -28,7 +28,7 @@ _HINTS: Final = {
 """What an error may be about; the same for all checks that it stands for."""
 
 
-class Front:
+class ProtectedResource:
     """What a server says of itself, and to those whom it refuses.
 
     Args:
@@ -37,16 +37,16 @@ class Front:
 
     Attributes:
         metadata: what is published about it, as JSON (RFC 9728).
-        place: where that is published.
+        metadata_url: where that is published.
     """
 
     def __init__(self, auth: "Auth", url: str) -> None:
         self._auth = auth
         self.url = url
-        self.place = metadata_of(url)
-        self.metadata = self._described()
+        self.metadata_url = build_metadata_url(url)
+        self.metadata = self._build_metadata()
 
-    def _described(self) -> bytes:
+    def _build_metadata(self) -> bytes:
         auth = self._auth
         told = {
             "resource": self.url,
@@ -54,18 +54,20 @@ class Front:
             "scopes_supported": sorted(auth.scopes) or None,
             "bearer_methods_supported": ["header"],
             "resource_name": auth.name,
-            "dpop_signing_alg_values_supported": ALGORITHMS,
+            "dpop_signing_alg_values_supported": PROOF_ALGORITHMS,
             "dpop_bound_access_tokens_required": True if auth.dpop else None,
         }
         return msgspec.json.encode({name: value for name, value in told.items() if value is not None})
 
-    def step_up(self, scopes: Iterable[str], principal: Principal | None) -> list[tuple[bytes, bytes]]:
+    def build_step_up_headers(
+        self, scopes: Iterable[str], principal: Principal | None
+    ) -> list[tuple[bytes, bytes]]:
         """The challenge for what a token may not do: all that is needed for it, granted or not (AUTH-52)."""
         bound = principal is not None and "cnf" in principal.claims
         wanted = " ".join(sorted(self._auth.scopes.union(scopes)))
-        return [self.challenge("DPoP" if bound else "Bearer", error="insufficient_scope", scope=wanted)]
+        return [self.build_challenge("DPoP" if bound else "Bearer", error="insufficient_scope", scope=wanted)]
 
-    def unfit(
+    def make_denial(
         self,
         why: str,
         scheme: str,
@@ -73,21 +75,21 @@ class Front:
         headers: Iterable[tuple[bytes, bytes]] = (),
         *,
         hint: str | None = None,
-    ) -> Denial:
+    ) -> AccessDenied:
         """How a token is refused; `why` is for the log."""
-        told = self.challenge(scheme, error=error, hint=hint or error)
-        return Denial(401, _UNFIT, [told, *headers], why=why)
+        told = self.build_challenge(scheme, error=error, hint=hint or error)
+        return AccessDenied(401, _INVALID_TOKEN_MESSAGE, [told, *headers], why=why)
 
-    def challenge(
+    def build_challenge(
         self, scheme: str = "", *, error: str | None = None, scope: str | None = None, hint: str = ""
     ) -> tuple[bytes, bytes]:
         """The header that tells a client what to do."""
         scheme = "DPoP" if self._auth.dpop else scheme or "Bearer"
-        return challenge(
+        return encode_challenge(
             scheme,
             error=error,
             scope=" ".join(sorted(self._auth.scopes)) if scope is None else scope,
-            resource_metadata=self.place,
-            algs=" ".join(ALGORITHMS) if scheme == "DPoP" else None,
-            error_description=_HINTS.get(hint),
+            resource_metadata=self.metadata_url,
+            algs=" ".join(PROOF_ALGORITHMS) if scheme == "DPoP" else None,
+            error_description=_ERROR_HINTS.get(hint),
         )

@@ -7,15 +7,23 @@ import math
 from collections.abc import Iterable
 from typing import Any, cast
 
-from toolpost.auth.challenge import scopes_in
-from toolpost.auth.guard import parts_of
+from toolpost.auth.challenge import split_scopes
+from toolpost.auth.guard import parse_http_url
 from toolpost.auth.storage import Storage
 from toolpost.errors import AuthError
 
-__all__ = ["function", "issuer_named", "seconds", "storage_of", "switch", "text", "words"]
+__all__ = [
+    "check_callable",
+    "check_flag",
+    "check_issuer_url",
+    "check_seconds",
+    "check_storage",
+    "check_text",
+    "normalize_scopes",
+]
 
 
-def words(what: str, scopes: "str | Iterable[str] | None") -> tuple[str, ...]:
+def normalize_scopes(what: str, scopes: "str | Iterable[str] | None") -> tuple[str, ...]:
     """Scopes as a user gives them: a list, or a text with spaces.
 
     Raises:
@@ -30,12 +38,12 @@ def words(what: str, scopes: "str | Iterable[str] | None") -> tuple[str, ...]:
     for scope in given:
         if not isinstance(scope, str):
             raise TypeError(f"{what}: a list of texts, not {scope!r}")
-        if scopes_in(scope) != (scope,):
+        if split_scopes(scope) != (scope,):
             raise ValueError(f"{what}: {scope!r} cannot be a scope")
     return tuple(dict.fromkeys(given))
 
 
-def text(what: str, given: object, *, needed: bool = False) -> None:
+def check_text(what: str, given: object, *, needed: bool = False) -> None:
     """Return if something is a text with something in it, or was not given and is not needed.
 
     Raises:
@@ -48,22 +56,22 @@ def text(what: str, given: object, *, needed: bool = False) -> None:
         raise ValueError(f"{what} is empty; is a variable of the environment not set?")
 
 
-def issuer_named(what: str, given: object) -> None:
+def check_issuer_url(what: str, given: object) -> None:
     """Return if something is the URL of an authorization server, or was not given.
 
     Raises:
         TypeError: it is no text.
         ValueError: it is no URL.
     """
-    text(what, given)
+    check_text(what, given)
     if isinstance(given, str):
         try:
-            parts_of(given, f"{what}={given[:80]!r}")
+            parse_http_url(given, f"{what}={given[:80]!r}")
         except AuthError as error:
             raise ValueError(f"{error.message}; it looks like https://login.example.com") from None
 
 
-def switch(what: str, given: object, *others: object) -> None:
+def check_flag(what: str, given: object, *others: object) -> None:
     """Return if something is True or False, or one of some others.
 
     Raises:
@@ -74,7 +82,7 @@ def switch(what: str, given: object, *others: object) -> None:
         raise TypeError(f"{what}: one of {choices}, not {given!r}")
 
 
-def seconds(what: str, given: object) -> None:
+def check_seconds(what: str, given: object) -> None:
     """Return if something is a time that passes.
 
     Raises:
@@ -87,7 +95,7 @@ def seconds(what: str, given: object) -> None:
         raise ValueError(f"{what}: seconds above zero, not {given!r}")
 
 
-def function(what: str, given: object) -> None:
+def check_callable(what: str, given: object) -> None:
     """Return if something can be called, or was not given.
 
     Raises:
@@ -97,7 +105,7 @@ def function(what: str, given: object) -> None:
         raise TypeError(f"{what}: a function, not a {type(given).__name__}")
 
 
-def storage_of(given: object) -> None:
+def check_storage(given: object) -> None:
     """Return if something can keep tokens, or was not given.
 
     Raises:

@@ -11,23 +11,31 @@ from typing import ClassVar, Literal, NamedTuple, Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 from toolpost.auth import given
-from toolpost.auth.discovery import Found
-from toolpost.auth.dpop import Proofs
-from toolpost.auth.endpoint import Identity
-from toolpost.auth.fetch import Fetch
-from toolpost.auth.guard import Guard, shown
+from toolpost.auth.discovery import DiscoveredServer
+from toolpost.auth.dpop import DpopProver
+from toolpost.auth.endpoint import ClientIdentity
+from toolpost.auth.fetch import AuthHttpClient
+from toolpost.auth.guard import UrlPolicy, redact_url
 from toolpost.auth.storage import MemoryTokens, Storage
 from toolpost.auth.tokens import Tokens
 from toolpost.auth.vault import Vault
 from toolpost.errors import AuthError
 
-__all__ = ["Account", "Dpop", "Errand", "Grant", "Refused", "Settings", "Visit"]
+__all__ = [
+    "AuthorizableRequest",
+    "DpopMode",
+    "Grant",
+    "GrantSettings",
+    "TokenProvider",
+    "TokenRequest",
+    "UnauthorizedResponse",
+]
 
-Dpop: TypeAlias = "bool | Literal['auto']"
+DpopMode: TypeAlias = "bool | Literal['auto']"
 """Whether tokens are bound to a key: always, never, or where both servers speak of it."""
 
 
-class Errand(Protocol):
+class AuthorizableRequest(Protocol):
     """A request, as `transports.authorizer` describes it."""
 
     @property
@@ -40,7 +48,7 @@ class Errand(Protocol):
     def unattended(self) -> bool: ...  # noqa: D102 - described there
 
 
-class Refused(Protocol):
+class UnauthorizedResponse(Protocol):
     """A refusal, as `transports.authorizer` describes it."""
 
     @property
@@ -53,17 +61,17 @@ class Refused(Protocol):
     def challenge(self) -> str: ...  # noqa: D102 - described there
 
 
-class Account(Protocol):
+class TokenProvider(Protocol):
     """What a grant holds at one server."""
 
-    async def headers(self, errand: Errand, /) -> Mapping[str, str]: ...  # noqa: D102 - an authorizer's
-    async def refused(self, errand: Errand, refused: Refused, /) -> bool: ...  # noqa: D102 - an authorizer's
-    def heard(  # noqa: D102 - an authorizer's
-        self, errand: Errand, headers: Mapping[str, str], sent: Mapping[str, str], /
+    async def headers(self, errand: AuthorizableRequest, /) -> Mapping[str, str]: ...  # noqa: D102 - an authorizer's
+    async def on_rejected(self, errand: AuthorizableRequest, refused: UnauthorizedResponse, /) -> bool: ...  # noqa: D102 - an authorizer's
+    def on_accepted(  # noqa: D102 - an authorizer's
+        self, errand: AuthorizableRequest, headers: Mapping[str, str], sent: Mapping[str, str], /
     ) -> None: ...
 
 
-class Settings(NamedTuple):
+class GrantSettings(NamedTuple):
     """What may be said about every grant.
 
     Args:
@@ -75,42 +83,42 @@ class Settings(NamedTuple):
     """
 
     scopes: tuple[str, ...] = ()
-    dpop: Dpop = "auto"
+    dpop: DpopMode = "auto"
     http: object = None
     allow_private: bool = False
     allow_http: bool = False
 
-    def guard(self, server: str) -> Guard:
+    def make_url_policy(self, server: str) -> UrlPolicy:
         """Who says where requests may go."""
-        return Guard(server, allow_private=self.allow_private, allow_http=self.allow_http)
+        return UrlPolicy(server, allow_private=self.allow_private, allow_http=self.allow_http)
 
 
-class Visit(NamedTuple):
+class TokenRequest(NamedTuple):
     """One attempt to get tokens.
 
     Args:
         fetch: carries requests.
-        vault: keeps things.
-        found: what is known of the server, and who issues its tokens.
+        storage: keeps things.
+        server: what is known of the server, and who issues its tokens.
         scopes: what to ask for.
         proofs: proves that the tokens are used by us; None if they are not bound.
     """
 
-    fetch: Fetch
-    vault: Vault
-    found: Found
+    fetch: AuthHttpClient
+    storage: Vault
+    server: DiscoveredServer
     scopes: tuple[str, ...]
-    proofs: Proofs | None = None
+    proofs: DpopProver | None = None
 
     @property
-    def scope(self) -> dict[str, str]:
+    def scope_param(self) -> dict[str, str]:
         """The scopes as a field of a form; nothing if there are none."""
         return {"scope": " ".join(self.scopes)} if self.scopes else {}
 
     @property
-    def resource(self) -> dict[str, str]:
+    def resource_param(self) -> dict[str, str]:
         """The resource as a field of a form, exactly as published (AUTH-40)."""
-        return {"resource": self.found.resource.resource}
+        return {"resource": self.server.resource.resource}
 
 
 class Grant(ABC):
@@ -119,7 +127,7 @@ class Grant(ABC):
     Args:
         settings: what the user says.
         storage: where tokens are kept.
-        who: tells the clients apart that share a storage.
+        client_key: tells the clients apart that share a storage.
         issuer: the one authorization server where the credentials may be shown; None pins the first.
         pinned: whether there are credentials that belong to one authorization server.
 
@@ -135,50 +143,54 @@ class Grant(ABC):
 
     def __init__(
         self,
-        settings: Settings,
+        settings: GrantSettings,
         *,
         storage: Storage | None = None,
         who: str = "",
         issuer: str | None = None,
         pinned: bool = False,
     ) -> None:
-        given.switch("dpop", settings.dpop, "auto")
-        given.switch("allow_private", settings.allow_private)
-        given.switch("allow_http", settings.allow_http)
-        given.storage_of(storage)
-        given.issuer_named("issuer", issuer)
+        given.check_flag("dpop", settings.dpop, "auto")
+        given.check_flag("allow_private", settings.allow_private)
+        given.check_flag("allow_http", settings.allow_http)
+        given.check_storage(storage)
+        given.check_issuer_url("issuer", issuer)
         self.settings = settings
-        self.vault = Vault(MemoryTokens() if storage is None else storage)
-        self.who = f"{type(self).__name__} {who}"  # what one kind of grant got is not for another
+        self.storage = Vault(MemoryTokens() if storage is None else storage)
+        self.client_key = f"{type(self).__name__} {who}"  # what one kind of grant got is not for another
         self.issuer = issuer
         self._pinned = pinned
-        self._accounts: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Account]] = WeakKeyDictionary()
+        self._providers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, TokenProvider]] = (
+            WeakKeyDictionary()
+        )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
 
     # ----------------------------------------------------------------- what an authorizer promises
 
-    async def headers(self, errand: Errand, /) -> Mapping[str, str]:
+    async def headers(self, errand: AuthorizableRequest, /) -> Mapping[str, str]:
         """The token for a request, if there is one."""
-        return await self._account(errand.server).headers(errand)
+        return await self._get_provider(errand.server).headers(errand)
 
-    async def refused(self, errand: Errand, refused: Refused, /) -> bool:
+    async def on_rejected(self, errand: AuthorizableRequest, refused: UnauthorizedResponse, /) -> bool:
         """Get another token, if that may help."""
-        return await self._account(errand.server).refused(errand, refused)
+        return await self._get_provider(errand.server).on_rejected(errand, refused)
 
-    def heard(self, errand: Errand, headers: Mapping[str, str], sent: Mapping[str, str], /) -> None:
+    def on_accepted(
+        self, errand: AuthorizableRequest, headers: Mapping[str, str], sent: Mapping[str, str], /
+    ) -> None:
         """A request was not refused."""
-        self._account(errand.server).heard(errand, headers, sent)
+        self._get_provider(errand.server).on_accepted(errand, headers, sent)
 
-    def _account(self, server: str) -> Account:
-        accounts = self._accounts.setdefault(asyncio.get_running_loop(), {})
+    def _get_provider(self, server: str) -> TokenProvider:
+        accounts = self._providers.setdefault(asyncio.get_running_loop(), {})
         account = accounts.get(server)
         if account is None:
-            from toolpost.auth.account import ServerAccount  # noqa: PLC0415 - each knows the other
+            from toolpost.auth.account import ServerTokenProvider  # noqa: PLC0415 - each knows the other
 
-            self.settings.guard(server).plain(server, "the URL of the server")
-            account = accounts[server] = ServerAccount(server, self)
+            self.settings.make_url_policy(server).check_scheme(server, "the URL of the server")
+            account = accounts[server] = ServerTokenProvider(server, self)
         return account
 
     def pin(self, issuer: str) -> None:
@@ -193,14 +205,15 @@ class Grant(ABC):
             self.issuer = issuer
         elif self.issuer != issuer:
             raise AuthError(
-                f"the credentials are for {shown(self.issuer)}, but the server names {shown(issuer)}",
+                f"the credentials are for {redact_url(self.issuer)}, "
+                f"but the server names {redact_url(issuer)}",
                 hint="if the server has moved to another authorization server, register the client there",
             )
 
     # ----------------------------------------------------------------- what each grant does
 
     @abstractmethod
-    async def obtain(self, visit: Visit) -> Tokens:
+    async def obtain(self, visit: TokenRequest) -> Tokens:
         """New tokens.
 
         Raises:
@@ -208,8 +221,8 @@ class Grant(ABC):
         """
 
     @abstractmethod
-    async def identity(self, visit: Visit) -> Identity | None:
+    async def identity(self, visit: TokenRequest) -> ClientIdentity | None:
         """Who asks when a token is refreshed; None if nobody can."""
 
-    async def forgotten(self, visit: Visit) -> None:  # noqa: B027 - a hook; most have nothing to forget
+    async def forget_registration(self, visit: TokenRequest) -> None:  # noqa: B027 - a hook; most have nothing to forget
         """The authorization server does not know the client any more."""

@@ -13,11 +13,19 @@ from urllib.parse import SplitResult, urlsplit
 
 from toolpost.errors import AuthError
 
-__all__ = ["Guard", "Reach", "Site", "is_loopback_host", "origin_of", "parts_of", "shown"]
+__all__ = [
+    "CheckedUrl",
+    "NetworkZone",
+    "UrlPolicy",
+    "is_loopback_host",
+    "normalize_origin",
+    "parse_http_url",
+    "redact_url",
+]
 
-_FORBIDDEN: Final = frozenset('\\"<>^`{|} \x7f')
-_PORTS: Final = {"http": 80, "https": 443}
-MAX_URL: Final = 8192
+_FORBIDDEN_CHARACTERS: Final = frozenset('\\"<>^`{|} \x7f')
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+MAX_URL_LENGTH: Final = 8192
 """The longest URL that is used: common servers take no longer ones."""
 
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
@@ -25,7 +33,7 @@ _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class Reach(IntEnum):
+class NetworkZone(IntEnum):
     """How far in an address lies: whoever is at one may name those that are as far out or further."""
 
     PUBLIC = 0
@@ -35,7 +43,7 @@ class Reach(IntEnum):
     """Link-local, multicast and the like: no server that we log in at is there, but cloud secrets are."""
 
 
-class Site(NamedTuple):
+class CheckedUrl(NamedTuple):
     """A URL that was looked at."""
 
     url: str
@@ -44,10 +52,10 @@ class Site(NamedTuple):
     @property
     def origin(self) -> str:
         """Scheme, host and port, as they are written."""
-        return origin_of(self.url)
+        return normalize_origin(self.url)
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """A URL as an error may show it: bounded, without user, query and fragment."""
     text = url.partition("#")[0].partition("?")[0][:200]
     scheme, mark, rest = text.partition("://")
@@ -56,7 +64,7 @@ def shown(url: str) -> str:
     return "".join(character if character.isprintable() else "?" for character in plain)
 
 
-def parts_of(url: str, what: str) -> SplitResult:
+def parse_http_url(url: str, what: str) -> SplitResult:
     """The parts of an http or https URL.
 
     Args:
@@ -66,26 +74,31 @@ def parts_of(url: str, what: str) -> SplitResult:
     Raises:
         AuthError: it is none.
     """
-    if len(url) > MAX_URL or not url.isascii() or not url.isprintable() or not _FORBIDDEN.isdisjoint(url):
+    if (
+        len(url) > MAX_URL_LENGTH
+        or not url.isascii()
+        or not url.isprintable()
+        or not _FORBIDDEN_CHARACTERS.isdisjoint(url)
+    ):
         raise AuthError(f"{what} is no URL: it holds what no URL has, or is too long")
     try:
         parts = urlsplit(url)
         valid = bool(parts.hostname) and parts.port != 0
     except ValueError:
         raise AuthError(f"{what} is no URL") from None
-    if parts.scheme not in _PORTS or not valid:
-        raise AuthError(f"{what} is no http or https URL: {shown(url)}")
+    if parts.scheme not in _DEFAULT_PORTS or not valid:
+        raise AuthError(f"{what} is no http or https URL: {redact_url(url)}")
     if "@" in parts.netloc:
-        raise AuthError(f"{what} holds a user or a password: {shown(url)}")
+        raise AuthError(f"{what} holds a user or a password: {redact_url(url)}")
     return parts
 
 
-def origin_of(url: str) -> str:
+def normalize_origin(url: str) -> str:
     """Scheme, host and port of a URL, in lower case and with the port only where it is not the usual one."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host
-    port = "" if parts.port in {None, _PORTS.get(parts.scheme)} else f":{parts.port}"
+    port = "" if parts.port in {None, _DEFAULT_PORTS.get(parts.scheme)} else f":{parts.port}"
     return f"{parts.scheme}://{host}{port}"
 
 
@@ -96,12 +109,12 @@ def is_loopback_host(host: str | None) -> bool:
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
-        return _reach(ipaddress.ip_address(host)) is Reach.LOOPBACK
+        return _classify_address(ipaddress.ip_address(host)) is NetworkZone.LOOPBACK
     except ValueError:
         return False
 
 
-class Guard:
+class UrlPolicy:
     """Says which URLs may be asked.
 
     Args:
@@ -115,21 +128,21 @@ class Guard:
         self._allow_private = allow_private
         self._allow_http = allow_http
 
-    def plain(self, url: str, what: str) -> Site:
+    def check_scheme(self, url: str, what: str) -> CheckedUrl:
         """A URL that is well-formed and safe from listeners. Nothing is looked up.
 
         Raises:
             AuthError: it is not.
         """
-        parts = parts_of(url, what)
+        parts = parse_http_url(url, what)
         if parts.scheme == "http" and not self._allow_http and not is_loopback_host(parts.hostname):
             raise AuthError(
-                f"{what} is not https: {shown(url)}",
+                f"{what} is not https: {redact_url(url)}",
                 hint="only servers on this machine may be asked in the clear; allow_http=True permits others",
             )
-        return Site(url, parts)
+        return CheckedUrl(url, parts)
 
-    async def check(self, url: str, what: str) -> Site:
+    async def check(self, url: str, what: str) -> CheckedUrl:
         """A URL that may be asked.
 
         Args:
@@ -139,56 +152,56 @@ class Guard:
         Raises:
             AuthError: it may not.
         """
-        site = self.plain(url, what)
+        site = self.check_scheme(url, what)
         if self._allow_private:
             return site
-        if origin_of(url) == origin_of(self._server):
+        if normalize_origin(url) == normalize_origin(self._server):
             return site
         # All addresses count: which one is used is decided later.
-        inmost = max(await _reaches(site.parts), default=Reach.PUBLIC)
-        if inmost is Reach.FORBIDDEN or inmost > _own_reach(self._server):
+        inmost = max(await _resolve_zones(site.parts), default=NetworkZone.PUBLIC)
+        if inmost is NetworkZone.FORBIDDEN or inmost > _classify_server(self._server):
             raise AuthError(
-                f"{what} leads into a network that the server is not in: {shown(url)}",
+                f"{what} leads into a network that the server is not in: {redact_url(url)}",
                 hint="a server must not send us there, wherever its own name leads; allow_private=True "
                 "permits it if you trust the server",
             )
         return site
 
 
-def _own_reach(server: str) -> Reach:
+def _classify_server(server: str) -> NetworkZone:
     """How far in a server lies, by its address alone: a name leads to where its owner likes."""
-    host = parts_of(server, "the URL of the server").hostname or ""
+    host = parse_http_url(server, "the URL of the server").hostname or ""
     if is_loopback_host(host):
-        return Reach.LOOPBACK
+        return NetworkZone.LOOPBACK
     try:
-        return min(_reach(ipaddress.ip_address(host)), Reach.PRIVATE)
+        return min(_classify_address(ipaddress.ip_address(host)), NetworkZone.PRIVATE)
     except ValueError:
-        return Reach.PUBLIC
+        return NetworkZone.PUBLIC
 
 
-async def _reaches(parts: SplitResult) -> set[Reach]:
+async def _resolve_zones(parts: SplitResult) -> set[NetworkZone]:
     """How far in the addresses of a host lie; nothing if they cannot be found, as behind a proxy."""
     host = parts.hostname or ""
-    port = parts.port or _PORTS[parts.scheme]
+    port = parts.port or _DEFAULT_PORTS[parts.scheme]
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        return {Reach.LOOPBACK} if is_loopback_host(host) else set()
-    return {_reach(ipaddress.ip_address(str(entry[4][0]).partition("%")[0])) for entry in found}
+        return {NetworkZone.LOOPBACK} if is_loopback_host(host) else set()
+    return {_classify_address(ipaddress.ip_address(str(entry[4][0]).partition("%")[0])) for entry in found}
 
 
-def _reach(address: _Address) -> Reach:
-    inner = _embedded(address)
+def _classify_address(address: _Address) -> NetworkZone:
+    inner = _extract_ipv4(address)
     if inner is not None:
-        return _reach(inner)
+        return _classify_address(inner)
     if address.is_loopback:
-        return Reach.LOOPBACK
+        return NetworkZone.LOOPBACK
     if address.is_link_local or address.is_multicast or address.is_unspecified or address.is_reserved:
-        return Reach.FORBIDDEN
-    return Reach.PUBLIC if address.is_global else Reach.PRIVATE
+        return NetworkZone.FORBIDDEN
+    return NetworkZone.PUBLIC if address.is_global else NetworkZone.PRIVATE
 
 
-def _embedded(address: _Address) -> ipaddress.IPv4Address | None:
+def _extract_ipv4(address: _Address) -> ipaddress.IPv4Address | None:
     """The IPv4 address that an IPv6 address stands for."""
     if isinstance(address, ipaddress.IPv4Address):
         return None

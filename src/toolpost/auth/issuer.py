@@ -11,33 +11,33 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from toolpost.auth.metadata import authorization_server_places
+from toolpost.auth.metadata import list_server_metadata_urls
 from toolpost.errors import ConnectFailed, MCPError, RequestFailed
 from toolpost.transports.http_backend import open_backend
 
 __all__ = [
-    "MAX_DOCUMENT",
-    "MAX_NAMED",
-    "PATIENCE",
+    "ISSUER_TIMEOUT",
+    "MAX_ISSUER_DOCUMENT_BYTES",
+    "MAX_QUOTED_LENGTH",
+    "check_backend",
+    "check_duration",
+    "check_issuer",
     "check_url",
-    "engine_of",
-    "fetch",
-    "foreign",
-    "issuer_of",
-    "metadata",
-    "seconds_of",
+    "describe_wrong_issuer",
+    "fetch_issuer_metadata",
+    "fetch_json",
 ]
 
-MAX_DOCUMENT: Final = 256 * 1024
+MAX_ISSUER_DOCUMENT_BYTES: Final = 256 * 1024
 """Bytes of a document: key sets have a few KiB, and metadata of the largest providers about ten."""
 
-PATIENCE: Final = 10.0
+ISSUER_TIMEOUT: Final = 10.0
 """Seconds for one document: a client waits for its answer meanwhile."""
 
-MAX_NAMED: Final = 200
+MAX_QUOTED_LENGTH: Final = 200
 """Letters of what a document says that go into an error."""
 
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def check_url(url: Any, what: str, such: str = "https://login.example.com") -> str:
@@ -57,18 +57,18 @@ def check_url(url: Any, what: str, such: str = "https://login.example.com") -> s
     except ValueError:
         raise ValueError(f"{what} is no URL such as {such}") from None
     if not host or not url.isascii() or any(letter <= " " or letter in '"<>\\^`{|}' for letter in url):
-        shown = "" if isinstance(url, str) and "@" in url else f", but {url!r:.{MAX_NAMED}}"
+        shown = "" if isinstance(url, str) and "@" in url else f", but {url!r:.{MAX_QUOTED_LENGTH}}"
         raise ValueError(f"{what} is no URL such as {such}{shown}")
     if parts.username is not None or parts.password is not None:
         raise ValueError(f"{what} has a user name or a password in it")
     if parts.fragment or "#" in url:
         raise ValueError(f"{what} has a fragment in it, which such a URL cannot have")
-    if parts.scheme != "https" and not (parts.scheme == "http" and host in _LOOPBACK):
+    if parts.scheme != "https" and not (parts.scheme == "http" and host in _LOOPBACK_HOSTS):
         raise ValueError(f"{what} has to be an https URL; http is for this machine alone")
     return url
 
 
-def issuer_of(url: Any) -> str:
+def check_issuer(url: Any) -> str:
     """The issuer, if it can be one (RFC 8414 §2).
 
     Raises:
@@ -82,7 +82,7 @@ def issuer_of(url: Any) -> str:
     return issuer
 
 
-def seconds_of(given: Any, name: str, most: float) -> float:
+def check_duration(given: Any, name: str, most: float) -> float:
     """A number of seconds that was given.
 
     Raises:
@@ -93,7 +93,7 @@ def seconds_of(given: Any, name: str, most: float) -> float:
     return float(given)
 
 
-def engine_of(given: object) -> object:
+def check_backend(given: object) -> object:
     """What carries HTTP, if it can; whether a library is installed is seen when it is needed.
 
     Raises:
@@ -107,12 +107,12 @@ def engine_of(given: object) -> object:
     return given
 
 
-def foreign(named: Any, due: str) -> str:
+def describe_wrong_issuer(named: Any, due: str) -> str:
     """What the log says of a token by another issuer."""
-    return f"another issuer has issued it: its iss is {named!r:.{MAX_NAMED}}, where {due!r} is due"
+    return f"another issuer has issued it: its iss is {named!r:.{MAX_QUOTED_LENGTH}}, where {due!r} is due"
 
 
-async def fetch(
+async def fetch_json(
     engine: object,
     method: str,
     url: str,
@@ -133,19 +133,21 @@ async def fetch(
     """
     backend = open_backend(engine)
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(ISSUER_TIMEOUT):
             sent = {"accept": "application/json", **(headers or {})}
             async with backend.send(method, url, sent, body) as response:
-                return response.status, _object(await response.read(MAX_DOCUMENT))
+                return response.status, _decode_object_or_empty(
+                    await response.read(MAX_ISSUER_DOCUMENT_BYTES)
+                )
     except TimeoutError:
-        raise RequestFailed(f"{url} did not answer within {PATIENCE:g} s") from None
+        raise RequestFailed(f"{url} did not answer within {ISSUER_TIMEOUT:g} s") from None
     except RequestFailed as error:
         raise RequestFailed(error.message if url in str(error) else f"{url}: {error}") from None
     finally:
         await backend.close()
 
 
-def _object(data: bytes) -> dict[str, Any]:
+def _decode_object_or_empty(data: bytes) -> dict[str, Any]:
     try:
         found = msgspec.json.decode(data)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -153,17 +155,17 @@ def _object(data: bytes) -> dict[str, Any]:
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
-async def metadata(engine: object, issuer: str) -> dict[str, Any]:
+async def fetch_issuer_metadata(engine: object, issuer: str) -> dict[str, Any]:
     """The metadata of an authorization server, from the first of the well-known places that has them.
 
     Raises:
         MCPError: there are none, or they are those of another issuer.
     """
-    for url in authorization_server_places(issuer):
-        status, found = await fetch(engine, "GET", url)
+    for url in list_server_metadata_urls(issuer):
+        status, found = await fetch_json(engine, "GET", url)
         if status == 200 and found:
             if found.get("issuer") != issuer:  # by simple string comparison (RFC 8414 §3.3)
-                named = repr(found.get("issuer"))[:MAX_NAMED]
+                named = repr(found.get("issuer"))[:MAX_QUOTED_LENGTH]
                 raise MCPError(
                     f"the metadata at {url} name another issuer: {named}, where issuer= is {issuer!r}",
                     hint="write issuer= letter by letter as they do, a slash at the end included",

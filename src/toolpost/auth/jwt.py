@@ -8,32 +8,40 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from toolpost.auth.compact import Compact, Malformed, object_in, split
+from toolpost.auth.compact import CompactJws, MalformedToken, decode_object, split_jws
 from toolpost.auth.issuer import (
-    MAX_NAMED,
+    MAX_QUOTED_LENGTH,
+    check_backend,
+    check_duration,
+    check_issuer,
     check_url,
-    engine_of,
-    fetch,
-    foreign,
-    issuer_of,
-    metadata,
-    seconds_of,
+    describe_wrong_issuer,
+    fetch_issuer_metadata,
+    fetch_json,
 )
-from toolpost.auth.keys import ALGORITHMS, ASYMMETRIC, Key, KeySource, jose, read_keys, verified
-from toolpost.auth.places import same_place
+from toolpost.auth.keys import (
+    ALGORITHMS,
+    ASYMMETRIC_ALGORITHMS,
+    KeySource,
+    VerificationKey,
+    import_jose,
+    is_signed_by,
+    read_keys,
+)
+from toolpost.auth.places import is_same_resource
 from toolpost.errors import MCPError, TokenRejected
 from toolpost.principal import Principal
 
-__all__ = ["LEEWAY", "Jwt", "audience_of", "check_audience", "check_times", "principal_of"]
+__all__ = ["LEEWAY", "Jwt", "build_principal", "check_audience", "check_times", "parse_audience"]
 
 LEEWAY: Final = 30.0
 """Seconds by which two clocks may differ."""
 
-KEEP: Final = 300.0
+TOKEN_CACHE_SECONDS: Final = 300.0
 """Seconds for which a good token is not looked at again: so long may one be good whose key was withdrawn."""
 
-_KEYS: Final = "https://login.example.com/jwks"
-_TYPES: Final = frozenset({"", "jwt", "at+jwt"})
+_EXAMPLE_JWKS_URI: Final = "https://login.example.com/jwks"
+_ACCESS_TOKEN_TYPES: Final = frozenset({"", "jwt", "at+jwt"})
 """What an access token may say it is. Identity tokens look alike; they are not issued for this resource."""
 
 
@@ -58,7 +66,7 @@ class Jwt:
         >>> auth = Auth(issuer, verifier=Jwt(issuer, audience="api://notes"))
     """
 
-    keep = KEEP
+    cache_ttl = TOKEN_CACHE_SECONDS
 
     def __init__(
         self,
@@ -66,31 +74,31 @@ class Jwt:
         *,
         jwks_uri: str | None = None,
         keys: Any = None,
-        algorithms: Iterable[str] = ASYMMETRIC,
+        algorithms: Iterable[str] = ASYMMETRIC_ALGORITHMS,
         leeway: float = LEEWAY,
         audience: str | None = None,
         http: object = None,
     ) -> None:
-        jose()  # whoever lacks it learns it now
-        self.issuer = issuer_of(issuer)
+        import_jose()  # whoever lacks it learns it now
+        self.issuer = check_issuer(issuer)
         self._algorithms = frozenset([algorithms] if isinstance(algorithms, str) else algorithms)
         unknown = sorted(self._algorithms - ALGORITHMS.keys())
         if unknown or not self._algorithms:
             raise ValueError(f"algorithms has {unknown or 'nothing'} in it; known: {', '.join(ALGORITHMS)}")
         if keys is not None and jwks_uri is not None:
             raise ValueError("give jwks_uri= or keys=, not both")
-        if keys is None and not self._algorithms <= set(ASYMMETRIC):
+        if keys is None and not self._algorithms <= set(ASYMMETRIC_ALGORITHMS):
             raise ValueError("algorithms with a secret need keys=; no key set has secrets in it")
-        self._leeway = seconds_of(leeway, "leeway", 600)
-        self._uri = None if jwks_uri is None else check_url(jwks_uri, "jwks_uri", _KEYS)
-        self._known = None if keys is None else read_keys(keys)
-        if self._known is not None and not any(
-            key.fits(name, None) for key in self._known for name in self._algorithms
+        self._leeway = check_duration(leeway, "leeway", 600)
+        self._uri = None if jwks_uri is None else check_url(jwks_uri, "jwks_uri", _EXAMPLE_JWKS_URI)
+        self._static_keys = None if keys is None else read_keys(keys)
+        if self._static_keys is not None and not any(
+            key.can_verify(name, None) for key in self._static_keys for name in self._algorithms
         ):
             raise ValueError("none of keys= is for one of algorithms=")
-        self._audience = audience_of(audience)
-        self._http = engine_of(http)
-        self._source = KeySource(self._load)
+        self._audience = parse_audience(audience)
+        self._http = check_backend(http)
+        self._key_source = KeySource(self._fetch_keys)
 
     def __repr__(self) -> str:
         return f"Jwt({self.issuer!r})"
@@ -103,39 +111,46 @@ class Jwt:
             TransportError: the keys of its issuer cannot be fetched.
         """
         try:
-            read = split(token)
-            claims = object_in(read.payload)
-        except Malformed as error:
+            read = split_jws(token)
+            claims = decode_object(read.payload)
+        except MalformedToken as error:
             raise TokenRejected(f"it is no JWT: {error}") from None
         # First, so that no key is asked for because of a token that cannot be good.
         if claims.get("iss") != self.issuer:
-            raise TokenRejected(foreign(claims.get("iss"), self.issuer))
+            raise TokenRejected(describe_wrong_issuer(claims.get("iss"), self.issuer))
         check_audience(claims, self._audience or resources)
         if claims.get("exp") is None:
             raise TokenRejected("it has no end")
         check_times(claims, self._leeway)
         await self._check_signature(read)
-        return principal_of(claims)
+        return build_principal(claims)
 
-    async def _check_signature(self, token: Compact) -> None:
+    async def _check_signature(self, token: CompactJws) -> None:
         algorithm = token.algorithm
         if algorithm not in self._algorithms:
             raise TokenRejected("it is signed with an algorithm that is not allowed")
-        if token.typ not in _TYPES:
+        if token.typ not in _ACCESS_TOKEN_TYPES:
             raise TokenRejected("it is no access token, by its type")
-        if not await self._signed(token):
+        if not await self._is_signed(token):
             raise TokenRejected("no key of its issuer has signed it")
 
-    async def _signed(self, token: Compact) -> bool:
-        if self._known is None:
-            return await self._source.have_signed(token)
-        return any(key.fits(token.algorithm, token.kid) and verified(token, key) for key in self._known)
+    async def _is_signed(self, token: CompactJws) -> bool:
+        if self._static_keys is None:
+            return await self._key_source.verify_signature(token)
+        return any(
+            key.can_verify(token.algorithm, token.kid) and is_signed_by(token, key)
+            for key in self._static_keys
+        )
 
-    async def _load(self) -> list[Key]:
+    async def _fetch_keys(self) -> list[VerificationKey]:
         uri = self._uri
         if uri is None:
-            uri = check_url((await metadata(self._http, self.issuer)).get("jwks_uri"), "jwks_uri", _KEYS)
-        status, found = await fetch(self._http, "GET", uri)
+            uri = check_url(
+                (await fetch_issuer_metadata(self._http, self.issuer)).get("jwks_uri"),
+                "jwks_uri",
+                _EXAMPLE_JWKS_URI,
+            )
+        status, found = await fetch_json(self._http, "GET", uri)
         if status != 200:
             raise MCPError(f"{uri} answers with {status}, and not with a key set")
         try:
@@ -144,7 +159,7 @@ class Jwt:
             raise MCPError(f"{uri}: {error}") from None
 
 
-def audience_of(given: Any) -> tuple[str, ...]:
+def parse_audience(given: Any) -> tuple[str, ...]:
     """What tokens say they are for, where it was said; nothing otherwise.
 
     Raises:
@@ -163,8 +178,8 @@ def check_audience(claims: Mapping[str, Any], resources: Sequence[str]) -> None:
     """
     meant = claims.get("aud")
     named = cast("list[Any]", meant) if isinstance(meant, list) else [meant]
-    if not any(same_place(each, here) for each in named for here in resources):
-        found, due = repr(cast("Any", meant))[:MAX_NAMED], " or ".join(map(repr, resources))
+    if not any(is_same_resource(each, here) for each in named for here in resources):
+        found, due = repr(cast("Any", meant))[:MAX_QUOTED_LENGTH], " or ".join(map(repr, resources))
         raise TokenRejected(f"it was issued for another resource: its aud is {found}, where {due} is due")
 
 
@@ -174,7 +189,7 @@ def check_times(claims: Mapping[str, Any], leeway: float) -> None:
     Raises:
         TokenRejected: it is not, or what it says is no time.
     """
-    ends, begins, issued = (_time(claims, name) for name in ("exp", "nbf", "iat"))
+    ends, begins, issued = (_read_time(claims, name) for name in ("exp", "nbf", "iat"))
     now = time.time()
     if ends is not None and ends + leeway <= now:
         raise TokenRejected(f"it has expired: {now - ends:.0f} s ago, by its exp")
@@ -184,7 +199,7 @@ def check_times(claims: Mapping[str, Any], leeway: float) -> None:
         raise TokenRejected(f"its iat is in the future: by {issued - now:.0f} s; do the clocks differ?")
 
 
-def _time(claims: Mapping[str, Any], name: str) -> float | None:
+def _read_time(claims: Mapping[str, Any], name: str) -> float | None:
     value = claims.get(name)
     if value is None:
         return None
@@ -193,19 +208,19 @@ def _time(claims: Mapping[str, Any], name: str) -> float | None:
     return float(value)
 
 
-def principal_of(claims: dict[str, Any]) -> Principal:
+def build_principal(claims: dict[str, Any]) -> Principal:
     """Whose a token is, by its claims.
 
     Raises:
         TokenRejected: they name nobody.
     """
-    subject, client = _text(claims, "sub"), _text(claims, "client_id") or _text(claims, "azp")
+    subject, client = _read_text(claims, "sub"), _read_text(claims, "client_id") or _read_text(claims, "azp")
     if not subject and not client:
         raise TokenRejected("it names nobody")
-    return Principal(subject, _text(claims, "iss"), client, _scopes(claims), claims)
+    return Principal(subject, _read_text(claims, "iss"), client, _read_scopes(claims), claims)
 
 
-def _scopes(claims: Mapping[str, Any]) -> frozenset[str]:
+def _read_scopes(claims: Mapping[str, Any]) -> frozenset[str]:
     """What was granted: a text with spaces (RFC 9068), or a list, as some providers write it."""
     granted = claims.get("scope", claims.get("scp"))
     if isinstance(granted, str):
@@ -214,6 +229,6 @@ def _scopes(claims: Mapping[str, Any]) -> frozenset[str]:
     return frozenset(each for each in listed if isinstance(each, str))
 
 
-def _text(claims: Mapping[str, Any], name: str) -> str:
+def _read_text(claims: Mapping[str, Any], name: str) -> str:
     value = claims.get(name)
     return value if isinstance(value, str) else ""

@@ -11,10 +11,18 @@ from importlib import import_module
 from time import monotonic
 from typing import Any, Final, NamedTuple, cast
 
-from toolpost.auth.compact import Compact
+from toolpost.auth.compact import CompactJws
 from toolpost.errors import MCPError, RequestFailed
 
-__all__ = ["ALGORITHMS", "ASYMMETRIC", "Key", "KeySource", "jose", "read_keys", "verified"]
+__all__ = [
+    "ALGORITHMS",
+    "ASYMMETRIC_ALGORITHMS",
+    "KeySource",
+    "VerificationKey",
+    "import_jose",
+    "is_signed_by",
+    "read_keys",
+]
 
 logger: Final = logging.getLogger("toolpost.auth")
 
@@ -36,56 +44,56 @@ ALGORITHMS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 }
 """Algorithm → the kind of key that it takes, and its curves. There is no "none"."""
 
-ASYMMETRIC: Final = tuple(name for name, (kind, _) in ALGORITHMS.items() if kind != "oct")
+ASYMMETRIC_ALGORITHMS: Final = tuple(name for name, (kind, _) in ALGORITHMS.items() if kind != "oct")
 
 MAX_KEYS: Final = 64
 """Keys of a set that are looked at: providers publish two or three, and each costs some work to read."""
 
-MIN_RSA: Final = 2048
+MIN_RSA_BITS: Final = 2048
 """Bits of an RSA key that count as safe (RFC 7518 §3.3)."""
 
-FRESH: Final = 3600.0
+KEYS_LIFETIME: Final = 3600.0
 """Seconds after which a key set is fetched again: so long may a key be good that was withdrawn."""
 
-EARLY: Final = 4
+MAX_EARLY_FETCHES: Final = 4
 """Fetches at once because of keys that nobody knows: keys may rotate soon after they were fetched."""
 
-COOL: Final = 30.0
+EARLY_FETCH_INTERVAL: Final = 30.0
 """Seconds after which there may be one more of these: anybody can invent names of keys."""
 
-STALE: Final = 24 * 3600.0
+MAX_STALENESS: Final = 24 * 3600.0
 """Seconds for which keys are good beyond that while the authorization server cannot be reached."""
 
-AGAIN: Final = 3.0
+FETCH_RETRY_DELAY: Final = 3.0
 """Seconds after a fetch that has failed: the server may have been started before its issuer."""
 
-SOON: Final = 0.5
+REFRESH_TIMEOUT: Final = 0.5
 """Seconds in which a fetch usually succeeds: so long do requests wait for it whose keys are only old."""
 
-PATIENCE: Final = 10.0
+FETCH_TIMEOUT: Final = 10.0
 """Seconds that requests wait for a fetch whose keys are not there."""
 
 
-class Jose(NamedTuple):
+class JoseModules(NamedTuple):
     """The parts of joserfc that are used here."""
 
     jwk: Any
     jws: Any
 
 
-def jose() -> Jose:
+def import_jose() -> JoseModules:
     """joserfc, which only those need who check signatures.
 
     Raises:
         MCPError: it is not installed.
     """
     try:
-        return Jose(import_module("joserfc.jwk"), import_module("joserfc.jws"))
+        return JoseModules(import_module("joserfc.jwk"), import_module("joserfc.jws"))
     except ImportError as error:
         raise MCPError("checking signatures needs joserfc", hint="pip install 'toolpost[auth]'") from error
 
 
-class Key(NamedTuple):
+class VerificationKey(NamedTuple):
     """A key, and what it may be used for."""
 
     kid: str | None
@@ -94,7 +102,7 @@ class Key(NamedTuple):
     algorithm: str | None
     material: Any
 
-    def fits(self, algorithm: str, kid: str | None) -> bool:
+    def can_verify(self, algorithm: str, kid: str | None) -> bool:
         """Whether it may check a signature of this algorithm by the key of this name."""
         kind, curves = ALGORITHMS[algorithm]
         named = kid is None or self.kid is None or self.kid == kid
@@ -102,15 +110,15 @@ class Key(NamedTuple):
         return named and alike and self.algorithm in {None, algorithm}
 
 
-def read_keys(given: Any) -> list[Key]:
+def read_keys(given: Any) -> list[VerificationKey]:
     """The keys in a JWK set, a JWK, a PEM text, or several of these; those for other uses are left out.
 
     Raises:
         ValueError: there is none.
     """
-    keys: list[Key] = []
-    for each in _each(given):
-        key = _key(each)
+    keys: list[VerificationKey] = []
+    for each in _split_keys(given):
+        key = _read_key(each)
         if key is not None:
             keys.append(key)
     if not keys:
@@ -118,7 +126,7 @@ def read_keys(given: Any) -> list[Key]:
     return keys
 
 
-def _each(given: Any) -> list[Any]:
+def _split_keys(given: Any) -> list[Any]:
     if isinstance(given, Mapping):
         found = cast("Mapping[str, Any]", given).get("keys", [given])
         return list(cast("Iterable[Any]", found))[:MAX_KEYS] if isinstance(found, list) else []
@@ -127,9 +135,9 @@ def _each(given: Any) -> list[Any]:
     return list(cast("Iterable[Any]", given))[:MAX_KEYS]
 
 
-def _key(given: Any) -> Key | None:
+def _read_key(given: Any) -> VerificationKey | None:
     """One key; None if it is of no use to us, which says nothing of the others."""
-    jwk = jose().jwk
+    jwk = import_jose().jwk
     try:
         if isinstance(given, Mapping):
             told: dict[str, Any] = dict(cast("Mapping[str, Any]", given))
@@ -143,21 +151,21 @@ def _key(given: Any) -> Key | None:
             )
         else:
             told = {}
-            material = _from_text(jwk, given) if isinstance(given, str | bytes) else given
+            material = _import_pem(jwk, given) if isinstance(given, str | bytes) else given
         facts: dict[str, Any] = material.as_dict(private=False) if material.key_type != "oct" else {}
-        if material.key_type == "RSA" and material.raw_value.key_size < MIN_RSA:
-            logger.warning("an RSA key with fewer than %d bits is not used", MIN_RSA)
+        if material.key_type == "RSA" and material.raw_value.key_size < MIN_RSA_BITS:
+            logger.warning("an RSA key with fewer than %d bits is not used", MIN_RSA_BITS)
             return None
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it, it is one key among others
         logger.debug("a key cannot be read: %s", type(error).__name__)
         return None
     algorithm = told.get("alg")
-    return Key(
+    return VerificationKey(
         told.get("kid", facts.get("kid")), material.key_type, facts.get("crv", ""), algorithm, material
     )
 
 
-def _from_text(jwk: Any, text: str | bytes) -> Any:
+def _import_pem(jwk: Any, text: str | bytes) -> Any:
     """A key in PEM. A text that is none is no secret either: that is said in a JWK."""
     for kind in ("RSA", "EC", "OKP"):
         try:
@@ -167,11 +175,11 @@ def _from_text(jwk: Any, text: str | bytes) -> Any:
     raise ValueError("no PEM")
 
 
-def verified(token: Compact, key: Key) -> bool:
+def is_signed_by(token: CompactJws, key: VerificationKey) -> bool:
     """Whether the key has signed it. Ask only keys that fit."""
-    model = jose().jws.JWSRegistry.algorithms[token.algorithm]
+    model = import_jose().jws.JWSRegistry.algorithms[token.algorithm]
     try:
-        return bool(model.verify(token.signed, token.signature, key.material))
+        return bool(model.verify(token.signing_input, token.signature, key.material))
     except Exception as error:  # noqa: BLE001 - a signature that cannot be read is none
         logger.debug("a signature cannot be checked: %s", type(error).__name__)
         return False
@@ -186,32 +194,34 @@ class KeySource:
         load: fetches the keys.
     """
 
-    def __init__(self, load: Callable[[], Awaitable[list[Key]]]) -> None:
+    def __init__(self, load: Callable[[], Awaitable[list[VerificationKey]]]) -> None:
         self._load = load
-        self._keys: list[Key] = []
-        self._since = self._next = float("-inf")
-        self._early, self._counted = float(EARLY), monotonic()
-        self._fetch: asyncio.Task[bool] | None = None
-        self._began = 0.0
+        self._keys: list[VerificationKey] = []
+        self._fetched_at = self._next_fetch_at = float("-inf")
+        self._fetch_budget, self._budget_updated_at = float(MAX_EARLY_FETCHES), monotonic()
+        self._fetch_task: asyncio.Task[bool] | None = None
+        self._fetch_began_at = 0.0
 
-    async def fitting(self, algorithm: str, kid: str | None) -> list[Key]:
+    async def find_keys(self, algorithm: str, kid: str | None) -> list[VerificationKey]:
         """The keys that may have made a signature; none only if the issuer has none.
 
         Raises:
             MCPError: nobody can say so now, since the keys cannot be fetched.
         """
-        age = monotonic() - self._since
-        if age >= FRESH + STALE:
+        age = monotonic() - self._fetched_at
+        if age >= KEYS_LIFETIME + MAX_STALENESS:
             self._keys = []
-        fetched = age >= FRESH and await self._fetched(SOON if self._keys else PATIENCE)
-        found = self._among(algorithm, kid)
-        if not found and not fetched and await self._fetched(PATIENCE, early=age < FRESH):
-            found = self._among(algorithm, kid)
+        fetched = age >= KEYS_LIFETIME and await self._refresh_keys(
+            REFRESH_TIMEOUT if self._keys else FETCH_TIMEOUT
+        )
+        found = self._filter_keys(algorithm, kid)
+        if not found and not fetched and await self._refresh_keys(FETCH_TIMEOUT, early=age < KEYS_LIFETIME):
+            found = self._filter_keys(algorithm, kid)
         elif not found and not fetched:
             raise RequestFailed("the keys of the authorization server cannot be fetched")
         return found
 
-    async def have_signed(self, token: Compact) -> bool:
+    async def verify_signature(self, token: CompactJws) -> bool:
         """Whether one of the keys has signed it. If none has that we know, they are fetched again.
 
         A key may have been replaced by one of the same name, or of none.
@@ -220,55 +230,59 @@ class KeySource:
             MCPError: nobody can say so now, since the keys cannot be fetched.
         """
         algorithm, kid, began = token.algorithm, token.kid, monotonic()
-        if any(verified(token, key) for key in await self.fitting(algorithm, kid)):
+        if any(is_signed_by(token, key) for key in await self.find_keys(algorithm, kid)):
             return True
-        if self._since >= began:
+        if self._fetched_at >= began:
             return False
-        recent = began - self._since < COOL  # then they say enough, if there is nothing newer to be had
+        recent = (
+            began - self._fetched_at < EARLY_FETCH_INTERVAL
+        )  # then they say enough, if there is nothing newer to be had
         try:
-            fetched = await self._fetched(PATIENCE, early=True)
+            fetched = await self._refresh_keys(FETCH_TIMEOUT, early=True)
         except RequestFailed:
             fetched = False
         if not fetched and not recent:
             raise RequestFailed("the keys of the authorization server cannot be fetched again now")
-        return any(verified(token, key) for key in self._among(algorithm, kid))
+        return any(is_signed_by(token, key) for key in self._filter_keys(algorithm, kid))
 
-    def _among(self, algorithm: str, kid: str | None) -> list[Key]:
-        return [key for key in self._keys if key.fits(algorithm, kid)]
+    def _filter_keys(self, algorithm: str, kid: str | None) -> list[VerificationKey]:
+        return [key for key in self._keys if key.can_verify(algorithm, kid)]
 
-    async def _fetched(self, patience: float, *, early: bool = False) -> bool:
+    async def _refresh_keys(self, patience: float, *, early: bool = False) -> bool:
         """Whether the keys were fetched, at the latest so many seconds after that has begun."""
-        loop, fetch = asyncio.get_running_loop(), self._fetch
+        loop, fetch = asyncio.get_running_loop(), self._fetch_task
         if fetch is None or fetch.done() or fetch.get_loop() is not loop:
-            if monotonic() < self._next:
+            if monotonic() < self._next_fetch_at:
                 return False  # somebody has just tried
             if early:
-                self._spend()
-            fetch = self._fetch = loop.create_task(self._load_again(), name="toolpost keys")
-            self._began = monotonic()
-        await asyncio.wait([fetch], timeout=max(self._began + patience - monotonic(), 0))
+                self._spend_fetch_budget()
+            fetch = self._fetch_task = loop.create_task(self._reload(), name="toolpost keys")
+            self._fetch_began_at = monotonic()
+        await asyncio.wait([fetch], timeout=max(self._fetch_began_at + patience - monotonic(), 0))
         return fetch.done() and not fetch.cancelled() and fetch.result()
 
-    def _spend(self) -> None:
+    def _spend_fetch_budget(self) -> None:
         """Count a fetch because of a key that nobody knows.
 
         Raises:
             RequestFailed: there were too many.
         """
         now = monotonic()
-        self._early = min(self._early + (now - self._counted) / COOL, EARLY)
-        self._counted = now
-        if self._early < 1:
+        self._fetch_budget = min(
+            self._fetch_budget + (now - self._budget_updated_at) / EARLY_FETCH_INTERVAL, MAX_EARLY_FETCHES
+        )
+        self._budget_updated_at = now
+        if self._fetch_budget < 1:
             raise RequestFailed("a token names a key that is not known, and it is too early to ask for it")
-        self._early -= 1
+        self._fetch_budget -= 1
 
-    async def _load_again(self) -> bool:
+    async def _reload(self) -> bool:
         try:
             self._keys = await self._load()
         except Exception as error:  # noqa: BLE001 - there may be nobody who waits for it
             told = error if isinstance(error, MCPError | ValueError) else type(error).__name__
             logger.warning("the keys of the authorization server cannot be fetched: %s", told)
-            self._next = monotonic() + AGAIN
+            self._next_fetch_at = monotonic() + FETCH_RETRY_DELAY
             return False
-        self._since = monotonic()
+        self._fetched_at = monotonic()
         return True

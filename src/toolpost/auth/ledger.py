@@ -8,15 +8,15 @@ import logging
 from contextlib import AbstractAsyncContextManager
 from typing import Final
 
-from toolpost.auth.tokens import Known, Tokens, read, written
+from toolpost.auth.tokens import ServerRecord, Tokens, decode_record, encode_record
 from toolpost.auth.vault import Vault
 
-__all__ = ["Ledger"]
+__all__ = ["TokenRecords"]
 
 logger: Final = logging.getLogger("toolpost.auth")
 
 
-class Ledger:
+class TokenRecords:
     """What one client keeps about one server.
 
     Args:
@@ -26,48 +26,48 @@ class Ledger:
     """
 
     def __init__(self, vault: Vault, server: str, who: str) -> None:
-        self._vault = vault
+        self._storage = vault
         self._server = server
-        self._who = who
-        self._noted: Known | None = None
+        self._client_key = who
+        self._saved_server: ServerRecord | None = None
 
-    async def known(self) -> Known | None:
+    async def load_server(self) -> ServerRecord | None:
         """What was found out about the server the last time."""
-        text = await self._vault.get(f"server\n{self._server}\n{self._who}")
-        self._noted = None if text is None else read(text, Known)
-        return self._noted
+        text = await self._storage.get(f"server\n{self._server}\n{self._client_key}")
+        self._saved_server = None if text is None else decode_record(text, ServerRecord)
+        return self._saved_server
 
-    async def note(self, known: Known) -> None:
+    async def save_server(self, known: ServerRecord) -> None:
         """Keep what was found out."""
-        if self._noted != known:
-            await self._vault.put(f"server\n{self._server}\n{self._who}", written(known))
-            self._noted = known
+        if self._saved_server != known:
+            await self._storage.put(f"server\n{self._server}\n{self._client_key}", encode_record(known))
+            self._saved_server = known
 
-    async def tokens(self, known: Known) -> Tokens | None:
+    async def load_tokens(self, known: ServerRecord) -> Tokens | None:
         """The tokens that were kept."""
-        text = await self._vault.get(self._key(known))
-        tokens = None if text is None else read(text, Tokens)
+        text = await self._storage.get(self._tokens_key(known))
+        tokens = None if text is None else decode_record(text, Tokens)
         if text is not None and tokens is None:
             logger.warning("the tokens for %s cannot be read; they are got anew", known.issuer)
         return tokens
 
-    async def keep(self, known: Known, tokens: Tokens) -> None:
+    async def save_tokens(self, known: ServerRecord, tokens: Tokens) -> None:
         """Keep new tokens, before they are used: a refresh token that is lost cannot be had again."""
-        await self._vault.put(self._key(known), written(tokens))
-        await self.note(known)
+        await self._storage.put(self._tokens_key(known), encode_record(tokens))
+        await self.save_server(known)
 
-    async def drop(self, known: Known) -> None:
+    async def delete_tokens(self, known: ServerRecord) -> None:
         """Keep tokens no longer."""
-        await self._vault.delete(self._key(known))
+        await self._storage.delete(self._tokens_key(known))
 
-    def lock(self, known: Known) -> AbstractAsyncContextManager[None]:
+    def lock(self, known: ServerRecord) -> AbstractAsyncContextManager[None]:
         """Keep out others who want these tokens."""
-        return self._vault.lock(self._key(known))
+        return self._storage.lock(self._tokens_key(known))
 
-    def _key(self, known: Known) -> str:
+    def _tokens_key(self, known: ServerRecord) -> str:
         """The name of the tokens: issuer, resource, client; the address too, where the resource is wider.
 
         A server may call all of its host its resource. So may its neighbour, where nobody has logged in.
         """
         narrow = "" if known.resource == self._server else f"\n{self._server}"
-        return f"tokens\n{known.issuer}\n{known.resource}\n{self._who}{narrow}"
+        return f"tokens\n{known.issuer}\n{known.resource}\n{self._client_key}{narrow}"

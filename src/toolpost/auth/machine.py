@@ -10,31 +10,31 @@ from hashlib import sha256
 from typing import Any, ClassVar, Final, TypeAlias
 
 from toolpost.auth import given
-from toolpost.auth.endpoint import Identity, ask
-from toolpost.auth.grant import Dpop, Grant, Settings, Visit
-from toolpost.auth.signing import PrivateKey, load
+from toolpost.auth.endpoint import ClientIdentity, request_token
+from toolpost.auth.grant import DpopMode, Grant, GrantSettings, TokenRequest
+from toolpost.auth.signing import PrivateKey, load_key
 from toolpost.auth.storage import Storage
-from toolpost.auth.tokens import Registration, Tokens, issued
+from toolpost.auth.tokens import Registration, Tokens, parse_token_response
 from toolpost.errors import AuthError
-from toolpost.threads import Threads
+from toolpost.threads import ThreadPool
 
 __all__ = [
     "JWT_BEARER",
     "ClientCredentials",
-    "Secret",
+    "SecretSource",
     "WorkloadIdentity",
     "check_secret",
-    "mark_of",
-    "revealed",
+    "fingerprint_secret",
+    "resolve_secret",
 ]
 
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
-Secret: TypeAlias = "str | Callable[[], str | Awaitable[str]]"  # noqa: S105 - a type
+SecretSource: TypeAlias = "str | Callable[[], str | Awaitable[str]]"
 """A text, or a function that gives it, sync or async; for what lives shorter than the program."""
 
 
-def mark_of(secret: Secret, storage: Storage | None) -> str:
+def fingerprint_secret(secret: SecretSource, storage: Storage | None) -> str:
     """What tells the owner of a secret from others who share a storage; nothing of the secret is in it.
 
     Raises:
@@ -57,10 +57,10 @@ def check_secret(what: str, secret: object) -> None:
         ValueError: it is empty.
     """
     if not callable(secret):
-        given.text(what, secret, needed=True)
+        given.check_text(what, secret, needed=True)
 
 
-async def revealed(secret: Secret, what: str) -> str:
+async def resolve_secret(secret: SecretSource, what: str) -> str:
     """The text that a secret is at this moment.
 
     Raises:
@@ -71,9 +71,9 @@ async def revealed(secret: Secret, what: str) -> str:
     if inspect.iscoroutinefunction(secret):
         text: Any = await secret()
     else:
-        threads = Threads(1)
+        threads = ThreadPool(1)
         try:
-            text = await threads.in_thread(secret)
+            text = await threads.run_in_thread(secret)
         finally:
             threads.close()
         if inspect.isawaitable(text):
@@ -121,36 +121,40 @@ class ClientCredentials(Grant):
         issuer: str | None = None,
         scopes: "str | Iterable[str] | None" = None,
         storage: Storage | None = None,
-        dpop: Dpop = "auto",
+        dpop: DpopMode = "auto",
         http: object = None,
         allow_private: bool = False,
         allow_http: bool = False,
     ) -> None:
         if (client_secret is None) == (private_key is None):
             raise ValueError("give client_secret= or private_key=, one of them")
-        given.text("client_id", client_id, needed=True)
-        given.text("client_secret", client_secret)
+        given.check_text("client_id", client_id, needed=True)
+        given.check_text("client_secret", client_secret)
         self._client_id = client_id
         self._client_secret = client_secret
-        self._key: PrivateKey | None = None if private_key is None else load(private_key, algorithm, key_id)
+        self._key: PrivateKey | None = (
+            None if private_key is None else load_key(private_key, algorithm, key_id)
+        )
         super().__init__(
-            Settings(given.words("scopes", scopes), dpop, http, allow_private, allow_http),
+            GrantSettings(given.normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=storage,
             who=client_id,
             issuer=issuer,
             pinned=True,
         )
 
-    async def obtain(self, visit: Visit) -> Tokens:
+    async def obtain(self, visit: TokenRequest) -> Tokens:
         """Ask for a token with the credentials."""
-        form = {"grant_type": "client_credentials", **visit.scope, **visit.resource}
-        document = await ask(visit.fetch, visit.found.issuer, form, await self.identity(visit), visit.proofs)
-        return issued(document, visit.scopes, None)
+        form = {"grant_type": "client_credentials", **visit.scope_param, **visit.resource_param}
+        document = await request_token(
+            visit.fetch, visit.server.issuer, form, await self.identity(visit), visit.proofs
+        )
+        return parse_token_response(document, visit.scopes, None)
 
-    async def identity(self, visit: Visit) -> Identity:
+    async def identity(self, visit: TokenRequest) -> ClientIdentity:
         """The credentials, for the one authorization server that they are for."""
-        who = Registration(visit.found.issuer.issuer, self._client_id, self._client_secret)
-        return Identity(who, self._key)
+        who = Registration(visit.server.issuer.issuer, self._client_id, self._client_secret)
+        return ClientIdentity(who, self._key)
 
 
 class WorkloadIdentity(Grant):
@@ -178,42 +182,44 @@ class WorkloadIdentity(Grant):
 
     def __init__(
         self,
-        assertion: Secret,
+        assertion: SecretSource,
         *,
         client_id: str | None = None,
         issuer: str | None = None,
         scopes: "str | Iterable[str] | None" = None,
         storage: Storage | None = None,
-        dpop: Dpop = "auto",
+        dpop: DpopMode = "auto",
         http: object = None,
         allow_private: bool = False,
         allow_http: bool = False,
     ) -> None:
-        given.text("client_id", client_id)
+        given.check_text("client_id", client_id)
         check_secret("assertion", assertion)
         self._assertion = assertion
         self._client_id = client_id
         super().__init__(
-            Settings(given.words("scopes", scopes), dpop, http, allow_private, allow_http),
+            GrantSettings(given.normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=storage,
-            who=f"{client_id or 'workload'} {mark_of(assertion, storage)}",
+            who=f"{client_id or 'workload'} {fingerprint_secret(assertion, storage)}",
             issuer=issuer,
             pinned=True,
         )
 
-    async def obtain(self, visit: Visit) -> Tokens:
+    async def obtain(self, visit: TokenRequest) -> Tokens:
         """Exchange the JWT for a token. A refusal is final: the same JWT is not shown again."""
         form = {
             "grant_type": JWT_BEARER,
-            "assertion": await revealed(self._assertion, "the assertion"),
-            **visit.scope,
-            **visit.resource,
+            "assertion": await resolve_secret(self._assertion, "the assertion"),
+            **visit.scope_param,
+            **visit.resource_param,
         }
-        document = await ask(visit.fetch, visit.found.issuer, form, await self.identity(visit), visit.proofs)
-        return issued(document, visit.scopes, None)
+        document = await request_token(
+            visit.fetch, visit.server.issuer, form, await self.identity(visit), visit.proofs
+        )
+        return parse_token_response(document, visit.scopes, None)
 
-    async def identity(self, visit: Visit) -> Identity | None:
+    async def identity(self, visit: TokenRequest) -> ClientIdentity | None:
         """Who asks, if that is told besides the JWT."""
         if self._client_id is None:
             return None
-        return Identity(Registration(visit.found.issuer.issuer, self._client_id, method="none"))
+        return ClientIdentity(Registration(visit.server.issuer.issuer, self._client_id, method="none"))

@@ -10,29 +10,29 @@ from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import msgspec
 
-from toolpost.auth.guard import origin_of, parts_of, shown
+from toolpost.auth.guard import normalize_origin, parse_http_url, redact_url
 from toolpost.errors import AuthError
 
 __all__ = [
-    "AuthorizationServer",
-    "Resource",
-    "authorization_server",
-    "authorization_server_places",
+    "AuthorizationServerMetadata",
+    "ProtectedResourceMetadata",
+    "build_legacy_metadata",
     "covers",
-    "legacy_server",
-    "resource",
-    "resource_places",
+    "list_resource_metadata_urls",
+    "list_server_metadata_urls",
+    "parse_resource_metadata",
+    "parse_server_metadata",
 ]
 
-PRM: Final = "/.well-known/oauth-protected-resource"
-OAUTH: Final = "/.well-known/oauth-authorization-server"
-OIDC: Final = "/.well-known/openid-configuration"
+RESOURCE_METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
+OAUTH_METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
+OIDC_METADATA_PATH: Final = "/.well-known/openid-configuration"
 
 MAX_ISSUERS: Final = 16
 """How many authorization servers of a resource are looked at."""
 
 
-class Resource(msgspec.Struct, frozen=True):
+class ProtectedResourceMetadata(msgspec.Struct, frozen=True):
     """A protected resource: an MCP server, as it describes itself.
 
     Attributes:
@@ -46,7 +46,7 @@ class Resource(msgspec.Struct, frozen=True):
     scopes_supported: tuple[str, ...] | None = None
 
 
-class AuthorizationServer(msgspec.Struct, frozen=True):
+class AuthorizationServerMetadata(msgspec.Struct, frozen=True):
     """An authorization server, as it describes itself. What it does not say is empty or None."""
 
     issuer: str
@@ -65,7 +65,9 @@ class AuthorizationServer(msgspec.Struct, frozen=True):
     """Whether it has published nothing: its endpoints are where the second revision says."""
 
 
-def resource(document: Mapping[str, Any], place: str, server: str) -> Resource:
+def parse_resource_metadata(
+    document: Mapping[str, Any], place: str, server: str
+) -> ProtectedResourceMetadata:
     """The description of an MCP server.
 
     Args:
@@ -77,23 +79,25 @@ def resource(document: Mapping[str, Any], place: str, server: str) -> Resource:
         AuthError: it cannot be read, describes another server, or names no authorization server.
     """
     try:
-        read = msgspec.convert(document, Resource)
+        read = msgspec.convert(document, ProtectedResourceMetadata)
     except msgspec.ValidationError as error:
-        raise AuthError(f"the resource metadata at {shown(place)} cannot be read: {error}") from None
-    parts_of(read.resource, f"the resource in the metadata at {shown(place)}")
+        raise AuthError(f"the resource metadata at {redact_url(place)} cannot be read: {error}") from None
+    parse_http_url(read.resource, f"the resource in the metadata at {redact_url(place)}")
     if not covers(read.resource, server):
         raise AuthError(
-            f"the resource metadata at {shown(place)} is about {shown(read.resource)}, "
-            f"and not about {shown(server)}",
-            hint=f"connect to {shown(read.resource)}, or set public_url= on the server: a token for one "
+            f"the resource metadata at {redact_url(place)} is about {redact_url(read.resource)}, "
+            f"and not about {redact_url(server)}",
+            hint=f"connect to {redact_url(read.resource)}, or set public_url= on the server: a token for one "
             "server must not be shown to another",
         )
     if not read.authorization_servers:
-        raise AuthError(f"the resource metadata at {shown(place)} names no authorization server")
+        raise AuthError(f"the resource metadata at {redact_url(place)} names no authorization server")
     return msgspec.structs.replace(read, authorization_servers=read.authorization_servers[:MAX_ISSUERS])
 
 
-def authorization_server(document: Mapping[str, Any], place: str, issuer: str) -> AuthorizationServer:
+def parse_server_metadata(
+    document: Mapping[str, Any], place: str, issuer: str
+) -> AuthorizationServerMetadata:
     """The description of an authorization server.
 
     Args:
@@ -105,20 +109,21 @@ def authorization_server(document: Mapping[str, Any], place: str, issuer: str) -
         AuthError: it cannot be read, or is of another issuer (AUTH-17).
     """
     try:
-        read = msgspec.convert({**document, "legacy": False}, AuthorizationServer)
+        read = msgspec.convert({**document, "legacy": False}, AuthorizationServerMetadata)
     except msgspec.ValidationError as error:
-        raise AuthError(f"the metadata at {shown(place)} cannot be read: {error}") from None
+        raise AuthError(f"the metadata at {redact_url(place)} cannot be read: {error}") from None
     if read.issuer != issuer:
         raise AuthError(
-            f"the metadata at {shown(place)} is of {shown(read.issuer)}, and not of {shown(issuer)}",
+            f"the metadata at {redact_url(place)} is of {redact_url(read.issuer)}, "
+            f"and not of {redact_url(issuer)}",
             hint="one authorization server must not speak for another",
         )
     return read
 
 
-def legacy_server(origin: str) -> AuthorizationServer:
+def build_legacy_metadata(origin: str) -> AuthorizationServerMetadata:
     """The authorization server of an MCP server that publishes nothing, as the second revision has it."""
-    return AuthorizationServer(
+    return AuthorizationServerMetadata(
         issuer=origin,
         authorization_endpoint=f"{origin}/authorize",
         token_endpoint=f"{origin}/token",
@@ -128,24 +133,30 @@ def legacy_server(origin: str) -> AuthorizationServer:
     )
 
 
-def resource_places(server: str) -> list[str]:
+def list_resource_metadata_urls(server: str) -> list[str]:
     """Where the description of an MCP server may be: with its path, then at the root (AUTH-6)."""
     parts = urlsplit(server)
     path = parts.path.rstrip("/")
-    with_path = [_at(parts, PRM + path, parts.query)] if path or parts.query else []
-    return [*with_path, _at(parts, PRM)]
+    with_path = (
+        [_replace_path(parts, RESOURCE_METADATA_PATH + path, parts.query)] if path or parts.query else []
+    )
+    return [*with_path, _replace_path(parts, RESOURCE_METADATA_PATH)]
 
 
-def authorization_server_places(issuer: str) -> list[str]:
+def list_server_metadata_urls(issuer: str) -> list[str]:
     """Where the description of an authorization server may be, in this order (AUTH-15, AUTH-16)."""
     parts = urlsplit(issuer)
     path = parts.path.rstrip("/")
     if not path:
-        return [_at(parts, OAUTH), _at(parts, OIDC)]
-    return [_at(parts, OAUTH + path), _at(parts, OIDC + path), _at(parts, path + OIDC)]
+        return [_replace_path(parts, OAUTH_METADATA_PATH), _replace_path(parts, OIDC_METADATA_PATH)]
+    return [
+        _replace_path(parts, OAUTH_METADATA_PATH + path),
+        _replace_path(parts, OIDC_METADATA_PATH + path),
+        _replace_path(parts, path + OIDC_METADATA_PATH),
+    ]
 
 
-def _at(parts: SplitResult, path: str, query: str = "") -> str:
+def _replace_path(parts: SplitResult, path: str, query: str = "") -> str:
     return urlunsplit((parts.scheme, parts.netloc, path, query, ""))
 
 
@@ -155,10 +166,13 @@ def covers(identifier: str, server: str) -> bool:
     Upper case in scheme and host does not matter (AUTH-42), nor does a slash at the end.
     """
     try:
-        own, other = parts_of(identifier, "the resource"), parts_of(server, "the URL of the server")
+        own, other = (
+            parse_http_url(identifier, "the resource"),
+            parse_http_url(server, "the URL of the server"),
+        )
     except AuthError:
         return False
-    if "#" in identifier or origin_of(identifier) != origin_of(server):
+    if "#" in identifier or normalize_origin(identifier) != normalize_origin(server):
         return False
     if own.query and own.query != other.query:
         return False

@@ -13,20 +13,20 @@ from urllib.parse import urlsplit
 
 from toolpost.auth import given
 from toolpost.auth import registration as registering
-from toolpost.auth.browser import OpenUrl, open_in_browser, shown_to_user
-from toolpost.auth.endpoint import Identity, ask, forgets
-from toolpost.auth.flow import Attempt, check, parameters_of
-from toolpost.auth.grant import Dpop, Grant, Settings, Visit
-from toolpost.auth.guard import is_loopback_host, parts_of
-from toolpost.auth.listener import DEFAULT_REDIRECT, Listener, listening
-from toolpost.auth.registration import Client
+from toolpost.auth.browser import OpenUrl, open_in_browser, show_to_user
+from toolpost.auth.endpoint import ClientIdentity, is_client_unknown, request_token
+from toolpost.auth.flow import LoginAttempt, parse_redirect, require_authorization_endpoint
+from toolpost.auth.grant import DpopMode, Grant, GrantSettings, TokenRequest
+from toolpost.auth.guard import is_loopback_host, parse_http_url
+from toolpost.auth.listener import DEFAULT_REDIRECT_URI, RedirectListener, listen_for_redirect
+from toolpost.auth.registration import ClientSettings
 from toolpost.auth.storage import FileTokens, Storage
-from toolpost.auth.tokens import Registration, Tokens, issued, read, written
+from toolpost.auth.tokens import Registration, Tokens, decode_record, encode_record, parse_token_response
 from toolpost.errors import AuthError, AuthorizationDenied, AuthorizationRequired
 
 __all__ = ["OAuth"]
 
-LOGIN_WAIT: Final = 300.0
+LOGIN_TIMEOUT: Final = 300.0
 """Seconds for a person to log in: they may have to find their telephone first."""
 
 
@@ -79,11 +79,11 @@ class OAuth(Grant):
         redirect_uri: str | None = None,
         storage: Storage | None = None,
         open_url: OpenUrl | None = None,
-        dpop: Dpop = "auto",
+        dpop: DpopMode = "auto",
         http: object = None,
         allow_private: bool = False,
         allow_http: bool = False,
-        timeout: float = LOGIN_WAIT,
+        timeout: float = LOGIN_TIMEOUT,
     ) -> None:
         texts = {
             "client_id": client_id,
@@ -93,16 +93,16 @@ class OAuth(Grant):
             "redirect_uri": redirect_uri,
         }
         for name, value in texts.items():
-            given.text(name, value)
-        given.function("open_url", open_url)
-        given.seconds("timeout", timeout)
-        self._client = Client(client_name, client_id, client_secret, issuer, client_metadata_url)
+            given.check_text(name, value)
+        given.check_callable("open_url", open_url)
+        given.check_seconds("timeout", timeout)
+        self._client = ClientSettings(client_name, client_id, client_secret, issuer, client_metadata_url)
         self._client.check()
-        self._redirect = _checked(redirect_uri, open_url)
+        self._redirect_uri = _check_redirect_uri(redirect_uri, open_url)
         self._open_url: OpenUrl = open_url or open_in_browser
         self._timeout = timeout
         super().__init__(
-            Settings(given.words("scopes", scopes), dpop, http, allow_private, allow_http),
+            GrantSettings(given.normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=FileTokens() if storage is None else storage,
             who=client_id or client_metadata_url or f"dynamic {client_name}",
             issuer=issuer,
@@ -111,55 +111,59 @@ class OAuth(Grant):
 
     # ----------------------------------------------------------------- new tokens
 
-    async def obtain(self, visit: Visit) -> Tokens:
+    async def obtain(self, visit: TokenRequest) -> Tokens:
         """Have the user log in."""
-        issuer = visit.found.issuer
-        endpoint = check(issuer)
+        issuer = visit.server.issuer
+        endpoint = require_authorization_endpoint(issuer)
         # One window at a time: whoever is logged in at one page is let in at the next without a word.
-        async with visit.vault.lock(f"login\n{issuer.issuer}"):
+        async with visit.storage.lock(f"login\n{issuer.issuer}"):
             try:
                 return await self._login(visit, endpoint)
             except AuthorizationDenied as error:
-                if not forgets(error) or await self._kept(visit) is None:
+                if not is_client_unknown(error) or await self._load_registration(visit) is None:
                     raise
-            await self.forgotten(visit)
+            await self.forget_registration(visit)
             return await self._login(visit, endpoint)
 
-    async def _login(self, visit: Visit, endpoint: str) -> Tokens:
-        issuer = visit.found.issuer
-        async with self._waiting(await self._kept(visit)) as (listener, redirect_uri):
-            who = await self._registered(visit, redirect_uri)
-            attempt = Attempt.begin(issuer, redirect_uri)
-            resource = visit.found.resource.resource
-            await visit.fetch.guard.check(endpoint, "the page to log in")
-            page = attempt.page(visit.fetch.guard, endpoint, who.client_id, resource, visit.scopes)
-            code = attempt.code(await self._answer(page, attempt, listener))
+    async def _login(self, visit: TokenRequest, endpoint: str) -> Tokens:
+        issuer = visit.server.issuer
+        async with self._open_listener(await self._load_registration(visit)) as (listener, redirect_uri):
+            who = await self._ensure_registration(visit, redirect_uri)
+            attempt = LoginAttempt.begin(issuer, redirect_uri)
+            resource = visit.server.resource.resource
+            await visit.fetch.url_policy.check(endpoint, "the page to log in")
+            page = attempt.build_authorization_url(
+                visit.fetch.url_policy, endpoint, who.client_id, resource, visit.scopes
+            )
+            code = attempt.extract_code(await self._await_redirect(page, attempt, listener))
         form = {
             "grant_type": "authorization_code",
             "code": code,
             "redirect_uri": redirect_uri,
             "code_verifier": attempt.verifier,
-            **visit.resource,
+            **visit.resource_param,
         }
-        document = await ask(visit.fetch, issuer, form, Identity(who), visit.proofs)
-        return issued(document, visit.scopes, None)
+        document = await request_token(visit.fetch, issuer, form, ClientIdentity(who), visit.proofs)
+        return parse_token_response(document, visit.scopes, None)
 
-    async def _answer(self, page: str, attempt: Attempt, listener: Listener | None) -> list[tuple[str, str]]:
+    async def _await_redirect(
+        self, page: str, attempt: LoginAttempt, listener: RedirectListener | None
+    ) -> list[tuple[str, str]]:
         """The parameters with which the user came back."""
         if listener is not None:
             listener.accept = attempt.is_ours
-        showing = asyncio.get_running_loop().create_task(shown_to_user(self._open_url, page))
-        came = [] if listener is None else [listener.came]
+        showing = asyncio.get_running_loop().create_task(show_to_user(self._open_url, page))
+        came = [] if listener is None else [listener.redirect_parameters]
         try:
             async with asyncio.timeout(self._timeout):
                 await asyncio.wait([showing, *came], return_when=asyncio.FIRST_COMPLETED)
-                if listener is not None and listener.came.done():
-                    return listener.came.result()
+                if listener is not None and listener.redirect_parameters.done():
+                    return listener.redirect_parameters.result()
                 said = showing.result()
                 if said is not None:
-                    return parameters_of(said, attempt)
+                    return parse_redirect(said, attempt)
                 if listener is not None:
-                    return await listener.came
+                    return await listener.redirect_parameters
         except TimeoutError:
             raise AuthorizationRequired(
                 f"nobody has logged in within {self._timeout:g} s", hint="try again; timeout= gives more time"
@@ -170,25 +174,27 @@ class OAuth(Grant):
         raise AuthorizationRequired("nobody tells what came of the login", hint="open_url= has to return it")
 
     @asynccontextmanager
-    async def _waiting(self, kept: Registration | None) -> AsyncGenerator[tuple[Listener | None, str]]:
+    async def _open_listener(
+        self, kept: Registration | None
+    ) -> AsyncGenerator[tuple[RedirectListener | None, str]]:
         """Somebody who waits for the browser, where that comes to this machine; and the address."""
-        if not is_loopback_host(urlsplit(self._redirect).hostname):
-            yield None, self._redirect
+        if not is_loopback_host(urlsplit(self._redirect_uri).hostname):
+            yield None, self._redirect_uri
             return
         # An authorization server may know the address with its port, so that it should be the same again.
-        wanted = self._redirect
+        wanted = self._redirect_uri
         if kept is not None and kept.redirect_uri is not None and urlsplit(wanted).port is None:
             wanted = kept.redirect_uri
         try:
-            waiting = listening(wanted)
+            waiting = listen_for_redirect(wanted)
             listener = await waiting.__aenter__()
         except OSError as error:
-            if wanted == self._redirect:
+            if wanted == self._redirect_uri:
                 raise AuthError(
                     f"nobody can listen at {wanted}: {error.strerror or type(error).__name__}",
                     hint="give another redirect_uri=; without a port a free one is taken",
                 ) from error
-            waiting = listening(self._redirect)
+            waiting = listen_for_redirect(self._redirect_uri)
             listener = await waiting.__aenter__()
         try:
             yield listener, listener.redirect_uri
@@ -197,51 +203,53 @@ class OAuth(Grant):
 
     # ----------------------------------------------------------------- who the client is
 
-    async def identity(self, visit: Visit) -> Identity | None:
+    async def identity(self, visit: TokenRequest) -> ClientIdentity | None:
         """Who the client is at the authorization server."""
-        who = registering.known(self._client, visit.found.issuer) or await self._kept(visit)
-        return None if who is None else Identity(who)
+        who = registering.find_registration(
+            self._client, visit.server.issuer
+        ) or await self._load_registration(visit)
+        return None if who is None else ClientIdentity(who)
 
-    async def forgotten(self, visit: Visit) -> None:
+    async def forget_registration(self, visit: TokenRequest) -> None:
         """Forget the registration; a new one is made with the next login."""
-        await visit.vault.delete(self._client_key(visit))
+        await visit.storage.delete(self._registration_key(visit))
 
-    async def _registered(self, visit: Visit, redirect_uri: str) -> Registration:
-        issuer = visit.found.issuer
-        known = registering.known(self._client, issuer)
+    async def _ensure_registration(self, visit: TokenRequest, redirect_uri: str) -> Registration:
+        issuer = visit.server.issuer
+        known = registering.find_registration(self._client, issuer)
         if known is not None:
             return known
-        kept = await self._kept(visit)
+        kept = await self._load_registration(visit)
         if kept is not None and kept.redirect_uri == redirect_uri:
             return kept
-        made = await registering.register(
+        made = await registering.register_client(
             visit.fetch, self._client, issuer, redirect_uri, visit.scopes, dpop=self.settings.dpop is True
         )
-        await visit.vault.put(self._client_key(visit), written(made))
+        await visit.storage.put(self._registration_key(visit), encode_record(made))
         return made
 
-    async def _kept(self, visit: Visit) -> Registration | None:
+    async def _load_registration(self, visit: TokenRequest) -> Registration | None:
         """The registration that was made at this authorization server, as long as it lasts."""
-        text = await visit.vault.get(self._client_key(visit))
-        kept = None if text is None else read(text, Registration)
-        if kept is None or kept.issuer != visit.found.issuer.issuer:
+        text = await visit.storage.get(self._registration_key(visit))
+        kept = None if text is None else decode_record(text, Registration)
+        if kept is None or kept.issuer != visit.server.issuer.issuer:
             return None
         return None if kept.expires_at is not None and kept.expires_at <= time.time() else kept
 
-    def _client_key(self, visit: Visit) -> str:
-        return f"client\n{visit.found.issuer.issuer}\n{self.who}"
+    def _registration_key(self, visit: TokenRequest) -> str:
+        return f"client\n{visit.server.issuer.issuer}\n{self.client_key}"
 
 
-def _checked(redirect_uri: str | None, open_url: OpenUrl | None) -> str:
+def _check_redirect_uri(redirect_uri: str | None, open_url: OpenUrl | None) -> str:
     """Where the browser is sent back to: this machine, or https (AUTH-66).
 
     Raises:
         ValueError: it is neither.
     """
     if redirect_uri is None:
-        return DEFAULT_REDIRECT
+        return DEFAULT_REDIRECT_URI
     try:
-        parts = parts_of(redirect_uri, "redirect_uri")
+        parts = parse_http_url(redirect_uri, "redirect_uri")
     except AuthError as error:
         raise ValueError(error.message) from None
     if parts.fragment or parts.query:

@@ -9,19 +9,19 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from toolpost.auth.endpoint import denied, method_for
-from toolpost.auth.fetch import Fetch
-from toolpost.auth.guard import is_loopback_host, parts_of, shown
-from toolpost.auth.metadata import AuthorizationServer
+from toolpost.auth.endpoint import choose_auth_method, make_denial_error
+from toolpost.auth.fetch import AuthHttpClient
+from toolpost.auth.guard import is_loopback_host, parse_http_url, redact_url
+from toolpost.auth.metadata import AuthorizationServerMetadata
 from toolpost.auth.tokens import Registration, is_token
 from toolpost.errors import AuthError, AuthorizationDenied, AuthorizationRequired
 
-__all__ = ["Client", "register"]
+__all__ = ["ClientSettings", "register_client"]
 
-_WHAT: Final = "the registration endpoint"
+_ENDPOINT_NAME: Final = "the registration endpoint"
 
 
-class Client(NamedTuple):
+class ClientSettings(NamedTuple):
     """What a user says about the client.
 
     Args:
@@ -39,7 +39,7 @@ class Client(NamedTuple):
     metadata_url: str | None = None
 
     def __repr__(self) -> str:
-        return f"Client({self.name!r})"  # it may hold a secret
+        return f"ClientSettings({self.name!r})"  # it may hold a secret
 
     def check(self) -> None:
         """Return if it makes sense.
@@ -53,14 +53,14 @@ class Client(NamedTuple):
             raise ValueError("issuer= says where client_id= is from; without one it says nothing")
         if self.metadata_url is not None:
             try:
-                parts = parts_of(self.metadata_url, "client_metadata_url")
+                parts = parse_http_url(self.metadata_url, "client_metadata_url")
             except AuthError as error:
                 raise ValueError(error.message) from None
             if parts.scheme != "https" or parts.path in {"", "/"} or parts.fragment:
                 raise ValueError("client_metadata_url is an https URL with a path")
 
 
-def known(client: Client, issuer: AuthorizationServer) -> Registration | None:
+def find_registration(client: ClientSettings, issuer: AuthorizationServerMetadata) -> Registration | None:
     """Who the client is without asking anybody; None if it has to be registered.
 
     Raises:
@@ -69,7 +69,8 @@ def known(client: Client, issuer: AuthorizationServer) -> Registration | None:
     if client.client_id is not None:
         if client.issuer is not None and client.issuer != issuer.issuer:
             raise AuthError(
-                f"the client id is from {shown(client.issuer)}, but the server names {shown(issuer.issuer)}",
+                f"the client id is from {redact_url(client.issuer)}, "
+                f"but the server names {redact_url(issuer.issuer)}",
                 hint="register the client there, and give the new client_id and issuer",
             )
         return Registration(issuer.issuer, client.client_id, client.client_secret)
@@ -78,17 +79,17 @@ def known(client: Client, issuer: AuthorizationServer) -> Registration | None:
     return None
 
 
-class _Registered(msgspec.Struct):
+class _RegistrationResponse(msgspec.Struct):
     client_id: str
     client_secret: str | None = None
     client_secret_expires_at: float | None = None
     token_endpoint_auth_method: str | None = None
 
 
-async def register(
-    fetch: Fetch,
-    client: Client,
-    issuer: AuthorizationServer,
+async def register_client(
+    fetch: AuthHttpClient,
+    client: ClientSettings,
+    issuer: AuthorizationServerMetadata,
     redirect_uri: str,
     scopes: tuple[str, ...],
     *,
@@ -111,10 +112,11 @@ async def register(
     url = issuer.registration_endpoint
     if url is None:
         raise AuthorizationRequired(
-            f"the authorization server {shown(issuer.issuer)} does not know this client, and registers none",
+            f"the authorization server {redact_url(issuer.issuer)} "
+            "does not know this client, and registers none",
             hint="register it there by hand, and give client_id= (and client_secret=), and issuer=",
         )
-    method = _method(issuer)
+    method = _choose_method(issuer)
     document: dict[str, Any] = {
         "client_name": client.name,
         "redirect_uris": [redirect_uri],
@@ -127,15 +129,17 @@ async def register(
         document["scope"] = " ".join(scopes)
     if dpop:
         document["dpop_bound_access_tokens"] = True
-    answer = await fetch.post_json(url, _WHAT, document)
+    answer = await fetch.post_json(url, _ENDPOINT_NAME, document)
     if not answer.ok:
-        raise _refused(denied(answer, _WHAT), redirect_uri)
+        raise _make_registration_error(make_denial_error(answer, _ENDPOINT_NAME), redirect_uri)
     try:
-        said = msgspec.convert(answer.document, _Registered)
+        said = msgspec.convert(answer.document, _RegistrationResponse)
     except msgspec.ValidationError as error:  # which tells of types and places, not of values
-        raise AuthError(f"{_WHAT} answered with something that is no registration: {error}") from None
+        raise AuthError(
+            f"{_ENDPOINT_NAME} answered with something that is no registration: {error}"
+        ) from None
     if not is_token(said.client_id) or (said.client_secret and not is_token(said.client_secret)):
-        raise AuthError(f"{_WHAT} gave the client a name or a secret that no request can carry")
+        raise AuthError(f"{_ENDPOINT_NAME} gave the client a name or a secret that no request can carry")
     secret = said.client_secret or None
     return Registration(
         issuer=issuer.issuer,
@@ -148,20 +152,20 @@ async def register(
     )
 
 
-def _method(issuer: AuthorizationServer) -> str:
+def _choose_method(issuer: AuthorizationServerMetadata) -> str:
     """How to authenticate: without a secret if that is possible, for a program cannot keep one."""
     offered = issuer.token_endpoint_auth_methods_supported
     if offered is None or "none" in offered:
         return "none"
-    return method_for(offered, secret=True)
+    return choose_auth_method(offered, secret=True)
 
 
-def _refused(error: AuthError, redirect_uri: str) -> AuthError:
+def _make_registration_error(error: AuthError, redirect_uri: str) -> AuthError:
     """The error for a registration that was refused, with what can be done (AUTH-27, AUTH-28)."""
     if not isinstance(error, AuthorizationDenied):
         return error  # it may be granted later
     if error.code == "invalid_redirect_uri":
-        hint = f"it does not like {shown(redirect_uri)}: give another redirect_uri="
+        hint = f"it does not like {redact_url(redirect_uri)}: give another redirect_uri="
     else:
         hint = "register the client there by hand, and give client_id= and issuer="
     return AuthError(f"the client could not be registered: {error.message}", hint=hint)

@@ -11,22 +11,22 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from toolpost.auth.demand import proofs_of
-from toolpost.auth.dpop import Proofs
-from toolpost.auth.endpoint import ask, forgets
-from toolpost.auth.grant import Grant, Visit
-from toolpost.auth.tokens import Tokens, issued
+from toolpost.auth.demand import load_prover
+from toolpost.auth.dpop import DpopProver
+from toolpost.auth.endpoint import is_client_unknown, request_token
+from toolpost.auth.grant import Grant, TokenRequest
+from toolpost.auth.tokens import Tokens, parse_token_response
 from toolpost.errors import AuthError, AuthorizationDenied
 
-__all__ = ["finished", "obtained", "refreshed"]
+__all__ = ["obtain_tokens", "refresh_tokens", "run_to_completion"]
 
-LAST_WORD: Final = 10.0
+REFRESH_GRACE_PERIOD: Final = 10.0
 """Seconds that a refresh gets to end if nobody waits for it any more."""
 
 logger: Final = logging.getLogger("toolpost.auth")
 
 
-async def finished(work: Coroutine[Any, Any, bool]) -> bool:
+async def run_to_completion(work: Coroutine[Any, Any, bool]) -> bool:
     """What comes of work that is finished, for a while, also if nobody waits for it any more.
 
     A refresh token that was shown is not good any more: who does not keep what came for it has none.
@@ -35,14 +35,14 @@ async def finished(work: Coroutine[Any, Any, bool]) -> bool:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await asyncio.wait([task], timeout=LAST_WORD)
+        await asyncio.wait([task], timeout=REFRESH_GRACE_PERIOD)
         task.cancel()
         if task.done() and not task.cancelled():
             task.exception()  # nobody is left to hear of it
         raise
 
 
-async def refreshed(grant: Grant, visit: Visit, last: Tokens) -> Tokens | None:
+async def refresh_tokens(grant: Grant, visit: TokenRequest, last: Tokens) -> Tokens | None:
     """What a refresh token gives; None if it is not good any more.
 
     Raises:
@@ -52,28 +52,28 @@ async def refreshed(grant: Grant, visit: Visit, last: Tokens) -> Tokens | None:
     identity = await grant.identity(visit)
     if identity is None:
         return None
-    proofs = proofs_of(last)
-    form = {"grant_type": "refresh_token", "refresh_token": last.refresh, **visit.resource}
+    proofs = load_prover(last)
+    form = {"grant_type": "refresh_token", "refresh_token": last.refresh, **visit.resource_param}
     try:
-        document = await ask(visit.fetch, visit.found.issuer, form, identity, proofs)
+        document = await request_token(visit.fetch, visit.server.issuer, form, identity, proofs)
     except AuthorizationDenied as error:
         logger.debug("a token could not be refreshed: %s", error)
-        if forgets(error):
-            await grant.forgotten(visit)
+        if is_client_unknown(error):
+            await grant.forget_registration(visit)
         return None
-    return _bound(grant, issued(document, last.asked, last), proofs)
+    return _bind_to_key(grant, parse_token_response(document, last.asked, last), proofs)
 
 
-async def obtained(grant: Grant, visit: Visit) -> Tokens:
+async def obtain_tokens(grant: Grant, visit: TokenRequest) -> Tokens:
     """What a new grant gives.
 
     Raises:
         AuthError: nothing, or nothing that may be used.
     """
-    return _bound(grant, await grant.obtain(visit), visit.proofs)
+    return _bind_to_key(grant, await grant.obtain(visit), visit.proofs)
 
 
-def _bound(grant: Grant, tokens: Tokens, proofs: Proofs | None) -> Tokens:
+def _bind_to_key(grant: Grant, tokens: Tokens, proofs: DpopProver | None) -> Tokens:
     """Tokens with the key that they are bound to, if they are bound as they should be.
 
     Raises:

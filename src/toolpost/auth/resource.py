@@ -11,22 +11,22 @@ from urllib.parse import urlsplit
 from msgspec.structs import replace
 
 from toolpost.auth.introspection import Introspection
-from toolpost.auth.issuer import MAX_NAMED, check_url, issuer_of
+from toolpost.auth.issuer import MAX_QUOTED_LENGTH, check_issuer, check_url
 from toolpost.auth.jwt import Jwt
-from toolpost.auth.keys import jose
-from toolpost.auth.verifier import Check, Verifier, verifier_of
+from toolpost.auth.keys import import_jose
+from toolpost.auth.verifier import Verifier, VerifyFunction, make_verifier
 from toolpost.errors import TokenRejected
-from toolpost.principal import Principal, scopes_of
+from toolpost.principal import Principal, parse_scopes
 
-__all__ = ["Auth", "Implies", "resource_of"]
+__all__ = ["Auth", "ImpliedScopes", "resolve_resource_url"]
 
-MAX_STEPS: Final = 16
+MAX_IMPLIED_DEPTH: Final = 16
 """How often a scope may imply one that implies one."""
 
-Implies: TypeAlias = Mapping[str, Iterable[str]] | Callable[[frozenset[str]], Iterable[str]]
+ImpliedScopes: TypeAlias = Mapping[str, Iterable[str]] | Callable[[frozenset[str]], Iterable[str]]
 """What broader scopes include: a table, or a function from the scopes of a token to those it adds."""
 
-_SERVER: Final = "https://mcp.example.com/mcp"
+_EXAMPLE_RESOURCE: Final = "https://mcp.example.com/mcp"
 
 
 class Auth:
@@ -61,21 +61,21 @@ class Auth:
         *,
         resource: str | None = None,
         scopes: Iterable[str] = (),
-        verifier: Verifier | Check | None = None,
-        implies: Implies | None = None,
+        verifier: Verifier | VerifyFunction | None = None,
+        implies: ImpliedScopes | None = None,
         dpop: bool = False,
         nonce: bool = False,
         name: str | None = None,
     ) -> None:
-        self.issuers = _issuers_of(issuer)
+        self.issuers = _check_issuers(issuer)
         if verifier is None and len(self.issuers) > 1:
             raise ValueError("several issuers need a verifier= that knows them all")
-        self.resource = None if resource is None else check_url(resource, "resource", _SERVER)
-        self.scopes = scopes_of(scopes)
+        self.resource = None if resource is None else check_url(resource, "resource", _EXAMPLE_RESOURCE)
+        self.scopes = parse_scopes(scopes)
         if "offline_access" in self.scopes:
             raise ValueError("scopes has offline_access in it, which is between a client and its issuer")
-        self.verifier = Jwt(self.issuers[0]) if verifier is None else verifier_of(verifier)
-        self._ours = isinstance(self.verifier, Jwt | Introspection)
+        self.verifier = Jwt(self.issuers[0]) if verifier is None else make_verifier(verifier)
+        self._has_builtin_verifier = isinstance(self.verifier, Jwt | Introspection)
         known = self.verifier.issuer if isinstance(self.verifier, Jwt | Introspection) else ""
         if known and known not in self.issuers:
             raise ValueError(f"verifier= is for {known!r}, which issuer= does not name: {self.issuers}")
@@ -88,8 +88,8 @@ class Auth:
             if not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
                 raise TypeError(f"{flag} has to be True or False, not {value!r}")
         if dpop or nonce:
-            jose()  # whoever lacks it learns it now
-        self._implies = _implies_of(implies)
+            import_jose()  # whoever lacks it learns it now
+        self._implies = _check_implies(implies)
         self.dpop = dpop
         self.nonce = nonce
         self.name = name
@@ -97,18 +97,22 @@ class Auth:
     def __repr__(self) -> str:
         return f"Auth({', '.join(map(repr, self.issuers))})"
 
-    def recognised(self, found: Principal) -> Principal:
+    def accept_principal(self, found: Principal) -> Principal:
         """Whose a token is, as the verifier says, with its issuer and all its scopes.
 
         Raises:
             TokenRejected: somebody else has issued it.
         """
         issuer = found.issuer or (self.issuers[0] if len(self.issuers) == 1 else "")
-        if self._ours and issuer not in self.issuers:  # who has a verifier of their own knows what it accepts
-            raise TokenRejected(f"its issuer is {issuer[:MAX_NAMED]!r}, which Auth(issuer=…) does not name")
-        return replace(found, issuer=issuer, scopes=self.widened(scopes_of(found.scopes)))
+        if (
+            self._has_builtin_verifier and issuer not in self.issuers
+        ):  # who has a verifier of their own knows what it accepts
+            raise TokenRejected(
+                f"its issuer is {issuer[:MAX_QUOTED_LENGTH]!r}, which Auth(issuer=…) does not name"
+            )
+        return replace(found, issuer=issuer, scopes=self.expand_scopes(parse_scopes(found.scopes)))
 
-    def widened(self, granted: frozenset[str]) -> frozenset[str]:
+    def expand_scopes(self, granted: frozenset[str]) -> frozenset[str]:
         """The scopes of a token, with all that they imply (AUTH-54)."""
         implies = self._implies
         if implies is None:
@@ -116,38 +120,38 @@ class Auth:
         if not isinstance(implies, Mapping):
             return granted | frozenset(cast("Callable[..., Iterable[str]]", implies)(granted))
         table, found = cast("Mapping[str, Iterable[str]]", implies), granted
-        for _ in range(MAX_STEPS):
-            more = found.union(*(scopes_of(table.get(each, ())) for each in found))
+        for _ in range(MAX_IMPLIED_DEPTH):
+            more = found.union(*(parse_scopes(table.get(each, ())) for each in found))
             if more == found:
                 break
             found = more
         return found
 
 
-def _implies_of(given: Any) -> Implies | None:
+def _check_implies(given: Any) -> ImpliedScopes | None:
     if given is None or (callable(given) and not isinstance(given, Mapping)):
-        return cast("Implies | None", given)
+        return cast("ImpliedScopes | None", given)
     if not isinstance(given, Mapping):
         raise TypeError(f"implies has to be a mapping or a function, not {given!r}")
     table = cast("Mapping[str, Iterable[str]]", given)
     for broad, included in table.items():
         try:
-            scopes_of(included)
+            parse_scopes(included)
         except (TypeError, ValueError) as error:
             raise type(error)(f"implies[{broad!r}]: {error}") from None
     return table
 
 
-def _issuers_of(given: Any) -> list[str]:
+def _check_issuers(given: Any) -> list[str]:
     if not isinstance(given, str | Iterable):
         raise TypeError(f"issuer has to be the URL of an authorization server, not {given!r}")
     issuers = [given] if isinstance(given, str) else list(cast("Iterable[Any]", given))
     if not issuers:
         raise ValueError("issuer names nobody; give the URL of an authorization server")
-    return [issuer_of(each) for each in issuers]
+    return [check_issuer(each) for each in issuers]
 
 
-def resource_of(auth: Auth, public_url: str | None, path: str) -> str:
+def resolve_resource_url(auth: Auth, public_url: str | None, path: str) -> str:
     """The URL of the server as tokens name it.
 
     Raises:
@@ -160,6 +164,6 @@ def resource_of(auth: Auth, public_url: str | None, path: str) -> str:
             "auth= needs to know under which URL clients reach the server, since tokens name it: "
             "give public_url=, or Auth(resource=…)"
         )
-    base = check_url(public_url, "public_url", _SERVER).rstrip("/")
+    base = check_url(public_url, "public_url", _EXAMPLE_RESOURCE).rstrip("/")
     path = path.rstrip("/")
     return base if base.endswith(path) and urlsplit(base).path else base + path

@@ -14,21 +14,21 @@ from urllib.parse import urlsplit, urlunsplit
 
 from toolpost.errors import AuthError
 
-__all__ = ["DPOP_ALGORITHM", "PrivateKey", "is_key", "load", "make", "s256"]
+__all__ = ["DPOP_ALGORITHM", "PrivateKey", "generate_key", "hash_s256", "is_private_key", "load_key"]
 
 DPOP_ALGORITHM: Final = "ES256"
 """What proofs are signed with: small and fast, and every server that knows DPoP takes it."""
 
-ASSERTION_LIFE: Final = 60
+ASSERTION_LIFETIME: Final = 60
 """Seconds for which a statement about who we are is good; it is used at once."""
 
 _CURVES: Final = {"ES256": "P-256", "ES384": "P-384", "ES512": "P-521"}
-_ASYMMETRIC: Final = frozenset(
+_SIGNING_ALGORITHMS: Final = frozenset(
     {*_CURVES, "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "EdDSA", "Ed25519"}
 )
 
 
-def _joserfc() -> tuple[Any, Any]:
+def _import_joserfc() -> tuple[Any, Any]:
     try:
         from joserfc import jwk, jwt  # noqa: PLC0415 - an extra, and slow to import
     except ModuleNotFoundError as error:
@@ -38,7 +38,7 @@ def _joserfc() -> tuple[Any, Any]:
     return jwk, jwt
 
 
-def s256(text: str) -> str:
+def hash_s256(text: str) -> str:
     """The SHA-256 of a text in base64url: a PKCE challenge, or the `ath` of a proof."""
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
 
@@ -68,7 +68,7 @@ class PrivateKey:
             name: value for name, value in self._key.as_dict(private=True).items() if isinstance(value, str)
         }
 
-    def assertion(self, client_id: str, audience: str) -> str:
+    def sign_assertion(self, client_id: str, audience: str) -> str:
         """A statement who the client is, for one authorization server."""
         now = int(time.time())
         header: dict[str, Any] = {"alg": self._algorithm, "typ": "JWT"}
@@ -79,12 +79,12 @@ class PrivateKey:
             "sub": client_id,
             "aud": audience,
             "iat": now,
-            "exp": now + ASSERTION_LIFE,
+            "exp": now + ASSERTION_LIFETIME,
             "jti": secrets.token_urlsafe(16),
         }
-        return self._signed(header, claims)
+        return self._sign(header, claims)
 
-    def proof(self, method: str, url: str, *, nonce: str | None = None, token: str | None = None) -> str:
+    def sign_proof(self, method: str, url: str, *, nonce: str | None = None, token: str | None = None) -> str:
         """A proof that a request is ours, good for that request only.
 
         Args:
@@ -103,39 +103,39 @@ class PrivateKey:
         if nonce is not None:
             claims["nonce"] = nonce
         if token is not None:
-            claims["ath"] = s256(token)
+            claims["ath"] = hash_s256(token)
         public = {
             name: self._public[name] for name in ("kty", "crv", "x", "y", "n", "e") if name in self._public
         }
-        return self._signed({"alg": self._algorithm, "typ": "dpop+jwt", "jwk": public}, claims)
+        return self._sign({"alg": self._algorithm, "typ": "dpop+jwt", "jwk": public}, claims)
 
-    def _signed(self, header: dict[str, Any], claims: Mapping[str, Any]) -> str:
-        _, jwt = _joserfc()
+    def _sign(self, header: dict[str, Any], claims: Mapping[str, Any]) -> str:
+        _, jwt = _import_joserfc()
         return jwt.encode(header, dict(claims), self._key, algorithms=[self._algorithm])
 
 
-def make(algorithm: str = DPOP_ALGORITHM) -> PrivateKey:
+def generate_key(algorithm: str = DPOP_ALGORITHM) -> PrivateKey:
     """A new key.
 
     Raises:
         AuthError: the library for it is not installed.
     """
-    jwk, _ = _joserfc()
+    jwk, _ = _import_joserfc()
     return PrivateKey(jwk.ECKey.generate_key(_CURVES[algorithm], private=True), algorithm)
 
 
-def load(key: "str | bytes | Mapping[str, Any]", algorithm: str, key_id: str | None = None) -> PrivateKey:
+def load_key(key: "str | bytes | Mapping[str, Any]", algorithm: str, key_id: str | None = None) -> PrivateKey:
     """A key that somebody has: PEM, or a JWK as a mapping.
 
     Raises:
         AuthError: the library for it is not installed, or this is no private key for the algorithm.
     """
-    if algorithm not in _ASYMMETRIC:
+    if algorithm not in _SIGNING_ALGORITHMS:
         raise AuthError(
             f"{algorithm!r} is no algorithm for a private key",
-            hint=f"one of {', '.join(sorted(_ASYMMETRIC))}",
+            hint=f"one of {', '.join(sorted(_SIGNING_ALGORITHMS))}",
         )
-    jwk, jwt = _joserfc()
+    jwk, jwt = _import_joserfc()
     try:
         if isinstance(key, Mapping):
             found = jwk.import_key(dict(key))
@@ -153,15 +153,15 @@ def load(key: "str | bytes | Mapping[str, Any]", algorithm: str, key_id: str | N
     return PrivateKey(found, algorithm, key_id)
 
 
-def is_key(jwk: Mapping[str, Any], algorithm: str) -> bool:
+def is_private_key(jwk: Mapping[str, Any], algorithm: str) -> bool:
     """Whether a JWK is a private key for an algorithm.
 
     Raises:
         AuthError: the library that can tell is not installed.
     """
-    _joserfc()
+    _import_joserfc()
     try:
-        load(jwk, algorithm)
+        load_key(jwk, algorithm)
     except AuthError:
         return False
     return True

@@ -21,16 +21,16 @@ from toolpost.errors import AuthError
 
 __all__ = ["FileTokens", "MemoryTokens", "Storage", "default_folder"]
 
-FIRST_LOOK: Final = 0.01
+MIN_LOCK_RETRY_DELAY: Final = 0.01
 """Seconds before a lock is tried again; they grow."""
 
-LAST_LOOK: Final = 0.25
+MAX_LOCK_RETRY_DELAY: Final = 0.25
 """Seconds to which that grows: a person who logs in takes longer, a refresh is over by then."""
 
-MAX_FILE: Final = 1024 * 1024
+MAX_FILE_BYTES: Final = 1024 * 1024
 """Bytes of a file that is read: what is larger is not ours."""
 
-_PLAIN: Final[int] = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"))
+_OPEN_FLAGS: Final[int] = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"))
 """How files are opened: as bytes, without following a link, and without waiting, as a FIFO would have it."""
 
 logger: Final = logging.getLogger("toolpost.auth")
@@ -64,7 +64,7 @@ class MemoryTokens:
     """
 
     def __init__(self) -> None:
-        self._kept: dict[str, str] = {}
+        self._values: dict[str, str] = {}
         self._locks: dict[str, threading.Lock] = {}
 
     def __repr__(self) -> str:
@@ -72,21 +72,21 @@ class MemoryTokens:
 
     def get(self, key: str, /) -> str | None:
         """The text that was kept."""
-        return self._kept.get(key)
+        return self._values.get(key)
 
     def put(self, key: str, value: str, /) -> None:
         """Keep a text."""
-        self._kept[key] = value
+        self._values[key] = value
 
     def delete(self, key: str, /) -> None:
         """Forget a text."""
-        self._kept.pop(key, None)
+        self._values.pop(key, None)
 
     @asynccontextmanager
     async def lock(self, key: str, /) -> AsyncGenerator[None]:
         """Keep others out, in whichever thread and loop they are."""
         lock = self._locks.setdefault(key, threading.Lock())
-        await _until(lambda: lock.acquire(blocking=False))
+        await _poll_until(lambda: lock.acquire(blocking=False))
         try:
             yield
         finally:
@@ -126,7 +126,7 @@ class FileTokens:
         """Keep other processes out, and other threads of this one."""
         descriptor = self._open_lock(key)  # in no thread: one that opens it for nobody would leave it open
         try:
-            await _until(lambda: _lock(descriptor))
+            await _poll_until(lambda: _lock(descriptor))
             yield
         finally:
             os.close(descriptor)  # which unlocks it; the file stays, or two could hold locks of one name
@@ -134,7 +134,7 @@ class FileTokens:
     def _path(self, key: str, ending: str = "json") -> Path:
         return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:40]}.{ending}"
 
-    def _made(self) -> None:
+    def _ensure_folder(self) -> None:
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._check_folder()
 
@@ -145,7 +145,7 @@ class FileTokens:
             AuthError: somebody can.
         """
         found = self.folder.stat()
-        wrong = _wrong(found) if stat.S_ISDIR(found.st_mode) else None
+        wrong = _find_permission_problem(found) if stat.S_ISDIR(found.st_mode) else None
         if wrong is not None:
             raise AuthError(
                 f"the folder {self.folder} {wrong}, so no tokens are kept there",
@@ -156,22 +156,22 @@ class FileTokens:
         path = self._path(key)
         try:
             self._check_folder()
-            descriptor = os.open(path, os.O_RDONLY | _PLAIN)
+            descriptor = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
-            logger.warning("the tokens in %s cannot be read: %s", path, _why(error))
+            logger.warning("the tokens in %s cannot be read: %s", path, _describe_error(error))
             return None
         try:
             found = os.fstat(descriptor)
-            wrong = _wrong(found) if stat.S_ISREG(found.st_mode) else "is no file"
+            wrong = _find_permission_problem(found) if stat.S_ISREG(found.st_mode) else "is no file"
             if wrong is not None:
                 logger.warning("%s %s and is not used; it is written anew", path, wrong)
                 return None
             with open(descriptor, "rb", closefd=False) as file:
-                return file.read(MAX_FILE).decode()
+                return file.read(MAX_FILE_BYTES).decode()
         except (OSError, UnicodeDecodeError) as error:
-            logger.warning("the tokens in %s cannot be read: %s", path, _why(error))
+            logger.warning("the tokens in %s cannot be read: %s", path, _describe_error(error))
             return None
         finally:
             os.close(descriptor)
@@ -180,8 +180,8 @@ class FileTokens:
         path = self._path(key)
         new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
         try:
-            self._made()
-            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _PLAIN, 0o600)
+            self._ensure_folder()
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(value.encode())
                 file.flush()
@@ -191,22 +191,22 @@ class FileTokens:
             with suppress(OSError):
                 new.unlink(missing_ok=True)
             raise AuthError(
-                f"the tokens cannot be kept in {self.folder}: {_why(error)}",
+                f"the tokens cannot be kept in {self.folder}: {_describe_error(error)}",
                 hint="give another place: storage=FileTokens(…), or storage=MemoryTokens()",
             ) from error
 
     def _open_lock(self, key: str) -> int:
         try:
-            self._made()
-            return os.open(self._path(key, "lock"), os.O_RDWR | os.O_CREAT | _PLAIN, 0o600)
+            self._ensure_folder()
+            return os.open(self._path(key, "lock"), os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o600)
         except OSError as error:
             raise AuthError(
-                f"{self.folder} cannot be used for tokens: {_why(error)}",
+                f"{self.folder} cannot be used for tokens: {_describe_error(error)}",
                 hint="give another place: storage=FileTokens(…), or storage=MemoryTokens()",
             ) from error
 
 
-def _wrong(found: os.stat_result) -> str | None:
+def _find_permission_problem(found: os.stat_result) -> str | None:
     """What is wrong with whom a file or folder is for; None if it is for its owner only, who we are."""
     if sys.platform == "win32":  # pragma: no cover - no such machine here
         return None
@@ -217,7 +217,7 @@ def _wrong(found: os.stat_result) -> str | None:
     return "can be read by others" if found.st_mode & 0o077 else None
 
 
-def _why(error: Exception) -> str:
+def _describe_error(error: Exception) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
@@ -254,9 +254,9 @@ else:
         return True
 
 
-async def _until(done: Callable[[], bool]) -> None:
+async def _poll_until(done: Callable[[], bool]) -> None:
     """Try until it succeeds. A thread that waited for a lock could not be told to stop."""
-    pause = FIRST_LOOK
+    pause = MIN_LOCK_RETRY_DELAY
     while not done():
         await asyncio.sleep(pause)
-        pause = min(2 * pause, LAST_LOOK)
+        pause = min(2 * pause, MAX_LOCK_RETRY_DELAY)

@@ -9,26 +9,35 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from toolpost.auth.challenge import scopes_in
-from toolpost.auth.signing import DPOP_ALGORITHM, is_key
+from toolpost.auth.challenge import split_scopes
+from toolpost.auth.signing import DPOP_ALGORITHM, is_private_key
 from toolpost.errors import AuthError
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 
-__all__ = ["EARLY", "Known", "Registration", "Tokens", "is_token", "issued", "read", "written"]
+__all__ = [
+    "REFRESH_MARGIN",
+    "Registration",
+    "ServerRecord",
+    "Tokens",
+    "decode_record",
+    "encode_record",
+    "is_token",
+    "parse_token_response",
+]
 
-EARLY: Final = 30.0
+REFRESH_MARGIN: Final = 30.0
 """Seconds before its end from which on a token is refreshed: clocks differ, and a request takes time. For a
 token that does not last long it is a quarter of its life."""
 
-MAX_TOKEN: Final = 64 * 1024
+MAX_TOKEN_LENGTH: Final = 64 * 1024
 """Characters of a token: no header carries more."""
 
-_KINDS: Final = frozenset({"bearer", "dpop"})
+_TOKEN_TYPES: Final = frozenset({"bearer", "dpop"})
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-class _Secret(msgspec.Struct, frozen=True):
+class _SecretRecord(msgspec.Struct, frozen=True):
     """A record that holds secrets: printed, it shows its kind only."""
 
     def __repr__(self) -> str:
@@ -38,7 +47,7 @@ class _Secret(msgspec.Struct, frozen=True):
         return []
 
 
-class Tokens(_Secret, frozen=True):
+class Tokens(_SecretRecord, frozen=True):
     """The tokens for one resource.
 
     Attributes:
@@ -55,25 +64,25 @@ class Tokens(_Secret, frozen=True):
     access: str
     kind: str = "bearer"
     expires_at: float | None = None
-    early: float = EARLY
+    early: float = REFRESH_MARGIN
     refresh: str | None = None
     scopes: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
     key: dict[str, str] | None = None
 
     @property
-    def ended(self) -> bool:
+    def is_expired(self) -> bool:
         """Whether it is over."""
         return self.expires_at is not None and time.time() >= self.expires_at
 
-    def stale(self, now: float | None = None) -> bool:
+    def is_stale(self, now: float | None = None) -> bool:
         """Whether it has ended, or is about to."""
         if self.expires_at is None:
             return False
         return (time.time() if now is None else now) >= self.expires_at - self.early
 
 
-class Registration(_Secret, frozen=True):
+class Registration(_SecretRecord, frozen=True):
     """Who we are at one authorization server (AUTH-29).
 
     Attributes:
@@ -95,7 +104,7 @@ class Registration(_Secret, frozen=True):
     dynamic: bool = False
 
 
-class Known(msgspec.Struct, frozen=True):
+class ServerRecord(msgspec.Struct, frozen=True):
     """What is known about a server from the last time: the name of its tokens, and who issues them."""
 
     resource: str
@@ -103,42 +112,44 @@ class Known(msgspec.Struct, frozen=True):
     published: bool = True
 
 
-_READERS: Final[dict[type[Any], Reader[Any]]] = {kind: Reader(kind) for kind in (Tokens, Registration, Known)}
+_RECORD_READERS: Final[dict[type[Any], JSONReader[Any]]] = {
+    kind: JSONReader(kind) for kind in (Tokens, Registration, ServerRecord)
+}
 
 
-def written(record: msgspec.Struct) -> str:
+def encode_record(record: msgspec.Struct) -> str:
     """A record as text."""
     return msgspec.json.encode(record).decode()
 
 
-def read(text: str, kind: type[S]) -> S | None:
+def decode_record(text: str, kind: type[S]) -> S | None:
     """The record that a text is; None if it is none, or tokens that cannot be used.
 
     Raises:
         AuthError: tokens are bound to a key, and the library for it is not installed.
     """
     try:
-        record: S = _READERS[kind](text.encode())
-    except Unfit:
+        record: S = _RECORD_READERS[kind](text.encode())
+    except InvalidJSONValue:
         return None
-    return None if isinstance(record, Tokens) and not _usable(record) else record
+    return None if isinstance(record, Tokens) and not _is_usable(record) else record
 
 
-def _usable(tokens: Tokens) -> bool:
+def _is_usable(tokens: Tokens) -> bool:
     """Whether tokens that were kept are whole."""
     if not is_token(tokens.access) or (tokens.refresh is not None and not is_token(tokens.refresh)):
         return False
     if tokens.key is None:
         return tokens.kind == "bearer"
-    return tokens.kind in _KINDS and is_key(tokens.key, DPOP_ALGORITHM)
+    return tokens.kind in _TOKEN_TYPES and is_private_key(tokens.key, DPOP_ALGORITHM)
 
 
 def is_token(text: str) -> bool:
     """Whether a header can carry a text as a token, and a form."""
-    return 0 < len(text) <= MAX_TOKEN and text.isascii() and text.isprintable() and " " not in text
+    return 0 < len(text) <= MAX_TOKEN_LENGTH and text.isascii() and text.isprintable() and " " not in text
 
 
-class _Issued(msgspec.Struct):
+class _TokenResponse(msgspec.Struct):
     access_token: str
     token_type: str
     expires_in: float | str | None = None
@@ -146,7 +157,9 @@ class _Issued(msgspec.Struct):
     scope: str | None = None
 
 
-def issued(document: Mapping[str, Any] | None, asked: tuple[str, ...], before: Tokens | None) -> Tokens:
+def parse_token_response(
+    document: Mapping[str, Any] | None, asked: tuple[str, ...], before: Tokens | None
+) -> Tokens:
     """The tokens in an answer of a token endpoint.
 
     Args:
@@ -158,26 +171,26 @@ def issued(document: Mapping[str, Any] | None, asked: tuple[str, ...], before: T
         AuthError: it is no such answer. The text repeats nothing of it.
     """
     try:
-        said = msgspec.convert(document, _Issued)
+        said = msgspec.convert(document, _TokenResponse)
     except msgspec.ValidationError as error:  # which tells of types and places, not of values
         raise AuthError(
             f"the authorization server answered with something that is no token: {error}"
         ) from None
     kind = said.token_type.lower()
-    if kind not in _KINDS:
+    if kind not in _TOKEN_TYPES:
         raise AuthError("the authorization server issued a token of a kind that we cannot use")
     for token in (said.access_token, said.refresh_token or None):
         if token is not None and not is_token(token):
             raise AuthError("the authorization server issued a token that no header can carry")
-    granted = None if said.scope is None else scopes_in(said.scope)
+    granted = None if said.scope is None else split_scopes(said.scope)
     if granted is None:
         granted = asked if before is None else before.scopes
-    seconds = _seconds(said.expires_in)
+    seconds = _parse_expires_in(said.expires_in)
     return Tokens(
         access=said.access_token,
         kind=kind,
         expires_at=None if seconds is None else time.time() + seconds,
-        early=EARLY if seconds is None else min(EARLY, seconds / 4),
+        early=REFRESH_MARGIN if seconds is None else min(REFRESH_MARGIN, seconds / 4),
         refresh=said.refresh_token or (None if before is None else before.refresh),
         scopes=granted,
         asked=asked,
@@ -185,7 +198,7 @@ def issued(document: Mapping[str, Any] | None, asked: tuple[str, ...], before: T
     )
 
 
-def _seconds(expires_in: float | str | None) -> float | None:
+def _parse_expires_in(expires_in: float | str | None) -> float | None:
     """How long a token lasts; some servers write that as text, and some write nonsense."""
     try:
         seconds = None if expires_in is None else float(expires_in)

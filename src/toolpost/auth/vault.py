@@ -37,7 +37,7 @@ class Vault:
         Raises:
             AuthError: the storage cannot say.
         """
-        found = await self._asked(lambda: self._storage.get(key))
+        found = await self._call_storage(lambda: self._storage.get(key))
         found = found if isinstance(found, str) else None
         if key in self._unkept:
             instead, unkept = self._unkept[key]
@@ -49,7 +49,7 @@ class Vault:
     async def put(self, key: str, value: str) -> None:
         """Keep a text: in memory at least, for a token that is lost cannot be had again."""
         try:
-            await self._asked(lambda: self._storage.put(key, value))
+            await self._call_storage(lambda: self._storage.put(key, value))
         except AuthError as error:
             await self._remember(key, value, error)
         else:
@@ -58,7 +58,7 @@ class Vault:
     async def delete(self, key: str) -> None:
         """Forget a text; for this program at least."""
         try:
-            await self._asked(lambda: self._storage.delete(key))
+            await self._call_storage(lambda: self._storage.delete(key))
         except AuthError as error:
             await self._remember(key, None, error)
         else:
@@ -80,7 +80,7 @@ class Vault:
         self._warn(error)
         instead = None
         with suppress(AuthError):
-            instead = await self._asked(lambda: self._storage.get(key))
+            instead = await self._call_storage(lambda: self._storage.get(key))
         self._unkept[key] = instead, value
 
     def _warn(self, error: Exception) -> None:
@@ -88,7 +88,7 @@ class Vault:
             logger.warning("tokens are kept in memory only, until the program ends: %s", error)
         self._warned = True
 
-    async def _asked(self, ask: Callable[[], Any]) -> Any:
+    async def _call_storage(self, ask: Callable[[], Any]) -> Any:
         try:
             given = ask()
             return await given if inspect.isawaitable(given) else given

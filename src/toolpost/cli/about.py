@@ -22,76 +22,76 @@ from toolpost.types.resources import (
 )
 from toolpost.types.tools import CallToolParams, ListToolsResult
 
-__all__ = ["about_params", "about_result", "finite", "progress_text"]
+__all__ = ["clamp_number", "format_progress", "summarize_params", "summarize_result"]
 
-MAX_ABOUT: Final = 72
+MAX_SUMMARY_LENGTH: Final = 72
 """How many characters are told: a line of a terminal has to hold more than this."""
 
-FAR: Final = 1e300
+MAX_PROGRESS: Final = 1e300
 """Further than any progress comes."""
 
 
-def about_params(params: Any) -> str:
+def summarize_params(params: Any) -> str:
     """What a request or a notice is about; empty if its method tells it all."""
-    return _told(_PARAMS, params)
+    return _summarize(_PARAMS_SUMMARIES, params)
 
 
-def about_result(result: Any) -> str:
+def summarize_result(result: Any) -> str:
     """What a result says; empty if nothing but its size is to be told."""
-    return _told(_RESULTS, result)
+    return _summarize(_RESULT_SUMMARIES, result)
 
 
-def _told(table: dict[type, Callable[[Any], str]], value: object) -> str:
+def _summarize(table: dict[type, Callable[[Any], str]], value: object) -> str:
     tell = table.get(type(value))
     if tell is None:
         return ""
-    return shorten(" ".join(tell(value).split()), MAX_ABOUT)
+    return shorten(" ".join(tell(value).split()), MAX_SUMMARY_LENGTH)
 
 
-def _greeting(params: InitializeParams) -> str:
+def _summarize_initialize(params: InitializeParams) -> str:
     return f"{params.client_info.name} {params.client_info.version}, offers {params.protocol_version}"
 
 
-def _welcome(result: InitializeResult) -> str:
+def _summarize_initialize_result(result: InitializeResult) -> str:
     return f"{result.server_info.name} {result.server_info.version}, speaks {result.protocol_version}"
 
 
-def _spoken(versions: Sequence[str]) -> str:
+def _summarize_versions(versions: Sequence[str]) -> str:
     newest, older = max(versions, default="nothing"), len(versions) - 1
     return f"speaks {newest}" + (f" and {older} older" if older > 0 else "")
 
 
-def progress_text(params: ProgressParams) -> str:
+def format_progress(params: ProgressParams) -> str:
     """How far something has come, on one line."""
-    total = "" if params.total is None else f"/{finite(params.total):g}"
-    return " ".join([f"{finite(params.progress):g}{total}", *(params.message or "").split()])
+    total = "" if params.total is None else f"/{clamp_number(params.total):g}"
+    return " ".join([f"{clamp_number(params.progress):g}{total}", *(params.message or "").split()])
 
 
-def finite(number: Number) -> Number:
+def clamp_number(number: Number) -> Number:
     """A number that can be divided and shown: an integer on the wire may be too large for either."""
-    return max(-FAR, min(number, FAR))
+    return max(-MAX_PROGRESS, min(number, MAX_PROGRESS))
 
 
-def _log(params: LogParams) -> str:
+def _summarize_log(params: LogParams) -> str:
     text = params.data if isinstance(params.data, str) else encode(params.data).decode()
     return f"{params.level}: {text}"
 
 
-def _cancelled(params: CancelledParams) -> str:
+def _summarize_cancellation(params: CancelledParams) -> str:
     reason = "" if params.reason is None else f": {params.reason}"
     return f"of {params.request_id}{reason}"
 
 
-def _items(count: int, more: str | None) -> str:
+def _summarize_list(count: int, more: str | None) -> str:
     return f"{count} item{'' if count == 1 else 's'}{'' if more is None else ', and more pages'}"
 
 
-def _wishes(result: InputRequiredResult) -> str:
+def _summarize_client_requests(result: InputRequiredResult) -> str:
     return "wants " + (", ".join(ask.method for ask in (result.input_requests or {}).values()) or "a retry")
 
 
-_PARAMS: Final[dict[type, Callable[[Any], str]]] = {
-    InitializeParams: _greeting,
+_PARAMS_SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
+    InitializeParams: _summarize_initialize,
     CallToolParams: lambda params: params.name,
     GetPromptParams: lambda params: params.name,
     ReadResourceParams: lambda params: params.uri,
@@ -101,18 +101,20 @@ _PARAMS: Final[dict[type, Callable[[Any], str]]] = {
     SetLevelParams: lambda params: params.level,
     ElicitParams: lambda params: params.message,
     CreateMessageParams: lambda params: f"{len(params.messages)} message(s)",
-    ProgressParams: progress_text,
-    LogParams: _log,
-    CancelledParams: _cancelled,
+    ProgressParams: format_progress,
+    LogParams: _summarize_log,
+    CancelledParams: _summarize_cancellation,
 }
 
-_RESULTS: Final[dict[type, Callable[[Any], str]]] = {
-    InitializeResult: _welcome,
-    DiscoverResult: lambda result: _spoken(result.supported_versions),
-    ListToolsResult: lambda result: _items(len(result.tools), result.next_cursor),
-    ListPromptsResult: lambda result: _items(len(result.prompts), result.next_cursor),
-    ListResourcesResult: lambda result: _items(len(result.resources), result.next_cursor),
-    ListResourceTemplatesResult: lambda result: _items(len(result.resource_templates), result.next_cursor),
+_RESULT_SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
+    InitializeResult: _summarize_initialize_result,
+    DiscoverResult: lambda result: _summarize_versions(result.supported_versions),
+    ListToolsResult: lambda result: _summarize_list(len(result.tools), result.next_cursor),
+    ListPromptsResult: lambda result: _summarize_list(len(result.prompts), result.next_cursor),
+    ListResourcesResult: lambda result: _summarize_list(len(result.resources), result.next_cursor),
+    ListResourceTemplatesResult: lambda result: _summarize_list(
+        len(result.resource_templates), result.next_cursor
+    ),
     ElicitResult: lambda result: result.action,
-    InputRequiredResult: _wishes,
+    InputRequiredResult: _summarize_client_requests,
 }

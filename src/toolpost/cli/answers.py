@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from toolpost.cli.fields import Field
-from toolpost.cli.meter import Meter
-from toolpost.cli.options import Form, Typed, missing, put
-from toolpost.cli.page import harmless
-from toolpost.threads import Threads
+from toolpost.cli.fields import SchemaField
+from toolpost.cli.meter import ProgressDisplay
+from toolpost.cli.options import ParsedArguments, SchemaCommand, find_missing, set_argument
+from toolpost.cli.page import escape_control_characters
+from toolpost.threads import ThreadPool
 
 if TYPE_CHECKING:
     from toolpost.types.asks import ElicitParams, ElicitResult
 
-__all__ = ["Answers"]
+__all__ = ["TerminalPrompter"]
 
 T = TypeVar("T")
 
 
-class Answers:
+class TerminalPrompter:
     """Who answers what is asked on the way to a result.
 
     Args:
@@ -31,14 +31,14 @@ class Answers:
         interactive: whether there is a person to ask.
     """
 
-    def __init__(self, meter: Meter, *, interactive: bool) -> None:
-        self._meter = meter
+    def __init__(self, meter: ProgressDisplay, *, interactive: bool) -> None:
+        self._progress = meter
         self._interactive = interactive
-        self._threads = Threads(1)
+        self._threads = ThreadPool(1)
 
-    async def later(self, work: Callable[[], T]) -> T:
+    async def run_in_thread(self, work: Callable[[], T]) -> T:
         """What comes of work that may wait for a person, while the conversation with the server goes on."""
-        return await self._threads.in_thread(work)
+        return await self._threads.run_in_thread(work)
 
     def close(self) -> None:
         """Let go of whoever still waits for a person."""
@@ -46,7 +46,7 @@ class Answers:
 
     # ----------------------------------------------------------------- arguments
 
-    def read(self, form: Form, words: Sequence[str], args: str | None) -> Typed:
+    def read_arguments(self, form: SchemaCommand, words: Sequence[str], args: str | None) -> ParsedArguments:
         """What the words say, and what the person types because they do not say it.
 
         Args:
@@ -58,16 +58,16 @@ class Answers:
             click.UsageError: the words make no sense, or something is missing and there is nobody to ask.
             click.Abort: the person would rather not say.
         """
-        ctx = form.context(words)
-        typed = form.typed(ctx, args)
-        gone = missing(form.fields, typed.arguments)
+        ctx = form.parse_words(words)
+        typed = form.collect_arguments(ctx, args)
+        gone = find_missing(form.fields, typed.arguments)
         if gone and not self._interactive:
             names = ", ".join(f"--{each.name}" for each in gone)
             raise click.UsageError(f"{form.name} needs {names}", ctx)
         for each in gone:
             if each.description:
                 click.echo(f"  {each.description}", err=True)
-            put(typed.arguments, each, _many(each) if each.many else _one(each))
+            set_argument(typed.arguments, each, _prompt_list(each) if each.many else _prompt_value(each))
         return typed
 
     # ----------------------------------------------------------------- what a server asks
@@ -78,15 +78,15 @@ class Answers:
 
         both = ElicitationCapability(form={}, url={})
         return {
-            "on_elicitation": self.ask if self._interactive else self.decline,
+            "on_elicitation": self.elicit if self._interactive else self.decline,
             "capabilities": ClientCapabilities(elicitation=both),
         }
 
-    def ask(self, params: "ElicitParams") -> "ElicitResult":
+    def elicit(self, params: "ElicitParams") -> "ElicitResult":
         """What the person answers."""
         from toolpost.prompting import terminal  # noqa: PLC0415 - few are asked
 
-        with self._meter.aside():
+        with self._progress.pause():
             return terminal(params)
 
     async def decline(self, params: "ElicitParams") -> "ElicitResult":
@@ -94,43 +94,44 @@ class Answers:
         from toolpost.types.asks import ElicitResult  # noqa: PLC0415 - few are asked
 
         where = f" (at {params.url})" if params.url else ""
-        self._meter.note(
+        self._progress.print_note(
             f"The server asks: {params.message}{where}\nDeclined: there is no terminal to ask on."
         )
         return ElicitResult(action="decline")
 
-    def visited(self, elicitations: Sequence[dict[str, str]]) -> bool:
+    def confirm_url_visits(self, elicitations: Sequence[dict[str, str]]) -> bool:
         """Whether the person has been at all the pages that a server wants visited first."""
         from toolpost.types.asks import ElicitParams  # noqa: PLC0415 - few are asked
 
         if not self._interactive or not elicitations:
             return False
         for each in elicitations:
-            if self.ask(ElicitParams(each["message"], mode="url", url=each["url"])).action != "accept":
+            if self.elicit(ElicitParams(each["message"], mode="url", url=each["url"])).action != "accept":
                 return False
         click.prompt("Press Enter when you are done there", default="", show_default=False, err=True)
         return True
 
 
-def _one(field: Field) -> Any:
-    kind = "" if isinstance(field.kind, click.Choice) else f" ({_word(field)})"
-    return click.prompt(f"{harmless(field.name)}{kind}", type=field.kind, err=True)
+def _prompt_value(field: SchemaField) -> Any:
+    kind = "" if isinstance(field.kind, click.Choice) else f" ({_describe_type(field)})"
+    return click.prompt(f"{escape_control_characters(field.name)}{kind}", type=field.kind, err=True)
 
 
-def _word(field: Field) -> str:
-    return "yes or no" if field.kind is click.BOOL else harmless(field.kind.name)
+def _describe_type(field: SchemaField) -> str:
+    return "yes or no" if field.kind is click.BOOL else escape_control_characters(field.kind.name)
 
 
-def _many(field: Field) -> list[Any]:
+def _prompt_list(field: SchemaField) -> list[Any]:
     """The items of a list, until an empty line."""
     found: list[Any] = []
 
-    def item(word: str) -> Any:
+    def parse_item(word: str) -> Any:
         return None if word == "" else field.kind.convert(word, None, None)
 
     while True:
-        label = f"{harmless(field.name)}, {len(found) + 1}. ({_word(field)}; nothing to end)"
-        value = click.prompt(label, default="", show_default=False, value_proc=item, err=True)
+        name = escape_control_characters(field.name)
+        label = f"{name}, {len(found) + 1}. ({_describe_type(field)}; nothing to end)"
+        value = click.prompt(label, default="", show_default=False, value_proc=parse_item, err=True)
         if value is None or value == "":
             return found
         found.append(value)

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import click
 
 from toolpost.cli import exits
-from toolpost.cli.exits import USAGE, Quit
-from toolpost.cli.histogram import Durations, bar, shown
-from toolpost.cli.target import Reach, TargetCommand, takes_target
+from toolpost.cli.exits import USAGE, CommandError
+from toolpost.cli.histogram import DurationHistogram, draw_bar, format_duration
+from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
 from toolpost.errors import MCPError, RPCError
 
 if TYPE_CHECKING:
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-ROWS: Final = 10
+HISTOGRAM_ROWS: Final = 10
 """Rows of the histogram, the last of them for the slowest hundredth."""
-WIDTH: Final = 40
+BAR_WIDTH: Final = 40
 """Columns of its longest bar."""
 QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
-PAUSE: Final = 0.01
+ERROR_BACKOFF: Final = 0.01
 """Seconds that nobody asks again after an error, so that a dead server does not fail a million times."""
 
 
 @dataclass
-class Load:
+class LoadGenerator:
     """The same request again and again, and what came of it.
 
     Args:
@@ -50,27 +50,27 @@ class Load:
     seconds: float
     workers: int
     rate: float | None
-    durations: Durations = field(default_factory=Durations)
+    durations: DurationHistogram = field(default_factory=DurationHistogram)
     errors: Counter[str] = field(default_factory=Counter[str])
     examples: dict[str, str] = field(default_factory=dict[str, str])
-    began: float = 0.0
-    took: float = 0.0
-    _given: int = 0
+    started_at: float = 0.0
+    elapsed: float = 0.0
+    _scheduled_count: int = 0
 
     async def run(self, ask: Callable[[], Awaitable[object]]) -> None:
         """Ask until the time is over."""
-        self.began = time.perf_counter()
+        self.started_at = time.perf_counter()
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(self.workers):
-                    group.create_task(self._work(ask))
+                    group.create_task(self._run_worker(ask))
         finally:
-            self.took = time.perf_counter() - self.began
+            self.elapsed = time.perf_counter() - self.started_at
 
-    async def _work(self, ask: Callable[[], Awaitable[object]]) -> None:
-        end = self.began + self.seconds
+    async def _run_worker(self, ask: Callable[[], Awaitable[object]]) -> None:
+        end = self.started_at + self.seconds
         while True:
-            due = self._due()
+            due = self._schedule_next()
             if (wait := min(due, end) - time.perf_counter()) > 0:
                 await asyncio.sleep(wait)
             if max(due, time.perf_counter()) >= end:
@@ -81,20 +81,22 @@ class Load:
                 kind = f"{error.kind} ({error.code})" if isinstance(error, RPCError) else type(error).__name__
                 self.errors[kind] += 1
                 self.examples.setdefault(kind, error.message)
-                await asyncio.sleep(PAUSE)
+                await asyncio.sleep(ERROR_BACKOFF)
             else:
                 self.durations.add(time.perf_counter() - due)
 
-    def _due(self) -> float:
+    def _schedule_next(self) -> float:
         """When the next request is due. What is sent later than that has waited, and the wait is counted."""
         if self.rate is None:
             return time.perf_counter()
-        due = self.began + self._given / self.rate
-        self._given += 1
+        due = self.started_at + self._scheduled_count / self.rate
+        self._scheduled_count += 1
         return due
 
 
-def _arguments(_ctx: click.Context, _param: click.Parameter, value: str | None) -> dict[str, Any] | None:
+def _parse_arguments(
+    _ctx: click.Context, _param: click.Parameter, value: str | None
+) -> dict[str, Any] | None:
     try:
         found: Any = None if value is None else _json.loads(value)
     except ValueError as error:
@@ -105,9 +107,11 @@ def _arguments(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 
 
 @click.command(cls=TargetCommand)
-@takes_target
+@add_target_options
 @click.argument("tool", required=False)
-@click.option("--args", "arguments", metavar="JSON", callback=_arguments, help="What to call the tool with.")
+@click.option(
+    "--args", "arguments", metavar="JSON", callback=_parse_arguments, help="What to call the tool with."
+)
 @click.option("--list", "lists", is_flag=True, help="Ask for the list of tools, instead of a ping.")
 @click.option(
     "--for",
@@ -133,7 +137,7 @@ def _arguments(_ctx: click.Context, _param: click.Parameter, value: str | None) 
 )
 def command(
     *,
-    reach: Reach,
+    reach: TargetConnector,
     tool: str | None,
     arguments: dict[str, Any] | None,
     lists: bool,
@@ -152,11 +156,11 @@ def command(
     exit code is 1 if there were any.
     """  # noqa: D301 - click wants this character where lines are to stay
     if tool is None and arguments is not None:
-        raise Quit("--args is for a tool", USAGE, hint="name the tool after the target")
+        raise CommandError("--args is for a tool", USAGE, hint="name the tool after the target")
     if tool is not None and lists:
-        raise Quit("--list is instead of a tool", USAGE, hint="leave out one of them")
+        raise CommandError("--list is instead of a tool", USAGE, hint="leave out one of them")
     what = f"calls of {tool}" if tool else "tools/list" if lists else "ping"
-    load = Load(seconds, concurrency, rate)
+    load = LoadGenerator(seconds, concurrency, rate)
     told: dict[str, Any] = {"target": reach.target.label, "what": what}
 
     async def work(client: "Client") -> None:
@@ -167,7 +171,7 @@ def command(
         told["revision"] = client.revision
         pace = f"{rate:g} per second" if rate else f"{concurrency} at a time"
         label = f"{reach.target.label} ({client.revision})"
-        reach.page.note(f"{seconds:g} s of {what} at {label}, {pace}", style="dim")
+        reach.output.print_note(f"{seconds:g} s of {what} at {label}, {pace}", style="dim")
         await load.run(ask)
 
     interrupted = False
@@ -175,9 +179,9 @@ def command(
         reach.run(work, cache=False, retries=0)
     except KeyboardInterrupt:  # what there is until then is told
         interrupted = True
-    if load.took:
-        told |= _report(load)
-        reach.page.data(told) if reach.json else _tell(reach, load)
+    if load.elapsed:
+        told |= _build_report(load)
+        reach.output.print_value(told) if reach.json else _print_report(reach, load)
     if interrupted:
         return exits.INTERRUPTED
     return exits.FAILED if load.errors else exits.OK
@@ -186,47 +190,49 @@ def command(
 # --------------------------------------------------------------------- what is said
 
 
-def _report(load: Load) -> dict[str, Any]:
+def _build_report(load: LoadGenerator) -> dict[str, Any]:
     durations = load.durations
-    latency = {"mean": durations.mean, **_quantiles(durations), "max": durations.most}
+    latency = {"mean": durations.mean, **_compute_quantiles(durations), "max": durations.maximum}
     return {
-        "seconds": round(load.took, 3),
+        "seconds": round(load.elapsed, 3),
         "concurrency": load.workers,
         "rate": load.rate,
         "answered": durations.count,
         "failed": load.errors.total(),
-        "per_second": round(durations.count / load.took, 1),
+        "per_second": round(durations.count / load.elapsed, 1),
         "milliseconds": {name: round(value * 1000, 3) for name, value in latency.items()},
         "errors": [
             {"kind": kind, "count": count, "example": load.examples[kind]}
             for kind, count in load.errors.most_common()
         ],
         "histogram": [
-            {"up_to_ms": round(end * 1000, 3), "count": count} for end, count in durations.bins(ROWS)
+            {"up_to_ms": round(end * 1000, 3), "count": count}
+            for end, count in durations.bins(HISTOGRAM_ROWS)
         ],
     }
 
 
-def _quantiles(durations: Durations) -> dict[str, float]:
+def _compute_quantiles(durations: DurationHistogram) -> dict[str, float]:
     return {name: durations.quantile(part) for name, part in QUANTILES.items()}
 
 
-def _tell(reach: Reach, load: Load) -> None:
-    say, durations = reach.page.say, load.durations
-    say(f"answered    {durations.count:,} in {load.took:.1f} s")
-    say(f"throughput  {durations.count / load.took:,.0f} per second", style="bold")
+def _print_report(reach: TargetConnector, load: LoadGenerator) -> None:
+    say, durations = reach.output.print_text, load.durations
+    say(f"answered    {durations.count:,} in {load.elapsed:.1f} s")
+    say(f"throughput  {durations.count / load.elapsed:,.0f} per second", style="bold")
     if durations.count:
-        latency = _quantiles(durations) | {"max": durations.most}
-        told = ", ".join(f"{name} {shown(value)}" for name, value in latency.items())
+        latency = _compute_quantiles(durations) | {"max": durations.maximum}
+        told = ", ".join(f"{name} {format_duration(value)}" for name, value in latency.items())
         say(f"latency     {told}", style="bold")
     label = "errors"
     for kind, count in load.errors.most_common():
         say(f"{label:<12}{count:,} {kind}: {load.examples[kind]}", style="red")
         label = ""
-    bins = durations.bins(ROWS)
+    bins = durations.bins(HISTOGRAM_ROWS)
     if bins:
         say()
     highest = max((count for _, count in bins), default=0)
     blocks = sys.stdout.encoding.lower().replace("-", "") == "utf8"
     for end, count in bins:
-        say(f"{shown(end):>10}  {bar(count / highest, WIDTH, blocks=blocks):<{WIDTH}}  {count:>9,}")
+        bar = draw_bar(count / highest, BAR_WIDTH, blocks=blocks)
+        say(f"{format_duration(end):>10}  {bar:<{BAR_WIDTH}}  {count:>9,}")

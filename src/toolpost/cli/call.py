@@ -12,14 +12,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from toolpost.cli.exits import FAILED, OK, Quit
-from toolpost.cli.levels import STYLES, log_text, takes_log_level
-from toolpost.cli.named import NamedCommand, Names, one_of, rest_of, takes_args_and_save
-from toolpost.cli.target import Reach, takes_target
+from toolpost.cli.exits import FAILED, OK, CommandError
+from toolpost.cli.levels import LOG_LEVEL_STYLES, add_log_level_option, format_log_line
+from toolpost.cli.named import (
+    ItemNameParam,
+    NamedItemCommand,
+    add_args_and_save_options,
+    find_item,
+    get_remaining_words,
+)
+from toolpost.cli.target import TargetConnector, add_target_options
 
 if TYPE_CHECKING:
-    from toolpost.cli.answers import Answers
-    from toolpost.cli.meter import Meter
+    from toolpost.cli.answers import TerminalPrompter
+    from toolpost.cli.meter import ProgressDisplay
     from toolpost.client.client import Client
     from toolpost.client.results import ToolResult
     from toolpost.types.notices import LogParams
@@ -27,26 +33,26 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-MAX_VISITS: Final = 3
+MAX_URL_ELICITATIONS: Final = 3
 """How often a server may send the user to a page before it serves a call."""
 
 
-class CallCommand(NamedCommand):
+class CallCommand(NamedItemCommand):
     """`call`, as click sees it."""
 
     async def fetch(self, client: "Client") -> Sequence["Tool"]:
         """The tools."""
         return await client.list_tools()
 
-    def schema(self, item: "Tool") -> Mapping[str, Any]:
+    def get_schema(self, item: "Tool") -> Mapping[str, Any]:
         """Its input schema."""
         return item.input_schema
 
 
 @click.command("call", cls=CallCommand)
-@takes_target
-@click.argument("name", metavar="TOOL", required=False, type=Names())
-@takes_args_and_save
+@add_target_options
+@click.argument("name", metavar="TOOL", required=False, type=ItemNameParam())
+@add_args_and_save_options
 @click.option(
     "--root",
     "roots",
@@ -55,12 +61,12 @@ class CallCommand(NamedCommand):
     type=click.Path(exists=True, file_okay=False, resolve_path=True),
     help="Open this folder to the server.",
 )
-@takes_log_level
+@add_log_level_option
 @click.pass_context
 def command(
     ctx: click.Context,
     *,
-    reach: Reach,
+    reach: TargetConnector,
     name: str | None,
     args: str | None,
     save: str | None,
@@ -73,35 +79,39 @@ def command(
     The options below stand before TOOL. A list is said by repeating its option, the member of an object as
     --address.city, anything else as JSON. What is missing is asked for on a terminal.
     """
-    from toolpost.cli.answers import Answers  # noqa: PLC0415 - with what it needs, for calls only
-    from toolpost.cli.meter import Meter  # noqa: PLC0415 - as above
+    from toolpost.cli.answers import TerminalPrompter  # noqa: PLC0415 - with what it needs, for calls only
+    from toolpost.cli.meter import ProgressDisplay  # noqa: PLC0415 - as above
 
-    shape, rest = ctx.command, rest_of(ctx)
+    shape, rest = ctx.command, get_remaining_words(ctx)
     assert isinstance(shape, CallCommand), "it is this one"
-    meter = Meter(reach.page, lines=reach.verbose)
-    answers = Answers(meter, interactive=reach.interactive)
+    meter = ProgressDisplay(reach.output, lines=reach.verbose)
+    answers = TerminalPrompter(meter, interactive=reach.is_interactive)
 
     async def log(line: "LogParams") -> None:
-        meter.note(log_text(line), style=STYLES.get(line.level))
+        meter.print_note(format_log_line(line), style=LOG_LEVEL_STYLES.get(line.level))
 
     async def work(client: "Client") -> int:
-        tool: Tool = one_of(await shape.fetch(client), name, "tool", reach)
-        form = shape.form(tool, reach.target)
-        typed = await answers.later(lambda: answers.read(form, rest, args))
-        reach.page.json = reach.json or bool(typed.own.get("json"))
+        tool: Tool = find_item(await shape.fetch(client), name, "tool", reach)
+        form = shape.create_schema_command(tool, reach.target)
+        typed = await answers.run_in_thread(lambda: answers.read_arguments(form, rest, args))
+        reach.output.json = reach.json or bool(typed.options.get("json"))
         if log_level is not None:
             await client.set_log_level(log_level)
-        result = await _made(client, tool.name, typed.arguments, meter, answers)
+        result = await _call_tool(client, tool.name, typed.arguments, meter, answers)
         meter.close()
-        _show(reach, tool.name, result, typed.own.get("save") or save)
+        _print_result(reach, tool.name, result, typed.options.get("save") or save)
         return FAILED if result.is_error else OK
 
     with closing(meter), closing(answers):
         return reach.run(work, on_log=log, on_roots=roots or None, **answers.client_options())
 
 
-async def _made(
-    client: "Client", name: str, arguments: dict[str, Any], meter: "Meter", answers: "Answers"
+async def _call_tool(
+    client: "Client",
+    name: str,
+    arguments: dict[str, Any],
+    meter: "ProgressDisplay",
+    answers: "TerminalPrompter",
 ) -> "ToolResult[Any]":
     """What comes of the call, after the user has visited what has to be visited first."""
     from toolpost.errors import UrlElicitationRequired  # noqa: PLC0415 - as above
@@ -109,23 +119,23 @@ async def _made(
     visits = 0
     while True:
         try:
-            return await client.call_tool(name, arguments, progress=meter.progress, raise_on_error=False)
+            return await client.call_tool(name, arguments, progress=meter.show_progress, raise_on_error=False)
         except UrlElicitationRequired as error:
             visits += 1
-            visited = partial(answers.visited, error.elicitations)
-            if visits > MAX_VISITS or not await answers.later(visited):
+            visited = partial(answers.confirm_url_visits, error.elicitations)
+            if visits > MAX_URL_ELICITATIONS or not await answers.run_in_thread(visited):
                 raise
 
 
-def _show(reach: Reach, name: str, result: "ToolResult[Any]", save: str | None) -> None:
-    from toolpost.cli.folder import Folder  # noqa: PLC0415 - with what it needs, for results only
-    from toolpost.cli.show import as_json, show_result  # noqa: PLC0415 - as above
+def _print_result(reach: TargetConnector, name: str, result: "ToolResult[Any]", save: str | None) -> None:
+    from toolpost.cli.folder import OutputFolder  # noqa: PLC0415 - with what it needs, for results only
+    from toolpost.cli.show import convert_result, show_result  # noqa: PLC0415 - as above
 
-    folder = Folder(Path(save or "."), name)
+    folder = OutputFolder(Path(save or "."), name)
     if reach.json:
-        reach.page.data(as_json(result.raw, folder if save else None))
+        reach.output.print_value(convert_result(result.raw, folder if save else None))
     elif result.is_error:
-        hint = "-v shows what the server writes to stderr" if reach.unseen else None
-        raise Quit(result.text or f"{name} failed, and did not say why", FAILED, hint=hint)
+        hint = "-v shows what the server writes to stderr" if reach.hidden_line_count else None
+        raise CommandError(result.text or f"{name} failed, and did not say why", FAILED, hint=hint)
     else:
-        show_result(reach.page, result, folder)
+        show_result(reach.output, result, folder)

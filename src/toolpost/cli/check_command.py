@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from toolpost.cli.checkup import Checkup
+from toolpost.cli.checkup import DoctorReport
 from toolpost.cli.exits import UNREACHABLE
 from toolpost.transports.command import Stdio
 
@@ -20,7 +20,7 @@ __all__ = ["check_command", "check_source"]
 MAX_PROGRAMS: Final = 20_000
 """How many names along the PATH are looked at for one that is similar."""
 
-_OWNERS: Final = {
+_INSTALL_HINTS: Final = {
     "node": "it comes with Node.js: install that",
     "npm": "it comes with Node.js: install that",
     "npx": "it comes with Node.js: install that",
@@ -36,15 +36,15 @@ _OWNERS: Final = {
 }
 """What programs that servers are started with belong to."""
 
-_ASKS_FIRST: Final = frozenset({"npx"})
-_YES: Final = frozenset({"-y", "--yes"})
+_CONFIRMING_PROGRAMS: Final = frozenset({"npx"})
+_YES_FLAGS: Final = frozenset({"-y", "--yes"})
 
 
-def check_command(checkup: Checkup, stdio: Stdio) -> None:
+def check_command(checkup: DoctorReport, stdio: Stdio) -> None:
     """Look whether a program is there, and may be started.
 
     Raises:
-        Stopped: it is not, or may not.
+        DoctorAborted: it is not, or may not.
     """
     if stdio.cwd is not None and not Path(stdio.cwd).is_dir():
         checkup.stop(
@@ -54,9 +54,9 @@ def check_command(checkup: Checkup, stdio: Stdio) -> None:
     named = Path(stdio.cwd or ".", stdio.command).absolute() if os.sep in stdio.command else None
     found = shutil.which(str(named or stdio.command), path=path)
     if found is None:
-        text, hint = _missing(stdio.command, named, path)
+        text, hint = _explain_missing(stdio.command, named, path)
         checkup.stop("command", text, hint, code=UNREACHABLE)
-    lost = _interpreter(Path(found))
+    lost = _find_missing_interpreter(Path(found))
     if lost:
         checkup.stop(
             "command",
@@ -65,7 +65,7 @@ def check_command(checkup: Checkup, stdio: Stdio) -> None:
             code=UNREACHABLE,
         )
     checkup.ok("command", found)
-    if Path(found).stem in _ASKS_FIRST and not _YES.intersection(stdio.args):
+    if Path(found).stem in _CONFIRMING_PROGRAMS and not _YES_FLAGS.intersection(stdio.args):
         checkup.warn(
             "command",
             f"{stdio.command} asks before it installs something, and nobody is there to answer",
@@ -73,7 +73,7 @@ def check_command(checkup: Checkup, stdio: Stdio) -> None:
         )
 
 
-def _missing(command: str, named: Path | None, path: str) -> tuple[str, str]:
+def _explain_missing(command: str, named: Path | None, path: str) -> tuple[str, str]:
     """Why a program cannot be started, and what to do."""
     if named is not None and named.is_dir():
         return f"{command} is a folder", "name the program in it"
@@ -87,8 +87,8 @@ def _missing(command: str, named: Path | None, path: str) -> tuple[str, str]:
         return f"there is no program {command}", f"a script is started with Python: -- python3 {command}"
     if named is not None:
         return f"there is no file {command}", "correct the path"
-    hints = [_OWNERS[command]] if command in _OWNERS else []
-    near = get_close_matches(command, _programs(path), 3, 0.75)
+    hints = [_INSTALL_HINTS[command]] if command in _INSTALL_HINTS else []
+    near = get_close_matches(command, _list_programs(path), 3, 0.75)
     if near:
         hints.append(f"did you mean {' or '.join(near)}?")
     hints.append("a host that is started from a desktop has a short PATH: give it the full path")
@@ -96,13 +96,13 @@ def _missing(command: str, named: Path | None, path: str) -> tuple[str, str]:
     return f"there is no program {command} along the PATH", " ".join(sentences)
 
 
-def _programs(path: str) -> list[str]:
+def _list_programs(path: str) -> list[str]:
     folders = [Path(folder) for folder in dict.fromkeys(path.split(os.pathsep)) if Path(folder).is_dir()]
     names = dict.fromkeys(each.name for folder in folders for each in folder.iterdir())
     return list(islice(names, MAX_PROGRAMS))
 
 
-def _interpreter(program: Path) -> str:
+def _find_missing_interpreter(program: Path) -> str:
     """The program that a script needs and that is not there; empty if all is well."""
     try:
         with program.open("rb") as file:
@@ -114,11 +114,11 @@ def _interpreter(program: Path) -> str:
     return "" if not name or Path(name).exists() else name
 
 
-def check_source(checkup: Checkup, word: str) -> None:
+def check_source(checkup: DoctorReport, word: str) -> None:
     """Look whether a Python file can be read as Python. A module is looked for by whoever runs it.
 
     Raises:
-        Stopped: it cannot.
+        DoctorAborted: it cannot.
     """
     path = Path(word.rpartition(":")[0] if not word.endswith(".py") else word)
     if path.suffix != ".py":

@@ -12,30 +12,30 @@ from urllib.parse import urljoin, urlsplit
 from msgspec import Struct
 
 from toolpost.cli.check_login import check_login
-from toolpost.cli.checkup import Checkup
+from toolpost.cli.checkup import DoctorReport
 from toolpost.cli.exits import UNREACHABLE
 from toolpost.errors import MCPError, MethodNotFound, RequestFailed
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.jsonrpc import Reader, Request, Unfit, decode, shorten
-from toolpost.protocol.party import Party
-from toolpost.protocol.route import mirrored
-from toolpost.transports.address import Http, shown
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader, JSONRPCRequest, decode, shorten
+from toolpost.protocol.party import LocalPeer
+from toolpost.protocol.route import mirror_headers
+from toolpost.transports.address import Http, display_url
 from toolpost.transports.http_backend import Backend
-from toolpost.transports.refusal import EVENTS, JSON, phrase
+from toolpost.transports.refusal import EVENTS, JSON, status_phrase
 from toolpost.types.lifecycle import ClientCapabilities, Implementation
 from toolpost.version import __version__
 
 __all__ = ["check_http"]
 
-MAX_QUOTED: Final = 8 * 1024
+MAX_QUOTED_BYTES: Final = 8 * 1024
 """How much of a refusal is read."""
 
-_ELSEWHERE: Final = ("/mcp", "/mcp/", "/sse", "/")
+_COMMON_PATHS: Final = ("/mcp", "/mcp/", "/sse", "/")
 """Where servers have their endpoints."""
 
-_NOT_HERE: Final = frozenset({404, 405})
+_NOT_FOUND_STATUSES: Final = frozenset({404, 405})
 
-_HINTS: Final = {
+_STATUS_HINTS: Final = {
     403: "does the server know the name in the URL? it may check Host, as against rebound names: tell it its "
     "public URL, or call it by a name that it knows",
     407: "the proxy wants a login",
@@ -49,19 +49,19 @@ _HINTS: Final = {
 }
 
 
-class _Error(Struct):
+class _JsonRpcErrorBody(Struct):
     code: int
     message: str
 
 
-class _Said(Struct):
-    error: _Error
+class _JsonRpcErrorResponse(Struct):
+    error: _JsonRpcErrorBody
 
 
-_SAID: Final = Reader(_Said)
+_ERROR_READER: Final = JSONReader(_JsonRpcErrorResponse)
 
 
-class _Answer(NamedTuple):
+class _ProbeResponse(NamedTuple):
     """What came back, as far as it is read."""
 
     status: int
@@ -69,40 +69,40 @@ class _Answer(NamedTuple):
     body: bytes
 
     @property
-    def kind(self) -> str:
+    def media_type(self) -> str:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()
 
     @property
-    def speaks(self) -> bool:
+    def is_mcp(self) -> bool:
         """Whether it is an answer that only an MCP server gives."""
         if 200 <= self.status < 300:
-            return self.kind in {JSON, EVENTS}
+            return self.media_type in {JSON, EVENTS}
         try:
-            code = _SAID(self.body).error.code
-        except Unfit:
+            code = _ERROR_READER(self.body).error.code
+        except InvalidJSONValue:
             return False
         # Some servers explain in JSON-RPC that nothing is at this path.
-        return code == MethodNotFound.code or self.status not in _NOT_HERE
+        return code == MethodNotFound.code or self.status not in _NOT_FOUND_STATUSES
 
-    def quoted(self) -> str:
+    def quote_body(self) -> str:
         """The beginning of what it says, where that is for people."""
         try:
-            return shorten(_SAID(self.body).error.message, 200)
-        except Unfit:
+            return shorten(_ERROR_READER(self.body).error.message, 200)
+        except InvalidJSONValue:
             pass
-        if self.kind not in {"text/plain", JSON}:
+        if self.media_type not in {"text/plain", JSON}:
             return ""
         return shorten(" ".join(self.body.decode("utf-8", "replace").split()), 200)
 
 
-async def check_http(checkup: Checkup, place: Http, backend: Backend, timeout: float | None) -> None:
+async def check_http(checkup: DoctorReport, place: Http, backend: Backend, timeout: float | None) -> None:
     """Ask the first question.
 
     Raises:
-        Stopped: nobody is there who could be asked a second one.
+        DoctorAborted: nobody is there who could be asked a second one.
     """
     try:
-        answer = await _ask(backend, place, place.url, timeout)
+        answer = await _probe(backend, place, place.url, timeout)
     except TimeoutError:
         checkup.stop(
             "http",
@@ -119,75 +119,82 @@ async def check_http(checkup: Checkup, place: Http, backend: Backend, timeout: f
     elif 300 <= status < 400:
         there = urljoin(place.url, answer.headers.get("location", ""))
         if there == place.url:
-            checkup.stop("http", f"{phrase(status)}: it leads back to itself", "correct that on the server")
-        checkup.stop("http", f"{phrase(status)}: it leads to {shown(there)}", f"use {shown(there)} instead")
-    elif answer.speaks:
-        checkup.ok("http", f"an MCP server answers, with {phrase(status)} and {answer.kind}")
-    elif status in _NOT_HERE or 200 <= status < 300:
-        await _look_around(checkup, place, backend, answer, timeout)
+            checkup.stop(
+                "http", f"{status_phrase(status)}: it leads back to itself", "correct that on the server"
+            )
+        checkup.stop(
+            "http",
+            f"{status_phrase(status)}: it leads to {display_url(there)}",
+            f"use {display_url(there)} instead",
+        )
+    elif answer.is_mcp:
+        checkup.ok("http", f"an MCP server answers, with {status_phrase(status)} and {answer.media_type}")
+    elif status in _NOT_FOUND_STATUSES or 200 <= status < 300:
+        await _search_endpoint(checkup, place, backend, answer, timeout)
     else:
-        _refused(checkup, answer)
+        _report_refusal(checkup, answer)
 
 
-def _refused(checkup: Checkup, answer: _Answer) -> None:
-    said = answer.quoted()
-    text = phrase(answer.status) + (f": {said}" if said else "")
-    if answer.status in _HINTS:
-        checkup.stop("http", text, _HINTS[answer.status])
+def _report_refusal(checkup: DoctorReport, answer: _ProbeResponse) -> None:
+    said = answer.quote_body()
+    text = status_phrase(answer.status) + (f": {said}" if said else "")
+    if answer.status in _STATUS_HINTS:
+        checkup.stop("http", text, _STATUS_HINTS[answer.status])
     if "HTTPS port" in answer.body.decode("latin-1"):
         checkup.stop("http", text, "write https:// instead of http://")
     checkup.warn("http", f"{text}, to the question of a newer client; older ones may be served")
 
 
-async def _look_around(
-    checkup: Checkup, place: Http, backend: Backend, answer: _Answer, timeout: float | None
+async def _search_endpoint(
+    checkup: DoctorReport, place: Http, backend: Backend, answer: _ProbeResponse, timeout: float | None
 ) -> None:
     """Look for the endpoint where it might be: as an older server has it here, or elsewhere.
 
     Raises:
-        Stopped: it is not here.
+        DoctorAborted: it is not here.
     """
-    if await _streams(backend, place, timeout):
+    if await _is_event_stream(backend, place, timeout):
         checkup.ok(
-            "http", f"{phrase(answer.status)} to a POST, and a stream to a GET: HTTP+SSE, the older way"
+            "http",
+            f"{status_phrase(answer.status)} to a POST, and a stream to a GET: HTTP+SSE, the older way",
         )
         return
     found: list[str] = []
     own = urlsplit(place.url)
-    for path in dict.fromkeys((own.path.rstrip("/"), f"{own.path.rstrip('/')}/", *_ELSEWHERE)):
+    for path in dict.fromkeys((own.path.rstrip("/"), f"{own.path.rstrip('/')}/", *_COMMON_PATHS)):
         url = own._replace(path=path).geturl()
         if path == own.path:
             continue
         try:
-            other = await _ask(backend, place, url, timeout)
+            other = await _probe(backend, place, url, timeout)
         except (RequestFailed, TimeoutError):
             continue
-        if other.speaks or other.status == 401:
-            found.append(shown(url))
-    said = answer.quoted() or answer.kind
+        if other.is_mcp or other.status == 401:
+            found.append(display_url(url))
+    said = answer.quote_body() or answer.media_type
     checkup.stop(
         "http",
-        f"no MCP endpoint is here: {phrase(answer.status)}" + (f", {said}" if said else ""),
+        f"no MCP endpoint is here: {status_phrase(answer.status)}" + (f", {said}" if said else ""),
         f"there is one at {found[0]}" if found else "is the path right? most servers have it at /mcp",
     )
 
 
-async def _ask(backend: Backend, place: Http, url: str, timeout: float | None) -> _Answer:
+async def _probe(backend: Backend, place: Http, url: str, timeout: float | None) -> _ProbeResponse:
     """What comes back to the question who the server is.
 
     Raises:
         RequestFailed: nothing does.
         TimeoutError: nothing does in time.
     """
-    party = Party(Implementation(name="toolpost-doctor", version=__version__), ClientCapabilities())
+    party = LocalPeer(Implementation(name="toolpost-doctor", version=__version__), ClientCapabilities())
     data = Connection(party).request("server/discover").data
     message = decode(data)
-    assert isinstance(message, Request), "it was made as one"
+    assert isinstance(message, JSONRPCRequest), "it was made as one"
     headers = {
         "accept": f"{JSON}, {EVENTS}",
         "content-type": JSON,
         "user-agent": f"toolpost/{__version__}",
-        **mirrored(message),
+        **mirror_headers(message),
         **(place.headers or {}),
     }
     async with asyncio.timeout(timeout), backend.send("POST", url, headers, data) as response:
@@ -197,12 +204,12 @@ async def _ask(backend: Backend, place: Http, url: str, timeout: float | None) -
         if received.get("content-type", "").partition(";")[0].strip().lower() != EVENTS:
             async for chunk in response.chunks():
                 body += chunk
-                if len(body) > MAX_QUOTED:
+                if len(body) > MAX_QUOTED_BYTES:
                     break
-        return _Answer(response.status, received, body)
+        return _ProbeResponse(response.status, received, body)
 
 
-async def _streams(backend: Backend, place: Http, timeout: float | None) -> bool:
+async def _is_event_stream(backend: Backend, place: Http, timeout: float | None) -> bool:
     """Whether a GET is answered with a stream of events."""
     headers = {"accept": EVENTS, **(place.headers or {})}
     try:

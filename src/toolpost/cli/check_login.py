@@ -5,13 +5,13 @@ Reads what is published, as a client would, and asks nobody for a token.
 
 from collections.abc import Mapping
 
-from toolpost.auth.challenge import parse
+from toolpost.auth.challenge import parse_challenges
 from toolpost.auth.discovery import discover
-from toolpost.auth.fetch import Fetch
-from toolpost.auth.guard import Guard, shown
-from toolpost.auth.metadata import AuthorizationServer
-from toolpost.cli.checkup import Checkup
-from toolpost.cli.exits import REFUSED
+from toolpost.auth.fetch import AuthHttpClient
+from toolpost.auth.guard import UrlPolicy, redact_url
+from toolpost.auth.metadata import AuthorizationServerMetadata
+from toolpost.cli.checkup import DoctorReport
+from toolpost.cli.exits import UNAUTHORIZED
 from toolpost.errors import AuthError
 from toolpost.transports.address import Http
 from toolpost.transports.http_backend import Backend
@@ -19,13 +19,15 @@ from toolpost.transports.http_backend import Backend
 __all__ = ["check_login"]
 
 
-async def check_login(checkup: Checkup, place: Http, backend: Backend, received: Mapping[str, str]) -> None:
+async def check_login(
+    checkup: DoctorReport, place: Http, backend: Backend, received: Mapping[str, str]
+) -> None:
     """Look at what a server that answers 401 wants, and whether somebody could get it.
 
     Raises:
-        Stopped: in any case: without a token there is nothing more to look at.
+        DoctorAborted: in any case: without a token there is nothing more to look at.
     """
-    challenges = parse(received.get("www-authenticate", ""))
+    challenges = parse_challenges(received.get("www-authenticate", ""))
     given = "authorization" in (place.headers or {})
     where = next(
         (each.params["resource_metadata"] for each in challenges if "resource_metadata" in each.params), None
@@ -37,20 +39,20 @@ async def check_login(checkup: Checkup, place: Http, backend: Backend, received:
         wanted = f", for the scopes {scopes}" if scopes else ""
         checkup.ok("challenge", f"401: it wants a token ({challenges[0].scheme}){wanted}")
     try:
-        found = await discover(Fetch(backend, Guard(place.url)), place.url, where)
+        found = await discover(AuthHttpClient(backend, UrlPolicy(place.url)), place.url, where)
     except AuthError as error:
         checkup.fail("metadata", error.message, error.hint or "")
     else:
         if found.published:
-            checkup.ok("metadata", f"tokens are for {shown(found.resource.resource)}")
+            checkup.ok("metadata", f"tokens are for {redact_url(found.resource.resource)}")
         else:
             checkup.warn(
                 "metadata",
                 "it publishes no protected-resource metadata (RFC 9728)",
                 "clients guess that it is its own authorization server; looked at "
-                + ", ".join(shown(url) for url in found.looked),
+                + ", ".join(redact_url(url) for url in found.searched_urls),
             )
-        _issuer(checkup, found.issuer)
+        _check_issuer(checkup, found.issuer)
     error = next((each.error for each in challenges if each.error), None)
     checkup.stop(
         "login",
@@ -58,13 +60,13 @@ async def check_login(checkup: Checkup, place: Http, backend: Backend, received:
         "get a new one"
         if given
         else "--header 'Authorization: Bearer …' sends one; then the rest is looked at",
-        code=REFUSED,
+        code=UNAUTHORIZED,
     )
 
 
-def _issuer(checkup: Checkup, issuer: AuthorizationServer) -> None:
+def _check_issuer(checkup: DoctorReport, issuer: AuthorizationServerMetadata) -> None:
     """What a client needs of an authorization server."""
-    name = shown(issuer.issuer)
+    name = redact_url(issuer.issuer)
     if issuer.legacy:
         checkup.warn("issuer", f"{name} publishes no metadata (RFC 8414)", "its endpoints are a guess")
         return

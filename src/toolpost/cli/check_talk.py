@@ -11,34 +11,34 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from toolpost.cli.checkup import Checkup
-from toolpost.cli.lint import Finding, lint_prompts, lint_resources, lint_templates, lint_tools
-from toolpost.cli.overhear import Notes
-from toolpost.cli.seen import Seen
+from toolpost.cli.checkup import DoctorReport
+from toolpost.cli.lint import LintFinding, lint_prompts, lint_resources, lint_templates, lint_tools
+from toolpost.cli.overhear import Capture
+from toolpost.cli.seen import ObservedMessage
 from toolpost.client.client import Client
 from toolpost.errors import MCPError, MethodNotFound
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.methods import DATES
-from toolpost.protocol.party import declares
+from toolpost.protocol.party import has_capability
 from toolpost.protocol.revisions import REVISIONS, Revision
-from toolpost.types.lifecycle import Page
+from toolpost.types.lifecycle import PaginatedResult
 
-__all__ = ["check_heard", "check_revisions", "check_talk"]
+__all__ = ["check_messages", "check_revisions", "check_session"]
 
-PINGS: Final = 5
+PING_COUNT: Final = 5
 """How often the server is asked whether it is there, for the time that it takes."""
 
-SLOW: Final = 1.0
+SLOW_PING: Final = 1.0
 """Seconds for such an answer that somebody should know of."""
 
 SLOW_START: Final = 3.0
 """A server that takes longer to answer first is not opened once for each revision."""
 
-SHOWN: Final = 20
+MAX_REPORTED: Final = 20
 """How many messages that break rules are told."""
 
 
-class _List(NamedTuple):
+class _ListCheck(NamedTuple):
     """One of the lists of a server.
 
     Args:
@@ -53,21 +53,21 @@ class _List(NamedTuple):
     name: str
     needs: str
     member: str
-    pages: Callable[[Client], AsyncIterator[Page]]
-    lint: Callable[[Sequence[Any], Revision], Iterator[Finding]]
+    pages: Callable[[Client], AsyncIterator[PaginatedResult]]
+    lint: Callable[[Sequence[Any], Revision], Iterator[LintFinding]]
     optional: bool = False
 
 
-_LISTS: Final = (
-    _List("tools", "tools", "tools", Client.list_tools_pages, lint_tools),
-    _List(
+_LIST_CHECKS: Final = (
+    _ListCheck("tools", "tools", "tools", Client.list_tools_pages, lint_tools),
+    _ListCheck(
         "resources",
         "resources",
         "resources",
         Client.list_resources_pages,
         lint_resources,
     ),
-    _List(
+    _ListCheck(
         "templates",
         "resources",
         "resourceTemplates",
@@ -75,11 +75,11 @@ _LISTS: Final = (
         lint_templates,
         optional=True,
     ),
-    _List("prompts", "prompts", "prompts", Client.list_prompts_pages, lint_prompts),
+    _ListCheck("prompts", "prompts", "prompts", Client.list_prompts_pages, lint_prompts),
 )
 
 
-async def check_talk(checkup: Checkup, client: Client) -> None:
+async def check_session(checkup: DoctorReport, client: Client) -> None:
     """Look at a server that a client is connected to."""
     capabilities = msgspec.to_builtins(client.capabilities)
     names = [name for name, value in capabilities.items() if value is not None]
@@ -87,15 +87,15 @@ async def check_talk(checkup: Checkup, client: Client) -> None:
         checkup.ok("capabilities", ", ".join(names))
     else:
         checkup.warn("capabilities", "it declares none: no host will ask it for anything")
-    for each in _LISTS:
-        if declares(client.capabilities, each.needs):
-            await _list(checkup, client, each)
-    if declares(client.capabilities, "logging") and client.era == "session":
-        await _log(checkup, client)
-    await _ping(checkup, client)
+    for each in _LIST_CHECKS:
+        if has_capability(client.capabilities, each.needs):
+            await _check_list(checkup, client, each)
+    if has_capability(client.capabilities, "logging") and client.era == "session":
+        await _check_logging(checkup, client)
+    await _check_ping(checkup, client)
 
 
-async def _list(checkup: Checkup, client: Client, kind: _List) -> None:
+async def _check_list(checkup: DoctorReport, client: Client, kind: _ListCheck) -> None:
     items: list[Any] = []
     pages = 0
     try:
@@ -127,17 +127,17 @@ async def _list(checkup: Checkup, client: Client, kind: _List) -> None:
         checkup.ok(kind.name, counted)
 
 
-async def _log(checkup: Checkup, client: Client) -> None:
+async def _check_logging(checkup: DoctorReport, client: Client) -> None:
     try:
         await client.set_log_level("warning")
     except MCPError as error:
         checkup.fail("logging", f"it declares 'logging', but logging/setLevel fails: {error.message}")
 
 
-async def _ping(checkup: Checkup, client: Client) -> None:
+async def _check_ping(checkup: DoctorReport, client: Client) -> None:
     took: list[float] = []
     try:
-        for _ in range(PINGS):
+        for _ in range(PING_COUNT):
             began = time.perf_counter()
             await client.ping()
             took.append(time.perf_counter() - began)
@@ -145,7 +145,7 @@ async def _ping(checkup: Checkup, client: Client) -> None:
         checkup.fail("ping", error.message, error.hint or "")
         return
     text = f"{1000 * median(took):.1f} ms (fastest {1000 * min(took):.1f}, slowest {1000 * max(took):.1f})"
-    if median(took) > SLOW:
+    if median(took) > SLOW_PING:
         checkup.warn("ping", f"{text}: that is slow")
     else:
         checkup.ok("ping", text)
@@ -155,7 +155,7 @@ async def _ping(checkup: Checkup, client: Client) -> None:
 
 
 async def check_revisions(
-    checkup: Checkup, client_of: Callable[[str], Client], opened: Client, took: float
+    checkup: DoctorReport, client_of: Callable[[str], Client], opened: Client, took: float
 ) -> None:
     """Look which revisions a server speaks, by opening a conversation in each.
 
@@ -165,7 +165,7 @@ async def check_revisions(
         opened: the client that is connected.
         took: how long that took.
     """
-    found = opened.discovered
+    found = opened.discover_result
     listed = set(() if found is None else found.supported_versions)
     if took > SLOW_START:
         others = ", ".join(date for date in DATES if date in listed and date != opened.revision)
@@ -198,28 +198,28 @@ async def check_revisions(
 # --------------------------------------------------------------------- what was overheard
 
 
-def check_heard(checkup: Checkup, notes: Notes, *, process: bool) -> None:
+def check_messages(checkup: DoctorReport, notes: Capture, *, process: bool) -> None:
     """Look at what the server has said all the time: lines that are no messages, rules that it broke."""
     if notes.junk:
-        lines = dict.fromkeys(_first(seen) for seen in notes.junk)
+        lines = dict.fromkeys(_quote_message(seen) for seen in notes.junk)
         checkup.fail(
             "stdout" if process else "bodies",
             "it says what is no message:",
             "what is for people belongs on stderr: print(…, file=sys.stderr)" if process else "",
-            details=list(lines)[:SHOWN],
+            details=list(lines)[:MAX_REPORTED],
         )
     elif process:
         checkup.ok("stdout", "nothing but messages")
-    if notes.wrong:
+    if notes.violations:
         told = dict.fromkeys(
-            f"{seen.kind} {seen.method}: {each}" for seen in notes.wrong for each in seen.wrong
+            f"{seen.kind} {seen.method}: {each}" for seen in notes.violations for each in seen.violations
         )
         checkup.fail(
-            "messages", f"{len(told)} rule(s) of the protocol are broken", details=list(told)[:SHOWN]
+            "messages", f"{len(told)} rule(s) of the protocol are broken", details=list(told)[:MAX_REPORTED]
         )
     else:
         checkup.ok("messages", "all as the protocol has them")
 
 
-def _first(seen: Seen) -> str:
+def _quote_message(seen: ObservedMessage) -> str:
     return shorten(seen.body.decode("utf-8", "replace"), 100)

@@ -14,21 +14,21 @@ from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies_environment, proxy_bypass
 
 from toolpost.auth.guard import is_loopback_host
-from toolpost.cli.checkup import Checkup
+from toolpost.cli.checkup import DoctorReport
 from toolpost.cli.exits import UNREACHABLE
-from toolpost.transports.address import Http, shown
-from toolpost.transports.http_backend import reason
+from toolpost.transports.address import Http, display_url
+from toolpost.transports.http_backend import describe_error
 
 __all__ = ["check_url"]
 
-PATIENCE: Final = 10.0
+STEP_TIMEOUT: Final = 10.0
 """Seconds for each step."""
 
-SOON: Final = 14
+EXPIRY_WARNING_DAYS: Final = 14
 """Days before the end of a certificate from which on somebody should know."""
 
-_PORTS: Final = {"http": 80, "https": 443}
-_WORDS: Final = (
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_CERTIFICATE_ERRORS: Final = (
     ("certificate has expired", "it has expired", "renew it, on the server"),
     ("not yet valid", "it is not valid yet", "is the clock of this machine right?"),
     ("self-signed certificate in certificate chain", "who signed it is not known here", ""),
@@ -38,42 +38,44 @@ _WORDS: Final = (
     ("not valid for", "it is for another name", "use the name that it is for, or get one for this name"),
 )
 """What OpenSSL says → what it means, and what to do."""
-_TRUST: Final = "let it be signed by somebody whom everybody knows, or set SSL_CERT_FILE to who signed it"
+_TRUST_HINT: Final = (
+    "let it be signed by somebody whom everybody knows, or set SSL_CERT_FILE to who signed it"
+)
 
 
-async def check_url(checkup: Checkup, place: Http) -> None:
+async def check_url(checkup: DoctorReport, place: Http) -> None:
     """Look whether something listens there, and who.
 
     Raises:
-        Stopped: nothing does, or it is not who it should be.
+        DoctorAborted: nothing does, or it is not who it should be.
     """
     parts = urlsplit(place.url)
-    _shape(checkup, place.url, parts)
-    host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
-    proxy = _proxy(parts.scheme, host, port)
+    _check_format(checkup, place.url, parts)
+    host, port = parts.hostname or "", parts.port or _DEFAULT_PORTS[parts.scheme]
+    proxy = _find_proxy(parts.scheme, host, port)
     if proxy is not None:
-        checkup.ok("proxy", f"the environment leads there through {shown(proxy)}")
+        checkup.ok("proxy", f"the environment leads there through {display_url(proxy)}")
         return
-    addresses = await _resolved(checkup, host, port)
-    address = await _connected(checkup, addresses, host, port)
+    addresses = await _resolve_host(checkup, host, port)
+    address = await _connect(checkup, addresses, host, port)
     if parts.scheme == "https":
-        await _secured(checkup, address, host)
+        await _check_tls(checkup, address, host)
 
 
-def _shape(checkup: Checkup, url: str, parts: SplitResult) -> None:
+def _check_format(checkup: DoctorReport, url: str, parts: SplitResult) -> None:
     if parts.path in {"", "/"}:
         checkup.warn(
             "url",
-            f"{shown(url)} has no path",
+            f"{display_url(url)} has no path",
             "most servers have their endpoint at /mcp, older ones at /sse",
         )
     elif parts.scheme == "http" and not is_loopback_host(parts.hostname):
         checkup.warn("url", "http is read by everybody on the way", "use https, if the server has it")
     else:
-        checkup.ok("url", shown(url))
+        checkup.ok("url", display_url(url))
 
 
-def _proxy(scheme: str, host: str, port: int) -> str | None:
+def _find_proxy(scheme: str, host: str, port: int) -> str | None:
     proxies = getproxies_environment()
     named = proxies.get(scheme) or proxies.get("all")
     if not named or proxy_bypass(f"{host}:{port}"):
@@ -84,13 +86,13 @@ def _proxy(scheme: str, host: str, port: int) -> str | None:
 # --------------------------------------------------------------------- the name and the port
 
 
-async def _resolved(checkup: Checkup, host: str, port: int) -> list[Any]:
+async def _resolve_host(checkup: DoctorReport, host: str, port: int) -> list[Any]:
     began = time.monotonic()
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(STEP_TIMEOUT):
             found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except TimeoutError:
-        checkup.stop("dns", f"looking for {host} took more than {PATIENCE:g} s", code=UNREACHABLE)
+        checkup.stop("dns", f"looking for {host} took more than {STEP_TIMEOUT:g} s", code=UNREACHABLE)
     except (OSError, UnicodeError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no name of a host"
         checkup.stop(
@@ -98,33 +100,33 @@ async def _resolved(checkup: Checkup, host: str, port: int) -> list[Any]:
         )
     addresses = [str(entry[4][0]) for entry in found]
     if addresses != [host]:
-        checkup.ok("dns", f"{host} is {', '.join(dict.fromkeys(addresses))}{_after(began)}")
+        checkup.ok("dns", f"{host} is {', '.join(dict.fromkeys(addresses))}{_format_elapsed(began)}")
     return found
 
 
-async def _connected(checkup: Checkup, addresses: list[Any], host: str, port: int) -> tuple[str, int]:
+async def _connect(checkup: DoctorReport, addresses: list[Any], host: str, port: int) -> tuple[str, int]:
     """The first address at which somebody listens."""
     failures: list[str] = []
     for entry in addresses:
         address: str = entry[4][0]
         began = time.monotonic()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(STEP_TIMEOUT):
                 _, writer = await asyncio.open_connection(address, port)
         except (OSError, TimeoutError) as error:
-            failures.append(f"{address}: {reason(error)}")
+            failures.append(f"{address}: {describe_error(error)}")
             continue
         writer.close()
         if failures:
             text = f"{address} listens at port {port}, but not {', '.join(failures)}"
             checkup.warn("tcp", text, f"clients try both; to be quicker, name {address} in the URL")
         else:
-            checkup.ok("tcp", f"something listens at port {port}{_after(began)}")
+            checkup.ok("tcp", f"something listens at port {port}{_format_elapsed(began)}")
         return address, port
-    return _nobody(checkup, failures, host, port)
+    return _report_unreachable(checkup, failures, host, port)
 
 
-def _nobody(checkup: Checkup, failures: list[str], host: str, port: int) -> NoReturn:
+def _report_unreachable(checkup: DoctorReport, failures: list[str], host: str, port: int) -> NoReturn:
     if not all("refused" in failure for failure in failures):
         text, hint = f"there is no way to port {port}", "is a firewall in between? does it need a VPN?"
     else:
@@ -134,20 +136,20 @@ def _nobody(checkup: Checkup, failures: list[str], host: str, port: int) -> NoRe
     checkup.stop("tcp", text, hint, details=failures, code=UNREACHABLE)
 
 
-def _after(began: float) -> str:
+def _format_elapsed(began: float) -> str:
     return f", after {1000 * (time.monotonic() - began):.0f} ms"
 
 
 # --------------------------------------------------------------------- the certificate
 
 
-async def _secured(checkup: Checkup, address: tuple[str, int], host: str) -> None:
+async def _check_tls(checkup: DoctorReport, address: tuple[str, int], host: str) -> None:
     context = ssl.create_default_context()
     try:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(STEP_TIMEOUT):
             _, writer = await asyncio.open_connection(*address, ssl=context, server_hostname=host)
     except ssl.SSLCertVerificationError as error:
-        what, hint = _refused(error)
+        what, hint = _explain_certificate_error(error)
         checkup.stop("tls", f"the certificate is not accepted: {what}", hint, code=UNREACHABLE)
     except ssl.SSLError as error:
         plain = "WRONG_VERSION_NUMBER" in str(error) or "HTTP_REQUEST" in str(error)
@@ -158,14 +160,14 @@ async def _secured(checkup: Checkup, address: tuple[str, int], host: str) -> Non
             code=UNREACHABLE,
         )
     except (OSError, TimeoutError) as error:
-        checkup.stop("tls", f"the handshake failed: {reason(error)}", code=UNREACHABLE)
+        checkup.stop("tls", f"the handshake failed: {describe_error(error)}", code=UNREACHABLE)
     secured = cast("ssl.SSLObject", writer.get_extra_info("ssl_object"))
     certificate = secured.getpeercert() or {}
     version = secured.version()
     writer.transport.abort()  # a polite end would wait for the server's
-    until = _until(cast("dict[str, Any]", certificate))
+    until = _read_expiry(cast("dict[str, Any]", certificate))
     days = None if until is None else (until - datetime.now(UTC)).days
-    if days is not None and days < SOON:
+    if days is not None and days < EXPIRY_WARNING_DAYS:
         checkup.warn("tls", f"{version}, but the certificate expires in {days} day(s)", "renew it")
     else:
         checkup.ok(
@@ -173,14 +175,14 @@ async def _secured(checkup: Checkup, address: tuple[str, int], host: str) -> Non
         )
 
 
-def _refused(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
+def _explain_certificate_error(error: ssl.SSLCertVerificationError) -> tuple[str, str]:
     said = error.verify_message or str(error)
-    for part, meaning, hint in _WORDS:
+    for part, meaning, hint in _CERTIFICATE_ERRORS:
         if part in said:
-            return f"{meaning} ({said})", hint or _TRUST
+            return f"{meaning} ({said})", hint or _TRUST_HINT
     return said, ""
 
 
-def _until(certificate: dict[str, Any]) -> datetime | None:
+def _read_expiry(certificate: dict[str, Any]) -> datetime | None:
     text = certificate.get("notAfter")
     return None if text is None else datetime.fromtimestamp(ssl.cert_time_to_seconds(text), UTC)

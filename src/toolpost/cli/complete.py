@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from toolpost.cli.target import Reach, TargetCommand, takes_target
+from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
 
 if TYPE_CHECKING:
     from toolpost.client.client import Client
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["command"]
 
 
-def _context(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def _parse_context(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     pairs = [value.partition("=") for value in values]
     for name, equals, _ in pairs:
         if not equals or not name:
@@ -25,7 +25,7 @@ def _context(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
 
 
 @click.command("complete", cls=TargetCommand)
-@takes_target
+@add_target_options
 @click.argument("kind", metavar="prompt|resource", type=click.Choice(["prompt", "resource"]))
 @click.argument("ref", metavar="REF")
 @click.argument("argument", metavar="ARGUMENT")
@@ -34,12 +34,12 @@ def _context(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
     "--context",
     multiple=True,
     metavar="NAME=VALUE",
-    callback=_context,
+    callback=_parse_context,
     help="An argument that is known already.",
 )
 def command(
     *,
-    reach: Reach,
+    reach: TargetConnector,
     kind: Literal["prompt", "resource"],
     ref: str,
     argument: str,
@@ -59,12 +59,14 @@ def command(
 
     found = reach.run(complete)
     if reach.json:
-        reach.page.data(found)
+        reach.output.print_value(found)
         return
     for each in found.values:
-        reach.page.say(each)
+        reach.output.print_text(each)
     if not found.values:
-        reach.page.note(f"The server suggests nothing for {argument}; it need not know such an argument.")
+        reach.output.print_note(
+            f"The server suggests nothing for {argument}; it need not know such an argument."
+        )
     if found.has_more:
         total = "" if found.total is None else f" of {found.total}"
-        reach.page.note(f"These are {len(found.values)}{total}; there are more.")
+        reach.output.print_note(f"These are {len(found.values)}{total}; there are more.")

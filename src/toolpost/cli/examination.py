@@ -10,15 +10,15 @@ from typing import Any, Final, NoReturn
 
 from msgspec.structs import replace
 
-from toolpost.auth.fetch import opened
+from toolpost.auth.fetch import use_backend
 from toolpost.cli.check_command import check_command, check_source
 from toolpost.cli.check_http import check_http
-from toolpost.cli.check_talk import check_heard, check_revisions, check_talk
+from toolpost.cli.check_talk import check_messages, check_revisions, check_session
 from toolpost.cli.check_url import check_url
-from toolpost.cli.checkup import Checkup
+from toolpost.cli.checkup import DoctorReport
 from toolpost.cli.exits import UNREACHABLE
-from toolpost.cli.overhear import Notes, OverheardBackend, OverheardProcess
-from toolpost.cli.target import TIMEOUT, Reach
+from toolpost.cli.overhear import Capture, CapturedProcess, CapturingBackend
+from toolpost.cli.target import DEFAULT_TIMEOUT, TargetConnector
 from toolpost.client.client import Client
 from toolpost.client.config import OAUTH
 from toolpost.errors import MCPError
@@ -27,34 +27,34 @@ from toolpost.transports.command import Stdio
 
 __all__ = ["examine"]
 
-PATIENCE: Final = 15.0
+ANSWER_TIMEOUT: Final = 15.0
 """Seconds for an answer, unless `--timeout` says something else: a person waits here."""
 
-SLOW_STREAM: Final = 3.0
+STREAM_START_TIMEOUT: Final = 3.0
 """Seconds until a stream begins that nobody holds back."""
 
-_MISSING: Final = ("ModuleNotFoundError", "ImportError")
+_IMPORT_ERROR_NAMES: Final = ("ModuleNotFoundError", "ImportError")
 
 
-def examine(checkup: Checkup, reach: Reach) -> None:
+def examine(checkup: DoctorReport, reach: TargetConnector) -> None:
     """Look at everything, one thing after the other.
 
     Raises:
-        Stopped: going on makes no sense.
+        DoctorAborted: going on makes no sense.
     """
-    place = reach.place()
+    place = reach.resolve_target()
     if isinstance(place, Http):
-        asyncio.run(_url(checkup, reach, place))
+        asyncio.run(_check_http_target(checkup, reach, place))
         return
     if reach.target.kind == "file":
         check_source(checkup, reach.target.words[-1])
     else:
         check_command(checkup, place)
-    asyncio.run(_process(checkup, reach, place))
+    asyncio.run(_check_process(checkup, reach, place))
 
 
-def _client(reach: Reach, target: Any, revision: str | None = None) -> Client:
-    patience = PATIENCE if reach.timeout == TIMEOUT else reach.timeout
+def _create_client(reach: TargetConnector, target: Any, revision: str | None = None) -> Client:
+    patience = ANSWER_TIMEOUT if reach.timeout == DEFAULT_TIMEOUT else reach.timeout
     return Client(
         target,
         revision=revision or reach.revision,
@@ -69,40 +69,42 @@ def _client(reach: Reach, target: Any, revision: str | None = None) -> Client:
 # --------------------------------------------------------------------- a command
 
 
-async def _process(checkup: Checkup, reach: Reach, stdio: Stdio) -> None:
-    notes = Notes()
-    process = OverheardProcess(stdio, notes)
+async def _check_process(checkup: DoctorReport, reach: TargetConnector, stdio: Stdio) -> None:
+    notes = Capture()
+    process = CapturedProcess(stdio, notes)
     began = time.monotonic()
-    client = _client(reach, process)
+    client = _create_client(reach, process)
     try:
         await client.connect()
     except MCPError as error:
         await client.close()
-        _not_opened(checkup, process, notes, error)
+        _report_connect_failure(checkup, process, notes, error)
     try:
         took = time.monotonic() - began
-        _opened(checkup, client, took)
-        await check_talk(checkup, client)
+        _report_connected(checkup, client, took)
+        await check_session(checkup, client)
         if reach.revision is None:
-            await check_revisions(checkup, lambda date: _client(reach, process, date), client, took)
+            await check_revisions(checkup, lambda date: _create_client(reach, process, date), client, took)
     finally:
         await client.close()
-    check_heard(checkup, notes, process=True)
+    check_messages(checkup, notes, process=True)
 
 
-def _opened(checkup: Checkup, client: Client, took: float) -> None:
+def _report_connected(checkup: DoctorReport, client: Client, took: float) -> None:
     info = client.server_info
     name = "a server without a name" if info is None else f"{info.name} {info.version}"
     checkup.ok("answer", f"{name}, in {client.revision} ({client.era} era), after {1000 * took:.0f} ms")
 
 
-def _not_opened(checkup: Checkup, process: OverheardProcess, notes: Notes, error: MCPError) -> NoReturn:
+def _report_connect_failure(
+    checkup: DoctorReport, process: CapturedProcess, notes: Capture, error: MCPError
+) -> NoReturn:
     """Say why there is no conversation with a process.
 
     Raises:
-        Stopped: in any case.
+        DoctorAborted: in any case.
     """
-    words = list(process.last_words)
+    words = list(process.stderr_tail)
     junk = list(dict.fromkeys(seen.body.decode("utf-8", "replace")[:100] for seen in notes.junk))[:5]
     if process.failure is not None:
         checkup.stop("start", process.failure.message, process.failure.hint or "", code=UNREACHABLE)
@@ -115,13 +117,15 @@ def _not_opened(checkup: Checkup, process: OverheardProcess, notes: Notes, error
         )
     if process.returncode is not None:
         how = (
-            f"with exit code {process.returncode}" if process.returncode >= 0 else _signal(process.returncode)
+            f"with exit code {process.returncode}"
+            if process.returncode >= 0
+            else _describe_signal(process.returncode)
         )
         said = "; its last lines on stderr:" if words else "; it said nothing on stderr"
         checkup.stop(
             "start",
             f"it ended {how}, before it answered{said}",
-            _ended(process.returncode, words),
+            _suggest_fix(process.returncode, words),
             details=words,
             code=UNREACHABLE,
         )
@@ -134,18 +138,18 @@ def _not_opened(checkup: Checkup, process: OverheardProcess, notes: Notes, error
     )
 
 
-def _signal(code: int) -> str:
+def _describe_signal(code: int) -> str:
     try:
         return f"by {signal.Signals(-code).name}"
     except ValueError:
         return f"by signal {-code}"
 
 
-def _ended(code: int, words: list[str]) -> str:
+def _suggest_fix(code: int, words: list[str]) -> str:
     if any(word.startswith("Hint:") for word in words):
         return ""  # it was one of ours, and has said what to do
     last = words[-1] if words else ""
-    if last.startswith(_MISSING):
+    if last.startswith(_IMPORT_ERROR_NAMES):
         return (
             "install it for the Python that starts the server: a host may take another than your shell does"
         )
@@ -157,49 +161,49 @@ def _ended(code: int, words: list[str]) -> str:
 # --------------------------------------------------------------------- a URL
 
 
-async def _url(checkup: Checkup, reach: Reach, place: Http) -> None:
+async def _check_http_target(checkup: DoctorReport, reach: TargetConnector, place: Http) -> None:
     if place.auth == OAUTH:  # nobody is sent to a browser by an examination
         place = replace(place, auth=None)
     await check_url(checkup, place)
-    patience = PATIENCE if reach.timeout == TIMEOUT else reach.timeout
-    async with opened(place.http) as plain:
+    patience = ANSWER_TIMEOUT if reach.timeout == DEFAULT_TIMEOUT else reach.timeout
+    async with use_backend(place.http) as plain:
         await check_http(checkup, place, plain, patience)
-    notes = Notes()
-    backend = OverheardBackend(place.http, notes)
+    notes = Capture()
+    backend = CapturingBackend(place.http, notes)
     place = replace(place, http=backend)
     began = time.monotonic()
     try:
-        async with _client(reach, place) as client:
+        async with _create_client(reach, place) as client:
             took = time.monotonic() - began
-            _opened(checkup, client, took)
-            await check_talk(checkup, client)
-            await _stream(checkup, client, notes)
+            _report_connected(checkup, client, took)
+            await check_session(checkup, client)
+            await _check_streams(checkup, client, notes)
             if reach.revision is None:
-                await check_revisions(checkup, lambda date: _client(reach, place, date), client, took)
+                await check_revisions(checkup, lambda date: _create_client(reach, place, date), client, took)
     except MCPError as error:
         checkup.stop("answer", error.message, error.hint or "the server's own log may say why")
     finally:
         await backend.finish()
-    check_heard(checkup, notes, process=False)
+    check_messages(checkup, notes, process=False)
 
 
-async def _stream(checkup: Checkup, client: Client, notes: Notes) -> None:
+async def _check_streams(checkup: DoctorReport, client: Client, notes: Capture) -> None:
     """Look whether a stream of events begins at once, or is held back by somebody on the way."""
     if client.era == "stateless":
         began = time.monotonic()
         try:
-            async with client.listen(timeout=SLOW_STREAM):
+            async with client.listen(timeout=STREAM_START_TIMEOUT):
                 pass
         except MCPError as error:
-            if time.monotonic() - began < SLOW_STREAM:
+            if time.monotonic() - began < STREAM_START_TIMEOUT:
                 checkup.warn("stream", f"there is none: {error.message}")
                 return
     streams = [
         each
         for each in notes.exchanges
-        if each.kind == "text/event-stream" or (each.verb == "GET" and not each.status)
+        if each.media_type == "text/event-stream" or (each.method == "GET" and not each.status)
     ]
-    held = [each for each in streams if each.head is None or each.head > SLOW_STREAM]
+    held = [each for each in streams if each.head_delay is None or each.head_delay > STREAM_START_TIMEOUT]
     odd = [
         name
         for each in streams
@@ -209,7 +213,7 @@ async def _stream(checkup: Checkup, client: Client, notes: Notes) -> None:
     if held:
         checkup.warn(
             "stream",
-            f"a stream did not begin within {SLOW_STREAM:g} s",
+            f"a stream did not begin within {STREAM_START_TIMEOUT:g} s",
             "a proxy may hold it back: switch its buffering off for this path",
         )
     elif odd:

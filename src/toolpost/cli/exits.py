@@ -21,12 +21,12 @@ __all__ = [
     "FAILED",
     "INTERRUPTED",
     "OK",
-    "REFUSED",
+    "UNAUTHORIZED",
     "UNREACHABLE",
     "USAGE",
-    "Quit",
-    "explained",
-    "show",
+    "CommandError",
+    "show_error",
+    "translate_errors",
 ]
 
 OK: Final = 0
@@ -36,7 +36,7 @@ USAGE: Final = 2
 """The words on the command line make no sense; click's own code for it."""
 UNREACHABLE: Final = 3
 """The target could not be started or reached, was lost, or did not answer in time."""
-REFUSED: Final = 4
+UNAUTHORIZED: Final = 4
 """The server wants a login, and there was none, or it was refused."""
 INTERRUPTED: Final = 130
 """Ctrl-C."""
@@ -44,11 +44,11 @@ CLOSED_PIPE: Final = 141
 """Nobody reads our output any more, as after `| head`."""
 
 
-_PROGRAMS: Final = ("auth=", "headers=")
+_API_HINT_WORDS: Final = ("auth=", "headers=")
 """What a hint for programs says that authorization is given by: here it is an option."""
 
 
-class Quit(click.ClickException):
+class CommandError(click.ClickException):
     """The end of a command that could not do what it was asked.
 
     Args:
@@ -73,49 +73,49 @@ class Quit(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         """Write it as text, by default to stderr."""
-        from toolpost.cli.page import harmless, is_plain  # noqa: PLC0415 - `page` is loaded by who prints
+        from toolpost.cli.page import escape_control_characters, is_plain  # noqa: PLC0415 - `page` is loaded by who prints
 
         stream: IO[Any] = sys.stderr if file is None else file
         word = "Error:" if is_plain(stream) else click.style("Error:", fg="red", bold=True)
-        click.echo(f"{word} {harmless(self.message)}", file=stream, color=True)
+        click.echo(f"{word} {escape_control_characters(self.message)}", file=stream, color=True)
         if self.hint:
-            click.echo(f"Hint: {harmless(self.hint)}", file=stream)
+            click.echo(f"Hint: {escape_control_characters(self.hint)}", file=stream)
 
 
-def show(error: click.ClickException, *, as_json: bool) -> None:
+def show_error(error: click.ClickException, *, as_json: bool) -> None:
     """Write an error to stderr."""
     if not as_json:
         error.show()
         return
     told: dict[str, Any] = {"message": error.format_message(), "exit": error.exit_code}
-    if isinstance(error, Quit):
+    if isinstance(error, CommandError):
         told |= ({"hint": error.hint} if error.hint else {}) | error.details
     sys.stderr.write(json.dumps({"error": told}, indent=2, default=str) + os.linesep)
 
 
 @contextmanager
-def explained(target: str | None = None) -> Generator[None]:
-    """Turns what toolpost raises inside into a `Quit`: what happened, where, what to do.
+def translate_errors(target: str | None = None) -> Generator[None]:
+    """Turns what toolpost raises inside into a `CommandError`: what happened, where, what to do.
 
     Args:
         target: the server that is talked to, if one is.
 
     Raises:
-        Quit: something of `toolpost.errors` was raised.
+        CommandError: something of `toolpost.errors` was raised.
     """
     from toolpost.errors import MCPError  # noqa: PLC0415 - whoever needs it has loaded it
 
     try:
         yield
     except MCPError as error:
-        raise _quit(error, target) from error
+        raise _to_command_error(error, target) from error
 
 
-def _quit(error: "MCPError", target: str | None) -> Quit:
+def _to_command_error(error: "MCPError", target: str | None) -> CommandError:
     from toolpost import errors  # noqa: PLC0415 - as above
 
     codes: dict[type[Exception], int] = {
-        errors.AuthError: REFUSED,
+        errors.AuthError: UNAUTHORIZED,
         errors.TransportError: UNREACHABLE,
         errors.MCPError: FAILED,
     }
@@ -131,11 +131,11 @@ def _quit(error: "MCPError", target: str | None) -> Quit:
     if where and not message.startswith(where):
         message = f"{where}: {message}"
     message = "\n".join([message, *getattr(error, "__notes__", ())])
-    said = error.hint if error.hint and not any(word in error.hint for word in _PROGRAMS) else None
-    return Quit(message, code, hint=said or _hint(error, target), details=details)
+    said = error.hint if error.hint and not any(word in error.hint for word in _API_HINT_WORDS) else None
+    return CommandError(message, code, hint=said or _suggest_hint(error, target), details=details)
 
 
-def _hint(error: "MCPError", target: str | None) -> str | None:
+def _suggest_hint(error: "MCPError", target: str | None) -> str | None:
     """What to do about an error that does not say so itself, or says it to programs."""
     from toolpost import errors  # noqa: PLC0415 - as above
 

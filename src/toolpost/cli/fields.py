@@ -13,9 +13,9 @@ from typing import Any, Final, cast
 import click
 import msgspec
 
-from toolpost.cli.page import harmless
+from toolpost.cli.page import escape_control_characters
 
-__all__ = ["Field", "fields_of"]
+__all__ = ["SchemaField", "extract_fields"]
 
 MAX_FIELDS: Final = 200
 """Fields of one tool that have an option of their own; a schema with more is said as JSON."""
@@ -23,17 +23,17 @@ MAX_FIELDS: Final = 200
 MAX_DEPTH: Final = 4
 """Objects within objects whose members have options: beyond that nobody would type their names."""
 
-MAX_HOPS: Final = 20
+MAX_REFERENCES: Final = 20
 """References that are followed from one place: a schema may lead in a circle."""
 
-_NAME: Final = re.compile(r"[\w$][\w.$@:-]*")
+_OPTION_NAME: Final = re.compile(r"[\w$][\w.$@:-]*")
 """A name that an option can have. What is called otherwise is said by `--args`."""
 
 Schema = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Field:
+class SchemaField:
     """Something that is wanted, and how it is typed.
 
     Args:
@@ -60,7 +60,7 @@ class Field:
         return ".".join(self.path)
 
     @property
-    def flag(self) -> bool:
+    def is_flag(self) -> bool:
         """Whether it is typed without a value."""
         return self.kind is click.BOOL and not self.many
 
@@ -70,51 +70,53 @@ class Field:
         return self.schema.get("default")
 
 
-def fields_of(schema: Mapping[str, Any]) -> list[Field]:
+def extract_fields(schema: Mapping[str, Any]) -> list[SchemaField]:
     """The fields of an object, in its order; the members of an object come right after it."""
-    found: list[Field] = []
-    for each in _members(schema, schema, ()):
+    found: list[SchemaField] = []
+    for each in _iterate_fields(schema, schema, ()):
         found.append(each)
         if len(found) >= MAX_FIELDS:
             break
     return found
 
 
-def _members(schema: Mapping[str, Any], root: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Field]:
-    required = _list(schema.get("required"))
-    for name, each in _object(schema.get("properties")).items():
-        if not _NAME.fullmatch(name) or (path and "." in name):
+def _iterate_fields(
+    schema: Mapping[str, Any], root: Mapping[str, Any], path: tuple[str, ...]
+) -> Iterator[SchemaField]:
+    required = _as_list(schema.get("required"))
+    for name, each in _as_object(schema.get("properties")).items():
+        if not _OPTION_NAME.fullmatch(name) or (path and "." in name):
             continue
-        inner = _looked_up(each, root)
+        inner = _resolve_schema(each, root)
         where = (*path, name)
         group = inner.get("type") == "object" and bool(inner.get("properties")) and len(where) < MAX_DEPTH
-        items = _looked_up(inner.get("items"), root) if inner.get("type") == "array" else None
-        yield Field(
+        items = _resolve_schema(inner.get("items"), root) if inner.get("type") == "array" else None
+        yield SchemaField(
             where,
-            kind=_kind(inner if items is None else items),
+            kind=_choose_param_type(inner if items is None else items),
             many=items is not None,
             required=name in required,
-            description=_described(inner),
+            description=_read_description(inner),
             schema=inner,
             group=group,
         )
         if group:
-            yield from _members(inner, root, where)
+            yield from _iterate_fields(inner, root, where)
 
 
-def _described(schema: Mapping[str, Any]) -> str:
+def _read_description(schema: Mapping[str, Any]) -> str:
     text = schema.get("description") or schema.get("title")
-    return harmless(text).strip() if isinstance(text, str) else ""
+    return escape_control_characters(text).strip() if isinstance(text, str) else ""
 
 
 # --------------------------------------------------------------------- reading a schema
 
 
-def _looked_up(schema: Any, root: Mapping[str, Any]) -> Schema:
+def _resolve_schema(schema: Any, root: Mapping[str, Any]) -> Schema:
     """A schema without the detours that lead to it: references, and what may be null as well."""
-    found = _object(schema)
-    for _ in range(MAX_HOPS):
-        inner = _detour(found, root)
+    found = _as_object(schema)
+    for _ in range(MAX_REFERENCES):
+        inner = _follow_schema(found, root)
         if inner is None:
             break
         beside = {key: value for key, value in found.items() if key in {"description", "title", "default"}}
@@ -126,65 +128,65 @@ def _looked_up(schema: Any, root: Mapping[str, Any]) -> Schema:
     return found
 
 
-def _detour(schema: Schema, root: Mapping[str, Any]) -> Schema | None:
+def _follow_schema(schema: Schema, root: Mapping[str, Any]) -> Schema | None:
     """Where a schema leads that says nothing itself; None if it does."""
     if isinstance(schema.get("$ref"), str):
-        return _referred(schema["$ref"], root)
+        return _resolve_reference(schema["$ref"], root)
     if "type" in schema or "properties" in schema:
         return None
     for key in ("anyOf", "oneOf", "allOf"):
-        parts = [_object(part) for part in _list(schema.get(key))]
+        parts = [_as_object(part) for part in _as_list(schema.get(key))]
         solid = [part for part in parts if part.get("type") != "null"]
         if len(solid) == 1:
             return solid[0]
     return None
 
 
-def _referred(reference: str, root: Mapping[str, Any]) -> Schema:
+def _resolve_reference(reference: str, root: Mapping[str, Any]) -> Schema:
     """What a reference within the schema leads to; anything is allowed where it leads elsewhere."""
     found: Any = root
     if not reference.startswith("#"):
         return {}
     for step in reference.removeprefix("#").split("/")[1:]:
-        found = _object(found).get(step.replace("~1", "/").replace("~0", "~"))
-    return _object(found)
+        found = _as_object(found).get(step.replace("~1", "/").replace("~0", "~"))
+    return _as_object(found)
 
 
-def _object(value: Any) -> Schema:
+def _as_object(value: Any) -> Schema:
     return cast("Schema", value) if isinstance(value, dict) else {}
 
 
-def _list(value: Any) -> list[Any]:
+def _as_list(value: Any) -> list[Any]:
     return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 # --------------------------------------------------------------------- kinds of words
 
 
-def _kind(schema: Mapping[str, Any]) -> "click.ParamType[Any]":
-    choices = _choices(schema)
+def _choose_param_type(schema: Mapping[str, Any]) -> "click.ParamType[Any]":
+    choices = _read_choices(schema)
     if choices:
-        return OneOf(choices)
+        return ChoiceParam(choices)
     match schema.get("type"):
         case "string":
-            return Text(schema.get("format"))
+            return TextParam(schema.get("format"))
         case "boolean":
             return click.BOOL
         case "integer" | "number" as kind:
-            return Number(schema, whole=kind == "integer")
+            return NumberParam(schema, whole=kind == "integer")
         case kind:
-            return JsonWord(or_text=kind is None or "string" in _list(kind))
+            return JsonParam(or_text=kind is None or "string" in _as_list(kind))
 
 
-def _choices(schema: Mapping[str, Any]) -> list[Any]:
+def _read_choices(schema: Mapping[str, Any]) -> list[Any]:
     """The values that may be chosen, where each of them is a word; nothing if it is not about choosing."""
-    titled = [_object(part).get("const") for part in _list(schema.get("oneOf") or schema.get("anyOf"))]
-    values = _list(schema.get("enum")) or ([schema["const"]] if "const" in schema else titled)
+    titled = [_as_object(part).get("const") for part in _as_list(schema.get("oneOf") or schema.get("anyOf"))]
+    values = _as_list(schema.get("enum")) or ([schema["const"]] if "const" in schema else titled)
     fine = all(isinstance(value, str | int | float) for value in values)
     return list(dict.fromkeys(values)) if fine else []
 
 
-class Text(click.ParamType[str]):
+class TextParam(click.ParamType[str]):
     """A text.
 
     Args:
@@ -195,16 +197,18 @@ class Text(click.ParamType[str]):
         self.name = form if isinstance(form, str) and form.isprintable() else "text"
 
 
-class OneOf(click.Choice[Any]):
+class ChoiceParam(click.Choice[Any]):
     """One of some values, each typed as it looks in JSON, texts without quotes."""
 
     def normalize_choice(self, choice: object, ctx: click.Context | None) -> str:
         """How a value is typed."""
         del ctx
-        return harmless(choice if isinstance(choice, str) else msgspec.json.encode(choice).decode())
+        return escape_control_characters(
+            choice if isinstance(choice, str) else msgspec.json.encode(choice).decode()
+        )
 
 
-class Number(click.ParamType[float]):
+class NumberParam(click.ParamType[float]):
     """A number, as JSON has them.
 
     Args:
@@ -215,16 +219,16 @@ class Number(click.ParamType[float]):
     def __init__(self, schema: Mapping[str, Any], *, whole: bool) -> None:
         self.name = "integer" if whole else "number"
         self._whole = whole
-        self._least, self._most = (_limit(schema.get(key)) for key in ("minimum", "maximum"))
+        self._minimum, self._maximum = (_read_bound(schema.get(key)) for key in ("minimum", "maximum"))
 
     @property
     def range(self) -> str:
         """Its limits, for help."""
-        if self._least is not None and self._most is not None:
-            return f"{self._least} to {self._most}"
-        if self._least is not None:
-            return f"at least {self._least}"
-        return "" if self._most is None else f"at most {self._most}"
+        if self._minimum is not None and self._maximum is not None:
+            return f"{self._minimum} to {self._maximum}"
+        if self._minimum is not None:
+            return f"at least {self._minimum}"
+        return "" if self._maximum is None else f"at most {self._maximum}"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """The number that was typed: an integer if it is written like one."""
@@ -237,17 +241,17 @@ class Number(click.ParamType[float]):
                 number = math.nan
             if self._whole or not math.isfinite(number):
                 self.fail(f"{value!r} is no {self.name}", param, ctx)
-        least, most = self._least, self._most
+        least, most = self._minimum, self._maximum
         if (least is not None and number < least) or (most is not None and number > most):
             self.fail(f"{value} is out of range: {self.range}", param, ctx)
         return number
 
 
-def _limit(value: Any) -> float | None:
+def _read_bound(value: Any) -> float | None:
     return value if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-class JsonWord(click.ParamType[Any]):
+class JsonParam(click.ParamType[Any]):
     """A piece of JSON.
 
     Args:

@@ -11,13 +11,13 @@ from itertools import count
 from pathlib import Path
 from typing import Final
 
-from toolpost.cli.exits import FAILED, USAGE, Quit
+from toolpost.cli.exits import FAILED, USAGE, CommandError
 
-__all__ = ["Folder", "decoded"]
+__all__ = ["OutputFolder", "decode_base64"]
 
-_UNSAFE: Final = re.compile(r"[^\w.-]+")
+_UNSAFE_CHARACTERS: Final = re.compile(r"[^\w.-]+")
 
-_ENDINGS: Final = {
+_FILE_EXTENSIONS: Final = {
     "image/jpeg": ".jpg",
     "image/webp": ".webp",
     "audio/wav": ".wav",
@@ -31,19 +31,19 @@ _ENDINGS: Final = {
 """What Python's own table lacks, or has several of."""
 
 
-def decoded(text: str, what: str) -> bytes:
+def decode_base64(text: str, what: str) -> bytes:
     """The bytes that base64 stands for.
 
     Raises:
-        Quit: it is no base64.
+        CommandError: it is no base64.
     """
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise Quit(f"{what} is no base64, and cannot be saved: {error}", FAILED) from error
+        raise CommandError(f"{what} is no base64, and cannot be saved: {error}", FAILED) from error
 
 
-class Folder:
+class OutputFolder:
     """Where files are saved.
 
     Args:
@@ -54,15 +54,15 @@ class Folder:
     def __init__(self, path: Path, stem: str) -> None:
         self._path = path
         # Neither a path nor hidden, whatever somebody has typed.
-        self._stem = _UNSAFE.sub("_", stem).strip("._") or "saved"
+        self._stem = _UNSAFE_CHARACTERS.sub("_", stem).strip("._") or "saved"
 
     def save(self, data: bytes, mime: str | None) -> Path:
         """The path of a new file with this data.
 
         Raises:
-            Quit: it cannot be written.
+            CommandError: it cannot be written.
         """
-        ending = _ending(mime)
+        ending = _guess_extension(mime)
         stem = self._stem.removesuffix(ending)
         try:
             self._path.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ class Folder:
                     continue
                 return path
         except OSError as error:
-            raise Quit(
+            raise CommandError(
                 f"{self._path} cannot be written to: {error.strerror or error}",
                 USAGE,
                 hint="--save DIR names another folder",
@@ -83,10 +83,10 @@ class Folder:
         raise AssertionError("a number is always free")
 
 
-def _ending(mime: str | None) -> str:
+def _guess_extension(mime: str | None) -> str:
     kind = (mime or "").partition(";")[0].strip().lower()
-    if kind in _ENDINGS:
-        return _ENDINGS[kind]
+    if kind in _FILE_EXTENSIONS:
+        return _FILE_EXTENSIONS[kind]
     import mimetypes  # noqa: PLC0415 - reads the tables of the system
 
     return mimetypes.guess_extension(kind) or ".bin"

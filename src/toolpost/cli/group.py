@@ -14,9 +14,9 @@ from toolpost.cli import exits
 from toolpost.cli.main import COMMANDS
 from toolpost.version import __version__
 
-__all__ = ["HELPS", "run", "toolpost"]
+__all__ = ["COMMAND_SUMMARIES", "run_command_line", "toolpost"]
 
-HELPS: Final = {
+COMMAND_SUMMARIES: Final = {
     "run": "Serve the server in a file, over stdio or HTTP.",
     "list": "List tools, resources, templates and prompts.",
     "call": "Call a tool.",
@@ -34,7 +34,7 @@ HELPS: Final = {
 """What help says of each command, so that it need not load them: that is slow, and one may be broken."""
 
 
-class Commands(click.Group):
+class LazyCommandGroup(click.Group):
     """The commands of the table."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's promise
@@ -49,7 +49,7 @@ class Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - as above
         """List them."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(HELPS.items()))
+            formatter.write_dl(list(COMMAND_SUMMARIES.items()))
 
     def invoke(self, ctx: click.Context) -> Any:
         """What the command returns."""
@@ -59,7 +59,7 @@ class Commands(click.Group):
             raise click.exceptions.Exit(exits.CLOSED_PIPE) from None
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyCommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, "-V", "--version", prog_name="toolpost", message="%(prog)s %(version)s")
 def toolpost() -> None:
     """Run, call and examine servers of the Model Context Protocol.
@@ -69,18 +69,18 @@ def toolpost() -> None:
     """
 
 
-def run() -> int:
+def run_command_line() -> int:
     """Do what the command line says; the exit code. A command that returns an integer ends with it."""
     words = sys.argv[1:]
     try:
         code = toolpost.main(words, prog_name="toolpost", standalone_mode=False)
     except click.ClickException as error:
         own = words[: words.index("--")] if "--" in words else words
-        exits.show(error, as_json="--json" in own)
+        exits.show_error(error, as_json="--json" in own)
         return error.exit_code
     except OSError as error:  # a full disk, most of the time
         said = ": ".join(filter(None, (error.filename, error.strerror))) or repr(error)
-        exits.show(exits.Quit(said, exits.FAILED), as_json="--json" in words)
+        exits.show_error(exits.CommandError(said, exits.FAILED), as_json="--json" in words)
         return exits.FAILED
     except click.Abort:
         return exits.INTERRUPTED

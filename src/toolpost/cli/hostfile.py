@@ -15,42 +15,42 @@ from pathlib import Path
 from typing import Any, Final, Literal, cast
 
 from toolpost.cli import jsontext, tomltext
-from toolpost.cli.exits import Quit
-from toolpost.cli.hosts import OURS
-from toolpost.cli.jsontext import Broken
+from toolpost.cli.exits import CommandError
+from toolpost.cli.hosts import MANAGED_KEYS
+from toolpost.cli.jsontext import ConfigSyntaxError
 from toolpost.types.base import JSON
 
-__all__ = ["HostFile"]
+__all__ = ["HostConfigFile"]
 
-CONTEXT: Final = 2
+DIFF_CONTEXT_LINES: Final = 2
 """Lines around a change that are shown: enough to find it."""
 
 NEW_MODE: Final = 0o600
 """Who may read a file that was not there before: entries may hold secrets."""
 
-_TEXTS: Final = {"json": jsontext, "toml": tomltext}
+_EDITORS: Final = {"json": jsontext, "toml": tomltext}
 _BOM: Final = "\ufeff"
 _STRING: Final = re.compile(r"""("[^"\\]*(?:\\.[^"\\]*)*"|'[^']*')(\s*[:=])?""")
 
 
-class HostFile:
+class HostConfigFile:
     """A file with a host's configuration, which need not be there yet.
 
     Raises:
-        Quit: it cannot be read, or is broken.
+        CommandError: it cannot be read, or is broken.
     """
 
     def __init__(self, path: Path, form: Literal["json", "toml"]) -> None:
         self.path = path
-        self._form = form
-        self._real = Path(os.path.realpath(path))  # a link stays a link
-        self._bytes = self._read()
-        self.text = self._decoded()
-        self._parsed()
+        self._format = form
+        self._real_path = Path(os.path.realpath(path))  # a link stays a link
+        self._original = self._read()
+        self.text = self._decode()
+        self._parse()
 
-    def entry(self, path: Sequence[str]) -> JSON:
+    def get_entry(self, path: Sequence[str]) -> JSON:
         """What stands at a path, or None."""
-        value: Any = self._parsed()
+        value: Any = self._parse()
         for key in path:
             value = cast("Mapping[str, Any]", value).get(key) if isinstance(value, Mapping) else None
         return value
@@ -59,26 +59,26 @@ class HostFile:
         """The text with this entry. What a user has added to an entry that is there stays in it.
 
         Raises:
-            Quit: the text is one that cannot be changed safely.
+            CommandError: the text is one that cannot be changed safely.
         """
-        present = self.entry(path)
+        present = self.get_entry(path)
         if not isinstance(present, Mapping):
-            return self._changed({tuple(path): entry}, ())
+            return self._edit({tuple(path): entry}, ())
         left, fields = cast("Mapping[str, Any]", present), dict(entry)
         if "command" in entry and isinstance(left.get("env"), Mapping):  # what was set once stays set
             fields["env"] = {**left["env"], **entry.get("env", {})}
         switched = ("command" in entry) != ("command" in left)
-        gone = [(*path, key) for key in left if key in OURS and key not in fields] if switched else []
+        gone = [(*path, key) for key in left if key in MANAGED_KEYS and key not in fields] if switched else []
         put = {(*path, key): value for key, value in fields.items() if key not in left or left[key] != value}
-        return self._changed(put, gone)
+        return self._edit(put, gone)
 
-    def without(self, path: Sequence[str]) -> str:
+    def without_entry(self, path: Sequence[str]) -> str:
         """The text without what stands at a path.
 
         Raises:
-            Quit: as above.
+            CommandError: as above.
         """
-        return self._changed({}, [tuple(path)])
+        return self._edit({}, [tuple(path)])
 
     def diff(self, text: str) -> str:
         """What would change if this was the text, or nothing.
@@ -86,11 +86,11 @@ class HostFile:
         Of lines that stay no values are shown: they are there to find the place, and may hold secrets.
         """
         before, after, name = self.text.splitlines(), text.splitlines(), str(self.path)
-        lines = [*difflib.unified_diff(before, after, name, name, lineterm="", n=CONTEXT)]
+        lines = [*difflib.unified_diff(before, after, name, name, lineterm="", n=DIFF_CONTEXT_LINES)]
         gone, come = ({line[1:].rstrip(" ,") for line in lines if line[0] == sign} for sign in "-+")
         stay = gone & come  # but for a comma
         return "\n".join(
-            _STRING.sub(_masked, line) if line[0] == " " or line[1:].rstrip(" ,") in stay else line
+            _STRING.sub(_mask_value, line) if line[0] == " " or line[1:].rstrip(" ,") in stay else line
             for line in lines
         )
 
@@ -98,52 +98,54 @@ class HostFile:
         """Makes this the text of the file, and returns the copy of what was there.
 
         Raises:
-            Quit: somebody else has changed it meanwhile, or the disk says no.
+            CommandError: somebody else has changed it meanwhile, or the disk says no.
         """
         try:
-            self._real.parent.mkdir(parents=True, exist_ok=True)
-            with _alone_in(self._real.parent):
-                if self._read() != self._bytes:
-                    raise Quit(
+            self._real_path.parent.mkdir(parents=True, exist_ok=True)
+            with _lock_folder(self._real_path.parent):
+                if self._read() != self._original:
+                    raise CommandError(
                         f"{self.path} has changed meanwhile; nothing was written", hint="do it once more"
                     )
-                copy = None if self._bytes is None else self._keep(self._bytes)
+                copy = None if self._original is None else self._back_up(self._original)
                 self._replace(text.encode())
         except OSError as error:
-            raise Quit(f"{self.path} cannot be written: {error.strerror or error}") from error
+            raise CommandError(f"{self.path} cannot be written: {error.strerror or error}") from error
         return copy
 
     # ----------------------------------------------------------------- the text
 
-    def _decoded(self) -> str:
+    def _decode(self) -> str:
         try:
-            return (self._bytes or b"").decode()
+            return (self._original or b"").decode()
         except UnicodeDecodeError as error:
-            raise Quit(f"{self.path} is not UTF-8, at byte {error.start}; it is left as it is") from error
+            raise CommandError(
+                f"{self.path} is not UTF-8, at byte {error.start}; it is left as it is"
+            ) from error
 
-    def _parsed(self) -> Any:
+    def _parse(self) -> Any:
         text = self.text.removeprefix(_BOM)
         try:
-            return _TEXTS[self._form].parsed(text) if text.strip() else {}
-        except Broken as error:
-            raise Quit(
-                f"{self.path} is not {self._form.upper()}: {error}",
+            return _EDITORS[self._format].parse(text) if text.strip() else {}
+        except ConfigSyntaxError as error:
+            raise CommandError(
+                f"{self.path} is not {self._format.upper()}: {error}",
                 hint="correct it there; it is left as it is",
             ) from error
 
-    def _changed(self, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> str:
+    def _edit(self, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> str:
         """The text after these changes, which are the only ones."""
-        form = _TEXTS[self._form]
+        form = _EDITORS[self._format]
         bom, text = self.text[: self.text.startswith(_BOM)], self.text.removeprefix(_BOM)
         try:
             for path in gone:
                 text = form.drop(text, path) if text.strip() else text
             for path, value in put.items():
                 text = form.put(text, path, value)
-            changed: JSON = form.parsed(text) if text.strip() else {}
-            _compare(changed, _applied(self._parsed(), put, gone))
-        except Broken as error:
-            raise Quit(
+            changed: JSON = form.parse(text) if text.strip() else {}
+            _check_equal(changed, _apply_changes(self._parse(), put, gone))
+        except ConfigSyntaxError as error:
+            raise CommandError(
                 f"{self.path} cannot be changed safely: {error}",
                 hint="it is left as it is; --print shows the entry, to be put there by hand",
             ) from error
@@ -153,20 +155,22 @@ class HostFile:
 
     def _read(self) -> bytes | None:
         try:
-            data = self._real.read_bytes()
+            data = self._real_path.read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise Quit(f"{self.path} cannot be read: {error.strerror or error}") from error
-        if not os.access(self._real, os.W_OK):
-            raise Quit(f"{self.path} is read-only", hint="whatever has made it is the place for a change")
+            raise CommandError(f"{self.path} cannot be read: {error.strerror or error}") from error
+        if not os.access(self._real_path, os.W_OK):
+            raise CommandError(
+                f"{self.path} is read-only", hint="whatever has made it is the place for a change"
+            )
         return data
 
-    def _keep(self, data: bytes) -> Path:
+    def _back_up(self, data: bytes) -> Path:
         """A copy of what is there, under a name that is free."""
-        number, mode = 1, self._real.stat().st_mode & 0o777
+        number, mode = 1, self._real_path.stat().st_mode & 0o777
         while True:
-            copy = self._real.with_name(f"{self._real.name}.bak{number if number > 1 else ''}")
+            copy = self._real_path.with_name(f"{self._real_path.name}.bak{number if number > 1 else ''}")
             try:
                 handle = os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
             except FileExistsError:
@@ -178,25 +182,25 @@ class HostFile:
 
     def _replace(self, data: bytes) -> None:
         """Puts a new file in the place of the old, with the same owner and permissions."""
-        handle, name = tempfile.mkstemp(dir=self._real.parent, prefix=f".{self._real.name}.")
+        handle, name = tempfile.mkstemp(dir=self._real_path.parent, prefix=f".{self._real_path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            before = self._real.stat() if self._bytes is not None else None
+            before = self._real_path.stat() if self._original is not None else None
             Path(name).chmod(before.st_mode & 0o777 if before else NEW_MODE)
             if before and hasattr(os, "chown"):
                 with suppress(PermissionError):
                     os.chown(name, before.st_uid, before.st_gid)
-            Path(name).replace(self._real)
+            Path(name).replace(self._real_path)
         except BaseException:  # also an interrupt: half a file must not stay behind
             Path(name).unlink(missing_ok=True)
             raise
 
 
 @contextmanager
-def _alone_in(folder: Path) -> Generator[None]:
+def _lock_folder(folder: Path) -> Generator[None]:
     """Let others who do the same wait meanwhile, where the system can."""
     if sys.platform == "win32":
         yield
@@ -212,12 +216,12 @@ def _alone_in(folder: Path) -> Generator[None]:
         os.close(handle)
 
 
-def _masked(found: "re.Match[str]") -> str:
+def _mask_value(found: "re.Match[str]") -> str:
     """A string, if it is a key; of others that there is one."""
     return found[0] if found[2] else '"…"'
 
 
-def _applied(value: Any, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> Any:
+def _apply_changes(value: Any, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tuple[str, ...]]) -> Any:
     """A value after changes, made where they cannot go wrong."""
     for *outer, key in gone:
         holder = value
@@ -230,19 +234,19 @@ def _applied(value: Any, put: Mapping[tuple[str, ...], JSON], gone: Sequence[tup
         for word in outer:
             holder = cast("dict[str, Any]", holder).setdefault(word, {})
             if not isinstance(holder, dict):
-                raise Broken(f"{word} is not a table")
+                raise ConfigSyntaxError(f"{word} is not a table")
         holder[key] = new
     return value
 
 
-def _compare(changed: JSON, wanted: JSON) -> None:
-    if _tidy(changed) != _tidy(wanted):
-        raise Broken("it is written in another way than expected")
+def _check_equal(changed: JSON, wanted: JSON) -> None:
+    if _drop_empty(changed) != _drop_empty(wanted):
+        raise ConfigSyntaxError("it is written in another way than expected")
 
 
-def _tidy(value: Any) -> Any:
+def _drop_empty(value: Any) -> Any:
     """A value without what is empty: TOML has no table that holds nothing but tables that are gone."""
     if not isinstance(value, dict):
         return value
-    tidy = {key: _tidy(inner) for key, inner in cast("dict[str, Any]", value).items()}
+    tidy = {key: _drop_empty(inner) for key, inner in cast("dict[str, Any]", value).items()}
     return {key: inner for key, inner in tidy.items() if inner != {}}

@@ -12,13 +12,13 @@ from typing import Final, Literal
 
 from toolpost.types.base import JSON
 
-__all__ = ["HOSTS", "OURS", "Host", "Scope"]
+__all__ = ["HOSTS", "MANAGED_KEYS", "HostDefinition", "Scope"]
 
 Scope = Literal["user", "project"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Host:
+class HostDefinition:
     """What there is to know about a host.
 
     Attributes:
@@ -49,16 +49,18 @@ class Host:
     url: str = "url"
     after: str
 
-    def place(self, scope: Scope, environ: Mapping[str, str], platform: str = sys.platform) -> Path | None:
+    def find_config_path(
+        self, scope: Scope, environ: Mapping[str, str], platform: str = sys.platform
+    ) -> Path | None:
         """The file that is read for all projects of the user, or for the one in this folder."""
         if scope == "project":
             return None if self.project is None else Path.cwd() / self.project
         if self.variable and environ.get(self.variable):
             return Path(environ[self.variable], self.file)
         folder = self.windows if self.windows and platform == "win32" else self.folder
-        return Path(folder.format_map(_folders(environ, platform)), self.file)
+        return Path(folder.format_map(_find_user_folders(environ, platform)), self.file)
 
-    def entry(self, words: list[str], url: str | None, env: Mapping[str, str]) -> dict[str, JSON]:
+    def build_entry(self, words: list[str], url: str | None, env: Mapping[str, str]) -> dict[str, JSON]:
         """What to write down about a server: the words that start it, or the URL that it is at."""
         if url is not None:
             return {**(self.remote or {}), self.url: url}
@@ -66,7 +68,7 @@ class Host:
         return {**entry, "env": dict(env)} if env else entry
 
 
-def _folders(environ: Mapping[str, str], platform: str) -> dict[str, str]:
+def _find_user_folders(environ: Mapping[str, str], platform: str) -> dict[str, str]:
     home = str(Path.home())
     named = None if platform in {"darwin", "win32"} else environ.get("XDG_CONFIG_HOME")
     xdg = named or f"{home}/.config"
@@ -77,15 +79,15 @@ def _folders(environ: Mapping[str, str], platform: str) -> dict[str, str]:
     return {"home": home, "xdg": xdg, "data": data.get(platform, xdg)}
 
 
-HOSTS: Final[dict[str, Host]] = {
-    "claude-desktop": Host(
+HOSTS: Final[dict[str, HostDefinition]] = {
+    "claude-desktop": HostDefinition(
         title="Claude Desktop",
         folder="{data}/Claude",
         file="claude_desktop_config.json",
         remote=None,
         after="Quit Claude Desktop and start it again; closing its window is not enough.",
     ),
-    "claude-code": Host(
+    "claude-code": HostDefinition(
         title="Claude Code",
         folder="{home}",
         variable="CLAUDE_CONFIG_DIR",
@@ -95,14 +97,14 @@ HOSTS: Final[dict[str, Host]] = {
         remote={"type": "http"},
         after="It is there in the next session; /mcp shows it.",
     ),
-    "cursor": Host(
+    "cursor": HostDefinition(
         title="Cursor",
         folder="{home}/.cursor",
         file="mcp.json",
         project=".cursor/mcp.json",
         after="Restart Cursor; its settings list the server under MCP.",
     ),
-    "vscode": Host(
+    "vscode": HostDefinition(
         title="VS Code",
         folder="{data}/Code/User",
         file="mcp.json",
@@ -112,7 +114,7 @@ HOSTS: Final[dict[str, Host]] = {
         remote={"type": "http"},
         after="Run “MCP: List Servers” in VS Code to start it.",
     ),
-    "vscode-insiders": Host(
+    "vscode-insiders": HostDefinition(
         title="VS Code Insiders",
         folder="{data}/Code - Insiders/User",
         file="mcp.json",
@@ -122,14 +124,14 @@ HOSTS: Final[dict[str, Host]] = {
         remote={"type": "http"},
         after="Run “MCP: List Servers” in VS Code to start it.",
     ),
-    "windsurf": Host(
+    "windsurf": HostDefinition(
         title="Windsurf",
         folder="{home}/.codeium/windsurf",
         file="mcp_config.json",
         url="serverUrl",
         after="Press refresh in the list of MCP servers of Cascade.",
     ),
-    "zed": Host(
+    "zed": HostDefinition(
         title="Zed",
         folder="{xdg}/zed",
         windows="{data}/Zed",
@@ -139,7 +141,7 @@ HOSTS: Final[dict[str, Host]] = {
         command={"source": "custom"},
         after="Zed starts it at once; the settings of the agent panel show it.",
     ),
-    "gemini-cli": Host(
+    "gemini-cli": HostDefinition(
         title="Gemini CLI",
         folder="{home}/.gemini",
         file="settings.json",
@@ -147,7 +149,7 @@ HOSTS: Final[dict[str, Host]] = {
         url="httpUrl",
         after="It is there in the next session; /mcp shows it.",
     ),
-    "codex": Host(
+    "codex": HostDefinition(
         title="Codex",
         folder="{home}/.codex",
         variable="CODEX_HOME",
@@ -157,7 +159,7 @@ HOSTS: Final[dict[str, Host]] = {
         form="toml",
         after="It is there in the next session; /mcp shows it.",
     ),
-    "copilot-cli": Host(
+    "copilot-cli": HostDefinition(
         title="Copilot CLI",
         folder="{home}/.copilot",
         variable="COPILOT_HOME",
@@ -167,14 +169,14 @@ HOSTS: Final[dict[str, Host]] = {
         remote={"type": "http", "tools": ["*"]},
         after="It is there in the next session; /mcp shows it.",
     ),
-    "kiro": Host(
+    "kiro": HostDefinition(
         title="Kiro",
         folder="{home}/.kiro/settings",
         file="mcp.json",
         project=".kiro/settings/mcp.json",
         after="Kiro connects as soon as the file is saved.",
     ),
-    "lm-studio": Host(
+    "lm-studio": HostDefinition(
         title="LM Studio",
         folder="{home}/.lmstudio",
         file="mcp.json",
@@ -183,5 +185,5 @@ HOSTS: Final[dict[str, Host]] = {
 }
 """What follows `--for`."""
 
-OURS: Final = frozenset({"command", "args", "env", "type", "url", "httpUrl", "serverUrl", "source"})
+MANAGED_KEYS: Final = frozenset({"command", "args", "env", "type", "url", "httpUrl", "serverUrl", "source"})
 """What an entry says about how a server is reached. All else in one is the user's, and stays."""

@@ -15,16 +15,16 @@ from typing import Final
 
 import click
 
-from toolpost.cli.exits import USAGE, Quit
-from toolpost.cli.page import Page, takes_json
+from toolpost.cli.exits import USAGE, CommandError
+from toolpost.cli.page import CommandOutput, add_json_option
 
-__all__ = ["FILES", "command"]
+__all__ = ["FILE_TEMPLATES", "command"]
 
-_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)*")
-_TAKEN: Final = frozenset({"conftest", "mcp", "msgspec", "pytest", "toolpost"})
+_PROJECT_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9]*(?:[-_][A-Za-z0-9]+)*")
+_RESERVED_NAMES: Final = frozenset({"conftest", "mcp", "msgspec", "pytest", "toolpost"})
 """Names of packages that the project needs or may need: a module of that name would stand in their way."""
 
-_SERVER: Final = '''\
+_SERVER_TEMPLATE: Final = '''\
 """The server $name, and its tools."""
 
 from dataclasses import dataclass
@@ -56,7 +56,7 @@ if __name__ == "__main__":
     server.run($run)
 '''
 
-_TEST: Final = """\
+_TEST_TEMPLATE: Final = """\
 from toolpost import SyncClient
 
 from $module import server
@@ -74,7 +74,7 @@ def test_greeting():
     assert result.contents[0].text == "Hello, Ann!"
 """
 
-_PROJECT: Final = """\
+_PYPROJECT_TEMPLATE: Final = """\
 [project]
 name = "$name"
 version = "0.1.0"
@@ -86,7 +86,7 @@ dependencies = ["toolpost[$extra]"]
 dev = ["pytest"]
 """
 
-_README: Final = """\
+_README_TEMPLATE: Final = """\
 # $name
 
 A server for the [Model Context Protocol](https://modelcontextprotocol.io), in `$module.py`.
@@ -99,7 +99,7 @@ A function under `@server.tool` is a tool: its signature is the input schema, it
 schema, its docstring the description.
 """
 
-_STEPS: Final = {
+_README_STEPS: Final = {
     "pip install 'toolpost[$extra]' pytest": "",
     "pytest": "run its tests",
     "toolpost list $module.py": "see what it offers",
@@ -109,18 +109,18 @@ _STEPS: Final = {
 }
 """What to do with a project, and what for."""
 
-_IGNORED: Final = """\
+_GITIGNORE: Final = """\
 .venv/
 __pycache__/
 .pytest_cache/
 """
 
-FILES: Final = {
-    "$module.py": _SERVER,
-    "test_$module.py": _TEST,
-    "pyproject.toml": _PROJECT,
-    "README.md": _README,
-    ".gitignore": _IGNORED,
+FILE_TEMPLATES: Final = {
+    "$module.py": _SERVER_TEMPLATE,
+    "test_$module.py": _TEST_TEMPLATE,
+    "pyproject.toml": _PYPROJECT_TEMPLATE,
+    "README.md": _README_TEMPLATE,
+    ".gitignore": _GITIGNORE,
 }
 """The name and the text of each file, with places for the names."""
 
@@ -128,48 +128,48 @@ FILES: Final = {
 @click.command()
 @click.argument("name")
 @click.option("--http", is_flag=True, help="Serve over HTTP instead of stdin and stdout.")
-@takes_json
+@add_json_option
 def command(*, name: str, http: bool, json: bool) -> None:
     """Make a project in the folder NAME: a server, a test and a README that work at once.
 
     The last part of NAME is what the project is called; `.` is this folder. Nothing is overwritten.
     """
-    page = Page(json=json)
+    page = CommandOutput(json=json)
     folder = Path(name)
     try:
-        words = _words(folder.resolve().name, http=http)
-        files = _filled(FILES, words)
-        _write(folder, files)
+        words = _build_template_values(folder.resolve().name, http=http)
+        files = _fill_templates(FILE_TEMPLATES, words)
+        _write_files(folder, files)
         steps = [] if folder.resolve() == Path.cwd() else [f"cd {shlex.quote(str(folder))}"]
     except OSError as error:
-        raise Quit(f"{folder} cannot be written: {error.strerror or error}") from error
+        raise CommandError(f"{folder} cannot be written: {error.strerror or error}") from error
     if json:
-        page.data({"name": words["name"], "folder": str(folder), "files": [*files]})
+        page.print_value({"name": words["name"], "folder": str(folder), "files": [*files]})
         return
-    page.say(f"Made {folder}: {', '.join(files)}")
-    page.say()
+    page.print_text(f"Made {folder}: {', '.join(files)}")
+    page.print_text()
     module = words["module"]
     if find_spec("pytest") is None:
         steps.append("pip install pytest")
     for step in (*steps, "pytest", f"toolpost call {module}.py count --text 'Hello, world'"):
-        page.say(f"  {step}")
+        page.print_text(f"  {step}")
 
 
-def _words(name: str, *, http: bool) -> dict[str, str]:
+def _build_template_values(name: str, *, http: bool) -> dict[str, str]:
     """What stands in the places of the texts.
 
     Raises:
-        Quit: no project can have this name.
+        CommandError: no project can have this name.
     """
-    if not _NAME.fullmatch(name):
-        raise Quit(
+    if not _PROJECT_NAME.fullmatch(name):
+        raise CommandError(
             f"{name!r} cannot be the name of a project",
             USAGE,
             hint="it begins with a letter and goes on with letters, digits and single hyphens, as my-server",
         )
     module = name.replace("-", "_").lower()
-    if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in _TAKEN:
-        raise Quit(
+    if keyword.iskeyword(module) or module in sys.stdlib_module_names or module in _RESERVED_NAMES:
+        raise CommandError(
             f"{name!r} cannot be the name of a project: Python has a module or a word {module!r} already",
             USAGE,
             hint=f"{name}-server would do",
@@ -182,20 +182,20 @@ def _words(name: str, *, http: bool) -> dict[str, str]:
         "serve": " --http 127.0.0.1:8000" if http else "",
         "where": "at http://127.0.0.1:8000/mcp" if http else "on stdin and stdout, as hosts do",
     }
-    steps = _filled(_STEPS, words)
+    steps = _fill_templates(_README_STEPS, words)
     width = max(map(len, steps))
     lines = [f"{step:<{width}}  # {why}" if why else step for step, why in steps.items()]
     return words | {"steps": "\n".join(lines)}
 
 
-def _filled(texts: dict[str, str], words: dict[str, str]) -> dict[str, str]:
+def _fill_templates(texts: dict[str, str], words: dict[str, str]) -> dict[str, str]:
     return {Template(key).substitute(words): Template(text).substitute(words) for key, text in texts.items()}
 
 
-def _write(folder: Path, files: dict[str, str]) -> None:
+def _write_files(folder: Path, files: dict[str, str]) -> None:
     present = [file for file in files if (folder / file).exists()]
     if present:
-        raise Quit(
+        raise CommandError(
             f"{', '.join(present)} {'is' if len(present) == 1 else 'are'} in {folder} already",
             USAGE,
             hint="choose another name; nothing was written",

@@ -11,11 +11,11 @@ import click
 if TYPE_CHECKING:
     from toolpost.types.notices import LogParams
 
-__all__ = ["STYLES", "log_text", "takes_log_level"]
+__all__ = ["LOG_LEVEL_STYLES", "add_log_level_option", "format_log_line"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-STYLES: Final = {
+LOG_LEVEL_STYLES: Final = {
     "debug": "dim",
     "info": "cyan",
     "notice": "green",
@@ -28,13 +28,13 @@ STYLES: Final = {
 """Level → style, from the least grave on."""
 
 
-def takes_log_level(function: F) -> F:
+def add_log_level_option(function: F) -> F:
     """Gives a command the option `--log-level`, as its argument `log_level`."""
     text = "Ask for log messages of this level and graver ones."
-    return click.option("--log-level", type=click.Choice(list(STYLES)), help=text)(function)
+    return click.option("--log-level", type=click.Choice(list(LOG_LEVEL_STYLES)), help=text)(function)
 
 
-def log_text(line: "LogParams") -> str:
+def format_log_line(line: "LogParams") -> str:
     """A line of a server's log."""
     import msgspec  # noqa: PLC0415 - whoever hears a log has loaded it
 

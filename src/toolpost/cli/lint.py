@@ -14,25 +14,25 @@ import msgspec
 from toolpost.cli.checkup import Verdict
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.revisions import Revision
-from toolpost.testing.schemas import RULES
+from toolpost.testing.schemas import LINT_RULES
 from toolpost.types.tools import Tool
 
-__all__ = ["Finding", "lint_prompts", "lint_resources", "lint_templates", "lint_tools"]
+__all__ = ["LintFinding", "lint_prompts", "lint_resources", "lint_templates", "lint_tools"]
 
-MANY_TOOLS: Final = 128
+MAX_TOOLS: Final = 128
 """More tools than this some models' interfaces do not take at once."""
 
-LONG: Final = 1024
+MAX_DESCRIPTION_LENGTH: Final = 1024
 """Longer descriptions than this some models' interfaces refuse."""
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
 """What the specification allows."""
-_PARAMETER: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_BRANCHES: Final = frozenset({"anyOf", "oneOf", "allOf"})
+_PARAMETER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_URI_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_COMBINATORS: Final = frozenset({"anyOf", "oneOf", "allOf"})
 
 
-class Finding(NamedTuple):
+class LintFinding(NamedTuple):
     """Something odd.
 
     Args:
@@ -44,91 +44,93 @@ class Finding(NamedTuple):
     text: str
 
 
-def lint_tools(tools: Sequence[Any], revision: Revision) -> Iterator[Finding]:
+def lint_tools(tools: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:
     """What is odd about a list of tools."""
-    yield from _twice("tool", "name", tools)
-    if len(tools) > MANY_TOOLS:
-        yield Finding("warn", f"there are {len(tools)} tools; some hosts take no more than {MANY_TOOLS}")
-    for tool, name in _named("tool", "name", tools):
+    yield from _find_duplicates("tool", "name", tools)
+    if len(tools) > MAX_TOOLS:
+        yield LintFinding("warn", f"there are {len(tools)} tools; some hosts take no more than {MAX_TOOLS}")
+    for tool, name in _iterate_named("tool", "name", tools):
         if isinstance(tool, str):
-            yield Finding("fail", tool)
+            yield LintFinding("fail", tool)
             continue
-        for verdict, text in _tool(tool, revision):
-            yield Finding(verdict, f"tool {name}: {text}")
+        for verdict, text in _lint_tool(tool, revision):
+            yield LintFinding(verdict, f"tool {name}: {text}")
 
 
-def _tool(item: Mapping[str, Any], revision: Revision) -> Iterator[Finding]:
+def _lint_tool(item: Mapping[str, Any], revision: Revision) -> Iterator[LintFinding]:
     try:
         tool = msgspec.convert(item, Tool)
     except msgspec.ValidationError as error:
-        yield Finding("fail", f"no client can read it: {error}")
+        yield LintFinding("fail", f"no client can read it: {error}")
         return
-    if not _NAME.fullmatch(tool.name):
-        yield Finding("fail", "a name has 1 to 128 letters, digits, and _ - . /")
-    for rule, verdict in RULES.items():
-        yield from (Finding(verdict, wrong) for wrong in rule(tool))
-    if len(tool.description or "") > LONG:
+    if not _TOOL_NAME.fullmatch(tool.name):
+        yield LintFinding("fail", "a name has 1 to 128 letters, digits, and _ - . /")
+    for rule, verdict in LINT_RULES.items():
+        yield from (LintFinding(verdict, wrong) for wrong in rule(tool))
+    if len(tool.description or "") > MAX_DESCRIPTION_LENGTH:
         length = len(tool.description or "")
-        yield Finding("warn", f"its description has {length} characters; some hosts cut at {LONG}")
+        yield LintFinding(
+            "warn", f"its description has {length} characters; some hosts cut at {MAX_DESCRIPTION_LENGTH}"
+        )
     for kind, schema in (("input", tool.input_schema), ("output", tool.output_schema or {})):
-        for branch in _BRANCHES & schema.keys():
-            yield Finding("warn", f"its {kind} schema has {branch} at the top: some hosts refuse that")
+        for branch in _COMBINATORS & schema.keys():
+            yield LintFinding("warn", f"its {kind} schema has {branch} at the top: some hosts refuse that")
     output = tool.output_schema
     if output is not None and revision.structured != "any" and output.get("type") != "object":
-        yield Finding("fail", f"the type of its output schema has to be 'object' in {revision.date}")
-    yield from _parameters(tool.input_schema)
+        yield LintFinding("fail", f"the type of its output schema has to be 'object' in {revision.date}")
+    yield from _lint_parameters(tool.input_schema)
 
 
-def _parameters(schema: Mapping[str, Any]) -> Iterator[Finding]:
+def _lint_parameters(schema: Mapping[str, Any]) -> Iterator[LintFinding]:
     properties = schema.get("properties")
     known = cast("dict[str, Any]", properties) if isinstance(properties, dict) else {}
-    odd = [name for name in known if not _PARAMETER.fullmatch(name)]
+    odd = [name for name in known if not _PARAMETER_NAME.fullmatch(name)]
     if odd:
-        yield Finding("warn", f"some hosts refuse parameters that are called like {shorten(odd[0])!r}")
+        yield LintFinding("warn", f"some hosts refuse parameters that are called like {shorten(odd[0])!r}")
     mute = [name for name, each in known.items() if isinstance(each, dict) and "description" not in each]
     if mute:
         names = shorten(", ".join(mute), 60)
-        yield Finding("warn", f"{len(mute)} of {len(known)} parameters have no description: {names}")
+        yield LintFinding("warn", f"{len(mute)} of {len(known)} parameters have no description: {names}")
 
 
 # --------------------------------------------------------------------- resources and prompts
 
 
-def lint_resources(resources: Sequence[Any], revision: Revision) -> Iterator[Finding]:  # noqa: ARG001 - as for tools
+def lint_resources(resources: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:  # noqa: ARG001 - as for tools
     """What is odd about a list of resources."""
-    yield from _twice("resource", "uri", resources)
-    for item, uri in _named("resource", "uri", resources):
+    yield from _find_duplicates("resource", "uri", resources)
+    for item, uri in _iterate_named("resource", "uri", resources):
         if isinstance(item, str):
-            yield Finding("fail", item)
-        elif not _SCHEME.match(str(item["uri"])):
-            yield Finding("fail", f"resource {uri}: a URI begins with a scheme, such as file: or notes:")
+            yield LintFinding("fail", item)
+        elif not _URI_SCHEME.match(str(item["uri"])):
+            yield LintFinding("fail", f"resource {uri}: a URI begins with a scheme, such as file: or notes:")
         elif not isinstance(item.get("name"), str):
-            yield Finding("fail", f"resource {uri}: it has no name")
+            yield LintFinding("fail", f"resource {uri}: it has no name")
 
 
-def lint_templates(templates: Sequence[Any], revision: Revision) -> Iterator[Finding]:  # noqa: ARG001 - as for tools
+def lint_templates(templates: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:  # noqa: ARG001 - as for tools
     """What is odd about a list of resource templates."""
-    from toolpost.protocol.uri import Template  # noqa: PLC0415 - few servers have any
+    from toolpost.protocol.uri import UriTemplate  # noqa: PLC0415 - few servers have any
 
-    yield from _twice("template", "uriTemplate", templates)
-    for item, uri in _named("template", "uriTemplate", templates):
+    yield from _find_duplicates("template", "uriTemplate", templates)
+    for item, uri in _iterate_named("template", "uriTemplate", templates):
         if isinstance(item, str):
-            yield Finding("fail", item)
+            yield LintFinding("fail", item)
             continue
         try:
-            Template(str(item["uriTemplate"]))
+            UriTemplate(str(item["uriTemplate"]))
         except ValueError as error:
-            yield Finding("fail", f"template {uri}: {error}")
+            yield LintFinding("fail", f"template {uri}: {error}")
 
 
-def lint_prompts(prompts: Sequence[Any], revision: Revision) -> Iterator[Finding]:  # noqa: ARG001 - as for tools
+def lint_prompts(prompts: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:  # noqa: ARG001 - as for tools
     """What is odd about a list of prompts."""
-    yield from _twice("prompt", "name", prompts)
-    for item, name in _named("prompt", "name", prompts):
+    yield from _find_duplicates("prompt", "name", prompts)
+    for item, name in _iterate_named("prompt", "name", prompts):
         if isinstance(item, str):
-            yield Finding("fail", item)
+            yield LintFinding("fail", item)
         elif not item.get("description") and not item.get("title"):
-            yield Finding(
+            yield LintFinding(
                 "warn", f"prompt {name}: it has neither title nor description: a person chooses by it"
             )
 
@@ -136,7 +138,7 @@ def lint_prompts(prompts: Sequence[Any], revision: Revision) -> Iterator[Finding
 # --------------------------------------------------------------------- lists
 
 
-def _named(what: str, key: str, items: Sequence[Any]) -> Iterator[tuple[Any, str]]:
+def _iterate_named(what: str, key: str, items: Sequence[Any]) -> Iterator[tuple[Any, str]]:
     """Each item and what to call it; instead of one without a name, a sentence about it."""
     for index, item in enumerate(items):
         name = cast("dict[str, Any]", item).get(key) if isinstance(item, dict) else None
@@ -146,8 +148,8 @@ def _named(what: str, key: str, items: Sequence[Any]) -> Iterator[tuple[Any, str
             yield f"{what} number {index + 1} has no {key}", ""
 
 
-def _twice(what: str, key: str, items: Sequence[Any]) -> Iterator[Finding]:
-    names = Counter(name for item, name in _named(what, key, items) if not isinstance(item, str))
+def _find_duplicates(what: str, key: str, items: Sequence[Any]) -> Iterator[LintFinding]:
+    names = Counter(name for item, name in _iterate_named(what, key, items) if not isinstance(item, str))
     for name, count in names.items():
         if count > 1:
-            yield Finding("fail", f"{what} {name}: {count} have this {key}")
+            yield LintFinding("fail", f"{what} {name}: {count} have this {key}")

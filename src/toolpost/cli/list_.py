@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from toolpost.cli.page import Page
-from toolpost.cli.target import Reach, TargetCommand, takes_target
+from toolpost.cli.page import CommandOutput
+from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
 
 if TYPE_CHECKING:
     from toolpost.client.client import Client
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-INSTRUCTION_LINES: Final = 3
+MAX_INSTRUCTION_LINES: Final = 3
 """How much of the server's instructions is shown: they are for a model, and some are long."""
 
-MANY_PARAMETERS: Final = 12
+MAX_PARAMETERS: Final = 12
 """How many parameters of a tool are named: the widest row makes the table as wide."""
 
 
-class _List(NamedTuple):
+class _ListTable(NamedTuple):
     """One of the lists.
 
     Args:
@@ -50,77 +50,91 @@ def _first_line(text: str | None) -> str:
     return (text or "").strip().partition("\n")[0]
 
 
-def _tool(tool: "Tool") -> Sequence[object]:
-    from toolpost.cli.fields import fields_of  # noqa: PLC0415 - of use here only
+def _format_tool_row(tool: "Tool") -> Sequence[object]:
+    from toolpost.cli.fields import extract_fields  # noqa: PLC0415 - of use here only
 
-    fields = [each for each in fields_of(tool.input_schema) if len(each.path) == 1]
-    named = [each.name if each.required else f"[{each.name}]" for each in fields[:MANY_PARAMETERS]]
-    more = ["…"] if len(fields) > MANY_PARAMETERS else []
+    fields = [each for each in extract_fields(tool.input_schema) if len(each.path) == 1]
+    named = [each.name if each.required else f"[{each.name}]" for each in fields[:MAX_PARAMETERS]]
+    more = ["…"] if len(fields) > MAX_PARAMETERS else []
     return tool.name, " ".join([*named, *more]), _first_line(tool.description or tool.title)
 
 
-def _resource(resource: "Resource") -> Sequence[object]:
+def _format_resource_row(resource: "Resource") -> Sequence[object]:
     about = resource.description or resource.title or resource.name
     return resource.uri, resource.mime_type, _first_line(about)
 
 
-def _template(template: "ResourceTemplate") -> Sequence[object]:
+def _format_template_row(template: "ResourceTemplate") -> Sequence[object]:
     about = template.description or template.title or template.name
     return template.uri_template, template.mime_type, _first_line(about)
 
 
-def _prompt(prompt: "Prompt") -> Sequence[object]:
+def _format_prompt_row(prompt: "Prompt") -> Sequence[object]:
     named = [each.name if each.required else f"[{each.name}]" for each in prompt.arguments or ()]
     return prompt.name, " ".join(named), _first_line(prompt.description or prompt.title)
 
 
-_LISTS: Final = {
-    "tools": _List("tools", "Tools", "tools", "list_tools", ("name", "parameters", "description"), _tool),
-    "resources": _List(
-        "resources", "Resources", "resources", "list_resources", ("uri", "type", "description"), _resource
+_LIST_TABLES: Final = {
+    "tools": _ListTable(
+        "tools", "Tools", "tools", "list_tools", ("name", "parameters", "description"), _format_tool_row
     ),
-    "templates": _List(
+    "resources": _ListTable(
+        "resources",
+        "Resources",
+        "resources",
+        "list_resources",
+        ("uri", "type", "description"),
+        _format_resource_row,
+    ),
+    "templates": _ListTable(
         "resourceTemplates",
         "Resource templates",
         "resources",
         "list_resource_templates",
         ("uri template", "type", "description"),
-        _template,
+        _format_template_row,
     ),
-    "prompts": _List(
-        "prompts", "Prompts", "prompts", "list_prompts", ("name", "arguments", "description"), _prompt
+    "prompts": _ListTable(
+        "prompts",
+        "Prompts",
+        "prompts",
+        "list_prompts",
+        ("name", "arguments", "description"),
+        _format_prompt_row,
     ),
 }
 
 
 @click.command("list", cls=TargetCommand)
-@takes_target
+@add_target_options
 @click.option("--tools", is_flag=True, help="Only the tools.")
 @click.option("--resources", is_flag=True, help="Only the resources.")
 @click.option("--templates", is_flag=True, help="Only the resource templates.")
 @click.option("--prompts", is_flag=True, help="Only the prompts.")
-def command(reach: Reach, **only: bool) -> None:
+def command(reach: TargetConnector, **only: bool) -> None:
     """List what a server has: tools, resources, resource templates, prompts."""
-    wanted = [name for name in _LISTS if only[name]]
+    wanted = [name for name in _LIST_TABLES if only[name]]
 
     async def read(client: "Client") -> None:
         found: dict[str, list[Any]] = {}
-        for name in wanted or _LISTS:
-            if getattr(client.capabilities, _LISTS[name].capability) is not None:
-                found[name] = await getattr(client, _LISTS[name].method)()
+        for name in wanted or _LIST_TABLES:
+            if getattr(client.capabilities, _LIST_TABLES[name].capability) is not None:
+                found[name] = await getattr(client, _LIST_TABLES[name].method)()
         if reach.json:
-            told = _about(client) | {_LISTS[name].member: items for name, items in found.items()}
-            reach.page.data(told)
+            told = _describe_server(client) | {
+                _LIST_TABLES[name].member: items for name, items in found.items()
+            }
+            reach.output.print_value(told)
         else:
             if not wanted:
-                _greet(reach.page, client)
+                _print_header(reach.output, client)
             for name in wanted or found:
-                _show(reach.page, _LISTS[name], found.get(name), alone=len(wanted) == 1)
+                _print_list(reach.output, _LIST_TABLES[name], found.get(name), alone=len(wanted) == 1)
 
     reach.run(read)
 
 
-def _about(client: "Client") -> dict[str, Any]:
+def _describe_server(client: "Client") -> dict[str, Any]:
     about = {
         "server": client.server_info,
         "revision": client.revision,
@@ -131,21 +145,23 @@ def _about(client: "Client") -> dict[str, Any]:
     return {key: value for key, value in about.items() if value is not None}
 
 
-def _greet(page: Page, client: "Client") -> None:
+def _print_header(page: CommandOutput, client: "Client") -> None:
     info = client.server_info
     name = "A server without a name" if info is None else f"{info.title or info.name} {info.version}"
-    page.say(f"{name}, speaking {client.revision}", style="bold")
+    page.print_text(f"{name}, speaking {client.revision}", style="bold")
     lines = (client.instructions or "").strip().splitlines()
-    for line in lines[:INSTRUCTION_LINES]:
-        page.say(line)
-    if len(lines) > INSTRUCTION_LINES:
-        page.say(f"… ({len(lines) - INSTRUCTION_LINES} more lines; --json has all of it)", style="dim")
+    for line in lines[:MAX_INSTRUCTION_LINES]:
+        page.print_text(line)
+    if len(lines) > MAX_INSTRUCTION_LINES:
+        page.print_text(
+            f"… ({len(lines) - MAX_INSTRUCTION_LINES} more lines; --json has all of it)", style="dim"
+        )
 
 
-def _show(page: Page, kind: _List, items: list[Any] | None, *, alone: bool) -> None:
+def _print_list(page: CommandOutput, kind: _ListTable, items: list[Any] | None, *, alone: bool) -> None:
     if items:
         if not alone:
-            page.say()
-        page.table(None if alone else kind.title, kind.columns, map(kind.row, items))
+            page.print_text()
+        page.print_table(None if alone else kind.title, kind.columns, map(kind.row, items))
     else:
-        page.say(f"{kind.title}: {'none' if items is not None else 'not offered by this server'}")
+        page.print_text(f"{kind.title}: {'none' if items is not None else 'not offered by this server'}")

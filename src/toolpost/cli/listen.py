@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
-from toolpost.cli.levels import STYLES, log_text, takes_log_level
-from toolpost.cli.page import Page
-from toolpost.cli.target import Reach, Seconds, TargetCommand, takes_target
+from toolpost.cli.levels import LOG_LEVEL_STYLES, add_log_level_option, format_log_line
+from toolpost.cli.page import CommandOutput
+from toolpost.cli.target import SecondsParam, TargetCommand, TargetConnector, add_target_options
 
 if TYPE_CHECKING:
     import asyncio
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 __all__ = ["command"]
 
-_LISTS: Final = ("tools", "prompts", "resources")
+_LIST_NAMES: Final = ("tools", "prompts", "resources")
 
 
-class _News(NamedTuple):
+class _ListenEvent(NamedTuple):
     """Something that was heard.
 
     Args:
@@ -41,17 +41,17 @@ class _News(NamedTuple):
 
 
 @click.command("listen", cls=TargetCommand)
-@takes_target
+@add_target_options
 @click.option("--tools", is_flag=True, help="Hear when the list of tools changes.")
 @click.option("--prompts", is_flag=True, help="Hear when the list of prompts changes.")
 @click.option("--resources", is_flag=True, help="Hear when the list of resources changes.")
 @click.option("--uri", "uris", metavar="URI", multiple=True, help="Hear when this resource changes.")
 @click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many.")
-@click.option("--for", "seconds", type=Seconds(), help="End after this time.")
-@takes_log_level
+@click.option("--for", "seconds", type=SecondsParam(), help="End after this time.")
+@add_log_level_option
 def command(
     *,
-    reach: Reach,
+    reach: TargetConnector,
     uris: tuple[str, ...],
     count: int | None,
     seconds: float | None,
@@ -64,26 +64,26 @@ def command(
     """
     import asyncio  # noqa: PLC0415 - 25 ms that help does not need
 
-    heard: asyncio.Queue[_News | None] = asyncio.Queue()
+    heard: asyncio.Queue[_ListenEvent | None] = asyncio.Queue()
 
     async def log(line: "LogParams") -> None:
         facts = {"kind": "log", "level": line.level, "logger": line.logger, "data": line.data}
-        heard.put_nowait(_News(facts, log_text(line), STYLES.get(line.level)))
+        heard.put_nowait(_ListenEvent(facts, format_log_line(line), LOG_LEVEL_STYLES.get(line.level)))
 
     async def listen(client: "Client") -> None:
         if log_level is not None:
             await client.set_log_level(log_level)
-        async with _changes(client, heard, lists, uris) as what:
-            reach.page.note(f"Listening to {reach.target.label}: {what}. Ctrl-C ends it.")
+        async with _listen_to_changes(client, heard, lists, uris) as what:
+            reach.output.print_note(f"Listening to {reach.target.label}: {what}. Ctrl-C ends it.")
             left = count
             while left != 0 and (news := await heard.get()) is not None:
                 now = datetime.now(UTC)
                 facts = {"time": now.isoformat(timespec="milliseconds"), **news.facts}
                 shown = {key: value for key, value in facts.items() if value is not None}
-                reach.page.row(shown, f"{now.astimezone():%H:%M:%S} {news.text}", style=news.style)
+                reach.output.print_record(shown, f"{now.astimezone():%H:%M:%S} {news.text}", style=news.style)
                 left = None if left is None else left - 1
 
-    async def bounded(client: "Client") -> None:
+    async def listen_with_timeout(client: "Client") -> None:
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
@@ -92,25 +92,25 @@ def command(
             if not limit.expired():  # one of the server's
                 raise
 
-    with _overheard(reach.page):
-        reach.run(bounded, on_log=log)
+    with _print_client_log(reach.output):
+        reach.run(listen_with_timeout, on_log=log)
 
 
 @contextlib.contextmanager
-def _overheard(page: Page) -> Generator[None]:
+def _print_client_log(page: CommandOutput) -> Generator[None]:
     """What the client logs is noted: that nothing is heard at the moment, and why."""
     import logging  # noqa: PLC0415 - 5 ms that help does not need
 
     told: list[str] = []
 
-    class Notes(logging.Handler):
+    class ClientLogPrinter(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             text = record.getMessage()
             if told != [text]:  # it is said once, however often it is tried
                 told[:] = [text]
-                page.note(text, style="yellow")
+                page.print_note(text, style="yellow")
 
-    logger, notes = logging.getLogger("toolpost.client"), Notes()
+    logger, notes = logging.getLogger("toolpost.client"), ClientLogPrinter()
     logger.addHandler(notes)
     logger.setLevel(logging.INFO)
     try:
@@ -120,50 +120,55 @@ def _overheard(page: Page) -> Generator[None]:
 
 
 @contextlib.asynccontextmanager
-async def _changes(
-    client: "Client", heard: "asyncio.Queue[_News | None]", lists: dict[str, bool], uris: tuple[str, ...]
+async def _listen_to_changes(
+    client: "Client",
+    heard: "asyncio.Queue[_ListenEvent | None]",
+    lists: dict[str, bool],
+    uris: tuple[str, ...],
 ) -> AsyncGenerator[str]:
     """What is listened to, in words; while it lasts, changes are put among what is heard."""
     import asyncio  # noqa: PLC0415 - as above
 
-    from toolpost.errors import NotDeclared  # noqa: PLC0415 - there is a client already
+    from toolpost.errors import CapabilityNotDeclared  # noqa: PLC0415 - there is a client already
 
     chosen = any(lists.values()) or bool(uris)
     changes = client.listen(**lists, uris=uris)
     try:
         await changes.__aenter__()
-    except NotDeclared:
+    except CapabilityNotDeclared:
         if chosen or client.capabilities.logging is None:
             raise
         yield "its log only, for it does not tell when a list changes"
         return
 
-    async def hear() -> None:
+    async def queue_changes() -> None:
         try:
             async for change in changes:
-                heard.put_nowait(_told(change))
+                heard.put_nowait(_to_event(change))
         finally:
             heard.put_nowait(None)
 
-    task = asyncio.create_task(hear())
+    task = asyncio.create_task(queue_changes())
     try:
-        yield _words(client, lists, uris, chosen=chosen)
+        yield _describe_subscription(client, lists, uris, chosen=chosen)
     finally:
         await changes.aclose()
         await task
 
 
-def _words(client: "Client", lists: dict[str, bool], uris: tuple[str, ...], *, chosen: bool) -> str:
-    names = [name for name in _LISTS if lists[name]]
+def _describe_subscription(
+    client: "Client", lists: dict[str, bool], uris: tuple[str, ...], *, chosen: bool
+) -> str:
+    names = [name for name in _LIST_NAMES if lists[name]]
     if not chosen:
-        offered = {name: getattr(client.capabilities, name) for name in _LISTS}
+        offered = {name: getattr(client.capabilities, name) for name in _LIST_NAMES}
         names = [name for name, offer in offered.items() if offer is not None and offer.list_changed]
     log = [] if client.capabilities.logging is None else ["the log"]
     return ", ".join([*(f"the list of {name}" for name in names), *uris, *log])
 
 
-def _told(change: "Change") -> _News:
+def _to_event(change: "Change") -> _ListenEvent:
     what = f"{change.uri} has changed" if change.uri else f"the list of {change.kind} has changed"
     maybe = ", maybe: the connection was lost for a while" if change.missed else ""
     facts = {"kind": change.kind, "uri": change.uri, "missed": change.missed or None}
-    return _News(facts, f"{what}{maybe}")
+    return _ListenEvent(facts, f"{what}{maybe}")

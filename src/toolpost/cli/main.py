@@ -33,33 +33,33 @@ COMMANDS: Final = {
 }
 """Command → the module in `toolpost.cli` that has it, as `command`. They are listed in this order."""
 
-_INTERRUPTED: Final = 128 + signal.SIGINT
+_INTERRUPTED_EXIT_CODE: Final = 128 + signal.SIGINT
 """As shells count. The codes stand in `exits`, which may not be loadable."""
 
-_ENDING: Final = ("SIGTERM", "SIGHUP")
+_TERMINATION_SIGNALS: Final = ("SIGTERM", "SIGHUP")
 """Signals that end a run as Ctrl-C does: what was started is ended first. A closed terminal sends SIGHUP."""
 
-_NEEDED: Final = ("click", "rich")
-_MISSING: Final = "The command line needs click and rich: pip install 'toolpost[cli]'\n"
+_REQUIRED_PACKAGES: Final = ("click", "rich")
+_MISSING_PACKAGES_MESSAGE: Final = "The command line needs click and rich: pip install 'toolpost[cli]'\n"
 
 
 def main() -> NoReturn:
     """Run the command that the words of this process name, and end the process."""
-    _open_closed()
-    told = _heard()
-    code = _INTERRUPTED
+    _reopen_closed_streams()
+    told = _trap_termination_signals()
+    code = _INTERRUPTED_EXIT_CODE
     with suppress(KeyboardInterrupt):
-        code = _flushed(_run())
-    if code == _INTERRUPTED and told:
+        code = _flush_stdout(_run_if_installed())
+    if code == _INTERRUPTED_EXIT_CODE and told:
         signal.signal(told[0], signal.SIG_DFL)
         signal.raise_signal(told[0])
-    if code == _INTERRUPTED and threading.active_count() > 1:
+    if code == _INTERRUPTED_EXIT_CODE and threading.active_count() > 1:
         # One of them waits for a person at the keyboard, and would not let the interpreter end in peace.
-        os._exit(_flushed(code))
+        os._exit(_flush_stdout(code))
     sys.exit(code)
 
 
-def _open_closed() -> None:
+def _reopen_closed_streams() -> None:
     """Let stdout and stderr lead nowhere if they are closed, and nothing else be opened in their place."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)
@@ -69,33 +69,33 @@ def _open_closed() -> None:
             setattr(sys, name, open(number, "w", closefd=False))  # noqa: SIM115 - never closed
 
 
-def _heard() -> list[int]:
+def _trap_termination_signals() -> list[int]:
     """The signals that were heard so far: each becomes a Ctrl-C, unless it is ignored, as by nohup."""
     heard: list[int] = []
 
-    def hear(number: int, _frame: FrameType | None) -> None:
+    def record_signal(number: int, _frame: FrameType | None) -> None:
         heard.append(number)
         signal.raise_signal(signal.SIGINT)
 
-    for number in (getattr(signal, name) for name in _ENDING if hasattr(signal, name)):
+    for number in (getattr(signal, name) for name in _TERMINATION_SIGNALS if hasattr(signal, name)):
         if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, hear)
+            signal.signal(number, record_signal)
     return heard
 
 
-def _run() -> int:
-    if any(find_spec(name) is None for name in _NEEDED):
-        sys.stderr.write(_MISSING)
+def _run_if_installed() -> int:
+    if any(find_spec(name) is None for name in _REQUIRED_PACKAGES):
+        sys.stderr.write(_MISSING_PACKAGES_MESSAGE)
         return 1
     from toolpost.cli import group  # noqa: PLC0415 - it imports what may not be installed
 
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # what the terminal cannot show is spelled out
             stream.reconfigure(errors="backslashreplace")
-    return group.run()
+    return group.run_command_line()
 
 
-def _flushed(code: int) -> int:
+def _flush_stdout(code: int) -> int:
     """The exit code, once all that was written is taken. If it is not, nothing more is said about it."""
     try:
         sys.stdout.flush()

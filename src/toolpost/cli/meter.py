@@ -8,18 +8,18 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from toolpost.cli.about import finite, progress_text
-from toolpost.cli.page import Page, harmless, is_plain
+from toolpost.cli.about import clamp_number, format_progress
+from toolpost.cli.page import CommandOutput, escape_control_characters, is_plain
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
     from toolpost.types.notices import ProgressParams
 
-__all__ = ["Meter"]
+__all__ = ["ProgressDisplay"]
 
 
-class Meter:
+class ProgressDisplay:
     """The progress of one request.
 
     Args:
@@ -27,29 +27,29 @@ class Meter:
         lines: whether to write lines where there is no bar.
     """
 
-    def __init__(self, page: Page, *, lines: bool = False) -> None:
-        self._page = page
+    def __init__(self, page: CommandOutput, *, lines: bool = False) -> None:
+        self._output = page
         self._lines = lines
         self._bar: Progress | None = None
         self._task: Any = None
 
-    async def progress(self, told: "ProgressParams") -> None:
+    async def show_progress(self, told: "ProgressParams") -> None:
         """Show how far it has come. A callback for `progress=`."""
-        text = harmless(progress_text(told))
+        text = escape_control_characters(format_progress(told))
         if is_plain(sys.stderr):
             if self._lines:
-                self._page.note(f"progress: {text}")
+                self._output.print_note(f"progress: {text}")
             return
-        total = None if told.total is None else finite(told.total)
+        total = None if told.total is None else clamp_number(told.total)
         if self._bar is None:
-            self._bar = self._made()
+            self._bar = self._create_bar()
             self._task = self._bar.add_task("", total=total)
             self._bar.start()
         self._bar.update(
-            self._task, completed=finite(told.progress), total=total, description=text, refresh=True
+            self._task, completed=clamp_number(told.progress), total=total, description=text, refresh=True
         )
 
-    def _made(self) -> "Progress":
+    def _create_bar(self) -> "Progress":
         from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415 - slow
 
         columns = (
@@ -57,19 +57,19 @@ class Meter:
             TextColumn("{task.description}", markup=False),
             TimeElapsedColumn(),
         )
-        return Progress(*columns, console=self._page.error_console, transient=True)
+        return Progress(*columns, console=self._output.error_console, transient=True)
 
-    def note(self, text: str, *, style: str | None = None) -> None:
+    def print_note(self, text: str, *, style: str | None = None) -> None:
         """Print a line on stderr, above the bar."""
         if self._bar is None:
-            self._page.note(text, style=style)
+            self._output.print_note(text, style=style)
             return
         from rich.text import Text  # noqa: PLC0415 - there is a bar already
 
-        self._bar.console.print(Text(harmless(text), style=style or ""))
+        self._bar.console.print(Text(escape_control_characters(text), style=style or ""))
 
     @contextmanager
-    def aside(self) -> Generator[None]:
+    def pause(self) -> Generator[None]:
         """The bar gives way while somebody is asked."""
         bar = self._bar
         if bar is not None:

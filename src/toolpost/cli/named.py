@@ -10,58 +10,64 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from toolpost.cli.exits import USAGE, Quit
-from toolpost.cli.target import Reach, TargetCommand, reach_in
+from toolpost.cli.exits import USAGE, CommandError
+from toolpost.cli.target import TargetCommand, TargetConnector, build_connector
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from toolpost.cli.options import Form
-    from toolpost.cli.target import Target
+    from toolpost.cli.options import SchemaCommand
+    from toolpost.cli.target import TargetSpec
     from toolpost.client.client import Client
 
-__all__ = ["NamedCommand", "Names", "one_of", "rest_of", "takes_args_and_save"]
+__all__ = [
+    "ItemNameParam",
+    "NamedItemCommand",
+    "add_args_and_save_options",
+    "find_item",
+    "get_remaining_words",
+]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-COMPLETION_PATIENCE: Final = 3.0
+COMPLETION_TIMEOUT: Final = 3.0
 """Seconds that somebody who has pressed Tab waits, before they type on."""
 
-MAX_NAMED: Final = 30
+MAX_SUGGESTED_NAMES: Final = 30
 """How many names an error tells: a server may have hundreds."""
 
-_REST: Final = "toolpost.rest"
-_ARGS: Final = "All arguments as one JSON object; @FILE reads it from a file, - from stdin."
-_SAVE: Final = "Folder for pictures, sounds and files; by default this one."
+_REST_KEY: Final = "toolpost.rest"
+_ARGS_HELP: Final = "All arguments as one JSON object; @FILE reads it from a file, - from stdin."
+_SAVE_HELP: Final = "Folder for pictures, sounds and files; by default this one."
 
 
-def takes_args_and_save(function: F) -> F:
+def add_args_and_save_options(function: F) -> F:
     """Gives a command the options `--args` and `--save`, for before the name."""
-    function = click.option("--save", metavar="DIR", help=_SAVE)(function)
-    return click.option("--args", metavar="JSON", help=_ARGS)(function)
+    function = click.option("--save", metavar="DIR", help=_SAVE_HELP)(function)
+    return click.option("--args", metavar="JSON", help=_ARGS_HELP)(function)
 
 
-def _own_options() -> list[click.Option]:
+def _create_trailing_options() -> list[click.Option]:
     """The options of ours that may stand behind the name as well."""
     return [
-        click.Option(["--args"], metavar="JSON", help=_ARGS),
-        click.Option(["--save"], metavar="DIR", help=_SAVE),
+        click.Option(["--args"], metavar="JSON", help=_ARGS_HELP),
+        click.Option(["--save"], metavar="DIR", help=_SAVE_HELP),
         click.Option(["--json"], is_flag=True, help="Print the result as one JSON document."),
     ]
 
 
-def rest_of(ctx: click.Context) -> list[str]:
+def get_remaining_words(ctx: click.Context) -> list[str]:
     """The words after the name."""
-    return list(ctx.meta.get(_REST, ()))
+    return list(ctx.meta.get(_REST_KEY, ()))
 
 
-class NamedCommand(TargetCommand, ABC):
+class NamedItemCommand(TargetCommand, ABC):
     """A command whose words, after TARGET and a name, belong to what is named.
 
-    Subclasses say what there is by `fetch`, and what one of it wants to know by `schema`.
+    Subclasses say what there is by `fetch`, and what one of it wants to know by `get_schema`.
     """
 
-    def own(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def take_own_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The words up to the name."""
         values = {
             opt
@@ -75,7 +81,7 @@ class NamedCommand(TargetCommand, ABC):
             option = len(word) > 1 and word.startswith("-")
             place += 2 if option and word in values else 1
             names += not option
-        ctx.meta[_REST] = args[place:]
+        ctx.meta[_REST_KEY] = args[place:]
         return args[:place]
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
@@ -87,51 +93,51 @@ class NamedCommand(TargetCommand, ABC):
         """All that may be named."""
 
     @abstractmethod
-    def schema(self, item: Any) -> Mapping[str, Any]:
+    def get_schema(self, item: Any) -> Mapping[str, Any]:
         """The JSON Schema of what one of them wants to know."""
 
-    def form(self, item: Any, target: "Target") -> "Form":
+    def create_schema_command(self, item: Any, target: "TargetSpec") -> "SchemaCommand":
         """The options of one of them."""
-        from toolpost.cli.fields import fields_of  # noqa: PLC0415 - with what it needs, for no help of ours
-        from toolpost.cli.options import Form  # noqa: PLC0415 - as above
+        from toolpost.cli.fields import extract_fields  # noqa: PLC0415 - with what it needs, for no help of ours
+        from toolpost.cli.options import SchemaCommand  # noqa: PLC0415 - as above
 
-        return Form(
+        return SchemaCommand(
             self.name or "",
             item.name,
             target,
-            fields=fields_of(self.schema(item)),
-            own=_own_options(),
+            fields=extract_fields(self.get_schema(item)),
+            own=_create_trailing_options(),
             elsewhere={opt for param in self.params if isinstance(param, click.Option) for opt in param.opts},
             description=item.description or item.title,
         )
 
     # ----------------------------------------------------------------- completion
 
-    def candidates(self, ctx: click.Context) -> Sequence[Any]:
+    def fetch_candidates(self, ctx: click.Context) -> Sequence[Any]:
         """All that may be named, or nothing if that takes too long or fails."""
         import asyncio  # noqa: PLC0415 - for completion only
 
         try:
-            reach = reach_in(ctx)
-            reach.timeout = COMPLETION_PATIENCE
+            reach = build_connector(ctx)
+            reach.timeout = COMPLETION_TIMEOUT
 
-            async def patient() -> Sequence[Any]:
-                async with asyncio.timeout(COMPLETION_PATIENCE), reach.client(auth=None) as client:
+            async def fetch_in_time() -> Sequence[Any]:
+                async with asyncio.timeout(COMPLETION_TIMEOUT), reach.create_client(auth=None) as client:
                     return await self.fetch(client)
 
-            return asyncio.run(patient())
+            return asyncio.run(fetch_in_time())
         except Exception:  # noqa: BLE001 - whatever it is, somebody is in the middle of a word
             return ()
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> "list[CompletionItem]":
         """What may follow: our own options before the name, its own behind it."""
-        name, rest = ctx.params.get("name"), rest_of(ctx)
+        name, rest = ctx.params.get("name"), get_remaining_words(ctx)
         if name is None:
             return super().shell_complete(ctx, incomplete)
-        item = next((each for each in self.candidates(ctx) if each.name == name), None)
+        item = next((each for each in self.fetch_candidates(ctx) if each.name == name), None)
         if item is None:
             return []
-        form = self.form(item, reach_in(ctx).target)
+        form = self.create_schema_command(item, build_connector(ctx).target)
         inner = form.make_context(name, [], resilient_parsing=True)
         for option in form.params:
             if rest and rest[-1] in option.opts and isinstance(option, click.Option) and not option.is_flag:
@@ -139,7 +145,7 @@ class NamedCommand(TargetCommand, ABC):
         return form.shell_complete(inner, incomplete)
 
 
-class Names(click.ParamType[str]):
+class ItemNameParam(click.ParamType[str]):
     """The name of one of them, completed by asking the server."""
 
     name = "name"
@@ -151,23 +157,23 @@ class Names(click.ParamType[str]):
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - for completion only
 
         del param
-        assert isinstance(ctx.command, NamedCommand), "nobody else takes names"
+        assert isinstance(ctx.command, NamedItemCommand), "nobody else takes names"
         return [
-            CompletionItem(each.name, help=_line(each.description))
-            for each in ctx.command.candidates(ctx)
+            CompletionItem(each.name, help=_first_line(each.description))
+            for each in ctx.command.fetch_candidates(ctx)
             if each.name.startswith(incomplete)
         ]
 
 
-def _line(text: str | None) -> str | None:
+def _first_line(text: str | None) -> str | None:
     return text.strip().partition("\n")[0] if text else None
 
 
-def one_of(items: Sequence[Any], name: str | None, what: str, reach: Reach) -> Any:
+def find_item(items: Sequence[Any], name: str | None, what: str, reach: TargetConnector) -> Any:
     """The one of this name.
 
     Raises:
-        Quit: there is none; the text says which there are, the closest first.
+        CommandError: there is none; the text says which there are, the closest first.
     """
     names = [each.name for each in items]
     if name in names:
@@ -176,6 +182,9 @@ def one_of(items: Sequence[Any], name: str | None, what: str, reach: Reach) -> A
 
     problem = f"name a {what}" if name is None else f"{reach.target.label} has no {what} {name!r}"
     close = sorted(names, key=lambda each: -SequenceMatcher(None, each.lower(), (name or "").lower()).ratio())
-    shown = [*(close if name else names)[:MAX_NAMED], *(["…"] if len(names) > MAX_NAMED else [])]
+    shown = [
+        *(close if name else names)[:MAX_SUGGESTED_NAMES],
+        *(["…"] if len(names) > MAX_SUGGESTED_NAMES else []),
+    ]
     there = f"there are: {', '.join(shown)}" if names else f"the server has no {what}s"
-    raise Quit(problem, USAGE, hint=there)
+    raise CommandError(problem, USAGE, hint=there)

@@ -8,16 +8,16 @@ import os
 import threading
 from typing import Final
 
-__all__ = ["Outlet"]
+__all__ = ["BackgroundWriter"]
 
-MAX_BEHIND: Final = 4 * 1024 * 1024
+MAX_BACKLOG: Final = 4 * 1024 * 1024
 """How many bytes may wait for a reader. What comes then is dropped and counted: memory is for messages."""
 
-PATIENCE: Final = 2.0
+CLOSE_TIMEOUT: Final = 2.0
 """Seconds that the reader has for the rest at the end."""
 
 
-class Outlet:
+class BackgroundWriter:
     """Writes lines to a file descriptor, in their order, from a thread of its own.
 
     Args:
@@ -26,55 +26,55 @@ class Outlet:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self._changed = threading.Condition()
-        self._waiting: list[bytes] = []
-        self._behind = 0
+        self._condition = threading.Condition()
+        self._queue: list[bytes] = []
+        self._backlog = 0
         self._dropped = 0
-        self._ended = False
+        self._is_closed = False
         self._thread = threading.Thread(target=self._run, name="toolpost-outlet", daemon=True)
         self._thread.start()
 
     def put(self, text: str) -> None:
         """Have a text written, with a line end behind it. Never waits."""
         data = f"{text}\n".encode("utf-8", "backslashreplace")
-        with self._changed:
-            if self._behind + len(data) > MAX_BEHIND:
+        with self._condition:
+            if self._backlog + len(data) > MAX_BACKLOG:
                 self._dropped += 1
                 return
-            self._add(self._gap() + data)
+            self._add(self._take_drop_message() + data)
 
     def close(self) -> None:
         """Write the rest, if somebody reads it, and end."""
-        with self._changed:
-            self._add(self._gap())
-            self._ended = True
-        self._thread.join(PATIENCE)
+        with self._condition:
+            self._add(self._take_drop_message())
+            self._is_closed = True
+        self._thread.join(CLOSE_TIMEOUT)
 
     def _add(self, data: bytes) -> None:
-        self._waiting.append(data)
-        self._behind += len(data)
-        self._changed.notify()
+        self._queue.append(data)
+        self._backlog += len(data)
+        self._condition.notify()
 
-    def _gap(self) -> bytes:
+    def _take_drop_message(self) -> bytes:
         """A line for what was dropped, if anything was."""
         dropped, self._dropped = self._dropped, 0
         return f"… {dropped} not shown: nobody read them in time\n".encode() if dropped else b""
 
     def _run(self) -> None:
         while True:
-            with self._changed:
-                while not self._waiting and not self._ended:
-                    self._changed.wait()
-                data, self._waiting = b"".join(self._waiting), []
-                over = self._ended
+            with self._condition:
+                while not self._queue and not self._is_closed:
+                    self._condition.wait()
+                data, self._queue = b"".join(self._queue), []
+                over = self._is_closed
             try:
                 write_all(self._descriptor, data)
             except OSError:
                 return  # nobody reads any more; what is put from now on piles up to the limit and no further
             if over:
                 return
-            with self._changed:
-                self._behind -= len(data)
+            with self._condition:
+                self._backlog -= len(data)
 
 
 def write_all(descriptor: int, data: bytes) -> None:

@@ -16,60 +16,60 @@ from urllib.parse import urlsplit
 from msgspec import Struct
 
 from toolpost.channel import Channel
-from toolpost.cli.posts import Post, Posts
-from toolpost.cli.seen import Seen
-from toolpost.cli.witness import Witness
+from toolpost.cli.posts import ExchangeTracker, TrackedExchange
+from toolpost.cli.seen import ObservedMessage
+from toolpost.cli.witness import MessageInspector
 from toolpost.errors import ChannelClosed, MCPError
 from toolpost.protocol.methods import CLIENT, SERVER, Role
 from toolpost.transports.child import open_child
 from toolpost.transports.command import Stdio
 from toolpost.transports.http_backend import Response, open_backend
 
-__all__ = ["Exchange", "Notes", "OverheardBackend", "OverheardProcess"]
+__all__ = ["Capture", "CapturedExchange", "CapturedProcess", "CapturingBackend"]
 
-MAX_KEPT: Final = 200
+MAX_VIOLATIONS: Final = 200
 """How many faults are kept: a server that does everything wrong is known by then."""
 
 
-class Exchange(Struct):
+class CapturedExchange(Struct):
     """One HTTP exchange, as far as it has come."""
 
-    verb: str
-    sent: float
+    method: str
+    sent_at: float
     status: int | None = None
-    kind: str = ""
+    media_type: str = ""
     headers: Mapping[str, str] | None = None
-    head: float | None = None
+    head_delay: float | None = None
     """Seconds until the head of the response came."""
 
 
-class Notes:
+class Capture:
     """What was overheard.
 
     Attributes:
-        wrong: what the server said that breaks a rule.
+        violations: what the server said that breaks a rule.
         junk: what it said that is no message.
         exchanges: over HTTP, all of them.
     """
 
     def __init__(self) -> None:
-        self.wrong: list[Seen] = []
-        self.junk: list[Seen] = []
-        self.exchanges: list[Exchange] = []
+        self.violations: list[ObservedMessage] = []
+        self.junk: list[ObservedMessage] = []
+        self.exchanges: list[CapturedExchange] = []
         self._began = time.monotonic()
 
     def now(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self._began
 
-    def take(self, seen: Seen) -> None:
+    def record(self, seen: ObservedMessage) -> None:
         """Note a message if there is something wrong with it, and it is not ours."""
-        kept = self.junk if seen.kind == "junk" else self.wrong
-        if seen.by == SERVER and seen.wrong and len(kept) < MAX_KEPT:
+        kept = self.junk if seen.kind == "junk" else self.violations
+        if seen.by == SERVER and seen.violations and len(kept) < MAX_VIOLATIONS:
             kept.append(seen)
 
 
-class OverheardProcess:
+class CapturedProcess:
     """A server process, as a target of a client: each connection starts it anew.
 
     Args:
@@ -79,52 +79,52 @@ class OverheardProcess:
     Attributes:
         failure: why it could not be started, the last time.
         returncode: how it ended by itself; None if it did not.
-        last_words: the last lines of its stderr.
+        stderr_tail: the last lines of its stderr.
     """
 
-    def __init__(self, stdio: Stdio, notes: Notes) -> None:
+    def __init__(self, stdio: Stdio, notes: Capture) -> None:
         self.name = stdio.label
         self._stdio = stdio
-        self._notes = notes
+        self._capture = notes
         self.failure: MCPError | None = None
         self.returncode: int | None = None
-        self.last_words: tuple[str, ...] = ()
+        self.stderr_tail: tuple[str, ...] = ()
 
     async def serve(self, channel: Channel) -> None:
         """Start it, and pass on what both sides say."""
-        witness = Witness()
-        self.failure, self.returncode, self.last_words = None, None, ()
+        witness = MessageInspector()
+        self.failure, self.returncode, self.stderr_tail = None, None, ()
         try:
             child = await open_child(self._stdio)
         except MCPError as error:
             self.failure = error
             return
         ways = [
-            asyncio.create_task(self._pass(witness, CLIENT, channel, child)),
-            asyncio.create_task(self._pass(witness, SERVER, child, channel)),
+            asyncio.create_task(self._forward(witness, CLIENT, channel, child)),
+            asyncio.create_task(self._forward(witness, SERVER, child, channel)),
         ]
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self.returncode, self.last_words = child.returncode, child.last_words
+            self.returncode, self.stderr_tail = child.returncode, child.stderr_tail
             for way in ways:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
             await child.close()
 
-    async def _pass(self, witness: Witness, by: Role, source: Channel, sink: Channel) -> None:
+    async def _forward(self, witness: MessageInspector, by: Role, source: Channel, sink: Channel) -> None:
         with contextlib.suppress(ChannelClosed):
             while True:
                 data = await source.receive()
-                for seen in witness.hear(by, data, self._notes.now()):
-                    self._notes.take(seen)
+                for seen in witness.inspect(by, data, self._capture.now()):
+                    self._capture.record(seen)
                 await sink.send(data)
 
 
 # --------------------------------------------------------------------- HTTP
 
 
-class OverheardBackend:
+class CapturingBackend:
     """Carries HTTP requests, and overhears them.
 
     Args:
@@ -132,10 +132,10 @@ class OverheardBackend:
         notes: where to note what is overheard.
     """
 
-    def __init__(self, engine: object, notes: Notes) -> None:
+    def __init__(self, engine: object, notes: Capture) -> None:
         self._backend = open_backend(engine)
-        self._notes = notes
-        self._posts = Posts(notes.take, _nothing, _nothing, notes.now)
+        self._capture = notes
+        self._tracker = ExchangeTracker(notes.record, _ignore, _ignore, notes.now)
 
     def send(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
@@ -143,11 +143,11 @@ class OverheardBackend:
         """Send a request, as `Backend` promises."""
         parts = urlsplit(url)
         place = f"{parts.path}?{parts.query}" if parts.query else parts.path
-        post = self._posts.begin(method, place, {name.lower(): value for name, value in headers.items()})
-        post.asked(body or b"", last=True)
-        exchange = Exchange(method, self._notes.now())
-        self._notes.exchanges.append(exchange)
-        return _Overheard(self._backend.send(method, url, headers, body), post, exchange, self._notes)
+        post = self._tracker.begin(method, place, {name.lower(): value for name, value in headers.items()})
+        post.feed_request(body or b"", last=True)
+        exchange = CapturedExchange(method, self._capture.now())
+        self._capture.exchanges.append(exchange)
+        return _CapturedRequest(self._backend.send(method, url, headers, body), post, exchange, self._capture)
 
     async def close(self) -> None:
         """Keep the connections: several clients use them, one after the other."""
@@ -157,33 +157,33 @@ class OverheardBackend:
         await self._backend.close()
 
 
-def _nothing(*_args: Any, **_named: Any) -> None:
+def _ignore(*_args: Any, **_named: Any) -> None:
     """What is neither shown nor kept."""
 
 
-class _Overheard:
+class _CapturedRequest:
     """A request, entered for its response."""
 
     def __init__(
         self,
         inner: "AbstractAsyncContextManager[Response]",
-        post: Post,
-        exchange: Exchange,
-        notes: Notes,
+        post: TrackedExchange,
+        exchange: CapturedExchange,
+        notes: Capture,
     ) -> None:
         self._inner = inner
-        self._post = post
+        self._tracked = post
         self._exchange = exchange
-        self._notes = notes
+        self._capture = notes
 
     async def __aenter__(self) -> Response:
         response = await self._inner.__aenter__()
         exchange, headers = self._exchange, {name.lower(): each for name, each in response.headers.items()}
-        exchange.head = self._notes.now() - exchange.sent
+        exchange.head_delay = self._capture.now() - exchange.sent_at
         exchange.status, exchange.headers = response.status, headers
-        exchange.kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-        self._post.head(response.status, headers)
-        return _Answer(response, self._post)
+        exchange.media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        self._tracked.start_response(response.status, headers)
+        return _CapturedResponse(response, self._tracked)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -191,16 +191,16 @@ class _Overheard:
         return await self._inner.__aexit__(kind, error, trace)
 
 
-class _Answer(Response):
+class _CapturedResponse(Response):
     """A response whose body is overheard while somebody reads it."""
 
-    def __init__(self, inner: Response, post: Post) -> None:
+    def __init__(self, inner: Response, post: TrackedExchange) -> None:
         self.status, self.headers = inner.status, inner.headers
         self._inner = inner
-        self._post = post
+        self._tracked = post
 
     async def chunks(self) -> AsyncIterator[bytes]:
         async for chunk in self._inner.chunks():
-            self._post.answered(chunk)
+            self._tracked.feed_response(chunk)
             yield chunk
-        self._post.end()
+        self._tracked.finish()

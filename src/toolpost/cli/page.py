@@ -16,25 +16,27 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Page", "harmless", "is_plain", "takes_json"]
+__all__ = ["CommandOutput", "add_json_option", "escape_control_characters", "is_plain"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_SHOWN: Final = frozenset("\n\t\u200c\u200d")
+_UNESCAPED: Final = frozenset("\n\t\u200c\u200d")
 """What is not printable and shown nevertheless: line ends, tabs, and what joins letters and emoji."""
 
 
-def harmless(text: str) -> str:
+def escape_control_characters(text: str) -> str:
     """A text with everything spelled out that a terminal would obey, or a reader would not see."""
     if text.isprintable():
         return text
     return "".join(
-        char if char.isprintable() or char in _SHOWN or (char.isspace() and char > "\x85") else _spelled(char)
+        char
+        if char.isprintable() or char in _UNESCAPED or (char.isspace() and char > "\x85")
+        else _escape_character(char)
         for char in text.replace("\r\n", "\n")
     )
 
 
-def _spelled(char: str) -> str:
+def _escape_character(char: str) -> str:
     return _json.dumps(char)[1:-1]  # so that JSON stays JSON
 
 
@@ -48,17 +50,17 @@ def is_plain(stream: IO[Any]) -> bool:
         return True
 
 
-def takes_json(function: F) -> F:
+def add_json_option(function: F) -> F:
     """Gives a command the option `--json`, as its argument `json`."""
     return click.option("--json", is_flag=True, help="Print one JSON document, for programs.")(function)
 
 
-class Page:
+class CommandOutput:
     """Where a command writes to.
 
     Args:
-        json: whether stdout is for programs. Then `say` and `table` write nothing there: what there is to
-            tell is told by `data`, once, or by `row`, one object on each line.
+        json: whether stdout is for programs. Then `print_text` and `table` write nothing there;
+            `data` writes the result once, or `row` one object per line.
     """
 
     def __init__(self, *, json: bool = False) -> None:
@@ -67,49 +69,53 @@ class Page:
     # ----------------------------------------------------------------- what it is written on
 
     @property
-    def plain(self) -> bool:
+    def is_plain(self) -> bool:
         """Whether stdout gets neither colours nor boxes."""
         return is_plain(sys.stdout)
 
     @property
-    def on_terminal(self) -> bool:
+    def is_terminal(self) -> bool:
         """Whether stdout is a terminal, so that control characters would be obeyed."""
         return sys.stdout.isatty()
 
     @cached_property
     def console(self) -> "Console":
         """Rich's idea of stdout, for what needs more than lines and tables."""
-        return _console(sys.stdout)
+        return _create_console(sys.stdout)
 
     @cached_property
     def error_console(self) -> "Console":
         """Rich's idea of stderr, for what moves: bars, spinners."""
-        return _console(sys.stderr)
+        return _create_console(sys.stderr)
 
     # ----------------------------------------------------------------- text
 
-    def say(self, text: str = "", *, style: str | None = None) -> None:
+    def print_text(self, text: str = "", *, style: str | None = None) -> None:
         """Print text for a person, on stdout. `style` is one of rich's, such as "bold red"."""
         if not self.json:
-            _write(sys.stdout, text, style)
+            _write_line(sys.stdout, text, style)
 
-    def note(self, text: str = "", *, style: str | None = None) -> None:
+    def print_note(self, text: str = "", *, style: str | None = None) -> None:
         """Print something beside the point, on stderr, whatever stdout is for."""
-        _write(sys.stderr, text, style)
+        _write_line(sys.stderr, text, style)
 
-    def raw(self, text: str) -> None:
+    def print_raw(self, text: str) -> None:
         """Print a text of the server's to stdout: as it is if it goes to a program, else without danger."""
-        _put(sys.stdout, harmless(text) if self.on_terminal else text)
+        _write_and_flush(sys.stdout, escape_control_characters(text) if self.is_terminal else text)
 
-    def table(self, title: str | None, columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    def print_table(
+        self, title: str | None, columns: Sequence[str], rows: Iterable[Sequence[object]]
+    ) -> None:
         """Print a table, on stdout: aligned columns, in a box on a terminal. None is an empty cell."""
         if self.json:
             return
-        title = None if title is None else harmless(title)
-        heads = [harmless(column) for column in columns]
-        cells = [["" if cell is None else harmless(str(cell)) for cell in row] for row in rows]
-        if self.plain:
-            _put(sys.stdout, _aligned(title, heads, cells))
+        title = None if title is None else escape_control_characters(title)
+        heads = [escape_control_characters(column) for column in columns]
+        cells = [
+            ["" if cell is None else escape_control_characters(str(cell)) for cell in row] for row in rows
+        ]
+        if self.is_plain:
+            _write_and_flush(sys.stdout, _format_aligned_table(title, heads, cells))
             return
         from rich.box import ROUNDED  # noqa: PLC0415 - loaded where there are boxes only
         from rich.table import Table  # noqa: PLC0415 - as above
@@ -124,44 +130,50 @@ class Page:
 
     # ----------------------------------------------------------------- values
 
-    def data(self, value: Any) -> None:
+    def print_value(self, value: Any) -> None:
         """Print a value: as JSON for programs, else as a table, a list or pairs, whatever suits it."""
-        plain = plain_value(value)
+        plain = to_json_value(value)
         if self.json:
-            self.raw(_json_text(plain, indent=2))
+            self.print_raw(_encode_json(plain, indent=2))
         elif isinstance(plain, dict):
-            self._members(cast("dict[str, Any]", plain))
+            self._print_object(cast("dict[str, Any]", plain))
         elif _is_tabular(plain):
-            self._items(None, plain)
+            self._print_items(None, plain)
         else:
-            _put(sys.stdout, "".join(f"{harmless(line)}\n" for line in _lines(plain)))
+            _write_and_flush(
+                sys.stdout, "".join(f"{escape_control_characters(line)}\n" for line in _format_lines(plain))
+            )
 
-    def _members(self, members: dict[str, Any]) -> None:
+    def _print_object(self, members: dict[str, Any]) -> None:
         """Print the members of an object: pairs first, and then each list that is a table."""
         tables = {key: member for key, member in members.items() if _is_tabular(member)}
         pairs = {key: member for key, member in members.items() if key not in tables}
         if pairs or not tables:
-            _put(sys.stdout, "".join(f"{harmless(line)}\n" for line in _lines(pairs)))
+            _write_and_flush(
+                sys.stdout, "".join(f"{escape_control_characters(line)}\n" for line in _format_lines(pairs))
+            )
         for number, (key, items) in enumerate(tables.items()):
             if number or pairs:
-                self.say()
-            self._items(key, items)
+                self.print_text()
+            self._print_items(key, items)
 
-    def _items(self, title: str | None, items: list[dict[str, Any]]) -> None:
+    def _print_items(self, title: str | None, items: list[dict[str, Any]]) -> None:
         columns = list(dict.fromkeys(key for item in items for key in item))
-        self.table(
-            title, columns, [[_cell(each[key]) if key in each else None for key in columns] for each in items]
+        self.print_table(
+            title,
+            columns,
+            [[_format_cell(each[key]) if key in each else None for key in columns] for each in items],
         )
 
-    def row(self, value: Any, text: str, *, style: str | None = None) -> None:
+    def print_record(self, value: Any, text: str, *, style: str | None = None) -> None:
         """Print one of many things as they come: an object on a line for programs, else the text."""
         if self.json:
-            self.raw(_json_text(plain_value(value)))
+            self.print_raw(_encode_json(to_json_value(value)))
         else:
-            self.say(text, style=style)
+            self.print_text(text, style=style)
 
 
-def plain_value(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """A value of nothing but JSON's types; the vocabulary's own are written as they go over the wire."""
     import msgspec  # noqa: PLC0415 - only who has something to show needs it
 
@@ -173,23 +185,23 @@ def plain_value(value: Any) -> Any:
 # --------------------------------------------------------------------- streams
 
 
-def _console(stream: IO[str]) -> "Console":
+def _create_console(stream: IO[str]) -> "Console":
     from rich.console import Console  # noqa: PLC0415 - 50 ms that few commands need
 
     return Console(file=stream, highlight=False, markup=False, emoji=False, no_color=is_plain(stream))
 
 
-def _write(stream: IO[str], text: str, style: str | None = None) -> None:
-    shown = harmless(text)
+def _write_line(stream: IO[str], text: str, style: str | None = None) -> None:
+    shown = escape_control_characters(text)
     if style is None or is_plain(stream):
-        _put(stream, shown + "\n")
+        _write_and_flush(stream, shown + "\n")
         return
     from rich.style import Style  # noqa: PLC0415 - as above
 
-    _put(stream, Style.parse(style).render(shown) + "\n")
+    _write_and_flush(stream, Style.parse(style).render(shown) + "\n")
 
 
-def _put(stream: IO[str], text: str) -> None:
+def _write_and_flush(stream: IO[str], text: str) -> None:
     stream.write(text)
     stream.flush()  # whoever reads it may wait for it
 
@@ -197,7 +209,7 @@ def _put(stream: IO[str], text: str) -> None:
 # --------------------------------------------------------------------- layout
 
 
-def _aligned(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _format_aligned_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table as text: a line for each row, two spaces between columns."""
     table = [[column.upper() for column in columns], *rows]
     table = [[" ".join(cell.split()) for cell in row] for row in table]
@@ -221,18 +233,18 @@ def _is_flat(value: dict[str, object]) -> bool:
     return bool(value) and not any(isinstance(member, dict | list) for member in value.values())
 
 
-def _cell(value: Any) -> str:
-    return value if isinstance(value, str) else _json_text(value).rstrip("\n")
+def _format_cell(value: Any) -> str:
+    return value if isinstance(value, str) else _encode_json(value).rstrip("\n")
 
 
-def _json_text(value: Any, indent: int | None = None) -> str:
+def _encode_json(value: Any, indent: int | None = None) -> str:
     import msgspec  # noqa: PLC0415 - as above
 
     data = msgspec.json.encode(value)
     return (data if indent is None else msgspec.json.format(data, indent=indent)).decode() + "\n"
 
 
-def _lines(value: Any, indent: str = "") -> Iterable[str]:
+def _format_lines(value: Any, indent: str = "") -> Iterable[str]:
     """A value as lines: pairs below each other, what is inside of them indented."""
     match value:
         case dict() if value:
@@ -241,16 +253,16 @@ def _lines(value: Any, indent: str = "") -> Iterable[str]:
             for key, member in pairs.items():
                 if isinstance(member, dict | list) and member:
                     yield f"{indent}{key}"
-                    yield from _lines(member, indent + "  ")
+                    yield from _format_lines(member, indent + "  ")
                 else:
-                    first, *more = _cell(member).split("\n")
+                    first, *more = _format_cell(member).split("\n")
                     yield f"{indent}{key.ljust(width)}  {first}".rstrip()
                     yield from (f"{indent}{' ' * width}  {line}".rstrip() for line in more)
         case list() if value:
             for member in cast("list[Any]", value):
-                inner = list(_lines(member, "  "))
+                inner = list(_format_lines(member, "  "))
                 dash = "- " if isinstance(member, dict | list) or indent else ""
                 yield f"{indent}{dash}{inner[0].removeprefix('  ')}"
                 yield from (f"{indent}{line if dash else line[2:]}" for line in inner[1:])
         case _:
-            yield from (f"{indent}{line}" for line in _cell(value).split("\n"))
+            yield from (f"{indent}{line}" for line in _format_cell(value).split("\n"))

@@ -9,17 +9,17 @@ from collections.abc import Callable
 from types import FunctionType, ModuleType
 from typing import Any, Final
 
-from toolpost.cli.exits import USAGE, Quit
-from toolpost.server.catalogue import Handle
+from toolpost.cli.exits import USAGE, CommandError
+from toolpost.server.catalogue import RegistryEntry
 from toolpost.server.handler import Handler
 
-__all__ = ["MAX_SHOWN", "picked"]
+__all__ = ["MAX_LISTED_NAMES", "find_server"]
 
-MAX_SHOWN: Final = 10
+MAX_LISTED_NAMES: Final = 10
 """Names that are told when none of them is a server: enough to see what the file is."""
 
 
-def picked(module: ModuleType, name: str, label: str) -> Handler:
+def find_server(module: ModuleType, name: str, label: str) -> Handler:
     """The server of a module.
 
     Args:
@@ -28,52 +28,56 @@ def picked(module: ModuleType, name: str, label: str) -> Handler:
         label: what to call the module.
 
     Raises:
-        Quit: there is none, or more than one.
+        CommandError: there is none, or more than one.
         Exception: whatever a function raises that makes one.
     """
     try:
-        return _named(module, name) if name else _only(module)
-    except _Unfit as error:
-        raise Quit(f"{label} {error}", USAGE, hint=_offer(module, label)) from None
+        return _find_named_server(module, name) if name else _find_only_server(module)
+    except _ServerNotFound as error:
+        raise CommandError(f"{label} {error}", USAGE, hint=_suggest_name(module, label)) from None
 
 
-class _Unfit(Exception):
+class _ServerNotFound(Exception):
     """There is no server; the text goes on behind the name of the module."""
 
 
-def _only(module: ModuleType) -> Handler:
-    names = _servers(module)
+def _find_only_server(module: ModuleType) -> Handler:
+    names = _collect_servers(module)
     servers = {id(server): server for server in names.values()}
     if len(servers) == 1:
         return next(iter(servers.values()))
     if servers:
-        raise _Unfit(f"has several servers: {', '.join(names)}")
-    there = [f"{name} ({_kind(value)})" for name, value in _own(module)]
-    more = ", …" if len(there) > MAX_SHOWN else ""
-    raise _Unfit(f"has no server{'; it has ' if there else ''}{', '.join(there[:MAX_SHOWN])}{more}")
+        raise _ServerNotFound(f"has several servers: {', '.join(names)}")
+    there = [f"{name} ({_describe_type(value)})" for name, value in _list_own_objects(module)]
+    more = ", …" if len(there) > MAX_LISTED_NAMES else ""
+    raise _ServerNotFound(
+        f"has no server{'; it has ' if there else ''}{', '.join(there[:MAX_LISTED_NAMES])}{more}"
+    )
 
 
-def _named(module: ModuleType, name: str) -> Handler:
+def _find_named_server(module: ModuleType, name: str) -> Handler:
     found: Any = module
     for part in name.split("."):
         if not hasattr(found, part):
             from difflib import get_close_matches  # noqa: PLC0415 - most names are right
 
             near = get_close_matches(part, dir(found), n=1)
-            raise _Unfit(f"has no {name}{f'; did you mean {near[0]}?' if near else ''}")
+            raise _ServerNotFound(f"has no {name}{f'; did you mean {near[0]}?' if near else ''}")
         found = getattr(found, part)
     if isinstance(found, Handler):
         return found
-    if not callable(found) or isinstance(found, Handle):
-        raise _Unfit(f"has no server called {name}: it is {_kind(found)}")
-    return _made(found, name)
+    if not callable(found) or isinstance(found, RegistryEntry):
+        raise _ServerNotFound(f"has no server called {name}: it is {_describe_type(found)}")
+    return _call_factory(found, name)
 
 
-def _made(make: Callable[..., Any], name: str) -> Handler:
+def _call_factory(make: Callable[..., Any], name: str) -> Handler:
     try:
         inspect.signature(make).bind()
     except TypeError as error:
-        raise _Unfit(f"has no server called {name}, and calling it needs arguments: {error}") from None
+        raise _ServerNotFound(
+            f"has no server called {name}, and calling it needs arguments: {error}"
+        ) from None
     except ValueError:
         pass  # nobody knows its signature
     made = make()
@@ -81,26 +85,28 @@ def _made(make: Callable[..., Any], name: str) -> Handler:
         return made
     if inspect.iscoroutine(made):
         made.close()
-        raise _Unfit(f"has {name}, which is async, and no loop runs yet: write it with `def`")
-    raise _Unfit(f"has {name}, whose result is {_kind(made)}, and no server")
+        raise _ServerNotFound(f"has {name}, which is async, and no loop runs yet: write it with `def`")
+    raise _ServerNotFound(f"has {name}, whose result is {_describe_type(made)}, and no server")
 
 
-def _offer(module: ModuleType, label: str) -> str:
+def _suggest_name(module: ModuleType, label: str) -> str:
     """What to write instead."""
-    names = [*_servers(module)] or [name for name, value in _own(module) if _makes_server(value)]
+    names = [*_collect_servers(module)] or [
+        name for name, value in _list_own_objects(module) if _is_server_factory(value)
+    ]
     if names:
-        return "write " + " or ".join(f"{label}:{name}" for name in names[:MAX_SHOWN])
+        return "write " + " or ".join(f"{label}:{name}" for name in names[:MAX_LISTED_NAMES])
     return (
         "write `server = Server(…)` at the top level of the file, not below `if __name__ == …`, "
         "or name a function that returns one"
     )
 
 
-def _servers(module: ModuleType) -> dict[str, Handler]:
+def _collect_servers(module: ModuleType) -> dict[str, Handler]:
     return {name: value for name, value in vars(module).items() if isinstance(value, Handler)}
 
 
-def _own(module: ModuleType) -> list[tuple[str, Any]]:
+def _list_own_objects(module: ModuleType) -> list[tuple[str, Any]]:
     """What a module has: objects, and the functions and classes that it does not import."""
     return [
         (name, value)
@@ -111,7 +117,7 @@ def _own(module: ModuleType) -> list[tuple[str, Any]]:
     ]
 
 
-def _makes_server(value: Any) -> bool:
+def _is_server_factory(value: Any) -> bool:
     """Whether a function says that it returns a server."""
     returned = value.__annotations__.get("return") if isinstance(value, FunctionType) else None
     if isinstance(returned, type):
@@ -119,7 +125,7 @@ def _makes_server(value: Any) -> bool:
     return isinstance(returned, str) and returned.rpartition(".")[2] in {"Server", "Handler"}
 
 
-def _kind(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     if isinstance(value, type):
         return "a class"
     return "a function" if isinstance(value, FunctionType) else f"of type {type(value).__name__}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from toolpost.cli.target import Reach, Seconds, TargetCommand, takes_target
+from toolpost.cli.target import SecondsParam, TargetCommand, TargetConnector, add_target_options
 
 if TYPE_CHECKING:
     from toolpost.client.client import Client
@@ -17,15 +17,15 @@ __all__ = ["command"]
 
 
 @click.command("ping", cls=TargetCommand)
-@takes_target
+@add_target_options
 @click.option("--count", type=click.IntRange(min=1), default=1, metavar="N", help="How often to ask.")
 @click.option(
     "--interval",
-    type=Seconds(),
+    type=SecondsParam(),
     default=1.0,
     help="How long to wait in between: 1, or so many.",
 )
-def command(reach: Reach, count: int, interval: float) -> None:
+def command(reach: TargetConnector, count: int, interval: float) -> None:
     """Ask a server whether it answers, and tell how long that takes."""
     import asyncio  # noqa: PLC0415 - 25 ms that help does not need
 
@@ -37,12 +37,12 @@ def command(reach: Reach, count: int, interval: float) -> None:
             began = time.perf_counter()
             await client.ping()
             took.append(round((time.perf_counter() - began) * 1000, 3))
-            reach.page.say(f"{reach.target.label} answers in {took[-1]:.1f} ms ({client.revision})")
+            reach.output.print_text(f"{reach.target.label} answers in {took[-1]:.1f} ms ({client.revision})")
         if reach.json:
             told = {"target": reach.target.label, "revision": client.revision, "milliseconds": took}
-            reach.page.data(told)
+            reach.output.print_value(told)
         elif count > 1:
             mean = sum(took) / count
-            reach.page.say(f"least {min(took):.1f} ms, mean {mean:.1f} ms, most {max(took):.1f} ms")
+            reach.output.print_text(f"least {min(took):.1f} ms, mean {mean:.1f} ms, most {max(took):.1f} ms")
 
     reach.run(ping)

@@ -11,11 +11,11 @@ from urllib.parse import urlsplit
 
 import click
 
-from toolpost.cli.exits import FAILED, Quit
-from toolpost.cli.target import Reach, TargetCommand, takes_target
+from toolpost.cli.exits import FAILED, CommandError
+from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
 
 if TYPE_CHECKING:
-    from toolpost.cli.folder import Folder
+    from toolpost.cli.folder import OutputFolder
     from toolpost.client.client import Client
     from toolpost.types.content import ResourceContents
     from toolpost.types.resources import ReadResourceResult
@@ -24,63 +24,67 @@ __all__ = ["command"]
 
 
 @click.command("read", cls=TargetCommand)
-@takes_target
+@add_target_options
 @click.argument("uri", metavar="URI")
 @click.option("--save", metavar="DIR", help="Save it to a file in this folder, instead of printing it.")
-def command(reach: Reach, uri: str, save: str | None) -> None:
+def command(reach: TargetConnector, uri: str, save: str | None) -> None:
     """Read a resource.
 
     Text is printed as it is. What is binary goes to a pipe or a file as it is, or with --save to a folder.
     """
-    from toolpost.cli.answers import Answers  # noqa: PLC0415 - with what it needs, for reading only
-    from toolpost.cli.meter import Meter  # noqa: PLC0415 - as above
+    from toolpost.cli.answers import TerminalPrompter  # noqa: PLC0415 - with what it needs, for reading only
+    from toolpost.cli.meter import ProgressDisplay  # noqa: PLC0415 - as above
 
-    meter = Meter(reach.page, lines=reach.verbose)
+    meter = ProgressDisplay(reach.output, lines=reach.verbose)
 
     async def read(client: "Client") -> "ReadResourceResult":
-        return await client.read_resource(uri, progress=meter.progress)
+        return await client.read_resource(uri, progress=meter.show_progress)
 
-    with closing(meter), closing(Answers(meter, interactive=reach.interactive)) as answers:
+    with closing(meter), closing(TerminalPrompter(meter, interactive=reach.is_interactive)) as answers:
         result = reach.run(read, **answers.client_options())
-    _show(reach, uri, result, save)
+    _print_resource(reach, uri, result, save)
 
 
-def _show(reach: Reach, uri: str, result: "ReadResourceResult", save: str | None) -> None:
-    from toolpost.cli.folder import Folder  # noqa: PLC0415 - with what it needs, for results only
-    from toolpost.cli.show import as_json  # noqa: PLC0415 - as above
+def _print_resource(reach: TargetConnector, uri: str, result: "ReadResourceResult", save: str | None) -> None:
+    from toolpost.cli.folder import OutputFolder  # noqa: PLC0415 - with what it needs, for results only
+    from toolpost.cli.show import convert_result  # noqa: PLC0415 - as above
 
-    folder = Folder(Path(save or "."), Path(urlsplit(uri).path or uri).name or uri)
+    folder = OutputFolder(Path(save or "."), Path(urlsplit(uri).path or uri).name or uri)
     if reach.json:
-        reach.page.data(as_json(result.raw, folder if save else None))
+        reach.output.print_value(convert_result(result.raw, folder if save else None))
         return
     for part in result.contents:
         if save:
-            _save(reach, part, folder)
+            _save_contents(reach, part, folder)
         elif part.blob is not None:
             _print_bytes(reach, part)
         else:
             text = part.text or ""
-            reach.page.raw(text if text.endswith("\n") or not reach.page.on_terminal else f"{text}\n")
+            reach.output.print_raw(
+                text if text.endswith("\n") or not reach.output.is_terminal else f"{text}\n"
+            )
 
 
-def _data(part: "ResourceContents") -> bytes:
-    from toolpost.cli.folder import decoded  # noqa: PLC0415 - as above
+def _decode_contents(part: "ResourceContents") -> bytes:
+    from toolpost.cli.folder import decode_base64  # noqa: PLC0415 - as above
 
-    return (part.text or "").encode() if part.blob is None else decoded(part.blob, part.uri)
+    return (part.text or "").encode() if part.blob is None else decode_base64(part.blob, part.uri)
 
 
-def _save(reach: Reach, part: "ResourceContents", folder: "Folder") -> None:
-    from toolpost.cli.show import size_of  # noqa: PLC0415 - as above
+def _save_contents(reach: TargetConnector, part: "ResourceContents", folder: "OutputFolder") -> None:
+    from toolpost.cli.show import format_byte_count  # noqa: PLC0415 - as above
 
-    data = _data(part)
+    data = _decode_contents(part)
     path = folder.save(data, part.mime_type or (None if part.text is None else "text/plain"))
-    reach.page.say(f"Saved {path} ({part.mime_type or 'of unknown type'}, {size_of(len(data))})")
+    reach.output.print_text(
+        f"Saved {path} ({part.mime_type or 'of unknown type'}, {format_byte_count(len(data))})"
+    )
 
 
-def _print_bytes(reach: Reach, part: "ResourceContents") -> None:
-    data = _data(part)
-    if reach.page.on_terminal:
-        raise Quit(
+def _print_bytes(reach: TargetConnector, part: "ResourceContents") -> None:
+    data = _decode_contents(part)
+    if reach.output.is_terminal:
+        raise CommandError(
             f"{part.uri} is binary ({part.mime_type or 'of unknown type'}), and this is a terminal",
             FAILED,
             hint="--save DIR keeps it in a file, and so does > FILE",

@@ -19,24 +19,24 @@ from typing import Final, TypeAlias
 from toolpost.cli.outlet import write_all
 from toolpost.protocol.methods import CLIENT, SERVER, Role
 
-__all__ = ["relay"]
+__all__ = ["run_stdio_proxy"]
 
-CHUNK: Final = 64 * 1024
+READ_SIZE: Final = 64 * 1024
 """What is read at once: what a pipe holds."""
 
-LINGER: Final = 1.0
+STDOUT_IDLE_TIMEOUT: Final = 1.0
 """Seconds without a byte after which nobody is waited for who holds the stdout of a server that has ended."""
 
-_PASSED_ON: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+_FORWARDED_SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
 _PR_SET_PDEATHSIG: Final = 1
 
-Listen: TypeAlias = Callable[[Role, bytes], object]
+DataCallback: TypeAlias = Callable[[Role, bytes], object]
 """Is told who said what, piece by piece; an empty piece is the end."""
 
 
-def relay(
+def run_stdio_proxy(
     command: Sequence[str],
-    listen: Listen,
+    listen: DataCallback,
     started: Callable[[], object],
     *,
     env: Mapping[str, str] | None = None,
@@ -66,20 +66,20 @@ def relay(
         cwd=cwd,
         # A group of its own: a signal reaches it once, by our hand, be it sent to us or to our group.
         process_group=None if sys.platform == "win32" else 0,
-        preexec_fn=_last_will(),  # noqa: PLW1509 - one call into the kernel, which needs nothing of other threads
+        preexec_fn=_create_death_signal_hook(),  # noqa: PLW1509 - one call into the kernel, which needs nothing of other threads
     )
     started()
     assert process.stdin is not None, "it is a pipe"
     assert process.stdout is not None, "as above"
     with process.stdin, process.stdout:  # the pumps have their own, which they close
-        asking = _Pump(CLIENT, 0, os.dup(process.stdin.fileno()), listen)
-        answering = _Pump(SERVER, os.dup(process.stdout.fileno()), 1, listen)
+        asking = _ForwardingThread(CLIENT, 0, os.dup(process.stdin.fileno()), listen)
+        answering = _ForwardingThread(SERVER, os.dup(process.stdout.fileno()), 1, listen)
     try:
-        with _passed_on(process.pid):
+        with _forward_signals(process.pid):
             asking.start()
             answering.start()
             code = process.wait()
-        answering.finish()
+        answering.drain()
     except BaseException:  # also an interrupt: the server must not stay behind
         process.kill()
         process.wait()
@@ -88,18 +88,18 @@ def relay(
 
 
 @contextlib.contextmanager
-def _passed_on(pid: int) -> Generator[None]:
+def _forward_signals(pid: int) -> Generator[None]:
     """Signals to us are for the server, and for what it has started."""
 
-    def pass_on(number: int, _frame: FrameType | None) -> None:
+    def forward(number: int, _frame: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             if sys.platform == "win32":
                 os.kill(pid, number)
             else:
                 os.killpg(pid, number)
 
-    numbers = [getattr(signal, name) for name in _PASSED_ON if hasattr(signal, name)]
-    before = {number: signal.signal(number, pass_on) for number in numbers}
+    numbers = [getattr(signal, name) for name in _FORWARDED_SIGNALS if hasattr(signal, name)]
+    before = {number: signal.signal(number, forward) for number in numbers}
     try:
         yield
     finally:
@@ -107,7 +107,7 @@ def _passed_on(pid: int) -> Generator[None]:
             signal.signal(number, handler)
 
 
-def _last_will() -> Callable[[], object] | None:
+def _create_death_signal_hook() -> Callable[[], object] | None:
     """What a server does first, so that Linux ends it if we are killed: whoever kills us means it."""
     if sys.platform != "linux":
         return None
@@ -117,51 +117,51 @@ def _last_will() -> Callable[[], object] | None:
     return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-class _Pump(threading.Thread):
+class _ForwardingThread(threading.Thread):
     """Passes on what one side says. At the end of either descriptor, both are given up."""
 
-    def __init__(self, by: Role, source: int, sink: int, listen: Listen) -> None:
+    def __init__(self, by: Role, source: int, sink: int, listen: DataCallback) -> None:
         super().__init__(name=f"toolpost-{by}", daemon=True)  # a host may keep its end open for ever
         self._by: Role = by
         self._source = source
         self._sink = sink
         self._listen = listen
-        self._pieces = 0
-        self._writing = False
+        self._chunk_count = 0
+        self._is_writing = False
 
     def run(self) -> None:
         """Pass on piece after piece."""
         try:
-            while data := _read(self._source):
-                self._pieces += 1
+            while data := _read_chunk(self._source):
+                self._chunk_count += 1
                 self._listen(self._by, data)
-                self._writing = True
+                self._is_writing = True
                 write_all(self._sink, data)
-                self._writing = False
+                self._is_writing = False
         except OSError:
             pass  # nobody reads any more, and who writes will hear of it
         finally:
             self._listen(self._by, b"")
-            _give_up(self._source)
-            _give_up(self._sink)
+            _close_descriptor(self._source)
+            _close_descriptor(self._sink)
 
-    def finish(self) -> None:
+    def drain(self) -> None:
         """Wait until all that was said has been passed on, for as long as somebody says or takes it."""
         pieces = -1
-        while self.is_alive() and (self._writing or pieces != self._pieces):
-            pieces = self._pieces
-            self.join(LINGER)
+        while self.is_alive() and (self._is_writing or pieces != self._chunk_count):
+            pieces = self._chunk_count
+            self.join(STDOUT_IDLE_TIMEOUT)
 
 
-def _read(descriptor: int) -> bytes:
+def _read_chunk(descriptor: int) -> bytes:
     while True:
         try:
-            return os.read(descriptor, CHUNK)
+            return os.read(descriptor, READ_SIZE)
         except BlockingIOError:
             select.select([descriptor], [], [])
 
 
-def _give_up(descriptor: int) -> None:
+def _close_descriptor(descriptor: int) -> None:
     """Close it; of stdin and stdout the number stays taken, so that nothing else is opened in its place."""
     if descriptor > 2:
         os.close(descriptor)

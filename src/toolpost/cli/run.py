@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from toolpost.cli.exits import OK, UNREACHABLE, USAGE, Quit, explained
-from toolpost.cli.page import Page
+from toolpost.cli.exits import OK, UNREACHABLE, USAGE, CommandError, translate_errors
+from toolpost.cli.page import CommandOutput
 
 if TYPE_CHECKING:
-    from toolpost.cli.found import Source
+    from toolpost.cli.found import ServerSource
     from toolpost.server.handler import Handler
 
 __all__ = ["command"]
 
-GRACE: Final = 5.0
+THREAD_EXIT_TIMEOUT: Final = 5.0
 """Seconds that threads of the file get to end once nobody is served any more."""
 
-_REPEATED: Final = {"allowed_host": "allowed_hosts", "allowed_origin": "allowed_origins"}
+_PLURAL_OPTIONS: Final = {"allowed_host": "allowed_hosts", "allowed_origin": "allowed_origins"}
 
 
 @click.command("run")
@@ -51,56 +51,56 @@ def command(server: str, arguments: tuple[str, ...], http: str | None, reload: b
     are several (weather.py:server), or a module (package.module:server). It is served over stdin and stdout,
     as hosts start it, unless you say --http. ARGUMENTS are for the file: it finds them in sys.argv.
     """
-    web = {_REPEATED.get(name, name): value for name, value in options.items() if value}
-    _check(http, web, reload=reload)
-    from toolpost.cli.found import Source  # noqa: PLC0415 - it knows servers, which take a while to load
+    web = {_PLURAL_OPTIONS.get(name, name): value for name, value in options.items() if value}
+    _check_options(http, web, reload=reload)
+    from toolpost.cli.found import ServerSource  # noqa: PLC0415 - it knows servers, which take a while to load
 
-    page, source = Page(), Source(server, fresh=reload)
+    page, source = CommandOutput(), ServerSource(server, fresh=reload)
     sys.argv = [str(source.path or source.label), *arguments]
-    with _quiet() if http is None else nullcontext():
+    with _redirect_stdio() if http is None else nullcontext():
         found = source.load()
     if reload:
-        found = _reloading(source, found, page)
+        found = _make_reloadable(source, found, page)
     if web.get("workers", 1) > 1:
-        web |= _shared(found, web, page)
+        web |= _choose_worker_options(found, web, page)
     if http is None and sys.stdin.isatty():
-        page.note(
+        page.print_note(
             f"{found.info.name} serves MCP over stdin and stdout, as programs want it; Ctrl-C ends it. "
             f"To try it: toolpost list {server}. For clients elsewhere: --http 127.0.0.1:8000"
         )
     _serve(found, http, web, source.label)
-    _end_in_time(source.label, page)
+    _exit_after_timeout(source.label, page)
 
 
-def _check(http: str | None, web: Mapping[str, Any], *, reload: bool) -> None:
+def _check_options(http: str | None, web: Mapping[str, Any], *, reload: bool) -> None:
     if http is None and web:
-        names = {told: name for name, told in _REPEATED.items()}
+        names = {told: name for name, told in _PLURAL_OPTIONS.items()}
         used = [f"--{names.get(name, name).replace('_', '-')}" for name in web]
         raise click.UsageError(f"without --http nobody needs {', '.join(used)}")
     if http is None and (sys.__stdin__ is None or sys.__stdout__ is None):
         hint = "let an MCP client start it, or say --http 127.0.0.1:8000"
-        raise Quit("this process has no stdin or no stdout to serve over", UNREACHABLE, hint=hint)
+        raise CommandError("this process has no stdin or no stdout to serve over", UNREACHABLE, hint=hint)
     if reload and web.get("workers", 1) > 1:
         raise click.UsageError("--reload and --workers exclude each other: one process loads the code anew")
 
 
-def _reloading(source: "Source", found: "Handler", page: Page) -> "Handler":
+def _make_reloadable(source: "ServerSource", found: "Handler", page: CommandOutput) -> "Handler":
     """The same server, whose code is loaded anew when it changes."""
-    from toolpost.cli.reload import Reload  # noqa: PLC0415 - few servers are
+    from toolpost.cli.reload import Reloader  # noqa: PLC0415 - few servers are
 
     try:
-        return Reload(source, found, page.note).server
+        return Reloader(source, found, page.print_note).server
     except TypeError as error:
-        raise Quit(f"--reload: {error}", USAGE) from None
+        raise CommandError(f"--reload: {error}", USAGE) from None
 
 
-def _shared(found: "Handler", web: Mapping[str, Any], page: Page) -> dict[str, Any]:
+def _choose_worker_options(found: "Handler", web: Mapping[str, Any], page: CommandOutput) -> dict[str, Any]:
     """What several processes need so that each of them can answer every client."""
-    from toolpost.web import is_alone  # noqa: PLC0415 - only who serves over HTTP needs it
+    from toolpost.web import is_single_process  # noqa: PLC0415 - only who serves over HTTP needs it
 
-    if web.get("stateless") or not found.party.sessions or not is_alone(found):
+    if web.get("stateless") or not found.local_peer.has_sessions or not is_single_process(found):
         return {}
-    page.note(
+    page.print_note(
         f"{web['workers']} workers have no store to share sessions in (see Server(store=…)): older clients "
         "are served without sessions, as with --stateless, and cannot be asked anything."
     )
@@ -111,38 +111,42 @@ def _serve(found: "Handler", http: str | None, web: Mapping[str, Any], label: st
     """Serve until told to stop.
 
     Raises:
-        Quit: it cannot be served; the author's own lines tell where, if it is their code that fails.
+        CommandError: it cannot be served; the author's own lines tell where, if it is their code that fails.
     """
     try:
-        with explained():
+        with translate_errors():
             found.run(http=http, **web)
-    except Quit:
+    except CommandError:
         raise
     except Exception as error:
-        from toolpost.cli.trace import is_ours, own_lines  # noqa: PLC0415 - mostly not needed
+        from toolpost.cli.trace import format_user_traceback, is_internal_error  # noqa: PLC0415 - mostly not needed
 
-        if not is_ours(error):
-            raise Quit(f"{label} cannot be served:\n{own_lines(error)}", UNREACHABLE) from error
+        if not is_internal_error(error):
+            raise CommandError(
+                f"{label} cannot be served:\n{format_user_traceback(error)}", UNREACHABLE
+            ) from error
         text = str(error.strerror if isinstance(error, OSError) and error.strerror else error)
-        raise Quit(text, USAGE if isinstance(error, ValueError | TypeError) else UNREACHABLE) from error
+        raise CommandError(
+            text, USAGE if isinstance(error, ValueError | TypeError) else UNREACHABLE
+        ) from error
 
 
-def _end_in_time(label: str, page: Page) -> None:
+def _exit_after_timeout(label: str, page: CommandOutput) -> None:
     """End this process in a while, if threads that the file has started would keep it forever."""
     left = [each.name for each in threading.enumerate() if not each.daemon]
     left.remove(threading.main_thread().name)
 
-    def wait() -> None:
-        threading.Event().wait(GRACE)
-        page.note(f"{label} is not served any more, but a thread of it does not end: {', '.join(left)}")
+    def wait_and_exit() -> None:
+        threading.Event().wait(THREAD_EXIT_TIMEOUT)
+        page.print_note(f"{label} is not served any more, but a thread of it does not end: {', '.join(left)}")
         os._exit(OK)
 
     if left:
-        threading.Thread(target=wait, daemon=True).start()
+        threading.Thread(target=wait_and_exit, daemon=True).start()
 
 
 @contextmanager
-def _quiet() -> Generator[None]:
+def _redirect_stdio() -> Generator[None]:
     """Let what is printed go to stderr, and nothing be read, before stdin and stdout are served."""
     sys.stdout.flush()
     ours = [os.dup(number) for number in (0, 1)]

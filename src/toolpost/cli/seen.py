@@ -10,12 +10,12 @@ from msgspec import Struct, field
 from toolpost.protocol.methods import Role
 from toolpost.types.base import RequestId
 
-__all__ = ["Kind", "Seen"]
+__all__ = ["MessageKind", "ObservedMessage"]
 
-Kind: TypeAlias = Literal["request", "notice", "result", "error", "junk", "note"]
+MessageKind: TypeAlias = Literal["request", "notice", "result", "error", "junk", "note"]
 
 
-class Seen(Struct, kw_only=True):
+class ObservedMessage(Struct, kw_only=True):
     """One message as it went by.
 
     Attributes:
@@ -25,9 +25,9 @@ class Seen(Struct, kw_only=True):
         kind: "junk" is no message at all, "note" is something that happened to the connection.
         id: of a request or an answer.
         method: of an answer that of its request; empty if nobody knows.
-        about: what it is about in a few words: the tool, the URI, the text of an error.
-        took: the seconds between a request and this answer.
-        wrong: the rules that it breaks.
+        summary: what it is about in a few words: the tool, the URI, the text of an error.
+        duration: the seconds between a request and this answer.
+        violations: the rules that it breaks.
         failed: whether it is an error, or the result of a tool that says so.
         body: the message itself; of one that is too long its beginning.
     """
@@ -35,11 +35,11 @@ class Seen(Struct, kw_only=True):
     at: float
     by: Role
     size: int
-    kind: Kind = "junk"
+    kind: MessageKind = "junk"
     id: RequestId | None = None
     method: str = ""
-    about: str = ""
-    took: float | None = None
-    wrong: list[str] = field(default_factory=list[str])
+    summary: str = ""
+    duration: float | None = None
+    violations: list[str] = field(default_factory=list[str])
     failed: bool = False
     body: bytes = b""

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from toolpost.cli.folder import Folder, decoded
-from toolpost.cli.page import Page
+from toolpost.cli.folder import OutputFolder, decode_base64
+from toolpost.cli.page import CommandOutput
 from toolpost.types.base import UNSET
 from toolpost.types.content import (
     AudioContent,
@@ -24,20 +24,24 @@ from toolpost.types.content import (
 if TYPE_CHECKING:
     from toolpost.client.results import ToolResult
 
-__all__ = ["as_json", "show_blocks", "show_result", "size_of"]
+__all__ = ["convert_result", "format_byte_count", "show_blocks", "show_result"]
 
 
-def show_result(page: Page, result: "ToolResult[Any]", folder: Folder) -> None:
+def show_result(page: CommandOutput, result: "ToolResult[Any]", folder: OutputFolder) -> None:
     """Print what a tool said. Text that repeats the structured result is left out."""
     blocks = result.content
     if result.structured_content is not UNSET:
-        page.data(result.data)
+        page.print_value(result.data)
         same = (result.structured_content, result.data)
-        blocks = [block for block in blocks if not (isinstance(block, TextContent) and _json(block) in same)]
+        blocks = [
+            block
+            for block in blocks
+            if not (isinstance(block, TextContent) and _decode_json_text(block) in same)
+        ]
     show_blocks(page, blocks, folder)
 
 
-def _json(block: TextContent) -> Any:
+def _decode_json_text(block: TextContent) -> Any:
     """The JSON in a text; the text itself if there is none."""
     try:
         return msgspec.json.decode(block.text)
@@ -45,36 +49,36 @@ def _json(block: TextContent) -> Any:
         return block.text
 
 
-def show_blocks(page: Page, blocks: Iterable[Content], folder: Folder) -> None:
+def show_blocks(page: CommandOutput, blocks: Iterable[Content], folder: OutputFolder) -> None:
     """Print content, one block after the other."""
     for block in blocks:
         match block:
             case TextContent(text=text):
-                _text(page, text)
+                _print_text_block(page, text)
             case ImageContent(data=data, mime_type=mime) | AudioContent(data=data, mime_type=mime):
-                _file(page, data, mime, folder)
+                _save_block(page, data, mime, folder)
             case EmbeddedResource(resource=resource) if resource.blob is not None:
-                _file(page, resource.blob, resource.mime_type, folder)
+                _save_block(page, resource.blob, resource.mime_type, folder)
             case EmbeddedResource(resource=resource):
-                _text(page, resource.text or "")
+                _print_text_block(page, resource.text or "")
             case ResourceLink():
                 about = block.title or block.description
-                page.say(f"{block.uri}  {block.name}{f': {about}' if about else ''}")
+                page.print_text(f"{block.uri}  {block.name}{f': {about}' if about else ''}")
             case _:
-                page.data(block)
+                page.print_value(block)
 
 
-def _text(page: Page, text: str) -> None:
-    page.raw(text if text.endswith("\n") else f"{text}\n")
+def _print_text_block(page: CommandOutput, text: str) -> None:
+    page.print_raw(text if text.endswith("\n") else f"{text}\n")
 
 
-def _file(page: Page, data: str, mime: str | None, folder: Folder) -> None:
-    content = decoded(data, f"content of type {mime}")
+def _save_block(page: CommandOutput, data: str, mime: str | None, folder: OutputFolder) -> None:
+    content = decode_base64(data, f"content of type {mime}")
     path = folder.save(content, mime)
-    page.say(f"Saved {path} ({mime or 'of unknown type'}, {size_of(len(content))})")
+    page.print_text(f"Saved {path} ({mime or 'of unknown type'}, {format_byte_count(len(content))})")
 
 
-def size_of(count: int) -> str:
+def format_byte_count(count: int) -> str:
     """A number of bytes, for people."""
     return f"{count} bytes" if count < 10_000 else f"{count / 1000:.0f} kB"
 
@@ -82,29 +86,31 @@ def size_of(count: int) -> str:
 # --------------------------------------------------------------------- for programs
 
 
-def as_json(raw: bytes | None, folder: Folder | None) -> Any:
+def convert_result(raw: bytes | None, folder: OutputFolder | None) -> Any:
     """A result as it came over the wire; with a folder, what belongs into files is saved there."""
     value = msgspec.json.decode(raw or b"{}")
-    return value if folder is None else _saved(value, folder)
+    return value if folder is None else _save_binaries(value, folder)
 
 
-def _saved(value: Any, folder: Folder) -> Any:
+def _save_binaries(value: Any, folder: OutputFolder) -> Any:
     """A piece of JSON in which each picture, sound or blob is the path of a file that it was saved to."""
     match value:
         case {"type": "image" | "audio", "data": str(data)}:
-            return _elsewhere(value, "data", data, folder)
+            return _replace_data_by_path(value, "data", data, folder)
         case {"uri": str(), "blob": str(data)}:
-            return _elsewhere(value, "blob", data, folder)
+            return _replace_data_by_path(value, "blob", data, folder)
         case dict():
             members = cast("dict[str, Any]", value)
-            return {key: _saved(member, folder) for key, member in members.items()}
+            return {key: _save_binaries(member, folder) for key, member in members.items()}
         case list():
-            return [_saved(member, folder) for member in cast("list[Any]", value)]
+            return [_save_binaries(member, folder) for member in cast("list[Any]", value)]
         case _:
             return value
 
 
-def _elsewhere(value: dict[str, Any], key: str, data: str, folder: Folder) -> dict[str, Any]:
+def _replace_data_by_path(value: dict[str, Any], key: str, data: str, folder: OutputFolder) -> dict[str, Any]:
     mime = value.get("mimeType")
-    path = folder.save(decoded(data, f"content of type {mime}"), mime if isinstance(mime, str) else None)
+    path = folder.save(
+        decode_base64(data, f"content of type {mime}"), mime if isinstance(mime, str) else None
+    )
     return {name: member for name, member in value.items() if name != key} | {"savedTo": str(path)}

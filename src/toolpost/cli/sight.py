@@ -9,20 +9,20 @@ from typing import Any, Final
 import click
 import msgspec
 
-from toolpost.cli.page import harmless
-from toolpost.cli.seen import Seen
+from toolpost.cli.page import escape_control_characters
+from toolpost.cli.seen import ObservedMessage
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.methods import CLIENT
 
-__all__ = ["Sight"]
+__all__ = ["MessageFormatter"]
 
-HEAD: Final = 120
+MAX_JUNK_TEXT: Final = 120
 """How many characters are shown of what is no message."""
 
-MAX_FULL: Final = 256 * 1024
+MAX_FULL_TEXT: Final = 256 * 1024
 """How many characters of a message are shown in full."""
 
-WIDTH: Final = 56
+SUMMARY_WIDTH: Final = 56
 """Columns for what a message is, before how long it took and how large it is: most lines stay below 100."""
 
 MAX_ID: Final = 12
@@ -32,7 +32,7 @@ _COLOURS: Final = {"request": "cyan", "notice": "blue", "result": "green", "erro
 _MARGIN: Final = " " * 13
 
 
-class Sight:
+class MessageFormatter:
     """How messages are shown.
 
     Args:
@@ -46,24 +46,24 @@ class Sight:
         self.full = full
         self._colour = colour and not json
 
-    def show(self, seen: Seen, body: Any = None) -> str:
+    def format_message(self, seen: ObservedMessage, body: Any = None) -> str:
         """The text of a message.
 
         Args:
             seen: what is known of it.
             body: the message, decoded and without secrets; a text of what is no message.
         """
-        return self._object(seen, body) if self._json else self._lines(seen, body)
+        return self._format_json(seen, body) if self._json else self._format_text(seen, body)
 
-    def _object(self, seen: Seen, body: Any) -> str:
+    def _format_json(self, seen: ObservedMessage, body: Any) -> str:
         told: dict[str, Any] = {"at": round(seen.at, 6), "from": seen.by, "kind": seen.kind}
         told |= {
             name: value
             for name, value in (
                 ("id", seen.id),
                 ("method", seen.method or None),
-                ("about", seen.about or None),
-                ("ms", None if seen.took is None else round(1000 * seen.took, 3)),
+                ("about", seen.summary or None),
+                ("ms", None if seen.duration is None else round(1000 * seen.duration, 3)),
             )
             if value is not None
         }
@@ -71,52 +71,55 @@ class Sight:
             told["bytes"] = seen.size
         if seen.failed:
             told["failed"] = True
-        if seen.wrong:
-            told["wrong"] = seen.wrong
+        if seen.violations:
+            told["wrong"] = seen.violations
         if seen.kind == "junk" or (self.full and body is not None):
             told["message"] = body
         return msgspec.json.encode(told).decode()
 
-    def _lines(self, seen: Seen, body: Any) -> str:
-        name = _flat(shorten("" if seen.id is None else str(seen.id), MAX_ID))
+    def _format_text(self, seen: ObservedMessage, body: Any) -> str:
+        name = _flatten(shorten("" if seen.id is None else str(seen.id), MAX_ID))
         arrow = "→" if seen.by == CLIENT else "←"
-        word, about = shorten(seen.method) or seen.kind, seen.about
+        word, about = shorten(seen.method) or seen.kind, seen.summary
         if seen.kind == "junk":
-            word = f"no message: {shorten(str(body), HEAD)!r}"
+            word = f"no message: {shorten(str(body), MAX_JUNK_TEXT)!r}"
         if seen.failed:
             about = f"✗ {about}"
         if seen.kind == "note":
             word, about = about, ""
-        took = "" if seen.took is None else _duration(seen.took)
-        size = "" if seen.kind == "note" else _size(seen.size)
+        took = "" if seen.duration is None else _format_duration(seen.duration)
+        size = "" if seen.kind == "note" else _format_size(seen.size)
         time = f"{seen.at:9.3f}"
-        word, about = _flat(word), _flat(f"  {about}" if about else "")
-        space = " " * (WIDTH - len(word) - len(about))
+        word, about = _flatten(word), _flatten(f"  {about}" if about else "")
+        space = " " * (SUMMARY_WIDTH - len(word) - len(about))
         tail = f"{took:>9}  {size:>9}"
         if self._colour:
             time, tail = click.style(time, dim=True), click.style(tail, dim=True)
             arrow = click.style(arrow, bold=True)
             word = click.style(word, fg="red" if seen.failed else _COLOURS.get(seen.kind, "yellow"))
         lines = [f"{time} {arrow} {name:>3} {word}{about}{space} {tail}".rstrip()]
-        for each in seen.wrong:
-            text = f"{_MARGIN} ! {_flat(each)}"
+        for each in seen.violations:
+            text = f"{_MARGIN} ! {_flatten(each)}"
             lines.append(click.style(text, fg="yellow", bold=True) if self._colour else text)
         if self.full and body is not None and seen.kind != "junk":
             text = msgspec.json.format(msgspec.json.encode(body), indent=2).decode()
-            lines += [f"{_MARGIN} {line}" for line in harmless(shorten(text, MAX_FULL)).splitlines()]
+            lines += [
+                f"{_MARGIN} {line}"
+                for line in escape_control_characters(shorten(text, MAX_FULL_TEXT)).splitlines()
+            ]
         return "\n".join(lines)
 
 
-def _flat(text: str) -> str:
+def _flatten(text: str) -> str:
     """A text on one line."""
-    return harmless(text).replace("\n", "\\n").replace("\t", " ")
+    return escape_control_characters(text).replace("\n", "\\n").replace("\t", " ")
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
 
 
-def _size(count: int) -> str:
+def _format_size(count: int) -> str:
     if count < 1024:
         return f"{count} B"
     kibi = count / 1024

@@ -16,46 +16,46 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 import click
 
-from toolpost.cli.exits import USAGE, Quit, explained
-from toolpost.cli.page import Page, takes_json
-from toolpost.cli.reach import TIMEOUT, Reach
+from toolpost.cli.exits import USAGE, CommandError, translate_errors
+from toolpost.cli.page import CommandOutput, add_json_option
+from toolpost.cli.reach import DEFAULT_TIMEOUT, TargetConnector
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 __all__ = [
-    "CONFIGS",
-    "TIMEOUT",
-    "Reach",
-    "Revision",
-    "Seconds",
-    "Target",
+    "CONFIG_PATHS",
+    "DEFAULT_TIMEOUT",
+    "RevisionParam",
+    "SecondsParam",
     "TargetCommand",
-    "TargetName",
-    "config_names",
-    "reach_in",
-    "read_env",
-    "read_target",
-    "takes_target",
+    "TargetConnector",
+    "TargetParam",
+    "TargetSpec",
+    "add_target_options",
+    "build_connector",
+    "list_config_names",
+    "parse_env",
+    "parse_target",
 ]
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
-CONFIGS: Final = ("mcp.json", ".mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
+CONFIG_PATHS: Final = ("mcp.json", ".mcp.json", ".vscode/mcp.json", ".cursor/mcp.json")
 """Where names are looked for, in this order, unless `--config` says where."""
 
-_COMMAND: Final = "--"
+_COMMAND_SEPARATOR: Final = "--"
 """What a command follows on the line; in its place stands this word where a target is expected."""
 
-_URL: Final = re.compile(r"https?://", re.IGNORECASE)
-_MODULE: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
-_HOST: Final = re.compile(r"[\w.-]+:\d+(?:/\S*)?")
-_FILE: Final = re.compile(r"(?P<path>.+\.py)(?::(?P<object>[^:\\/]*))?")
+_URL_PREFIX: Final = re.compile(r"https?://", re.IGNORECASE)
+_MODULE_PATTERN: Final = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")
+_HOST_PORT_PATTERN: Final = re.compile(r"[\w.-]+:\d+(?:/\S*)?")
+_FILE_PATTERN: Final = re.compile(r"(?P<path>.+\.py)(?::(?P<object>[^:\\/]*))?")
 
 
 @dataclass(frozen=True)
-class Target:
+class TargetSpec:
     """A server that somebody named.
 
     Args:
@@ -74,63 +74,67 @@ class Target:
 # --------------------------------------------------------------------- from words to a target
 
 
-def read_target(words: Sequence[str], config: str | None = None) -> Target:
+def parse_target(words: Sequence[str], config: str | None = None) -> TargetSpec:
     """The server that somebody means.
 
     Args:
         words: one word, or `--` and the words of a command.
-        config: the `mcp.json` to look for a name in; by default one of `CONFIGS`.
+        config: the `mcp.json` to look for a name in; by default one of `CONFIG_PATHS`.
 
     Raises:
-        Quit: there is no such server.
+        CommandError: there is no such server.
     """
     first, *rest = words
-    if first == _COMMAND:
+    if first == _COMMAND_SEPARATOR:
         if not rest:
-            raise Quit("there is no command after the --", USAGE, hint="for example: -- npx some-server")
-        return Target("command", tuple(rest), _label(rest))
-    if _URL.match(first):
-        from toolpost.transports.address import shown  # noqa: PLC0415 - for URLs only
+            raise CommandError(
+                "there is no command after the --", USAGE, hint="for example: -- npx some-server"
+            )
+        return TargetSpec("command", tuple(rest), _label_command(rest))
+    if _URL_PREFIX.match(first):
+        from toolpost.transports.address import display_url  # noqa: PLC0415 - for URLs only
 
-        return Target("url", (first,), shown(first))
-    found = _FILE.fullmatch(first)
+        return TargetSpec("url", (first,), display_url(first))
+    found = _FILE_PATTERN.fullmatch(first)
     if found is not None and not Path(found["path"]).is_file():
-        raise Quit(f"there is no file {found['path']}", USAGE)
-    if found is not None or _MODULE.fullmatch(first):
-        return Target("file", (sys.executable, "-m", "toolpost", "run", first), first)
-    return _named(first, config)
+        raise CommandError(f"there is no file {found['path']}", USAGE)
+    if found is not None or _MODULE_PATTERN.fullmatch(first):
+        return TargetSpec("file", (sys.executable, "-m", "toolpost", "run", first), first)
+    return _find_in_configs(first, config)
 
 
-def _label(command: Sequence[str]) -> str:
+def _label_command(command: Sequence[str]) -> str:
     """What to call a command. Settings and addresses are left out: they may hold a password."""
     first, *rest = command
     plain = [word for word in rest if not word.startswith("-") and "=" not in word and "://" not in word]
     return " ".join(Path(word).name for word in (first, *plain[:1]))
 
 
-def _named(name: str, config: str | None) -> Target:
+def _find_in_configs(name: str, config: str | None) -> TargetSpec:
     from toolpost.client.config import read_servers  # noqa: PLC0415 - for names only
 
-    files = [config] if config is not None else [each for each in CONFIGS if Path(each).is_file()]
+    files = [config] if config is not None else [each for each in CONFIG_PATHS if Path(each).is_file()]
     known: list[str] = []
     for file in files:
-        with explained():
+        with translate_errors():
             servers = read_servers(file)
         if name in servers:
-            return Target("name", (name, str(file)), name)
+            return TargetSpec("name", (name, str(file)), name)
         known += servers
-    raise Quit(f"there is no server {name!r}{_where(files)}", USAGE, hint=_instead(name, known))
+    raise CommandError(
+        f"there is no server {name!r}{_describe_search(files)}", USAGE, hint=_suggest_target(name, known)
+    )
 
 
-def _where(files: Sequence[str]) -> str:
+def _describe_search(files: Sequence[str]) -> str:
     return (
         f" in {', '.join(files)}" if files else ": no mcp.json is here, and it is no URL and no Python file"
     )
 
 
-def _instead(name: str, known: Sequence[str]) -> str:
+def _suggest_target(name: str, known: Sequence[str]) -> str:
     """What might have been meant."""
-    if _HOST.fullmatch(name):
+    if _HOST_PORT_PATTERN.fullmatch(name):
         return f"a URL begins so: http://{name}"
     if name.endswith(".json"):
         return f"name one of the servers in it: --config {name} NAME"
@@ -142,13 +146,13 @@ def _instead(name: str, known: Sequence[str]) -> str:
     return "TARGET is http://…, server.py, a name from an mcp.json, or at the end of the line: -- command …"
 
 
-def config_names(config: str | None = None) -> list[str]:
+def list_config_names(config: str | None = None) -> list[str]:
     """The names in the `mcp.json` that are looked at; none where one cannot be read."""
     from toolpost.client.config import read_servers  # noqa: PLC0415 - as above
     from toolpost.errors import MCPError  # noqa: PLC0415 - as above
 
     names: list[str] = []
-    for file in (config,) if config is not None else CONFIGS:
+    for file in (config,) if config is not None else CONFIG_PATHS:
         try:
             names += read_servers(file)
         except MCPError:
@@ -164,13 +168,13 @@ class TargetCommand(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Take the command off the line first: nothing in it is meant for us."""
-        if _COMMAND in args:
-            cut = args.index(_COMMAND)
-            ctx.meta[_COMMAND] = args[cut + 1 :]
-            args = [_COMMANDED, *args[:cut]]
-        return super().parse_args(ctx, self.own(ctx, args))
+        if _COMMAND_SEPARATOR in args:
+            cut = args.index(_COMMAND_SEPARATOR)
+            ctx.meta[_COMMAND_SEPARATOR] = args[cut + 1 :]
+            args = [_COMMAND_PLACEHOLDER, *args[:cut]]
+        return super().parse_args(ctx, self.take_own_args(ctx, args))
 
-    def own(self, ctx: click.Context, args: list[str]) -> list[str]:
+    def take_own_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """The words that are for the command itself; for those who want to keep the rest."""
         del ctx
         return args
@@ -179,19 +183,19 @@ class TargetCommand(click.Command):
         """Say what TARGET may be, and then what the command itself has to say."""
         formatter.write_paragraph()
         with formatter.indentation():
-            formatter.write_text(_TARGETS)
+            formatter.write_text(_TARGET_HELP)
         super().format_epilog(ctx, formatter)
 
 
-_TARGETS: Final = (
+_TARGET_HELP: Final = (
     "TARGET is a URL, a Python file (weather.py, weather.py:server), a name from an mcp.json, or a command: "
     "leave it out then, and end the line with -- and the command."
 )
-_COMMANDED: Final = "\0"
+_COMMAND_PLACEHOLDER: Final = "\0"
 """Stands for TARGET if there is a command instead. No word of a command line can be this one."""
 
 
-class TargetName(click.ParamType[str]):
+class TargetParam(click.ParamType[str]):
     """The word that names a target, with what may be completed: Python files, names of an `mcp.json`."""
 
     name = "target"
@@ -203,11 +207,11 @@ class TargetName(click.ParamType[str]):
         from click.shell_completion import CompletionItem  # noqa: PLC0415 - for completion only
 
         del param
-        names = [name for name in config_names(ctx.params.get("config")) if name.startswith(incomplete)]
-        return [CompletionItem(each) for each in (*names, *_paths(incomplete))]
+        names = [name for name in list_config_names(ctx.params.get("config")) if name.startswith(incomplete)]
+        return [CompletionItem(each) for each in (*names, *_complete_paths(incomplete))]
 
 
-def _paths(incomplete: str) -> list[str]:
+def _complete_paths(incomplete: str) -> list[str]:
     """The Python files that begin so, and the folders that may hold some."""
     folder = Path(incomplete + "_").parent
     inside = sorted(folder.iterdir()) if folder.is_dir() else []
@@ -216,7 +220,7 @@ def _paths(incomplete: str) -> list[str]:
     return [path for path in (*files, *folders) if path.startswith(incomplete)]
 
 
-class Seconds(click.ParamType[float]):
+class SecondsParam(click.ParamType[float]):
     """A time in seconds."""
 
     name = "seconds"
@@ -232,7 +236,7 @@ class Seconds(click.ParamType[float]):
         return seconds
 
 
-class Revision(click.ParamType[str]):
+class RevisionParam(click.ParamType[str]):
     """A revision of the protocol, or the beginning of its date."""
 
     name = "date"
@@ -258,7 +262,7 @@ class Revision(click.ParamType[str]):
         return [CompletionItem(date) for date in DATES if date.startswith(incomplete)]
 
 
-def _headers(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def _parse_headers(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     pairs = [value.partition(":") for value in values]
     for name, colon, _ in pairs:
         if not colon or not name.strip():
@@ -266,7 +270,7 @@ def _headers(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
     return {name.strip().lower(): value.strip() for name, _, value in pairs}
 
 
-def read_env(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
+def parse_env(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ...]) -> dict[str, str]:
     """What `--env` says, given several times; a name without a value hands on ours."""
     env: dict[str, str] = {}
     for each in values:
@@ -279,22 +283,24 @@ def read_env(_ctx: click.Context, _param: click.Parameter, values: tuple[str, ..
     return env
 
 
-_OPTIONS: Final[tuple[Callable[[F], F], ...]] = (  # pyright: ignore[reportGeneralTypeIssues] - each takes any
-    click.argument("target", type=TargetName()),
-    click.option("--revision", type=Revision(), help="Protocol revision to speak; found out by default."),
+_TARGET_OPTIONS: Final[tuple[Callable[[F], F], ...]] = (  # pyright: ignore[reportGeneralTypeIssues] - each takes any
+    click.argument("target", type=TargetParam()),
+    click.option(
+        "--revision", type=RevisionParam(), help="Protocol revision to speak; found out by default."
+    ),
     click.option(
         "--header",
         "headers",
         multiple=True,
         metavar="NAME:VALUE",
-        callback=_headers,
+        callback=_parse_headers,
         help="Send this header with each HTTP request.",
     ),
     click.option(
         "--env",
         multiple=True,
         metavar="NAME[=VALUE]",
-        callback=read_env,
+        callback=parse_env,
         help="Give a server that is started this variable; without a value, ours.",
     ),
     click.option(
@@ -305,32 +311,34 @@ _OPTIONS: Final[tuple[Callable[[F], F], ...]] = (  # pyright: ignore[reportGener
     ),
     click.option(
         "--timeout",
-        type=Seconds(),
-        default=TIMEOUT,
-        help=f"How long to wait for the server: {TIMEOUT:g}, or so many; 0 is for ever.",
+        type=SecondsParam(),
+        default=DEFAULT_TIMEOUT,
+        help=f"How long to wait for the server: {DEFAULT_TIMEOUT:g}, or so many; 0 is for ever.",
     ),
     click.option("-v", "--verbose", is_flag=True, help="Show what a server that is started says on stderr."),
-    takes_json,
+    add_json_option,
 )
 """The argument and the options of all commands with a target, in the order in which help shows them."""
 
 
-_TAKEN: Final = frozenset({"target", "config", "json", "revision", "headers", "env", "timeout", "verbose"})
+_TARGET_PARAMETERS: Final = frozenset(
+    {"target", "config", "json", "revision", "headers", "env", "timeout", "verbose"}
+)
 
 
-def reach_in(ctx: click.Context) -> Reach:
+def build_connector(ctx: click.Context) -> TargetConnector:
     """The target and its options, as they stand in the context of a command.
 
     Raises:
-        Quit: there is no such server.
+        CommandError: there is no such server.
     """
     given = ctx.params
     words = [given["target"]]
-    if words == [_COMMANDED]:
-        words = [_COMMAND, *cast("list[str]", ctx.meta[_COMMAND])]
-    return Reach(
-        read_target(words, given["config"]),
-        Page(json=given["json"]),
+    if words == [_COMMAND_PLACEHOLDER]:
+        words = [_COMMAND_SEPARATOR, *cast("list[str]", ctx.meta[_COMMAND_SEPARATOR])]
+    return TargetConnector(
+        parse_target(words, given["config"]),
+        CommandOutput(json=given["json"]),
         revision=given["revision"],
         headers=given["headers"],
         env=given["env"],
@@ -339,17 +347,19 @@ def reach_in(ctx: click.Context) -> Reach:
     )
 
 
-def takes_target(function: Callable[..., T]) -> Callable[..., T]:
-    """Gives a command TARGET and its options; the function gets a `Reach` for all of them, as `reach`.
+def add_target_options(function: Callable[..., T]) -> Callable[..., T]:
+    """Add TARGET and its options to a command; its function gets them as a `TargetConnector`, `reach`.
 
     It stands right below `@click.command(cls=TargetCommand)`, above the command's own options.
     """
 
-    def with_reach(**given: Any) -> T:
-        reach = reach_in(click.get_current_context())
-        return function(reach=reach, **{key: value for key, value in given.items() if key not in _TAKEN})
+    def with_connector(**given: Any) -> T:
+        reach = build_connector(click.get_current_context())
+        return function(
+            reach=reach, **{key: value for key, value in given.items() if key not in _TARGET_PARAMETERS}
+        )
 
-    decorated: Any = update_wrapper(with_reach, function)
-    for option in reversed(_OPTIONS):
+    decorated: Any = update_wrapper(with_connector, function)
+    for option in reversed(_TARGET_OPTIONS):
         decorated = option(decorated)
     return decorated

@@ -14,23 +14,23 @@ from typing import Any, Final
 
 import msgspec
 
-from toolpost.cli.exits import USAGE, Quit
-from toolpost.cli.outlet import Outlet
+from toolpost.cli.exits import USAGE, CommandError
+from toolpost.cli.outlet import BackgroundWriter
 from toolpost.cli.page import is_plain
-from toolpost.cli.seen import Seen
-from toolpost.cli.sight import Sight
-from toolpost.protocol.framing import Oversize
+from toolpost.cli.seen import ObservedMessage
+from toolpost.cli.sight import MessageFormatter
+from toolpost.protocol.framing import OversizedLine
 from toolpost.protocol.methods import Role
 from toolpost.testing.masking import Mask
 from toolpost.testing.tape import Tape
 
-__all__ = ["Teller", "open_teller", "unused"]
+__all__ = ["TapRecorder", "find_unused_path", "open_recorder"]
 
-MAX_TRIES: Final = 10_000
+MAX_NAME_ATTEMPTS: Final = 10_000
 """How many names are tried for a tape before somebody has to tidy up."""
 
 
-class Teller:
+class TapRecorder:
     """Tells what went by.
 
     Args:
@@ -41,10 +41,14 @@ class Teller:
     """
 
     def __init__(
-        self, sight: Sight, put: Callable[[str], object], tape: Tape | None = None, mask: Mask | None = None
+        self,
+        sight: MessageFormatter,
+        put: Callable[[str], object],
+        tape: Tape | None = None,
+        mask: Mask | None = None,
     ) -> None:
-        self._sight = sight
-        self._put = put
+        self._formatter = sight
+        self._write = put
         self._tape = tape
         self._mask = mask or Mask()
         self._began = time.monotonic()
@@ -53,45 +57,45 @@ class Teller:
         """Seconds since the start."""
         return time.monotonic() - self._began
 
-    def tell(self, seen: Seen) -> None:
+    def show(self, seen: ObservedMessage) -> None:
         """Show a message."""
         body: Any = None
         if seen.kind == "junk":
             body = self._mask(seen.body[:1024].decode("utf-8", "replace"))
-        elif self._sight.full and seen.body:
+        elif self._formatter.full and seen.body:
             with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
                 body = self._mask(msgspec.json.decode(seen.body))
-        seen.about = self._mask(seen.about)
-        seen.wrong = self._mask(seen.wrong)
-        self._put(self._sight.show(seen, body))
+        seen.summary = self._mask(seen.summary)
+        seen.violations = self._mask(seen.violations)
+        self._write(self._formatter.format_message(seen, body))
 
-    def note(self, by: Role, text: str, *, failed: bool = False) -> None:
+    def show_note(self, by: Role, text: str, *, failed: bool = False) -> None:
         """Show that something happened to the connection."""
-        self.tell(Seen(at=self.now(), by=by, size=0, kind="note", about=text, failed=failed))
+        self.show(ObservedMessage(at=self.now(), by=by, size=0, kind="note", summary=text, failed=failed))
 
-    def keep(self, by: Role, data: bytes | Oversize, link: int = 1) -> None:
+    def record(self, by: Role, data: bytes | OversizedLine, link: int = 1) -> None:
         """Put what was said on the tape, as long as there is room on it."""
         if self._tape is None:
             return
         try:
             if isinstance(data, bytes):
                 self._tape.write(by, data, link=link)
-            elif (refusal := data.refusal()).reply and refusal.id is not None:
-                self._tape.lose(refusal.id, refusal.message, link=link)
+            elif (refusal := data.make_error()).reply and refusal.id is not None:
+                self._tape.write_loss(refusal.id, refusal.message, link=link)
         except OSError as error:
             self._tape = None
-            self.note(by, f"nothing is recorded any more: {error.strerror}", failed=True)
+            self.show_note(by, f"nothing is recorded any more: {error.strerror}", failed=True)
 
-    def end(self, by: Role, why: str) -> None:
+    def record_end(self, by: Role, why: str) -> None:
         """Put on the tape that nothing more will come."""
         if self._tape is not None:
-            self._tape.end(by, why)
+            self._tape.write_end(by, why)
 
 
 @contextlib.contextmanager
-def open_teller(
+def open_recorder(
     *, json: bool, full: bool, to: str | None, record: str | None, target: str, secrets: list[str]
-) -> Generator[Teller]:
+) -> Generator[TapRecorder]:
     """A teller, and all that it writes to.
 
     Args:
@@ -103,7 +107,7 @@ def open_teller(
         secrets: what must be shown and kept nowhere.
 
     Raises:
-        Quit: a file cannot be written.
+        CommandError: a file cannot be written.
     """
     path = None if record is None else Path(record)
     with contextlib.ExitStack() as stack:
@@ -115,21 +119,25 @@ def open_teller(
                 descriptor, colour = file.fileno(), False
             tape = None
             if path is not None:
-                path = unused(path)
+                path = find_unused_path(path)
                 tape = stack.enter_context(Tape(path, target=target, secrets=secrets))
         except OSError as error:
-            raise Quit(f"{error.filename} cannot be written: {error.strerror}", USAGE) from error
-        outlet = Outlet(descriptor)
+            raise CommandError(f"{error.filename} cannot be written: {error.strerror}", USAGE) from error
+        outlet = BackgroundWriter(descriptor)
         stack.callback(outlet.close)
-        teller = Teller(Sight(json=json, full=full, colour=colour), outlet.put, tape, Mask(secrets))
+        teller = TapRecorder(
+            MessageFormatter(json=json, full=full, colour=colour), outlet.put, tape, Mask(secrets)
+        )
         if path is not None and path != Path(record or ""):
-            teller.note("client", f"{record} is there already: this is recorded in {path}")
+            teller.show_note("client", f"{record} is there already: this is recorded in {path}")
         yield teller
 
 
-def unused(path: Path) -> Path:
+def find_unused_path(path: Path) -> Path:
     """The path, or the first beside it that nothing is at: a host may start its server again and again."""
-    names = (path if not number else path.with_stem(f"{path.stem}-{number}") for number in range(MAX_TRIES))
+    names = (
+        path if not number else path.with_stem(f"{path.stem}-{number}") for number in range(MAX_NAME_ATTEMPTS)
+    )
     found = next((name for name in names if not os.path.lexists(name)), None)
     if found is None:
         raise FileExistsError(17, "there are too many recordings of this name", str(path))

@@ -10,20 +10,20 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
-from toolpost.cli.jsontext import Broken
+from toolpost.cli.jsontext import ConfigSyntaxError
 from toolpost.types.base import JSON
 
-__all__ = ["drop", "parsed", "put"]
+__all__ = ["drop", "parse", "put"]
 
 TABLE_DEPTH: Final = 2
 """How many words the header of a new table has at most; what is below stands on one line in it."""
 
-_BARE: Final = re.compile(r"[A-Za-z0-9_-]+")
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
 _QUOTES: Final = ('"""', "'''", '"', "'")
-_PIECE: Final = re.compile(r"\"\"\"|'''|[\"'#\[\]{}\n]")
+_TOKEN: Final = re.compile(r"\"\"\"|'''|[\"'#\[\]{}\n]")
 
 
-class _Line(NamedTuple):
+class _Statement(NamedTuple):
     """A statement with all its lines, where it stands, and the path of the table that it is in."""
 
     start: int
@@ -35,39 +35,39 @@ class _Line(NamedTuple):
     is_header: bool
 
 
-def parsed(text: str) -> dict[str, JSON]:
+def parse(text: str) -> dict[str, JSON]:
     """The value that a text stands for.
 
     Raises:
-        Broken: it is no TOML.
+        ConfigSyntaxError: it is no TOML.
     """
     try:
         return tomllib.loads(text)
     except ValueError as error:  # TOML's own, or a number has more digits than Python reads
-        raise Broken(str(error)) from error
+        raise ConfigSyntaxError(str(error)) from error
     except RecursionError as error:
-        raise Broken("it is nested too deeply") from error
+        raise ConfigSyntaxError("it is nested too deeply") from error
 
 
 def put(text: str, path: Sequence[str], value: JSON) -> str:
     """The text with this value at the path: a mapping as a table, anything else as a key of one.
 
     Raises:
-        Broken: it is no TOML.
+        ConfigSyntaxError: it is no TOML.
     """
-    parsed(text)
-    if isinstance(value, Mapping) and (len(path) <= TABLE_DEPTH or _lines_of(text, path)):
+    parse(text)
+    if isinstance(value, Mapping) and (len(path) <= TABLE_DEPTH or _find_statements(text, path)):
         for key, inner in cast("Mapping[str, Any]", value).items():
             text = put(text, (*path, key), inner)
         return text
     table, key = path[:-1], path[-1]
     newline = "\r\n" if "\r\n" in text else "\n"
-    written = f"{_key(key)} = {_value(value)}{newline}"
-    lines = _lines_of(text, table)
+    written = f"{_format_key(key)} = {_format_value(value)}{newline}"
+    lines = _find_statements(text, table)
     if not lines:
         gap = "" if not text or text.endswith(("\n\n", "\r\n\r\n")) else newline
         gap = gap if not text or text.endswith("\n") else newline + gap
-        return f"{text}{gap}[{'.'.join(map(_key, table))}]{newline}{written}"
+        return f"{text}{gap}[{'.'.join(map(_format_key, table))}]{newline}{written}"
     for line in lines:
         if line.key == key:
             return text[: line.start] + written + text[line.end :]
@@ -80,12 +80,12 @@ def drop(text: str, path: Sequence[str]) -> str:
     """The text without what is at the path, with the tables below it. Where nothing is, it is the same.
 
     Raises:
-        Broken: it is no TOML.
+        ConfigSyntaxError: it is no TOML.
     """
-    parsed(text)
+    parse(text)
     table = tuple(path)
     gone: list[tuple[int, int]] = []
-    for line in _lines(text):
+    for line in _iterate_statements(text):
         below = line.table[: len(table)] == table and (line.is_header or line.key is not None)
         if below or (line.table == table[:-1] and line.key == table[-1]):
             gone.append((line.start, line.end))
@@ -96,26 +96,26 @@ def drop(text: str, path: Sequence[str]) -> str:
     return text
 
 
-def _lines_of(text: str, table: Sequence[str]) -> list[_Line]:
-    return [line for line in _lines(text) if line.table == tuple(table)]
+def _find_statements(text: str, table: Sequence[str]) -> list[_Statement]:
+    return [line for line in _iterate_statements(text) if line.table == tuple(table)]
 
 
-def _lines(text: str) -> Iterator[_Line]:
+def _iterate_statements(text: str) -> Iterator[_Statement]:
     """The statements of a text that is known to be TOML."""
     table: tuple[str, ...] = ()
-    for start, end in _statements(text):
+    for start, end in _split_statements(text):
         statement = text[start:end]
         word = statement.lstrip()[:1]
         if word in {"", "#"}:
-            yield _Line(start, end, table, None, is_header=False)
+            yield _Statement(start, end, table, None, is_header=False)
             continue
         value = tomllib.loads(statement)
         if word == "[":
-            table = tuple(_path(value))
-        yield _Line(start, end, table, None if word == "[" else next(iter(value)), is_header=word == "[")
+            table = tuple(_read_header_path(value))
+        yield _Statement(start, end, table, None if word == "[" else next(iter(value)), is_header=word == "[")
 
 
-def _path(value: Any) -> Iterator[str]:
+def _read_header_path(value: Any) -> Iterator[str]:
     """The words of a header, from the tables that it alone makes."""
     while value:
         ((word, value),) = cast("dict[str, Any]", value).items()
@@ -123,13 +123,13 @@ def _path(value: Any) -> Iterator[str]:
         value = cast("list[Any]", value)[0] if isinstance(value, list) else value
 
 
-def _statements(text: str) -> Iterator[tuple[int, int]]:
+def _split_statements(text: str) -> Iterator[tuple[int, int]]:
     """Where each statement begins and ends: at a line end outside of brackets and strings."""
     start = depth = at = 0
-    while found := _PIECE.search(text, at):
+    while found := _TOKEN.search(text, at):
         piece, at = found[0], found.end()
         if piece in _QUOTES:
-            at = _string(text, at, piece)
+            at = _skip_string(text, at, piece)
         elif piece == "#":
             end = text.find("\n", at)
             at = len(text) if end < 0 else end
@@ -144,7 +144,7 @@ def _statements(text: str) -> Iterator[tuple[int, int]]:
         yield start, len(text)
 
 
-def _string(text: str, at: int, quotes: str) -> int:
+def _skip_string(text: str, at: int, quotes: str) -> int:
     """Where a string ends that these quotes have begun."""
     while not text.startswith(quotes, at):
         at += 2 if quotes[0] == '"' and text[at] == "\\" else 1
@@ -154,15 +154,15 @@ def _string(text: str, at: int, quotes: str) -> int:
     return at
 
 
-def _key(word: str) -> str:
-    return word if _BARE.fullmatch(word) else _value(word)
+def _format_key(word: str) -> str:
+    return word if _BARE_KEY.fullmatch(word) else _format_value(word)
 
 
-def _value(value: JSON) -> str:
+def _format_value(value: JSON) -> str:
     """A value on one line: what JSON writes, but for tables."""
     if isinstance(value, Mapping):
         pairs = cast("Mapping[str, Any]", value).items()
-        return "{ " + ", ".join(f"{_key(key)} = {_value(item)}" for key, item in pairs) + " }"
+        return "{ " + ", ".join(f"{_format_key(key)} = {_format_value(item)}" for key, item in pairs) + " }"
     if isinstance(value, list):
-        return "[" + ", ".join(map(_value, cast("list[Any]", value))) + "]"
+        return "[" + ", ".join(map(_format_value, cast("list[Any]", value))) + "]"
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

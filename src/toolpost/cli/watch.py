@@ -8,36 +8,36 @@ from collections.abc import Iterable, Mapping
 from stat import S_ISDIR
 from typing import TypeAlias
 
-__all__ = ["Look", "Watch", "look"]
+__all__ = ["FileState", "FileWatcher", "read_file_state"]
 
-Look: TypeAlias = tuple[int, int, int] | frozenset[str] | None
+FileState: TypeAlias = tuple[int, int, int] | frozenset[str] | None
 """When a file was changed, its size and its number; the names in a folder; None if there is nothing."""
 
 
-class Watch:
+class FileWatcher:
     """Some files and folders."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, Look] = {}
+        self._states: dict[str, FileState] = {}
 
-    def follow(self, paths: Iterable[str], looks: Mapping[str, Look]) -> None:
+    def follow(self, paths: Iterable[str], looks: Mapping[str, FileState]) -> None:
         """Look at these from here on. What was looked at before is compared with how it was then.
 
         Args:
             paths: the files and folders.
             looks: how some of them were when somebody else looked at them.
         """
-        known = {**looks, **self._seen}
-        self._seen = {path: known[path] if path in known else look(path) for path in paths}
+        known = {**looks, **self._states}
+        self._states = {path: known[path] if path in known else read_file_state(path) for path in paths}
 
-    def changed(self) -> set[str]:
+    def poll_changes(self) -> set[str]:
         """Those that look different than the last time, or have gone, or have come."""
-        now = {path: look(path) for path in self._seen}
-        before, self._seen = self._seen, now
+        now = {path: read_file_state(path) for path in self._states}
+        before, self._states = self._states, now
         return {path for path, seen in now.items() if seen != before[path]}
 
 
-def look(path: str) -> Look:
+def read_file_state(path: str) -> FileState:
     """How a file or folder is now."""
     try:
         found = os.stat(path)  # noqa: PTH116 - often, for many files

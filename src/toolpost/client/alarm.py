@@ -9,14 +9,14 @@ from collections.abc import Iterable, Mapping
 from math import inf
 from typing import Any, Final, Protocol
 
-__all__ = ["Alarm"]
+__all__ = ["DeadlineTimer"]
 
-SPACING: Final = 1e-5
+CHECK_INTERVAL_PER_CALL: Final = 1e-5
 """Seconds between two looks at all requests, for each of them: looking takes 1 % of that, however many are
 late one after the other, and no request hears of it later than anybody would notice."""
 
 
-class Late(Protocol):
+class HasDeadline(Protocol):
     """What may be late."""
 
     deadline: float
@@ -26,7 +26,7 @@ class Late(Protocol):
         ...
 
 
-class Alarm:
+class DeadlineTimer:
     """The timer of one link.
 
     Args:
@@ -36,7 +36,7 @@ class Alarm:
 
     __slots__ = ("_loop", "_timer", "_watched", "next")
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, watched: Mapping[Any, Late]) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, watched: Mapping[Any, HasDeadline]) -> None:
         self.next = inf
         """When it rings. Whoever has an earlier deadline calls `set`; it may well ring for nobody."""
         self._loop = loop
@@ -47,7 +47,7 @@ class Alarm:
         """Ring at this time."""
         self.stop()
         self.next = when
-        self._timer = self._loop.call_at(when, self._ring)
+        self._timer = self._loop.call_at(when, self._expire_overdue)
 
     def stop(self) -> None:
         """Do not ring."""
@@ -55,16 +55,16 @@ class Alarm:
             self._timer.cancel()
             self._timer, self.next = None, inf
 
-    def _ring(self) -> None:
+    def _expire_overdue(self) -> None:
         now = max(self._loop.time(), self.next)  # a loop may be early by the resolution of its clock
         self._timer, self.next = None, inf
         for each in [*self._watched.values()]:
             if each.deadline <= now:
                 each.expire()
-        first = _first(self._watched.values())
+        first = _earliest_deadline(self._watched.values())
         if first < inf:
-            self.set(max(first, now + SPACING * len(self._watched)))
+            self.set(max(first, now + CHECK_INTERVAL_PER_CALL * len(self._watched)))
 
 
-def _first(watched: Iterable[Late]) -> float:
+def _earliest_deadline(watched: Iterable[HasDeadline]) -> float:
     return min((each.deadline for each in watched), default=inf)

@@ -11,16 +11,23 @@ from functools import partial
 from typing import Any, Final, TypeAlias
 
 from toolpost.client.paused import Question
-from toolpost.client.replies import Elicited, Place, Sampled, elicited, rooted, sampled
-from toolpost.client.threads import Crew
+from toolpost.client.replies import (
+    ElicitationAnswer,
+    RootLike,
+    SamplingAnswer,
+    make_elicit_result,
+    make_roots,
+    make_sampling_result,
+)
+from toolpost.client.threads import CallbackThreads
 from toolpost.errors import InvalidParams, RemoteProtocolError
 from toolpost.protocol import jsonrpc, turns
-from toolpost.protocol.jsonrpc import Reader, Unfit
-from toolpost.protocol.lowering import lower
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
+from toolpost.protocol.lowering import downgrade_value
 from toolpost.protocol.methods import ROWS, Row
-from toolpost.protocol.party import declares
+from toolpost.protocol.party import has_capability
 from toolpost.protocol.revisions import Revision
-from toolpost.types.asks import AskParams, CreateMessageParams, ElicitParams, ListRootsResult
+from toolpost.types.asks import ClientRequestParams, CreateMessageParams, ElicitParams, ListRootsResult
 from toolpost.types.base import JSON, UNSET, Raw, Result, Unset
 from toolpost.types.lifecycle import (
     ClientCapabilities,
@@ -30,25 +37,25 @@ from toolpost.types.lifecycle import (
 )
 
 __all__ = [
-    "ASKER",
+    "ASKING_SERVER",
     "Answer",
-    "Answers",
-    "AskCallback",
+    "CustomRequestCallback",
+    "ElicitationAnswer",
     "ElicitationCallback",
-    "Elicited",
-    "Place",
+    "RequestCallbacks",
+    "RootLike",
     "RootsCallback",
-    "Sampled",
+    "SamplingAnswer",
     "SamplingCallback",
 ]
 
-SamplingCallback: TypeAlias = Callable[[CreateMessageParams], Sampled | Awaitable[Sampled]]
-ElicitationCallback: TypeAlias = Callable[[ElicitParams], Elicited | Awaitable[Elicited]]
-RootsCallback: TypeAlias = Callable[[], Iterable[Place] | Awaitable[Iterable[Place]]]
-AskCallback: TypeAlias = Callable[[dict[str, JSON]], JSON]
+SamplingCallback: TypeAlias = Callable[[CreateMessageParams], SamplingAnswer | Awaitable[SamplingAnswer]]
+ElicitationCallback: TypeAlias = Callable[[ElicitParams], ElicitationAnswer | Awaitable[ElicitationAnswer]]
+RootsCallback: TypeAlias = Callable[[], Iterable[RootLike] | Awaitable[Iterable[RootLike]]]
+CustomRequestCallback: TypeAlias = Callable[[dict[str, JSON]], JSON]
 """Answers a method of one's own: is given the params, returns the result, both plain JSON."""
 
-Answer: TypeAlias = Elicited | Sampled | Iterable[Place]
+Answer: TypeAlias = ElicitationAnswer | SamplingAnswer | Iterable[RootLike]
 """An answer to a question, as the callback for it might return it.
 
 Examples:
@@ -58,14 +65,14 @@ Examples:
     >>> roots: Answer = ["file:///books"]
 """
 
-ASKER: Final[ContextVar[str | None]] = ContextVar("ASKER", default=None)
+ASKING_SERVER: Final[ContextVar[str | None]] = ContextVar("ASKING_SERVER", default=None)
 """While a callback runs: which server asks (ELIC-3)."""
 
-_OBJECT: Final = Reader(dict[str, JSON])
-_KNOWN: Final = frozenset(row.name for row in ROWS)
+_OBJECT: Final = JSONReader(dict[str, JSON])
+_PROTOCOL_METHODS: Final = frozenset(row.name for row in ROWS)
 
 
-class Answers:
+class RequestCallbacks:
     """The callbacks of a client.
 
     Args:
@@ -86,51 +93,51 @@ class Answers:
         *,
         sampling: SamplingCallback | None = None,
         elicitation: ElicitationCallback | None = None,
-        roots: Iterable[Place] | RootsCallback | None = None,
-        others: Mapping[str, AskCallback] | None = None,
+        roots: Iterable[RootLike] | RootsCallback | None = None,
+        others: Mapping[str, CustomRequestCallback] | None = None,
         declared: ClientCapabilities | None = None,
     ) -> None:
-        self.crew = Crew()
+        self.threads = CallbackThreads()
         """Where callbacks run that are not async."""
-        self.asker: Callable[[], str | None] = lambda: None
+        self.describe_server: Callable[[], str | None] = lambda: None
         """Tells which server asks."""
         for name, callback in (("on_sampling", sampling), ("on_elicitation", elicitation)):
             if callback is not None and not callable(callback):
                 raise TypeError(f"{name}: a function that answers, not a {type(callback).__name__}")
         self._sampling = sampling
         self._elicitation = elicitation
-        self._roots = roots if roots is None or callable(roots) else rooted(roots)
-        self._others = dict(others or {})
-        for name in self._others:
-            if name in _KNOWN:
+        self._roots = roots if roots is None or callable(roots) else make_roots(roots)
+        self._custom_methods = dict(others or {})
+        for name in self._custom_methods:
+            if name in _PROTOCOL_METHODS:
                 raise ValueError(
                     f"request_handlers: {name} is a method of the protocol and has its own callback"
                 )
-        self.rows = {name: Row(name, AskParams, Result) for name in self._others}
-        self.capabilities = _capabilities(
+        self.custom_rows = {name: Row(name, ClientRequestParams, Result) for name in self._custom_methods}
+        self.capabilities = _build_capabilities(
             declared or ClientCapabilities(),
             sampling=sampling is not None,
             elicitation=elicitation is not None,
             roots=roots is not None,
         )
         self._by_method: Final[dict[str, Callable[[Any], Awaitable[Result]]]] = {
-            "ping": self._pong,
+            "ping": self._answer_ping,
             "sampling/createMessage": self._sample,
             "elicitation/create": self._elicit,
             "roots/list": self._list_roots,
         }
 
-    async def call(self, callback: Callable[..., Any], *arguments: Any) -> Any:
+    async def run_callback(self, callback: Callable[..., Any], *arguments: Any) -> Any:
         """What a callback returns, which may want to know who asks."""
-        before = ASKER.set(self.asker())
+        before = ASKING_SERVER.set(self.describe_server())
         try:
-            return await self.crew.run(callback, *arguments)
+            return await self.threads.run(callback, *arguments)
         finally:
-            ASKER.reset(before)
+            ASKING_SERVER.reset(before)
 
     # ----------------------------------------------------------------- by callbacks
 
-    async def answer(self, method: str, params: Any, raw: Raw | Unset = UNSET) -> Result | Raw:
+    async def answer_request(self, method: str, params: Any, raw: Raw | Unset = UNSET) -> Result | Raw:
         """The result of an ask.
 
         Raises:
@@ -138,39 +145,41 @@ class Answers:
             LocalProtocolError: a callback returned what the form does not allow.
             Exception: whatever a callback raises.
         """
-        own = self._others.get(method)
+        own = self._custom_methods.get(method)
         if own is not None:
             try:
                 given = _OBJECT(raw)
-            except Unfit as error:
+            except InvalidJSONValue as error:
                 raise InvalidParams(f"Invalid params for {method}: {error}") from error
-            return _own_result(method, await self.call(own, given))
-        wrong = _objection(params, self.capabilities)
+            return _encode_custom_result(method, await self.run_callback(own, given))
+        wrong = _find_params_error(params, self.capabilities)
         if wrong:
             raise InvalidParams(f"Invalid params: {wrong}")
         return await self._by_method[method](params)
 
-    async def _pong(self, params: object) -> Result:  # noqa: ARG002 - one signature for all
+    async def _answer_ping(self, params: object) -> Result:  # noqa: ARG002 - one signature for all
         return Result()
 
     async def _sample(self, params: CreateMessageParams) -> Result:
         assert self._sampling is not None, "sampling was not declared"
-        return sampled(await self.call(self._sampling, params), "on_sampling")
+        return make_sampling_result(await self.run_callback(self._sampling, params), "on_sampling")
 
     async def _elicit(self, params: ElicitParams) -> Result:
         assert self._elicitation is not None, "elicitation was not declared"
-        return elicited(params, await self.call(self._elicitation, params), "on_elicitation")
+        return make_elicit_result(
+            params, await self.run_callback(self._elicitation, params), "on_elicitation"
+        )
 
     async def _list_roots(self, params: object) -> Result:  # noqa: ARG002 - one signature for all
         roots = self._roots
         assert roots is not None, "roots were not declared"
         if callable(roots):
-            roots = await self.crew.in_thread(partial(rooted, await self.call(roots)))
+            roots = await self.threads.run_in_thread(partial(make_roots, await self.run_callback(roots)))
         return ListRootsResult(roots=roots)
 
     # ----------------------------------------------------------------- by whoever
 
-    async def respond(
+    async def answer_questions(
         self,
         questions: Mapping[str, Question],
         given: Mapping[str, Answer],
@@ -191,49 +200,51 @@ class Answers:
             LocalProtocolError: an answer is not what the form allows.
             Exception: whatever a callback raises: the request cannot go on.
         """
-        self.check(questions, capabilities)
+        self.check_questions(questions, capabilities)
         for key in given:
             if key not in questions:
                 raise ValueError(
                     f"answers: {key!r} was not asked; there are {', '.join(map(repr, questions))}"
                 )
         for key, question in questions.items():
-            if key not in given and _refusal(question, self.capabilities):
+            if key not in given and _find_question_error(question, self.capabilities):
                 raise ValueError(
                     f"answers: {key!r} is missing ({question.method}), and this client has no callback for it"
                 )
         return {
-            key: Raw(jsonrpc.encode(lower(await self._reply(key, question, given), revision)))
+            key: Raw(
+                jsonrpc.encode(downgrade_value(await self._answer_question(key, question, given), revision))
+            )
             for key, question in questions.items()
         }
 
-    def check(self, questions: Mapping[str, Question], capabilities: ClientCapabilities) -> None:
+    def check_questions(self, questions: Mapping[str, Question], capabilities: ClientCapabilities) -> None:
         """Return if all of this may be asked.
 
         Raises:
             RemoteProtocolError: it may not.
         """
         for question in questions.values():
-            wrong = _refusal(question, capabilities)
+            wrong = _find_question_error(question, capabilities)
             if wrong:
                 raise RemoteProtocolError(f"the server asks for {question.method}{wrong}")
 
-    async def _reply(self, key: str, question: Question, given: Mapping[str, Answer]) -> Result:
+    async def _answer_question(self, key: str, question: Question, given: Mapping[str, Answer]) -> Result:
         params = question.params
         if key not in given:
             return await self._by_method[question.method](params)
         value: Any = given[key]
         if isinstance(params, ElicitParams):
-            return elicited(params, value, f"answers[{key!r}]")
+            return make_elicit_result(params, value, f"answers[{key!r}]")
         if isinstance(params, CreateMessageParams):
-            return sampled(value, f"answers[{key!r}]")
-        return ListRootsResult(roots=await self.crew.in_thread(partial(rooted, value)))
+            return make_sampling_result(value, f"answers[{key!r}]")
+        return ListRootsResult(roots=await self.threads.run_in_thread(partial(make_roots, value)))
 
 
 # --------------------------------------------------------------------- what is declared
 
 
-def _capabilities(declared: ClientCapabilities, **given: bool) -> ClientCapabilities:
+def _build_capabilities(declared: ClientCapabilities, **given: bool) -> ClientCapabilities:
     """What the callbacks stand for, with what is declared about it."""
     for name, there in given.items():
         if getattr(declared, name) is not None and not there:
@@ -249,43 +260,43 @@ def _capabilities(declared: ClientCapabilities, **given: bool) -> ClientCapabili
     )
 
 
-def _modes(elicitation: ElicitationCapability | None) -> frozenset[str]:
+def _elicitation_modes(elicitation: ElicitationCapability | None) -> frozenset[str]:
     """The modes that a capability stands for; neither named means forms (ELIC-8)."""
     if elicitation is None or (elicitation.form is None and elicitation.url is None):
         return frozenset({"form"})
     return frozenset(mode for mode in ("form", "url") if getattr(elicitation, mode) is not None)
 
 
-def _refusal(question: Question, capabilities: ClientCapabilities) -> str | None:
+def _find_question_error(question: Question, capabilities: ClientCapabilities) -> str | None:
     """Why a question may not be asked of who declares this, as the rest of a sentence."""
-    needs = _NEEDS[question.method]
-    if needs and not declares(capabilities, needs):
+    needs = _REQUIRED_CAPABILITIES[question.method]
+    if needs and not has_capability(capabilities, needs):
         return ", which this client does not offer"
-    wrong = _objection(question.params, capabilities)
+    wrong = _find_params_error(question.params, capabilities)
     return f": {wrong}" if wrong else None
 
 
-def _objection(params: object, capabilities: ClientCapabilities) -> str | None:
+def _find_params_error(params: object, capabilities: ClientCapabilities) -> str | None:
     """What is wrong with an ask whose capability is declared, as far as its parameters tell."""
     if isinstance(params, ElicitParams):
         mode = params.mode or "form"  # ELIC-11
-        offered = mode in _modes(capabilities.elicitation)
+        offered = mode in _elicitation_modes(capabilities.elicitation)
         return None if offered else f"this client does not offer elicitation by {mode}"  # ELIC-21
     if isinstance(params, CreateMessageParams):
         tools = params.tools is not None or params.tool_choice is not None
-        if tools and not declares(capabilities, "sampling.tools"):
+        if tools and not has_capability(capabilities, "sampling.tools"):
             return "this client does not offer sampling with tools"  # SAMP-4
-        return turns.objection(params.messages)  # SAMP-15
+        return turns.explain_invalid_tool_turns(params.messages)  # SAMP-15
     return None
 
 
-_NEEDS: Final = {row.name: row.needs for row in ROWS}
+_REQUIRED_CAPABILITIES: Final = {row.name: row.needs for row in ROWS}
 
 
 # --------------------------------------------------------------------- values
 
 
-def _own_result(method: str, value: JSON) -> Result | Raw:
+def _encode_custom_result(method: str, value: JSON) -> Result | Raw:
     """The result of a method of one's own."""
     if isinstance(value, Result):
         return value

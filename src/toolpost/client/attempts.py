@@ -10,22 +10,22 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
-from toolpost.client.call import NO_LIMITS, Limits, Tried
-from toolpost.client.life import Life, Transition
-from toolpost.client.link import Link
-from toolpost.client.retry import Breaker, Tries
+from toolpost.client.call import NO_LIMITS, CallLimits, FirstAttempt
+from toolpost.client.life import ConnectionState, Transition
+from toolpost.client.link import Dispatcher
+from toolpost.client.retry import CircuitBreaker, RetryPolicy
 from toolpost.client.stats import Stats
-from toolpost.client.supervise import Supervisor
+from toolpost.client.supervise import Reconnector
 from toolpost.errors import MCPError, RateLimited, RequestFailed, RequestTimeout, TransportError
 
-__all__ = ["Attempts"]
+__all__ = ["Retrier"]
 
 T = TypeVar("T")
 
 logger: Final = logging.getLogger("toolpost.client")
 
 
-class Attempts:
+class Retrier:
     """What is tried over the connections of one client.
 
     Args:
@@ -39,17 +39,19 @@ class Attempts:
         ValueError: that is no number of times.
     """
 
-    def __init__(self, supervisor: Supervisor, life: Life, stats: Stats, name: str, retries: int) -> None:
+    def __init__(
+        self, supervisor: Reconnector, life: ConnectionState, stats: Stats, name: str, retries: int
+    ) -> None:
         if not isinstance(retries, int) or retries < 0:  # pyright: ignore[reportUnnecessaryIsInstance] - users err
             raise ValueError(f"retries: how often a request is sent once more, 0 or more, not {retries!r}")
-        self._supervisor = supervisor
-        self._life = life
+        self._reconnector = supervisor
+        self._connection_state = life
         self._stats = stats
         self._name = name
         self._retries = retries
-        self._breaker = Breaker()
+        self._breaker = CircuitBreaker()
 
-    async def hold(self, limits: Limits = NO_LIMITS) -> Link:
+    async def ensure_connected(self, limits: CallLimits = NO_LIMITS) -> Dispatcher:
         """The connection; one that was lost is opened anew first.
 
         Args:
@@ -59,48 +61,48 @@ class Attempts:
             ChannelClosed: there is none, or none can be had.
             RequestTimeout: the server did not come back in time.
         """
-        if not self._supervisor.ready:
+        if not self._reconnector.is_connected:
             try:
                 async with asyncio.timeout(limits.timeout):
-                    return await self._supervisor.hold()
+                    return await self._reconnector.ensure_connected()
             except TimeoutError:
                 self._stats.timeouts += 1
-                cause = self._supervisor.cause
+                cause = self._reconnector.cause
                 raise RequestTimeout(
                     f"the connection was lost, and not there again within {limits.timeout:.1f} s: {cause}",
                     sent=False,
                     peer=self._name,
                 ) from cause
-        return self._supervisor.link
+        return self._reconnector.dispatcher
 
-    async def wait(self, limits: Limits) -> Limits:
-        """What is left of the time once there is a connection; see `hold`."""
-        if self._supervisor.ready:
+    async def wait_connected(self, limits: CallLimits) -> CallLimits:
+        """What is left of the time once there is a connection; see `ensure_connected`."""
+        if self._reconnector.is_connected:
             return limits
         loop = asyncio.get_running_loop()
         began = loop.time()
-        await self.hold(limits)
-        return limits.less(loop.time() - began)
+        await self.ensure_connected(limits)
+        return limits.subtract(loop.time() - began)
 
-    def reached(self) -> None:
+    def record_connected(self) -> None:
         """The server can be reached."""
-        self._breaker.worked()
+        self._breaker.record_success()
 
-    def relent(self) -> None:
+    def allow_next(self) -> None:
         """Somebody wants to try a server that is left alone: the next request is sent."""
-        self._breaker.relent()
+        self._breaker.allow_next()
 
-    def steady(self) -> Link | None:
+    def get_healthy_dispatcher(self) -> Dispatcher | None:
         """The connection, if there is one in this loop and nothing has failed lately."""
-        return None if self._breaker.failures else self._supervisor.here()
+        return None if self._breaker.failures else self._reconnector.find_local_dispatcher()
 
     async def run(
         self,
-        work: Callable[[Link, Limits], Awaitable[T]],
-        limits: Limits,
+        work: Callable[[Dispatcher, CallLimits], Awaitable[T]],
+        limits: CallLimits,
         *,
         safe: bool | None = None,
-        tried: Tried[T] | None = None,
+        tried: FirstAttempt[T] | None = None,
     ) -> T:
         """What comes of some work over the connection, which is done once more where that can do no harm.
 
@@ -121,49 +123,49 @@ class Attempts:
                 self._check_reachable(began)
             try:
                 if tried is None:
-                    link = self._supervisor.going
+                    link = self._reconnector.active_dispatcher
                     if link is None:
-                        limits = await self.wait(limits)
-                        link = self._supervisor.link
+                        limits = await self.wait_connected(limits)
+                        link = self._reconnector.dispatcher
                     result = await work(link, limits)
                 else:
-                    result = tried.tell()
+                    result = tried.get_result()
             except (TransportError, RateLimited) as error:
                 now, tried = loop.time(), None
-                self._failed(error, began, now)
-                tries = tries or Tries(self._retries, safe=safe)
-                pause = tries.pause(error, now)
-                if pause is None or self._supervisor.left:
+                self._record_failure(error, began, now)
+                tries = tries or RetryPolicy(self._retries, safe=safe)
+                pause = tries.next_delay(error, now)
+                if pause is None or self._reconnector.is_closed:
                     raise
                 spent = now - first + pause
                 if whole.timeout is not None:
                     if spent > whole.timeout / 2:
                         raise  # too little is left for an answer
-                    limits = whole.less(spent)
+                    limits = whole.subtract(spent)
                 logger.info("%s: sent once more in %.1f s: %s", self._name, pause, error)
                 self._stats.retries += 1
                 await asyncio.sleep(pause)
                 began = loop.time()
             else:
-                self.answered()
+                self.record_answer()
                 return result
 
-    def answered(self) -> None:
+    def record_answer(self) -> None:
         """The server has answered: it can be reached."""
         if self._breaker.failures:
-            self._breaker.worked()
-            self._life.enter(Transition("ready"))
+            self._breaker.record_success()
+            self._connection_state.enter(Transition("ready"))
 
-    def _failed(self, error: MCPError, began: float, now: float) -> None:
+    def _record_failure(self, error: MCPError, began: float, now: float) -> None:
         """Count a request that has not reached the server, over a connection that stands."""
-        if not isinstance(error, RequestFailed) or error.sent or not self._supervisor.ready:
+        if not isinstance(error, RequestFailed) or error.sent or not self._reconnector.is_connected:
             return
-        pause = self._breaker.failed(began, now)
+        pause = self._breaker.record_failure(began, now)
         if pause is not None:
-            self._life.enter(Transition("backoff", error, pause, self._breaker.failures))
+            self._connection_state.enter(Transition("backoff", error, pause, self._breaker.failures))
 
     def _check_reachable(self, now: float) -> None:
-        left = self._breaker.wait(now)
+        left = self._breaker.seconds_until_allowed(now)
         if left > 0:
             raise RequestFailed(
                 f"the server could not be reached {self._breaker.failures} times in a row",

@@ -6,15 +6,15 @@ Owns the numbers. Does not wait itself, and knows nothing of what is tried.
 import random
 from typing import Final
 
-__all__ = ["FIRST", "LONGEST", "Backoff"]
+__all__ = ["MAX_BACKOFF", "MIN_BACKOFF", "Backoff"]
 
-FIRST: Final = 0.5
+MIN_BACKOFF: Final = 0.5
 """Seconds before the first new try at least: a server that restarts quickly is back by then."""
 
-LONGEST: Final = 30.0
+MAX_BACKOFF: Final = 30.0
 """Seconds to which the pause grows; what has stood for so long was a success."""
 
-JITTER: Final = 0.5
+BACKOFF_JITTER: Final = 0.5
 """How much of a pause is added by chance. Many clients lose the same server at the same time, and must not
 come back as one."""
 
@@ -34,18 +34,18 @@ class Backoff:
 
     def reset(self) -> None:
         """A try was a success."""
-        self._next = FIRST
+        self._next = MIN_BACKOFF
         self.tries = 0
 
-    def stands(self, now: float) -> None:
+    def mark_working(self, now: float) -> None:
         """A try has worked, at this time of the loop's clock. It is a success if it goes on so for long."""
         self._stood = now
 
-    def pause(self, now: float) -> float:
+    def next_delay(self, now: float) -> float:
         """The seconds to wait from now on: the pause, and up to half of it more."""
-        if self._stood is not None and now - self._stood >= LONGEST:
+        if self._stood is not None and now - self._stood >= MAX_BACKOFF:
             self.reset()
         self._stood = None
         self.tries += 1
-        pause, self._next = self._next, min(self._next * 2, LONGEST)
-        return pause * (1 + random.uniform(0, JITTER))  # noqa: S311 - it hides nothing
+        pause, self._next = self._next, min(self._next * 2, MAX_BACKOFF)
+        return pause * (1 + random.uniform(0, BACKOFF_JITTER))  # noqa: S311 - it hides nothing

@@ -7,19 +7,19 @@ and so to one authorization context. Has no clock of its own: it is told the tim
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from toolpost.protocol.events import NoticeReceived
-from toolpost.types.lifecycle import Cacheable
+from toolpost.protocol.events import NotificationReceived
+from toolpost.types.lifecycle import CacheableResult
 from toolpost.types.notices import ResourceUpdatedParams
 
-__all__ = ["MAX_ENTRIES", "MAX_FRESH", "ResponseCache"]
+__all__ = ["MAX_CACHE_ENTRIES", "MAX_CACHE_TTL", "ResponseCache"]
 
-MAX_ENTRIES: Final = 512
+MAX_CACHE_ENTRIES: Final = 512
 """How many answers are kept: all lists of a large server and the resources that are in use."""
 
-MAX_FRESH: Final = 24 * 60 * 60.0
+MAX_CACHE_TTL: Final = 24 * 60 * 60.0
 """Seconds that an answer is fresh at most, whatever the server says: a slip of digits must not last."""
 
-_STALE: Final = {
+_STALE_METHODS: Final = {
     "notifications/tools/list_changed": ("tools/list",),
     "notifications/prompts/list_changed": ("prompts/list",),
     "notifications/resources/list_changed": ("resources/list", "resources/templates/list"),
@@ -27,7 +27,7 @@ _STALE: Final = {
 """What a notice makes stale."""
 
 
-class _Entry(NamedTuple):
+class _CachedResponse(NamedTuple):
     raw: bytes
     until: float
 
@@ -39,10 +39,10 @@ class ResponseCache:
         limit: how many to keep; the one that was used longest ago goes first.
     """
 
-    def __init__(self, limit: int = MAX_ENTRIES) -> None:
+    def __init__(self, limit: int = MAX_CACHE_ENTRIES) -> None:
         self._limit = limit
-        self._kept: OrderedDict[tuple[str, str | None], _Entry] = OrderedDict()
-        self.turn = 0
+        self._entries: OrderedDict[tuple[str, str | None], _CachedResponse] = OrderedDict()
+        self.version = 0
         """Moves on when something becomes stale: an answer that was asked for before that is not kept."""
 
     def find(self, method: str, which: str | None, now: float) -> bytes | None:
@@ -54,49 +54,49 @@ class ResponseCache:
             now: the time, by the loop's clock.
         """
         key = (method, which)
-        entry = self._kept.get(key)
+        entry = self._entries.get(key)
         if entry is None:
             return None
         if now >= entry.until:
-            del self._kept[key]
+            del self._entries[key]
             return None
-        self._kept.move_to_end(key)
+        self._entries.move_to_end(key)
         return entry.raw
 
-    def keep(self, method: str, which: str | None, result: Cacheable, now: float, turn: int) -> None:
+    def store(self, method: str, which: str | None, result: CacheableResult, now: float, turn: int) -> None:
         """Keep a result as long as it says, unless something has become stale since `turn`."""
-        ttl = min(result.ttl_ms or 0, MAX_FRESH * 1000) / 1000
-        if ttl <= 0 or turn != self.turn:
+        ttl = min(result.ttl_ms or 0, MAX_CACHE_TTL * 1000) / 1000
+        if ttl <= 0 or turn != self.version:
             return
-        self._kept[method, which] = _Entry(result.raw or b"{}", now + ttl)
-        self._kept.move_to_end((method, which))
-        if len(self._kept) > self._limit:
-            self._kept.popitem(last=False)
+        self._entries[method, which] = _CachedResponse(result.raw or b"{}", now + ttl)
+        self._entries.move_to_end((method, which))
+        if len(self._entries) > self._limit:
+            self._entries.popitem(last=False)
 
-    def hear(self, event: NoticeReceived) -> None:
+    def invalidate(self, event: NotificationReceived) -> None:
         """Forget what a notice makes stale (CACHE-17)."""
         if isinstance(event.params, ResourceUpdatedParams):
-            self.turn += 1
+            self.version += 1
             changed = event.params.uri  # maybe only a part of what was read
-            for method, uri in list(self._kept):
-                if method == "resources/read" and uri is not None and _holds(uri, changed):
-                    del self._kept[method, uri]
+            for method, uri in list(self._entries):
+                if method == "resources/read" and uri is not None and _contains_uri(uri, changed):
+                    del self._entries[method, uri]
         else:
-            self.drop(*_STALE.get(event.method, ()))
+            self.drop(*_STALE_METHODS.get(event.method, ()))
 
     def drop(self, *methods: str) -> None:
         """Forget all answers to some methods."""
         if methods:
-            self.turn += 1
-            for key in [key for key in self._kept if key[0] in methods]:
-                del self._kept[key]
+            self.version += 1
+            for key in [key for key in self._entries if key[0] in methods]:
+                del self._entries[key]
 
     def clear(self) -> None:
         """Forget everything: changes may have been missed, or it may be another server."""
-        self.turn += 1
-        self._kept.clear()
+        self.version += 1
+        self._entries.clear()
 
 
-def _holds(whole: str, uri: str) -> bool:
+def _contains_uri(whole: str, uri: str) -> bool:
     """Whether a resource is another one or has it as a part."""
     return uri == whole or uri.startswith(whole.rstrip("/") + "/")

@@ -10,21 +10,21 @@ from contextlib import asynccontextmanager
 from math import inf
 from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 
-from toolpost.client.alarm import Alarm
-from toolpost.client.lane import Lane
+from toolpost.client.alarm import DeadlineTimer
+from toolpost.client.lane import CallbackQueue
 from toolpost.errors import MCPError
-from toolpost.protocol.events import Outgoing
+from toolpost.protocol.events import OutboundRequest
 from toolpost.types.base import RequestId, Result, Struct
 from toolpost.types.notices import ProgressParams
 
-__all__ = ["NO_LIMITS", "Call", "Limits", "Progress", "Tried"]
+__all__ = ["NO_LIMITS", "AsyncProgressCallback", "CallLimits", "FirstAttempt", "PendingCall"]
 
 T = TypeVar("T")
 
-Progress: TypeAlias = Callable[[ProgressParams], Awaitable[object]]
+AsyncProgressCallback: TypeAlias = Callable[[ProgressParams], Awaitable[object]]
 
 
-class Limits(NamedTuple):
+class CallLimits(NamedTuple):
     """How long a request may take, and who hears of it in the meantime.
 
     Args:
@@ -37,11 +37,11 @@ class Limits(NamedTuple):
 
     timeout: float | None = None
     cap: float | None = None
-    progress: Progress | None = None
+    progress: AsyncProgressCallback | None = None
     extendable: bool = False
     quiet: bool = False
 
-    def less(self, spent: float) -> "Limits":
+    def subtract(self, spent: float) -> "CallLimits":
         """What is left of the time after so many seconds."""
         if self.timeout is None:
             return self
@@ -49,10 +49,10 @@ class Limits(NamedTuple):
         return self._replace(timeout=max(self.timeout - spent, 0.0), cap=cap)
 
 
-NO_LIMITS: Final = Limits()
+NO_LIMITS: Final = CallLimits()
 
 
-class Tried(NamedTuple, Generic[T]):
+class FirstAttempt(NamedTuple, Generic[T]):
     """What has come of a first try, for those who know what to do next.
 
     Args:
@@ -65,7 +65,7 @@ class Tried(NamedTuple, Generic[T]):
     outcome: T | MCPError
     known: object = None
 
-    def tell(self) -> T:
+    def get_result(self) -> T:
         """What it came to.
 
         Raises:
@@ -76,7 +76,7 @@ class Tried(NamedTuple, Generic[T]):
         return self.outcome
 
 
-class Call(Struct, eq=False):
+class PendingCall(Struct, eq=False):
     """A request in flight.
 
     A struct, because it is made for every request: 0.19 µs instead of 0.26 with an `__init__`.
@@ -87,31 +87,31 @@ class Call(Struct, eq=False):
         limits: how long it may take.
         started: when it was sent, by the loop's clock.
         answer: its answer, some day.
-        alarm: rings when it is late. Whoever makes a call sets it.
+        timer: rings when it is late. Whoever makes a call sets it.
         deadline: when it is late; never, while its clock stands still.
         due: the same, whether it stands still or not.
 
     Attributes:
-        lane: where its progress is told, if anybody wants to hear of it.
+        progress_queue: where its progress is told, if anybody wants to hear of it.
         late: whether it was not answered in time.
         scope: around a wait for anything else than the answer, while there is one.
     """
 
     id: RequestId
-    outgoing: Outgoing
-    limits: Limits
+    outgoing: OutboundRequest
+    limits: CallLimits
     started: float
     answer: "asyncio.Future[Result]"
-    alarm: Alarm
+    timer: DeadlineTimer
     deadline: float
     due: float
-    lane: Lane | None = None
+    progress_queue: CallbackQueue | None = None
     late: bool = False
     scope: asyncio.Timeout | None = None
     sent: bool = False
-    holders: int = 0
+    pause_count: int = 0
     """How many let its clock stand still."""
-    since: float = 0.0
+    paused_at: float = 0.0
     """When it stopped."""
 
     @property
@@ -122,52 +122,52 @@ class Call(Struct, eq=False):
     def extend(self, now: float) -> None:
         """Start the time-out anew, up to the cap (TIME-4)."""
         if self.limits.timeout is not None:
-            now = self.since if self.holders else now
+            now = self.paused_at if self.pause_count else now
             cap = inf if self.limits.cap is None else self.started + self.limits.cap
             self.due = min(now + self.limits.timeout, cap)
-            self._set()
+            self._update_deadline()
 
-    def hold(self, now: float) -> None:
-        """Let the clock stand still: the server waits for us. Each call of this needs one of `go_on`."""
-        self.holders += 1
-        if self.holders == 1:
-            self.since = now
-            self._set()
+    def pause_deadline(self, now: float) -> None:
+        """Stop the deadline while the server waits for us, until `resume_deadline` is called as often."""
+        self.pause_count += 1
+        if self.pause_count == 1:
+            self.paused_at = now
+            self._update_deadline()
 
-    def go_on(self, now: float) -> None:
+    def resume_deadline(self, now: float) -> None:
         """Let the clock go on where it stopped."""
-        self.holders -= 1
-        if not self.holders:
-            stood = now - self.since
+        self.pause_count -= 1
+        if not self.pause_count:
+            stood = now - self.paused_at
             self.started += stood
             self.due += stood
-            self._set()
+            self._update_deadline()
 
-    def _set(self) -> None:
+    def _update_deadline(self) -> None:
         if self.limits.timeout is None or self.late:
             return
-        self.deadline = inf if self.holders else self.due
-        if self.deadline < self.alarm.next:
-            self.alarm.set(self.deadline)
+        self.deadline = inf if self.pause_count else self.due
+        if self.deadline < self.timer.next:
+            self.timer.set(self.deadline)
         if self.scope is not None and not self.scope.expired():
-            self.scope.reschedule(self._when)
+            self.scope.reschedule(self._timeout_at)
 
     @asynccontextmanager
-    async def waiting(self) -> AsyncGenerator[None]:
+    async def timeout_scope(self) -> AsyncGenerator[None]:
         """A wait for anything else than the answer.
 
         Raises:
             TimeoutError: it was too long for the request.
         """
         try:
-            async with asyncio.timeout_at(self._when) as self.scope:
+            async with asyncio.timeout_at(self._timeout_at) as self.scope:
                 yield
         finally:
             self.scope = None
 
     @property
-    def _when(self) -> float | None:
-        return None if self.holders or self.due == inf else self.due
+    def _timeout_at(self) -> float | None:
+        return None if self.pause_count or self.due == inf else self.due
 
     def expire(self) -> None:
         """Let whoever waits for the answer hear that it is late."""

@@ -12,30 +12,30 @@ from collections.abc import AsyncIterator, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, TypeAlias
 
-from toolpost.channel import unattended
+from toolpost.channel import mark_unattended
 from toolpost.client.backoff import Backoff
-from toolpost.client.call import Limits
-from toolpost.client.listen import FINAL, Listener
-from toolpost.client.subscription import Hear, Subscription
-from toolpost.errors import MCPError, NotDeclared
-from toolpost.protocol.events import NoticeReceived
+from toolpost.client.call import CallLimits
+from toolpost.client.listen import FINAL_ERRORS, ChangeListener
+from toolpost.client.subscription import NotificationObserver, Subscription
+from toolpost.errors import CapabilityNotDeclared, MCPError
+from toolpost.protocol.events import NotificationReceived
 from toolpost.types.notices import ResourceUpdatedParams, SubscriptionFilter
 
 if TYPE_CHECKING:
-    from toolpost.client.conversation import Conversation
-    from toolpost.client.link import Link
+    from toolpost.client.conversation import ClientSession
+    from toolpost.client.link import Dispatcher
 
-__all__ = ["Change", "Changes", "Kind", "Wanted"]
+__all__ = ["Change", "ChangeFilter", "ChangeKind", "ChangeStream"]
 
-Kind: TypeAlias = Literal["tools", "prompts", "resources", "resource"]
+ChangeKind: TypeAlias = Literal["tools", "prompts", "resources", "resource"]
 
-MAX_PENDING: Final = 1000
+MAX_PENDING_CHANGES: Final = 1000
 """How many different changes may wait to be looked at. Beyond that a part of a resource is the whole."""
 
-LEAVE_PATIENCE: Final = 2.0
+UNSUBSCRIBE_TIMEOUT: Final = 2.0
 """Seconds that a server may take to hear that nobody listens any more."""
 
-_LISTS: Final[dict[str, Kind]] = {
+_LIST_NOTIFICATIONS: Final[dict[str, ChangeKind]] = {
     "notifications/tools/list_changed": "tools",
     "notifications/prompts/list_changed": "prompts",
     "notifications/resources/list_changed": "resources",
@@ -59,19 +59,19 @@ class Change(NamedTuple):
         ('resource', 'config://shop', False)
     """
 
-    kind: Kind
+    kind: ChangeKind
     uri: str | None = None
     missed: bool = False
 
 
-class Wanted(NamedTuple):
+class ChangeFilter(NamedTuple):
     """What to hear of: lists, and resources."""
 
-    lists: frozenset[Kind]
+    lists: frozenset[ChangeKind]
     uris: tuple[str, ...]
 
     @classmethod
-    def of(cls, uris: Iterable[str], *, tools: bool, prompts: bool, resources: bool) -> "Wanted":
+    def create(cls, uris: Iterable[str], *, tools: bool, prompts: bool, resources: bool) -> "ChangeFilter":
         """What somebody wants to hear of.
 
         Raises:
@@ -79,14 +79,16 @@ class Wanted(NamedTuple):
         """
         if isinstance(uris, str):
             raise TypeError(f"uris: a list of URIs, such as [{uris!r}], not a string")
-        given: dict[Kind, bool] = {"tools": tools, "prompts": prompts, "resources": resources}
-        return cls(frozenset[Kind](k for k, wanted in given.items() if wanted), tuple(dict.fromkeys(uris)))
+        given: dict[ChangeKind, bool] = {"tools": tools, "prompts": prompts, "resources": resources}
+        return cls(
+            frozenset[ChangeKind](k for k, wanted in given.items() if wanted), tuple(dict.fromkeys(uris))
+        )
 
-    def offered(self, listener: Listener) -> "Wanted":
+    def resolve(self, listener: ChangeListener) -> "ChangeFilter":
         """What is wanted of this server: by default every list that it tells changes of.
 
         Raises:
-            NotDeclared: it does not tell of something that is wanted, or of nothing at all.
+            CapabilityNotDeclared: it does not tell of something that is wanted, or of nothing at all.
         """
         if self.lists or self.uris:
             for kind in sorted(self.lists):
@@ -94,13 +96,17 @@ class Wanted(NamedTuple):
             if self.uris:
                 listener.check_offered("resources.subscribe")
             return self
-        lists = frozenset[Kind](k for k in _LISTS.values() if listener.offers(f"{k}.list_changed"))
+        lists = frozenset[ChangeKind](
+            k for k in _LIST_NOTIFICATIONS.values() if listener.has_capability(f"{k}.list_changed")
+        )
         if not lists:
-            raise NotDeclared("list_changed", "the server does not tell when one of its lists changes")
-        return Wanted(lists, ())
+            raise CapabilityNotDeclared(
+                "list_changed", "the server does not tell when one of its lists changes"
+            )
+        return ChangeFilter(lists, ())
 
     @property
-    def filter(self) -> SubscriptionFilter:
+    def subscription_filter(self) -> SubscriptionFilter:
         """The same, as the stateless era says it."""
         return SubscriptionFilter(
             tools_list_changed=True if "tools" in self.lists else None,
@@ -109,72 +115,74 @@ class Wanted(NamedTuple):
             resource_subscriptions=list(self.uris) or None,
         )
 
-    def whole(self, uri: str) -> str | None:
+    def find_subscribed_uri(self, uri: str) -> str | None:
         """The resource that is wanted and has changed if this one, maybe a part of it, has."""
         if uri in self.uris:
             return uri
         return next((each for each in self.uris if uri.startswith(each.rstrip("/") + "/")), None)
 
 
-class _Stream:
+class _StatelessSubscription:
     """What is listened to in the stateless era: a request of its own, whose stream carries the changes."""
 
-    def __init__(self, listener: Listener, wanted: Wanted, hear: Hear) -> None:
+    def __init__(self, listener: ChangeListener, wanted: ChangeFilter, hear: NotificationObserver) -> None:
         self._listener = listener
-        self._wanted = wanted
-        self._hear = hear
+        self._filter = wanted
+        self._observer = hear
         self._subscription: Subscription
 
-    async def open(self, limits: Limits) -> list[str]:
+    async def open(self, limits: CallLimits) -> list[str]:
         """Ask to hear; the resources that the server does not want to watch (SUB-5)."""
-        self._subscription = await self._listener.listen(self._wanted.filter, self._hear, limits)
-        honoured = self._subscription.honoured.result().resource_subscriptions or ()
-        return [uri for uri in self._wanted.uris if uri not in honoured]
+        self._subscription = await self._listener.listen(
+            self._filter.subscription_filter, self._observer, limits
+        )
+        honoured = self._subscription.acknowledgement.result().resource_subscriptions or ()
+        return [uri for uri in self._filter.uris if uri not in honoured]
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         """Return when nothing more will be heard."""
         await asyncio.wait([self._subscription.call.answer])
 
-    async def leave(self) -> None:
+    async def close(self) -> None:
         """Ask to hear no more."""
         self._subscription.cancel("nobody listens any more")
 
 
-class _Session:
+class _SessionSubscription:
     """What is listened to in a session: each resource is asked for, and the rest comes unasked."""
 
-    def __init__(self, listener: Listener, wanted: Wanted, hear: Hear) -> None:
+    def __init__(self, listener: ChangeListener, wanted: ChangeFilter, hear: NotificationObserver) -> None:
         self._listener = listener
-        self._wanted = wanted
-        self._hear = hear
-        self._taken: list[str] = []
+        self._filter = wanted
+        self._observer = hear
+        self._acquired_uris: list[str] = []
 
-    async def open(self, limits: Limits) -> list[str]:
+    async def open(self, limits: CallLimits) -> list[str]:
         """Ask to hear; a server refuses with an error."""
-        self._listener.ears.add(self._hear)
+        self._listener.observers.add(self._observer)
         try:
-            for uri in self._wanted.uris:
-                await self._listener.borrow(uri, limits)
-                self._taken.append(uri)
+            for uri in self._filter.uris:
+                await self._listener.acquire_uri(uri, limits)
+                self._acquired_uris.append(uri)
         except BaseException:  # also when the caller no longer waits: nobody hears any more
-            self._listener.ears.discard(self._hear)
-            self._listener.link.spawn(self.leave())
+            self._listener.observers.discard(self._observer)
+            self._listener.dispatcher.spawn(self.close())
             raise
         return []
 
-    async def ended(self) -> None:
+    async def wait_ended(self) -> None:
         """Return when nothing more will be heard."""
-        await self._listener.link.over.wait()
+        await self._listener.dispatcher.ended_event.wait()
 
-    async def leave(self) -> None:
+    async def close(self) -> None:
         """Ask to hear no more. A server that does not care is left alone."""
-        self._listener.ears.discard(self._hear)
-        limits = Limits(timeout=LEAVE_PATIENCE)
-        leaving = [self._listener.give_back(uri, limits) for uri in self._taken]
+        self._listener.observers.discard(self._observer)
+        limits = CallLimits(timeout=UNSUBSCRIBE_TIMEOUT)
+        leaving = [self._listener.release_uri(uri, limits) for uri in self._acquired_uris]
         await asyncio.gather(*leaving, return_exceptions=True)
 
 
-class Changes:
+class ChangeStream:
     """What has changed on a server, one change after the other: `async for change in client.listen(…):`.
 
     As a context manager it listens from the beginning of the block, so that nothing that is read inside of it
@@ -186,18 +194,18 @@ class Changes:
         limits: how long the server may take to agree.
     """
 
-    def __init__(self, talk: "Conversation", wanted: Wanted, limits: Limits) -> None:
-        self._talk = talk
-        self._wanted = wanted
+    def __init__(self, talk: "ClientSession", wanted: ChangeFilter, limits: CallLimits) -> None:
+        self._session = talk
+        self._filter = wanted
         self._limits = limits
-        self._pending: dict[tuple[Kind, str | None], bool] = {}
-        self._news = asyncio.Event()
+        self._pending: dict[tuple[ChangeKind, str | None], bool] = {}
+        self._changed = asyncio.Event()
         self._error: Exception | None = None
-        self._over = False
-        self._held = False
+        self._is_over = False
+        self._is_entered = False
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._keeper: asyncio.Task[None] | None = None
-        self._standing: _Stream | _Session | None = None
+        self._listen_task: asyncio.Task[None] | None = None
+        self._subscription: _StatelessSubscription | _SessionSubscription | None = None
 
     # ----------------------------------------------------------------- for the user
 
@@ -205,11 +213,11 @@ class Changes:
         """Listen from now on.
 
         Raises:
-            NotDeclared: the server does not tell of something that is wanted.
+            CapabilityNotDeclared: the server does not tell of something that is wanted.
             MCPError: it does not want to watch a resource, or cannot be reached.
         """
         await self._start()
-        self._held = True
+        self._is_entered = True
         return self
 
     async def __aexit__(
@@ -221,23 +229,23 @@ class Changes:
         """The changes, until the client is closed.
 
         Raises:
-            NotDeclared: the server does not tell of something that is wanted.
+            CapabilityNotDeclared: the server does not tell of something that is wanted.
             MCPError: it does not want to watch a resource, or cannot be reached (any more).
         """
         try:
             await self._start()
-            while self._pending or not self._over:
+            while self._pending or not self._is_over:
                 while self._pending:
                     (kind, uri), missed = next(iter(self._pending.items()))
                     del self._pending[kind, uri]
                     yield Change(kind, uri, missed)
-                if not self._over:
-                    self._news.clear()
-                    await self._news.wait()
+                if not self._is_over:
+                    self._changed.clear()
+                    await self._changed.wait()
             if self._error is not None:
                 raise self._error
         finally:
-            if not self._held:
+            if not self._is_entered:
                 await self.aclose()
 
     async def aclose(self, *, tell: bool = True) -> None:
@@ -246,79 +254,79 @@ class Changes:
         Args:
             tell: whether to tell the server; the end of the connection tells it as well.
         """
-        self._over = True
-        self._talk.attending.discard(self)
+        self._is_over = True
+        self._session.change_streams.discard(self)
         if self._loop is not asyncio.get_running_loop():
             return  # it never began, or its loop has ended, and all that was in it
-        self._news.set()
-        keeper, self._keeper = self._keeper, None
-        standing, self._standing = self._standing, None
+        self._changed.set()
+        keeper, self._listen_task = self._listen_task, None
+        standing, self._subscription = self._subscription, None
         if keeper is not None:
             keeper.cancel()
             await asyncio.wait([keeper])
         if standing is not None and tell:
             with contextlib.suppress(MCPError):  # the server has gone, or does not care
-                await standing.leave()
+                await standing.close()
 
     # ----------------------------------------------------------------- listening
 
     async def _start(self) -> None:
-        if self._loop is not None or self._over:
+        if self._loop is not None or self._is_over:
             return
         self._loop = asyncio.get_running_loop()
         try:
-            await self._talk.heal(self._begin, self._limits, safe=True)
+            await self._session.run_with_retry(self._subscribe_first, self._limits, safe=True)
         except BaseException:  # also when the caller no longer waits: nobody listens
             await self.aclose()
             raise
-        self._talk.attending.add(self)
-        self._keeper = self._loop.create_task(self._keep(), name="toolpost changes")
+        self._session.change_streams.add(self)
+        self._listen_task = self._loop.create_task(self._keep_subscribed(), name="toolpost changes")
 
-    async def _begin(self, link: "Link", _limits: Limits) -> None:
-        wanted, self._wanted = self._wanted, self._wanted.offered(self._talk.listener)
+    async def _subscribe_first(self, link: "Dispatcher", _limits: CallLimits) -> None:
+        wanted, self._filter = self._filter, self._filter.resolve(self._session.listener)
         try:
-            self._talk.listener.check_watched(await self._attend(link))
+            self._session.listener.check_none_refused(await self._subscribe(link))
         except BaseException:  # whatever it was: the next try may find a server that offers something else
-            self._wanted = wanted
+            self._filter = wanted
             raise
 
-    async def _attend(self, link: "Link") -> list[str]:
+    async def _subscribe(self, link: "Dispatcher") -> list[str]:
         """Begin to hear over a connection; the resources that the server does not watch."""
-        kind = _Stream if link.connection.revision.stateless else _Session
-        standing = kind(self._talk.listener, self._wanted, self._hear)
+        kind = _StatelessSubscription if link.connection.revision.stateless else _SessionSubscription
+        standing = kind(self._session.listener, self._filter, self._on_notification)
         refused = await standing.open(self._limits)
-        self._standing = standing
+        self._subscription = standing
         return refused
 
-    async def _keep(self) -> None:
+    async def _keep_subscribed(self) -> None:
         """Listen again whenever nothing is heard any more."""
         backoff = Backoff()
         try:
-            while self._standing is not None:
-                backoff.stands(self._time())
-                await self._standing.ended()
-                self._standing = None
-                await self._attend_again(backoff)
-                self._talk.gap()
-                for kind in sorted(self._wanted.lists):
-                    self._note(kind, None, missed=True)
-                for uri in self._wanted.uris:
-                    self._note("resource", uri, missed=True)
+            while self._subscription is not None:
+                backoff.mark_working(self._now())
+                await self._subscription.wait_ended()
+                self._subscription = None
+                await self._resubscribe(backoff)
+                self._session.record_gap()
+                for kind in sorted(self._filter.lists):
+                    self._record_change(kind, None, missed=True)
+                for uri in self._filter.uris:
+                    self._record_change("resource", uri, missed=True)
         except Exception as error:  # noqa: BLE001 - whoever iterates hears of it, or would wait for ever
             self._error = error
-            self._over = True
-            self._news.set()
+            self._is_over = True
+            self._changed.set()
 
-    async def _attend_again(self, backoff: Backoff) -> None:
+    async def _resubscribe(self, backoff: Backoff) -> None:
         while True:
-            await asyncio.sleep(backoff.pause(self._time()))
+            await asyncio.sleep(backoff.next_delay(self._now()))
             try:
-                with unattended():
-                    refused = await self._attend(await self._talk.hold(self._limits))
-            except FINAL:
+                with mark_unattended():
+                    refused = await self._subscribe(await self._session.ensure_connected(self._limits))
+            except FINAL_ERRORS:
                 raise
             except MCPError as error:
-                if not self._talk.revivable:
+                if not self._session.can_reconnect:
                     raise
                 logger.info("changes are not heard of at the moment: %s", error)
             else:
@@ -326,20 +334,20 @@ class Changes:
                     logger.warning("the server does not watch %s any more", ", ".join(refused))
                 return
 
-    def _time(self) -> float:
+    def _now(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _hear(self, event: NoticeReceived) -> None:
+    def _on_notification(self, event: NotificationReceived) -> None:
         if isinstance(event.params, ResourceUpdatedParams):
-            whole = self._wanted.whole(event.params.uri)
+            whole = self._filter.find_subscribed_uri(event.params.uri)
             if whole is not None:
-                full = len(self._pending) >= MAX_PENDING
-                self._note("resource", whole if full else event.params.uri)
+                full = len(self._pending) >= MAX_PENDING_CHANGES
+                self._record_change("resource", whole if full else event.params.uri)
         else:
-            kind = _LISTS.get(event.method)
-            if kind in self._wanted.lists:
-                self._note(kind, None)
+            kind = _LIST_NOTIFICATIONS.get(event.method)
+            if kind in self._filter.lists:
+                self._record_change(kind, None)
 
-    def _note(self, kind: Kind, uri: str | None, *, missed: bool = False) -> None:
+    def _record_change(self, kind: ChangeKind, uri: str | None, *, missed: bool = False) -> None:
         self._pending[kind, uri] = self._pending.get((kind, uri), missed) and missed
-        self._news.set()
+        self._changed.set()

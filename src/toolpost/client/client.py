@@ -9,20 +9,26 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Literal, Self
 
 from toolpost.client.answer import (
-    Answers,
-    AskCallback,
+    CustomRequestCallback,
     ElicitationCallback,
-    Place,
+    RequestCallbacks,
+    RootLike,
     RootsCallback,
     SamplingCallback,
 )
-from toolpost.client.conversation import Conversation
-from toolpost.client.life import Events, State, StateCallback
-from toolpost.client.methods import Methods
-from toolpost.client.patience import Callbacks, LogCallback, NoticeCallback, Patience, ProgressCallback
+from toolpost.client.conversation import ClientSession
+from toolpost.client.life import ConnectionEvents, State, StateCallback
+from toolpost.client.methods import ClientMethods
+from toolpost.client.patience import (
+    ClientTimeouts,
+    EventCallbacks,
+    LogCallback,
+    NotificationCallback,
+    ProgressCallback,
+)
 from toolpost.client.stats import Stats
 from toolpost.protocol.methods import DATES
-from toolpost.protocol.party import Party
+from toolpost.protocol.party import LocalPeer
 from toolpost.types.base import UNSET, RequestId, Unset
 from toolpost.types.lifecycle import (
     ClientCapabilities,
@@ -39,7 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Client"]
 
 
-class Client(Methods):
+class Client(ClientMethods):
     """A client of one server.
 
     Use it as `async with Client(target) as client:`, or call `connect` and `close`. Every method may be
@@ -120,49 +126,49 @@ class Client(Methods):
         retries: int = 2,
         on_sampling: SamplingCallback | None = None,
         on_elicitation: ElicitationCallback | None = None,
-        on_roots: Iterable[Place] | RootsCallback | None = None,
+        on_roots: Iterable[RootLike] | RootsCallback | None = None,
         on_log: LogCallback | None = None,
         on_state: StateCallback | None = None,
         on_progress: ProgressCallback | None = None,
-        on_notification: NoticeCallback | None = None,
-        request_handlers: Mapping[str, AskCallback] | None = None,
+        on_notification: NotificationCallback | None = None,
+        request_handlers: Mapping[str, CustomRequestCallback] | None = None,
         capabilities: ClientCapabilities | None = None,
         strict: bool = False,
         cache: bool = True,
     ) -> None:
-        from toolpost.connect import way_to  # noqa: PLC0415 - it knows the transports, which this ring may not
+        from toolpost.connect import make_connector  # noqa: PLC0415 - it knows the transports, which this ring may not
 
         if revision is not None and revision not in DATES:
             raise ValueError(
                 f"revision: {revision!r} is not a protocol revision; there are {', '.join(DATES)}"
             )
-        answers = Answers(
+        answers = RequestCallbacks(
             sampling=on_sampling,
             elicitation=on_elicitation,
             roots=on_roots,
             others=request_handlers,
             declared=capabilities,
         )
-        self._party = Party(
+        self._local_peer = LocalPeer(
             Implementation(name=name, version=version, title=title),
             answers.capabilities,
             supported=DATES if revision is None else (revision,),
         )
-        self._talk = Conversation(
-            way_to(target, server, headers=headers, http=http, auth=auth),
-            self._party,
+        self._session = ClientSession(
+            make_connector(target, server, headers=headers, http=http, auth=auth),
+            self._local_peer,
             answers,
-            Callbacks(on_log, on_progress, on_notification, on_state),
-            Patience(timeout, max_timeout, connect_timeout, probe_timeout, heartbeat),
+            EventCallbacks(on_log, on_progress, on_notification, on_state),
+            ClientTimeouts(timeout, max_timeout, connect_timeout, probe_timeout, heartbeat),
             retries=retries,
             strict=strict,
             cache=cache,
         )
-        self._limits = self._talk.limits
+        self._make_limits = self._session.make_limits
 
     def __repr__(self) -> str:
         state = f"connected, {self.revision}" if self.connected else "not connected"
-        return f"<Client of {self._talk.name}: {state}>"
+        return f"<Client of {self._session.name}: {state}>"
 
     # ----------------------------------------------------------------- the connection
 
@@ -173,7 +179,7 @@ class Client(Methods):
             ConnectFailed: the server cannot be reached, or there is no revision that both speak.
             AuthError: the server wants other credentials than we have or get.
         """
-        await self._talk.open()
+        await self._session.open()
         return self
 
     async def close(self) -> None:
@@ -181,7 +187,7 @@ class Client(Methods):
 
         `on_log` and `on_notification` hear first what has arrived, if that does not take too long.
         """
-        await self._talk.close()
+        await self._session.close()
 
     async def __aenter__(self) -> Self:
         try:
@@ -200,61 +206,61 @@ class Client(Methods):
     @property
     def connected(self) -> bool:
         """Whether there is a conversation."""
-        return self._talk.ready
+        return self._session.is_connected
 
     @property
     def state(self) -> State:
         """Where the connection stands: "connecting", "ready", "backoff" (lost, tried again) or "closed"."""
-        return self._talk.life.state
+        return self._session.connection_state.state
 
-    def events(self) -> Events:
+    def events(self) -> ConnectionEvents:
         """The transitions of the connection from now on, each with its cause: `async for event in …:`.
 
         Watching costs nothing and changes nothing. It ends when the client is closed.
         """
-        return self._talk.life.watch()
+        return self._session.connection_state.watch()
 
     @property
     def revision(self) -> str:
         """The protocol revision that is spoken, or was spoken last."""
-        return self._talk.opened.revision.date
+        return self._session.last_connection.revision.date
 
     @property
     def era(self) -> Literal["session", "stateless"]:
         """How the conversation is held."""
-        return self._talk.opened.revision.era
+        return self._session.last_connection.revision.era
 
     @property
     def capabilities(self) -> ServerCapabilities:
         """What the server can do."""
-        return self._talk.opened.result.capabilities
+        return self._session.last_connection.result.capabilities
 
     @property
     def server_info(self) -> Implementation | None:
         """The name tag of the server. Nothing may depend on it (META-17)."""
-        opened = self._talk.opened
+        opened = self._session.last_connection
         if isinstance(opened.result, InitializeResult):
             return opened.result.server_info
-        peer = opened.link.connection.peer
+        peer = opened.dispatcher.connection.peer
         return None if peer is None else peer.info
 
     @property
     def instructions(self) -> str | None:
         """How the server wants to be used."""
-        return self._talk.opened.result.instructions
+        return self._session.last_connection.result.instructions
 
     @property
-    def discovered(self) -> DiscoverResult | None:
+    def discover_result(self) -> DiscoverResult | None:
         """What the server said of itself in the stateless era; None in a session."""
-        result = self._talk.opened.result
+        result = self._session.last_connection.result
         return result if isinstance(result, DiscoverResult) else None
 
     @property
     def pending(self) -> Mapping[RequestId, str]:
         """The requests in flight: id → method. `cancel` takes an id."""
-        return self._talk.link.pending
+        return self._session.dispatcher.pending
 
     @property
     def stats(self) -> Stats:
         """What was seen so far, as numbers: requests, time-outs, notices, discarded messages and more."""
-        return self._talk.stats
+        return self._session.stats

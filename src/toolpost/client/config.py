@@ -15,12 +15,21 @@ from typing import Any, Final, cast
 import msgspec
 
 from toolpost.errors import AuthError, ConnectFailed
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.types.base import JSON
 
-__all__ = ["OAUTH", "about", "chosen", "filled", "is_whole", "listed", "parsed", "read_servers"]
+__all__ = [
+    "OAUTH",
+    "choose_server",
+    "error_context",
+    "expand_variables",
+    "has_server_list",
+    "list_servers",
+    "parse_config",
+    "read_servers",
+]
 
-_KEYS: Final = ("mcpServers", "servers")
+_SERVER_KEYS: Final = ("mcpServers", "servers")
 """Where the programs that read an `mcp.json` look for servers."""
 
 _EXAMPLE: Final = 'it looks like {"mcpServers": {"name": {"command": "…", "args": ["…"]}}}'
@@ -28,25 +37,25 @@ _EXAMPLE: Final = 'it looks like {"mcpServers": {"name": {"command": "…", "arg
 OAUTH: Final = "oauth"
 """What a configuration says for `OAuth()`. No token is that short."""
 
-_AUTH: Final = 'it is "oauth", in small letters, for a login with the browser, or a token'
+_AUTH_HINT: Final = 'it is "oauth", in small letters, for a login with the browser, or a token'
 
-_FILLED: Final = ("url", "headers", "auth", "env")
+_EXPANDED_KEYS: Final = ("url", "headers", "auth", "env")
 """What may name variables of the environment. A command may have a use of its own for such words."""
 
 _VARIABLE: Final = re.compile(r"\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<otherwise>[^}]*))?\}")
 
-_OBJECT: Final = Reader(dict[str, JSON])
+_OBJECT: Final = JSONReader(dict[str, JSON])
 
 
 # --------------------------------------------------------------------- the whole
 
 
-def is_whole(config: Mapping[str, object]) -> bool:
+def has_server_list(config: Mapping[str, object]) -> bool:
     """Whether this is what is in a file, and not the entry of one server."""
-    return any(key in config for key in _KEYS)
+    return any(key in config for key in _SERVER_KEYS)
 
 
-def parsed(path: Path, data: bytes) -> dict[str, JSON]:
+def parse_config(path: Path, data: bytes) -> dict[str, JSON]:
     """What is in a file.
 
     Raises:
@@ -54,7 +63,7 @@ def parsed(path: Path, data: bytes) -> dict[str, JSON]:
     """
     try:
         return _OBJECT(data)
-    except Unfit as error:
+    except InvalidJSONValue as error:
         raise ConnectFailed(f"{path} is not the JSON of an mcp.json: {error}") from error
 
 
@@ -69,18 +78,18 @@ def read_servers(path: PathLike[str] | str) -> dict[str, Any]:
         data = path.read_bytes()
     except OSError as error:
         raise ConnectFailed(f"{path} cannot be read: {error.strerror or error}") from error
-    with about(str(path)):
-        return listed(parsed(path, data))
+    with error_context(str(path)):
+        return list_servers(parse_config(path, data))
 
 
-def listed(config: Mapping[str, JSON]) -> dict[str, Any]:
+def list_servers(config: Mapping[str, JSON]) -> dict[str, Any]:
     """The entries of all servers, by name.
 
     Raises:
         ConnectFailed: there is none.
     """
     found: dict[str, Any] = {}
-    for key in _KEYS:
+    for key in _SERVER_KEYS:
         listed: JSON = config.get(key) or {}
         if not isinstance(listed, Mapping):
             raise ConnectFailed(f"{key!r} is no object with a server for each name")
@@ -90,13 +99,13 @@ def listed(config: Mapping[str, JSON]) -> dict[str, Any]:
     return found
 
 
-def chosen(config: Mapping[str, JSON], server: str | None) -> tuple[str, Mapping[str, JSON]]:
+def choose_server(config: Mapping[str, JSON], server: str | None) -> tuple[str, Mapping[str, JSON]]:
     """The name and the entry of a server.
 
     Raises:
         ConnectFailed: there is no such server, or none was named and there are several.
     """
-    found = listed(config)
+    found = list_servers(config)
     if server is None and len(found) == 1:
         (server,) = found
     if server not in found:
@@ -109,7 +118,7 @@ def chosen(config: Mapping[str, JSON], server: str | None) -> tuple[str, Mapping
 
 
 @contextmanager
-def about(what: str) -> Generator[None]:
+def error_context(what: str) -> Generator[None]:
     """Names what an error is about, also inside of something that is named already."""
     try:
         yield
@@ -121,7 +130,7 @@ def about(what: str) -> Generator[None]:
 # --------------------------------------------------------------------- one entry
 
 
-def filled(entry: Mapping[str, JSON]) -> dict[str, JSON]:
+def expand_variables(entry: Mapping[str, JSON]) -> dict[str, JSON]:
     """An entry with the variables of the environment that it names: `${NAME}`, or `${NAME:-otherwise}`.
 
     Raises:
@@ -129,20 +138,20 @@ def filled(entry: Mapping[str, JSON]) -> dict[str, JSON]:
             value is repeated.
     """
     filled: dict[str, Any] = dict(entry)
-    for key in _FILLED:
+    for key in _EXPANDED_KEYS:
         value: Any = entry.get(key)
         if isinstance(value, str):
-            filled[key] = _expanded(value, f'"{key}"')
+            filled[key] = _expand(value, f'"{key}"')
         elif isinstance(value, Mapping):
             filled[key] = {
-                name: _expanded(text, f'"{key}", {name!r}') if isinstance(text, str) else text
+                name: _expand(text, f'"{key}", {name!r}') if isinstance(text, str) else text
                 for name, text in cast("Mapping[str, Any]", value).items()
             }
     _check_auth(filled)
     return filled
 
 
-def _expanded(text: str, where: str) -> str:
+def _expand(text: str, where: str) -> str:
     def value_of(found: "re.Match[str]") -> str:
         name, otherwise = cast("tuple[str, str | None]", found.group("name", "otherwise"))
         value = os.environ.get(name) if otherwise is None else os.environ.get(name) or otherwise
@@ -175,6 +184,8 @@ def _check_auth(entry: Mapping[str, JSON]) -> None:
     if "url" not in entry:
         raise ConnectFailed('"auth" is for a server with a "url"', hint='a command gets secrets by "env"')
     if not isinstance(auth, str):
-        raise ConnectFailed(f'"auth" is a text, not {msgspec.json.encode(auth).decode()[:40]}', hint=_AUTH)
+        raise ConnectFailed(
+            f'"auth" is a text, not {msgspec.json.encode(auth).decode()[:40]}', hint=_AUTH_HINT
+        )
     if auth != OAUTH and auth.lower().startswith(OAUTH):
-        raise ConnectFailed('"auth" is neither "oauth" nor a token', hint=_AUTH)
+        raise ConnectFailed('"auth" is neither "oauth" nor a token', hint=_AUTH_HINT)

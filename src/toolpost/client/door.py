@@ -13,7 +13,7 @@ from toolpost.types.base import JSON, Raw
 from toolpost.types.prompts import Prompt, PromptReference, Reference, ResourceReference
 from toolpost.types.resources import ResourceTemplate
 
-__all__ = ["check_seconds", "named", "reference", "written"]
+__all__ = ["check_mapping", "check_seconds", "encode_arguments", "make_reference"]
 
 
 def check_seconds(what: str, value: Any) -> None:
@@ -31,7 +31,7 @@ def check_seconds(what: str, value: Any) -> None:
         raise ValueError(f"{what}: more than 0 seconds, not {value!r}")
 
 
-def named(what: str, value: Any) -> dict[str, Any]:
+def check_mapping(what: str, value: Any) -> dict[str, Any]:
     """A mapping from names to values as a dict; empty for None.
 
     Raises:
@@ -51,7 +51,7 @@ def named(what: str, value: Any) -> dict[str, Any]:
     return plain
 
 
-def written(tool: str, arguments: Any) -> Raw:
+def encode_arguments(tool: str, arguments: Any) -> Raw:
     """The arguments of a tool as JSON.
 
     Raises:
@@ -60,19 +60,19 @@ def written(tool: str, arguments: Any) -> Raw:
     """
     plain: Any = arguments
     if type(arguments) is not dict:  # as nearly all are, and need no copy
-        plain = named("arguments", arguments)
+        plain = check_mapping("arguments", arguments)
     for key in plain:
         if type(key) is not str:
-            plain = named("arguments", plain)  # which says what is wrong with it
+            plain = check_mapping("arguments", plain)  # which says what is wrong with it
             break
     try:
         return Raw(jsonrpc.encode(plain))
     except LocalProtocolError as error:
-        guilty = ", ".join(repr(key) for key, value in plain.items() if not _can_be_written({key: value}))
+        guilty = ", ".join(repr(key) for key, value in plain.items() if not _is_encodable({key: value}))
         raise LocalProtocolError(f"tool {tool!r}, argument {guilty}: {error.message}") from error
 
 
-def _can_be_written(value: JSON) -> bool:
+def _is_encodable(value: JSON) -> bool:
     try:
         jsonrpc.encode(value)
     except LocalProtocolError:
@@ -80,7 +80,7 @@ def _can_be_written(value: JSON) -> bool:
     return True
 
 
-def reference(ref: JSON) -> Reference:
+def make_reference(ref: JSON) -> Reference:
     """What a completion belongs to, from what a person may write.
 
     Raises:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 from msgspec.structs import replace
 
 from toolpost.client import config
-from toolpost.client.backoff import LONGEST, Backoff
+from toolpost.client.backoff import MAX_BACKOFF, Backoff
 from toolpost.client.client import Client
 from toolpost.client.life import State
 from toolpost.client.patience import ProgressCallback
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientGroup"]
 
-MAX_NAMES: Final = 10_000
+MAX_TOOL_NAMES: Final = 10_000
 """How many names are kept, of tools that are there and that were: beyond that only of those that are."""
 
 T = TypeVar("T")
 
-_KINDS: Final = (AuthorizationRequired, TokenRejected, InsufficientScope, AuthError)
+_COMMON_ERRORS: Final = (AuthorizationRequired, TokenRejected, InsufficientScope, AuthError)
 """What all servers may say alike, the most telling first."""
 
 logger: Final = logging.getLogger("toolpost.client")
@@ -86,15 +86,15 @@ class ClientGroup(Mapping[str, Client]):
         self._clients: dict[str, Client] = {}
         self._failures: dict[str, Exception] = {}
         if isinstance(servers, Mapping):
-            self._take(config.listed(servers) if config.is_whole(servers) else servers)
+            self._add_clients(config.list_servers(servers) if config.has_server_list(servers) else servers)
         self._names: dict[tuple[str, str], str] = {}
-        self._homes: dict[str, tuple[str, str]] = {}
-        self._shared: set[str] = set()
-        self._keepers: set[asyncio.Task[None]] = set()
+        self._tools_by_name: dict[str, tuple[str, str]] = {}
+        self._shared_names: set[str] = set()
+        self._reconnect_tasks: set[asyncio.Task[None]] = set()
 
     # ----------------------------------------------------------------- the clients
 
-    def _take(self, targets: "Mapping[str, Target | Client]") -> None:
+    def _add_clients(self, targets: "Mapping[str, Target | Client]") -> None:
         for name, target in targets.items():
             if isinstance(target, Mapping) and target.get("disabled") is True:
                 continue  # as other programs write it
@@ -142,29 +142,29 @@ class ClientGroup(Mapping[str, Client]):
             AuthError: all of them are there, and not one of them lets us in.
         """
         if self._path is not None:
-            self._take(await asyncio.to_thread(config.read_servers, self._path))
+            self._add_clients(await asyncio.to_thread(config.read_servers, self._path))
             self._path = None
         async with asyncio.TaskGroup() as tries:
             for name in self._clients:
-                tries.create_task(self._try(name))
+                tries.create_task(self._try_connect(name))
         if self._failures and not any(client.connected for client in self._clients.values()):
             await self.close()
             each = "; ".join(f"{name}: {error}" for name, error in self._failures.items())
             failures = [*self._failures.values()]
-            for kind in _KINDS:
+            for kind in _COMMON_ERRORS:
                 if all(isinstance(error, kind) for error in failures):
                     raise kind(f"no server lets us in: {each}")
             raise ConnectFailed(f"no server can be reached: {each}")
-        kept = {keeper.get_name() for keeper in self._keepers}
+        kept = {keeper.get_name() for keeper in self._reconnect_tasks}
         for name in self._clients.keys() - kept:
-            keeper = asyncio.get_running_loop().create_task(self._keep(name), name=name)
-            self._keepers.add(keeper)
-            keeper.add_done_callback(self._keepers.discard)
+            keeper = asyncio.get_running_loop().create_task(self._keep_connected(name), name=name)
+            self._reconnect_tasks.add(keeper)
+            keeper.add_done_callback(self._reconnect_tasks.discard)
         return self
 
     async def close(self) -> None:
         """Leave all servers. Closing twice is fine."""
-        keepers = [*self._keepers]
+        keepers = [*self._reconnect_tasks]
         for keeper in keepers:
             keeper.cancel()
         if keepers:
@@ -186,7 +186,7 @@ class ClientGroup(Mapping[str, Client]):
     ) -> None:
         await self.close()
 
-    async def _try(self, name: str) -> None:
+    async def _try_connect(self, name: str) -> None:
         try:
             await self._clients[name].connect()
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one server, the others are well
@@ -198,20 +198,20 @@ class ClientGroup(Mapping[str, Client]):
         else:
             self._failures.pop(name, None)
 
-    async def _keep(self, name: str) -> None:
+    async def _keep_connected(self, name: str) -> None:
         """Let a server come back, however long it was away, unless its client was closed by hand."""
         client, backoff, loop = self._clients[name], Backoff(), asyncio.get_running_loop()
         while not client.connected and client.state == "closed":  # it never was there
-            await asyncio.sleep(backoff.pause(loop.time()))
-            await self._try(name)
+            await asyncio.sleep(backoff.next_delay(loop.time()))
+            await self._try_connect(name)
         events = client.events()
         while client.state != "closed":
             try:
                 # It tries a few times by itself, and then waits for somebody to ask.
-                async with asyncio.timeout(None if client.connected else LONGEST):
+                async with asyncio.timeout(None if client.connected else MAX_BACKOFF):
                     event = await anext(events, None)
             except TimeoutError:
-                await self._try(name)
+                await self._try_connect(name)
                 continue
             if event is None:
                 return
@@ -231,12 +231,12 @@ class ClientGroup(Mapping[str, Client]):
             timeout: seconds to wait for each page of each server.
         """
         names = [name for name, client in self._clients.items() if client.connected]
-        lists = await asyncio.gather(*(self._tools_of(name, timeout) for name in names))
+        lists = await asyncio.gather(*(self._list_server_tools(name, timeout) for name in names))
         found = {(name, tool.name): tool for name, tools in zip(names, lists, strict=True) for tool in tools}
-        self._publish(list(found))
+        self._assign_names(list(found))
         return [replace(tool, name=self._names[home]) for home, tool in found.items()]
 
-    async def _tools_of(self, name: str, timeout: float | None) -> list[Tool]:
+    async def _list_server_tools(self, name: str, timeout: float | None) -> list[Tool]:
         try:
             tools = await self._clients[name].list_tools(timeout=timeout)
         except MCPError as error:
@@ -246,24 +246,24 @@ class ClientGroup(Mapping[str, Client]):
         self._failures.pop(name, None)
         return tools
 
-    def _publish(self, found: list[tuple[str, str]]) -> None:
+    def _assign_names(self, found: list[tuple[str, str]]) -> None:
         """Give a name to each tool that has none."""
-        if len(self._names) > MAX_NAMES:
+        if len(self._names) > MAX_TOOL_NAMES:
             kept = set(found)
             self._names = {home: name for home, name in self._names.items() if home in kept}
-            self._homes = {name: home for home, name in self._names.items()}
+            self._tools_by_name = {name: home for home, name in self._names.items()}
         new = [home for home in found if home not in self._names]
         wanted = Counter(tool for _, tool in new)
         for server, tool in new:
             name = tool
-            if name in self._homes or wanted[tool] > 1 or tool in self._shared:
-                self._shared.add(tool)
+            if name in self._tools_by_name or wanted[tool] > 1 or tool in self._shared_names:
+                self._shared_names.add(tool)
                 name, joint = f"{server}_{tool}", "_"
-                while name in self._homes or name in wanted:
+                while name in self._tools_by_name or name in wanted:
                     joint += "_"
                     name = f"{server}{joint}{tool}"
             self._names[server, tool] = name
-            self._homes[name] = server, tool
+            self._tools_by_name[name] = server, tool
 
     @overload
     async def call_tool(
@@ -317,11 +317,11 @@ class ClientGroup(Mapping[str, Client]):
             LocalProtocolError: no server has a tool of this name.
             MCPError: as `Client.call_tool` does.
         """
-        if name not in self._homes:
+        if name not in self._tools_by_name:
             await self.list_tools(timeout=timeout)
-        home = self._homes.get(name)
+        home = self._tools_by_name.get(name)
         if home is None:
-            raise LocalProtocolError(f"no server has a tool {name!r}", hint=self._alike(name))
+            raise LocalProtocolError(f"no server has a tool {name!r}", hint=self._suggest(name))
         server, tool = home
         return await self._clients[server].call_tool(
             tool,
@@ -333,9 +333,9 @@ class ClientGroup(Mapping[str, Client]):
             retry=retry,
         )
 
-    def _alike(self, name: str) -> str | None:
+    def _suggest(self, name: str) -> str | None:
         """What may be meant by a name that is none."""
-        meant = [known for known, (_, tool) in self._homes.items() if tool == name]
+        meant = [known for known, (_, tool) in self._tools_by_name.items() if tool == name]
         if meant:
             return f"several servers have one: {', '.join(meant)}"
         away = [server for server, state in self.states.items() if state != "ready"]

@@ -17,48 +17,48 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 from toolpost.errors import LocalProtocolError
 
-__all__ = ["Home", "Work"]
+__all__ = ["CoroutineFactory", "LoopThread"]
 
-END_PATIENCE: Final = 5.0
+CANCEL_TIMEOUT: Final = 5.0
 """Seconds that tasks have to end when they are cancelled: a process needs some to be ended in order."""
 
-EXIT_PATIENCE: Final = 5.0
+EXIT_TIMEOUT: Final = 5.0
 """Seconds that an interpreter which exits waits for all homes to be left in order, before it insists."""
 
 T = TypeVar("T")
-Work: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
+CoroutineFactory: TypeAlias = Callable[[], Coroutine[Any, Any, T]]
 
 logger: Final = logging.getLogger("toolpost.client")
 
-_HOMES: Final[set["Home"]] = set()
+_LOOP_THREADS: Final[set["LoopThread"]] = set()
 """Those with a thread. A script may have forgotten its client, which is not left all the same."""
 
 
-class Home:
+class LoopThread:
     """A thread where coroutines run, from now on and until it is left.
 
     Args:
         parting: what to do last.
     """
 
-    def __init__(self, parting: Work[None]) -> None:
-        self._parting = parting
-        self._gate = threading.Lock()
-        self._leaving = False
-        self._over = False
-        self._left = asyncio.Event()
-        self._waiting: set[Future[Any]] = set()
+    def __init__(self, parting: CoroutineFactory[None]) -> None:
+        self._cleanup = parting
+        self._lock = threading.Lock()
+        self._is_closing = False
+        self._is_closed = False
+        self._stop_requested = asyncio.Event()
+        self._futures: set[Future[Any]] = set()
         self._loop = asyncio.new_event_loop()
-        self.thread = threading.Thread(target=self._live, name="toolpost client", daemon=True)
-        _HOMES.add(self)
+        self.thread = threading.Thread(target=self._run_loop, name="toolpost client", daemon=True)
+        _LOOP_THREADS.add(self)
         self.thread.start()
 
     @property
-    def left(self) -> bool:
+    def is_closing(self) -> bool:
         """Whether it is being left, and takes no more work."""
-        return self._leaving
+        return self._is_closing
 
-    def begin(self, work: Work[T], future: "Future[T]") -> bool:
+    def submit(self, work: CoroutineFactory[T], future: "Future[T]") -> bool:
         """Begin some work; False if the home is being left and takes no more.
 
         Args:
@@ -70,19 +70,19 @@ class Home:
             LocalProtocolError: this is the thread itself, which would wait for itself.
         """
         self._check_thread()
-        with self._gate:
-            if not self._leaving:
-                self._hand_over(work, future)
-            return not self._leaving
+        with self._lock:
+            if not self._is_closing:
+                self._submit_to_loop(work, future)
+            return not self._is_closing
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Do what is to be done last, and end the thread. Several may leave at once.
 
         Raises:
             LocalProtocolError: this is the thread itself, which would wait for itself.
         """
         self._check_thread()
-        parting = self.begin_leaving()
+        parting = self.start_closing()
         try:
             if parting is not None:
                 parting.result()
@@ -92,31 +92,31 @@ class Home:
             self.stop()
             self.thread.join()
 
-    def begin_leaving(self) -> "Future[None] | None":
+    def start_closing(self) -> "Future[None] | None":
         """Take no more work but the last, and begin that; None if it is done."""
-        with self._gate:
-            self._leaving = True
-            if self._over:
+        with self._lock:
+            self._is_closing = True
+            if self._is_closed:
                 return None
             parting: Future[None] = Future()
-            self._hand_over(self._parting, parting)
+            self._submit_to_loop(self._cleanup, parting)
             return parting
 
     def stop(self) -> None:
         """Cancel whatever still runs, and let the thread end."""
         with contextlib.suppress(RuntimeError):  # it has ended
-            self._loop.call_soon_threadsafe(self._left.set)
+            self._loop.call_soon_threadsafe(self._stop_requested.set)
 
     def _check_thread(self) -> None:
         if threading.current_thread() is self.thread:
             raise LocalProtocolError("an async callback cannot use a SyncClient, which would wait for itself")
 
-    def _hand_over(self, work: Work[T], future: "Future[T]") -> None:
-        self._waiting.add(future)
-        future.add_done_callback(self._waiting.discard)
-        self._loop.call_soon_threadsafe(self._start, work, future)
+    def _submit_to_loop(self, work: CoroutineFactory[T], future: "Future[T]") -> None:
+        self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
+        self._loop.call_soon_threadsafe(self._start_task, work, future)
 
-    def _start(self, work: Work[T], future: "Future[T]") -> None:
+    def _start_task(self, work: CoroutineFactory[T], future: "Future[T]") -> None:
         if future.cancelled():
             return
 
@@ -129,10 +129,10 @@ class Home:
                     self._loop.call_soon_threadsafe(task.cancel)
 
         task = self._loop.create_task(run())
-        task.add_done_callback(partial(_pass_on, future))
+        task.add_done_callback(partial(_copy_outcome, future))
         future.add_done_callback(give_up)
 
-    def _live(self) -> None:
+    def _run_loop(self) -> None:
         loop = self._loop
         asyncio.set_event_loop(loop)
         main = loop.create_task(self._main())
@@ -144,30 +144,30 @@ class Home:
                     # A task has ended with it, or a callback stopped the loop. The others go on.
                     logger.debug("the thread of a client goes on after %r", error)
         finally:
-            with self._gate:
-                self._leaving = self._over = True
-            for future in list(self._waiting):
+            with self._lock:
+                self._is_closing = self._is_closed = True
+            for future in list(self._futures):
                 future.cancel()
             loop.close()
-            _HOMES.discard(self)
+            _LOOP_THREADS.discard(self)
 
     async def _main(self) -> None:
         with contextlib.suppress(asyncio.CancelledError):
-            await self._left.wait()
-        with self._gate:
-            self._leaving = self._over = True
+            await self._stop_requested.wait()
+        with self._lock:
+            self._is_closing = self._is_closed = True
         await asyncio.sleep(0)  # what was handed over last becomes a task
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
         if rest:
-            _, stuck = await asyncio.wait(rest, timeout=END_PATIENCE)
+            _, stuck = await asyncio.wait(rest, timeout=CANCEL_TIMEOUT)
             if stuck:
                 logger.warning("%d tasks refuse to end, and are left alone", len(stuck))
         await self._loop.shutdown_asyncgens()
 
 
-def _pass_on(future: "Future[T]", task: "asyncio.Task[T]") -> None:
+def _copy_outcome(future: "Future[T]", task: "asyncio.Task[T]") -> None:
     """Give whoever waits what has come of a task."""
     if task.cancelled():
         future.cancel()
@@ -181,11 +181,11 @@ def _pass_on(future: "Future[T]", task: "asyncio.Task[T]") -> None:
 
 
 @atexit.register
-def _leave_all() -> None:
+def _close_all() -> None:
     """Leave all homes at once, in bounded time: a server that ignores the end of its stdin would stay."""
-    homes = [home for home in list(_HOMES) if home.thread.is_alive()]  # none is after a fork
-    deadline = time.monotonic() + EXIT_PATIENCE + END_PATIENCE
-    wait([parting for home in homes if (parting := home.begin_leaving())], EXIT_PATIENCE)
+    homes = [home for home in list(_LOOP_THREADS) if home.thread.is_alive()]  # none is after a fork
+    deadline = time.monotonic() + EXIT_TIMEOUT + CANCEL_TIMEOUT
+    wait([parting for home in homes if (parting := home.start_closing())], EXIT_TIMEOUT)
     for home in homes:
         home.stop()
     for home in homes:

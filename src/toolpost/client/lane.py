@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Coroutine
 from contextvars import ContextVar
 from typing import Any, Final, TypeAlias
 
-__all__ = ["MAX_WAITING", "Lane", "Spawn", "ends_task"]
+__all__ = ["MAX_QUEUED_CALLBACKS", "CallbackQueue", "Spawn", "is_task_cancellation"]
 
-MAX_WAITING: Final = 1000
+MAX_QUEUED_CALLBACKS: Final = 1000
 """How much work may wait: a peer that talks faster than it is listened to must not fill the memory."""
 
 Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
@@ -22,15 +22,15 @@ Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
 logger: Final = logging.getLogger("toolpost.client")
 
 # Reaches the threads and the tasks that a piece of work starts, where a look at the current task would not.
-_AT_WORK: Final[ContextVar["Lane | None"]] = ContextVar("_AT_WORK", default=None)
+_RUNNING_QUEUE: Final[ContextVar["CallbackQueue | None"]] = ContextVar("_RUNNING_QUEUE", default=None)
 
 
-class Lane:
+class CallbackQueue:
     """A queue with a task that lives only as long as there is work."""
 
     __slots__ = ("_limit", "_spawn", "_task", "_waiting")
 
-    def __init__(self, spawn: Spawn, limit: int = MAX_WAITING) -> None:
+    def __init__(self, spawn: Spawn, limit: int = MAX_QUEUED_CALLBACKS) -> None:
         self._spawn = spawn
         self._limit = limit
         self._waiting: deque[Callable[[], Awaitable[object]]] = deque()
@@ -46,11 +46,11 @@ class Lane:
         return True
 
     @property
-    def busy_with_us(self) -> bool:
+    def is_in_callback(self) -> bool:
         """Whether the caller is itself a piece of the work, which would wait for itself."""
-        return _AT_WORK.get() is self
+        return _RUNNING_QUEUE.get() is self
 
-    async def idle(self) -> None:
+    async def wait_idle(self) -> None:
         """Return when nothing waits and nothing is being done."""
         while self._task is not None and not self._task.done():
             await asyncio.wait([self._task])
@@ -60,20 +60,20 @@ class Lane:
         self._waiting.clear()
 
     async def _run(self) -> None:
-        _AT_WORK.set(self)
+        _RUNNING_QUEUE.set(self)
         try:
             while self._waiting:
                 try:
                     await self._waiting.popleft()()
                 except BaseException as error:
-                    if ends_task(error):
+                    if is_task_cancellation(error):
                         raise
                     logger.exception("a callback failed")
         finally:
             self._task = None
 
 
-def ends_task(error: BaseException) -> bool:
+def is_task_cancellation(error: BaseException) -> bool:
     """Whether an exception is meant for the task that it has reached, and does not come from a callback.
 
     A callback may raise anything. `SystemExit` and `KeyboardInterrupt` would end the loop with the task, and

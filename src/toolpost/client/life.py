@@ -11,13 +11,13 @@ from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 from weakref import WeakSet
 
-from toolpost.client.lane import Lane
+from toolpost.client.lane import CallbackQueue
 
-__all__ = ["Events", "Life", "State", "StateCallback", "Transition"]
+__all__ = ["ConnectionEvents", "ConnectionState", "State", "StateCallback", "Transition"]
 
 State: TypeAlias = Literal["connecting", "ready", "backoff", "closed"]
 
-MAX_UNSEEN: Final = 100
+MAX_QUEUED_TRANSITIONS: Final = 100
 """How many transitions wait for a reader that is slow; the oldest are dropped then."""
 
 
@@ -27,8 +27,8 @@ class Transition(NamedTuple):
     Attributes:
         state: "connecting"; "ready" for requests; "backoff", lost and to be tried again; or "closed".
         cause: why the connection was lost or did not come about.
-        pause: in "backoff", the seconds until the next try.
-        tries: in "backoff", how often it has failed in a row.
+        delay: in "backoff", the seconds until the next try.
+        attempts: in "backoff", how often it has failed in a row.
 
     Examples:
         >>> client = Client(["python", "server.py"], on_state=lambda transition: print(transition.state))
@@ -36,44 +36,44 @@ class Transition(NamedTuple):
 
     state: State
     cause: Exception | None = None
-    pause: float = 0.0
-    tries: int = 0
+    delay: float = 0.0
+    attempts: int = 0
 
 
 StateCallback: TypeAlias = Callable[[Transition], object]
 
 
-class Events:
+class ConnectionEvents:
     """The transitions of a connection from now on: `async for event in client.events():`.
 
     It ends with the transition to "closed".
     """
 
     def __init__(self) -> None:
-        self._unseen: deque[Transition] = deque(maxlen=MAX_UNSEEN)
-        self._news = asyncio.Event()
-        self._over = False
+        self._queue: deque[Transition] = deque(maxlen=MAX_QUEUED_TRANSITIONS)
+        self._available = asyncio.Event()
+        self._is_over = False
 
-    def take(self, transition: Transition) -> None:
+    def put(self, transition: Transition) -> None:
         """Keep a transition for whoever iterates."""
-        self._unseen.append(transition)
-        self._news.set()
+        self._queue.append(transition)
+        self._available.set()
 
-    def __aiter__(self) -> "Events":
+    def __aiter__(self) -> "ConnectionEvents":
         return self
 
     async def __anext__(self) -> Transition:
-        if self._over:
+        if self._is_over:
             raise StopAsyncIteration
-        while not self._unseen:
-            self._news.clear()
-            await self._news.wait()
-        transition = self._unseen.popleft()
-        self._over = transition.state == "closed" and not self._unseen
+        while not self._queue:
+            self._available.clear()
+            await self._available.wait()
+        transition = self._queue.popleft()
+        self._is_over = transition.state == "closed" and not self._queue
         return transition
 
 
-class Life:
+class ConnectionState:
     """The state of one client.
 
     Args:
@@ -82,10 +82,10 @@ class Life:
 
     def __init__(self, tell: Callable[[Transition], Awaitable[object]] | None = None) -> None:
         self.state: State = "closed"
-        self._tell = tell
-        self._lane = Lane(self._spawn)
-        self._watching: WeakSet[Events] = WeakSet()
-        self._turn: asyncio.Future[None] | None = None
+        self._on_transition = tell
+        self._callback_queue = CallbackQueue(self._spawn)
+        self._watchers: WeakSet[ConnectionEvents] = WeakSet()
+        self._next_transition: asyncio.Future[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
     def enter(self, transition: Transition) -> None:
@@ -93,30 +93,30 @@ class Life:
         if transition.state == self.state != "backoff":
             return
         self.state = transition.state
-        for events in list(self._watching):
-            events.take(transition)
-        if self._tell is not None:
-            self._lane.put(partial(self._tell, transition))
-        turn, self._turn = self._turn, None
+        for events in list(self._watchers):
+            events.put(transition)
+        if self._on_transition is not None:
+            self._callback_queue.put(partial(self._on_transition, transition))
+        turn, self._next_transition = self._next_transition, None
         if turn is not None and not turn.done() and not turn.get_loop().is_closed():
             turn.set_result(None)
 
-    async def change(self) -> None:
+    async def wait_for_change(self) -> None:
         """Return at the next transition."""
         loop = asyncio.get_running_loop()
-        if self._turn is None or self._turn.get_loop() is not loop:
-            self._turn = loop.create_future()
-        await asyncio.shield(self._turn)
+        if self._next_transition is None or self._next_transition.get_loop() is not loop:
+            self._next_transition = loop.create_future()
+        await asyncio.shield(self._next_transition)
 
-    async def told(self, patience: float) -> None:
+    async def wait_callbacks(self, patience: float) -> None:
         """Return when all transitions were told, or when that takes too long."""
-        if self._tasks and not self._lane.busy_with_us:
+        if self._tasks and not self._callback_queue.is_in_callback:
             await asyncio.wait(self._tasks, timeout=patience)
 
-    def watch(self) -> Events:
+    def watch(self) -> ConnectionEvents:
         """The transitions from now on."""
-        events = Events()
-        self._watching.add(events)
+        events = ConnectionEvents()
+        self._watchers.add(events)
         return events
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":

@@ -13,48 +13,48 @@ from functools import partial
 from math import inf
 from typing import Any, Final
 
-from toolpost.channel import Channel, unattended
-from toolpost.client.alarm import Alarm
-from toolpost.client.arrivals import Arrivals
-from toolpost.client.call import NO_LIMITS, Call, Limits
-from toolpost.client.lane import Lane
+from toolpost.channel import Channel, mark_unattended
+from toolpost.client.alarm import DeadlineTimer
+from toolpost.client.arrivals import IncomingRouter
+from toolpost.client.call import NO_LIMITS, CallLimits, PendingCall
+from toolpost.client.lane import CallbackQueue
 from toolpost.client.stats import Stats
 from toolpost.client.traits import (
-    Annotated,
-    Aside,
-    Bounded,
-    Deferring,
-    Detained,
-    Instant,
-    Lossy,
-    Mirroring,
-    Vocal,
+    HeaderParameterLookup,
+    SupportsLoginCallback,
+    SupportsLostCallback,
+    SupportsMessageCallback,
+    SupportsOffer,
+    SupportsOversizeCallback,
+    SupportsParameterHeaders,
+    SupportsResponseCallback,
+    SupportsStderrHint,
 )
 from toolpost.errors import ChannelClosed, MCPError, RequestTimeout, SessionLost
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.events import Incoming, NoticeReceived, Outgoing, ReplyReceived
-from toolpost.protocol.jsonrpc import Message
+from toolpost.protocol.events import InboundRequest, NotificationReceived, OutboundRequest, ResponseReceived
+from toolpost.protocol.jsonrpc import JSONRPCMessage
 from toolpost.protocol.methods import Row
-from toolpost.protocol.party import Party
-from toolpost.protocol.shortcut import called, settled
-from toolpost.types.base import JSON, Raw, RequestId, Result, Wire
-from toolpost.types.notices import NoticeParams
+from toolpost.protocol.party import LocalPeer
+from toolpost.protocol.shortcut import make_tool_call, read_plain_response
+from toolpost.types.base import JSON, Raw, RequestId, Result, WireStruct
+from toolpost.types.notices import NotificationParams
 from toolpost.types.tools import CallToolParams
 
-__all__ = ["Link"]
+__all__ = ["Dispatcher"]
 
-CLOSE_PATIENCE: Final = 5.0
+CALLBACK_CLOSE_TIMEOUT: Final = 5.0
 """How long callbacks may take to hear what has arrived, and then to end when they are cancelled: closing must
 not hang on one that refuses to."""
 
-LOST_PATIENCE: Final = 1.0
+LOST_SESSION_TIMEOUT: Final = 1.0
 """How long requests of a lost session may take to hear their own fate. Most hear that they were not served,
 and can be sent again; whoever hears nothing cannot know."""
 
 logger: Final = logging.getLogger("toolpost.client")
 
 
-class Link:
+class Dispatcher:
     """A conversation with a server, from the first byte to the last. Made where a loop runs.
 
     Args:
@@ -73,51 +73,51 @@ class Link:
         connection: Connection,
         stats: Stats,
         *,
-        on_ask: Callable[[Incoming], Awaitable[Result | Raw]],
-        on_notice: Callable[[NoticeReceived], None],
-        annotated: Annotated | None = None,
+        on_ask: Callable[[InboundRequest], Awaitable[Result | Raw]],
+        on_notice: Callable[[NotificationReceived], None],
+        annotated: HeaderParameterLookup | None = None,
         on_detained: Callable[[bool], object] | None = None,
     ) -> None:
         self.connection = connection
         self.stats = stats
-        self.ended: ChannelClosed | None = None
-        self.over = asyncio.Event()
+        self.end_reason: ChannelClosed | None = None
+        self.ended_event = asyncio.Event()
         """Set when the conversation has ended; `ended` says why."""
-        self.lane = Lane(self.spawn)
+        self.callback_queue = CallbackQueue(self.spawn)
         """Where notices are told; what arrived before the end is told before the end."""
-        self.calls: dict[RequestId, Call] = {}
-        self.on_end: Callable[[Link], object] = _unheard
+        self.calls: dict[RequestId, PendingCall] = {}
+        self.on_end: Callable[[Dispatcher], object] = _ignore_end
         """Called once when the conversation is over."""
-        self.useful = False
+        self.has_response = False
         """Whether a request was answered; whoever opens the conversation starts it anew."""
         self._channel = channel
-        self._offer = channel.offer if isinstance(channel, Instant) else _refuse
+        self._offer = channel.offer if isinstance(channel, SupportsOffer) else _offer_nothing
         self.loop = asyncio.get_running_loop()
-        self._alarm = Alarm(self.loop, self.calls)
+        self._deadline_timer = DeadlineTimer(self.loop, self.calls)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._outbox = Lane(self.spawn)
-        self._closing: tuple[asyncio.Task[None], asyncio.Task[None]] | None = None
-        self._arrivals = Arrivals(self, on_ask=on_ask, on_notice=on_notice)
-        self._lossy = isinstance(channel, Lossy)
-        self._detained: list[Call] | None = None  # whose clocks stand still, if any has to
-        self._on_detained = on_detained
-        self.mirrors = isinstance(channel, Mirroring)
+        self._send_queue = CallbackQueue(self.spawn)
+        self._close_tasks: tuple[asyncio.Task[None], asyncio.Task[None]] | None = None
+        self._router = IncomingRouter(self, on_ask=on_ask, on_notice=on_notice)
+        self._can_lose_requests = isinstance(channel, SupportsLostCallback)
+        self._paused_calls: list[PendingCall] | None = None  # whose clocks stand still, if any has to
+        self._on_login_pending = on_detained
+        self.has_parameter_headers = isinstance(channel, SupportsParameterHeaders)
         """Whether the channel repeats arguments of tools in headers, where the era wants that."""
-        if isinstance(channel, Bounded):
-            channel.on_oversized(self._arrivals.oversized)
-        if isinstance(channel, Lossy):
-            channel.on_lost(self._arrivals.lost)
-        if isinstance(channel, Detained):
-            channel.on_detained(self._detain)
-        if isinstance(channel, Mirroring) and annotated is not None:
-            channel.annotated = annotated
-        if isinstance(channel, Deferring):
-            channel.on_answer(self._settle)
-        if isinstance(channel, Vocal):
-            channel.on_message(self._hear)
-        with unattended(False):  # whoever has opened it; those who hear of something are there
+        if isinstance(channel, SupportsOversizeCallback):
+            channel.on_oversized(self._router.handle_oversized)
+        if isinstance(channel, SupportsLostCallback):
+            channel.on_request_lost(self._router.handle_lost_request)
+        if isinstance(channel, SupportsLoginCallback):
+            channel.on_login_pending(self._set_login_pending)
+        if isinstance(channel, SupportsParameterHeaders) and annotated is not None:
+            channel.find_header_parameters = annotated
+        if isinstance(channel, SupportsResponseCallback):
+            channel.on_response(self._on_response)
+        if isinstance(channel, SupportsMessageCallback):
+            channel.on_message(self._on_message)
+        with mark_unattended(False):  # whoever has opened it; those who hear of something are there
             self._context = copy_context()
-            self._reader = self.loop.create_task(self._read(), name="toolpost reader")
+            self._reader = self.loop.create_task(self._read_loop(), name="toolpost reader")
 
     # ----------------------------------------------------------------- asking
 
@@ -129,11 +129,11 @@ class Link:
     def request(
         self,
         method: str | Row,
-        params: Wire | Mapping[str, JSON] | None = None,
+        params: WireStruct | Mapping[str, JSON] | None = None,
         *,
         meta: Mapping[str, JSON] | None = None,
-        limits: Limits = NO_LIMITS,
-        party: Party | None = None,
+        limits: CallLimits = NO_LIMITS,
+        party: LocalPeer | None = None,
     ) -> Coroutine[Any, Any, Result]:
         """The server's answer to a request, which is to be awaited at once.
 
@@ -145,19 +145,21 @@ class Link:
             party: who asks, where every request says that for itself; in a session it was said before.
 
         Raises:
-            NotDeclared: the server does not offer what the request needs; nothing was sent.
+            CapabilityNotDeclared: the server does not offer what the request needs; nothing was sent.
             LocalProtocolError: this revision forbids the request; nothing was sent.
             RequestFailed: the request was lost on its way; the conversation goes on.
             ChannelClosed: the conversation is over.
         """
-        if self.ended is not None:
+        if self.end_reason is not None:
             self.check_open()
         progress = limits.extendable or limits.progress is not None
         outgoing = self.connection.request(method, params, meta=meta, progress=progress, party=party)
         return self.run(outgoing, limits)
 
-    def call(self, name: str, arguments: Raw, limits: Limits, started: float) -> Coroutine[Any, Any, Result]:
-        """What a tool says, perhaps as a `Plain`; which is to be awaited at once.
+    def call_tool(
+        self, name: str, arguments: Raw, limits: CallLimits, started: float
+    ) -> Coroutine[Any, Any, Result]:
+        """What a tool says, perhaps as a `PlainToolResult`; which is to be awaited at once.
 
         Args:
             name: the tool.
@@ -168,16 +170,16 @@ class Link:
         Raises:
             MCPError: as `request` does.
         """
-        if self.ended is not None:
+        if self.end_reason is not None:
             self.check_open()
-        outgoing = called(self.connection, name, arguments)
+        outgoing = make_tool_call(self.connection, name, arguments)
         if outgoing is None:
             params = CallToolParams(name=name, arguments=arguments)
             outgoing = self.connection.request("tools/call", params, progress=True)
         return self.run(outgoing, limits, started)
 
     async def run(
-        self, outgoing: Outgoing, limits: Limits = NO_LIMITS, started: float | None = None
+        self, outgoing: OutboundRequest, limits: CallLimits = NO_LIMITS, started: float | None = None
     ) -> Result:
         """The server's answer to a request that was made before.
 
@@ -194,23 +196,23 @@ class Link:
             ChannelClosed: the channel ended before the answer came.
             RuntimeError: this is another loop than ours.
         """
-        call = self._begin(outgoing, limits, self.loop.time() if started is None else started)
+        call = self._register_call(outgoing, limits, self.loop.time() if started is None else started)
         try:
-            if self._detained is not None:
-                self._hold(call)
+            if self._paused_calls is not None:
+                self._pause_call(call)
             # Nearly every message is taken at once, and then needs neither coroutine nor time-out: 17 µs
             # for a call instead of 27.
             if not self._offer(outgoing.data):
-                async with call.waiting():
+                async with call.timeout_scope():
                     await self._send(outgoing.data)
             call.sent = True
             result = await call.answer
-            if call.lane is None:
-                # Nothing else is left of it: to look for that, as `_forget` does, would cost 0.5 µs.
+            if call.progress_queue is None:
+                # Nothing else is left of it: to look for that, as `_discard_call` does, would cost 0.5 µs.
                 del self.calls[call.id]
                 return result
-            async with call.waiting():
-                await call.lane.idle()
+            async with call.timeout_scope():
+                await call.progress_queue.wait_idle()
         except asyncio.CancelledError:
             self.abandon(call, "the caller no longer waits")
             raise
@@ -230,7 +232,7 @@ class Link:
             return result
         finally:
             if call.id in self.calls:
-                self._forget(call)
+                self._discard_call(call)
 
     def _check_loop(self, error: RuntimeError) -> None:
         """Say what is wrong in another loop than ours, where asyncio says it in its own words."""
@@ -240,22 +242,24 @@ class Link:
                 "loop, or use a SyncClient, which threads may share"
             ) from error
 
-    async def open(self, outgoing: Outgoing, begin: Callable[[Call], object] = lambda _: None) -> Call:
+    async def open_request(
+        self, outgoing: OutboundRequest, begin: Callable[[PendingCall], object] = lambda _: None
+    ) -> PendingCall:
         """Send a request whose answer is far away; end it with `cancel`.
 
         Args:
             outgoing: the request.
             begin: called before it is sent: what belongs to it may arrive before that is over.
         """
-        call = self._begin(outgoing, NO_LIMITS, self.loop.time())
+        call = self._register_call(outgoing, NO_LIMITS, self.loop.time())
         begin(call)
         try:
             await self._send(outgoing.data)
         except BaseException:  # whatever it was: a request that was not sent is not in flight
-            self._forget(call)
+            self._discard_call(call)
             raise
         call.sent = True
-        call.answer.add_done_callback(lambda _: self._forget(call))
+        call.answer.add_done_callback(lambda _: self._discard_call(call))
         return call
 
     def cancel(self, request_id: RequestId, reason: str | None = None) -> bool:
@@ -269,13 +273,13 @@ class Link:
         return True
 
     async def notify(
-        self, method: str | Row, params: NoticeParams | Mapping[str, JSON] | None = None
+        self, method: str | Row, params: NotificationParams | Mapping[str, JSON] | None = None
     ) -> None:
         """Say something to the server.
 
         Raises:
             LocalProtocolError: this revision forbids it.
-            NotDeclared: we did not declare what it needs.
+            CapabilityNotDeclared: we did not declare what it needs.
             ChannelClosed: the conversation is over.
         """
         self.check_open()
@@ -287,12 +291,12 @@ class Link:
         return self.connection.peer_name
 
     @property
-    def unheard(self) -> str | None:
+    def stderr_hint(self) -> str | None:
         """Where to find what the server says elsewhere, if nobody hears it there; for whom a tool fails."""
-        return self._channel.unheard if isinstance(self._channel, Aside) else None
+        return self._channel.stderr_hint if isinstance(self._channel, SupportsStderrHint) else None
 
     @property
-    def stranded(self) -> bool:
+    def is_loop_closed(self) -> bool:
         """Whether the event loop has ended before the conversation; nothing can be done with it any more."""
         return self.loop.is_closed()
 
@@ -302,63 +306,63 @@ class Link:
         Raises:
             ChannelClosed: it is over; the text says why.
         """
-        if self.ended is not None:
-            raise self._end_of_it(sent=False)
+        if self.end_reason is not None:
+            raise self._make_end_error(sent=False)
 
-    def _begin(self, outgoing: Outgoing, limits: Limits, started: float) -> Call:
-        request_id, alarm = outgoing.id, self._alarm
+    def _register_call(self, outgoing: OutboundRequest, limits: CallLimits, started: float) -> PendingCall:
+        request_id, alarm = outgoing.id, self._deadline_timer
         deadline = inf if limits.timeout is None else started + limits.timeout
         if deadline < alarm.next:
             alarm.set(deadline)
         answer: asyncio.Future[Result] = self.loop.create_future()
-        call = Call(request_id, outgoing, limits, started, answer, alarm, deadline, deadline)
+        call = PendingCall(request_id, outgoing, limits, started, answer, alarm, deadline, deadline)
         if limits.progress is not None:
-            call.lane = Lane(self.spawn)
+            call.progress_queue = CallbackQueue(self.spawn)
         self.calls[request_id] = call
         self.stats.requests += 1
         return call
 
-    def abandon(self, call: Call, reason: str | None) -> None:
+    def abandon(self, call: PendingCall, reason: str | None) -> None:
         """Expect no answer any more, and say so to a server that knows of the request (CANC-1)."""
         data = self.connection.cancel(call.id, reason)
         # Where a request can be lost alone, it can be given up alone: that bothers nobody.
-        quiet = call.limits.quiet and not self._lossy
-        if data is not None and call.sent and not quiet and self.ended is None:
-            if self._lossy:
+        quiet = call.limits.quiet and not self._can_lose_requests
+        if data is not None and call.sent and not quiet and self.end_reason is None:
+            if self._can_lose_requests:
                 self.spawn(
-                    self.deliver(data, alone=True)
+                    self.try_send(data, alone=True)
                 )  # each message goes its own way, and waits for no other
             else:
-                self.post(data, alone=True)
+                self.queue_send(data, alone=True)
 
-    def _forget(self, call: Call) -> None:
+    def _discard_call(self, call: PendingCall) -> None:
         """Keep nothing of a request that is over, one way or the other."""
         self.calls.pop(call.id, None)
         if call.id in self.connection.outgoing:
             self.connection.cancel(call.id)
-        if call.lane is not None:
-            call.lane.stop()
+        if call.progress_queue is not None:
+            call.progress_queue.stop()
         if not call.answer.cancel() and not call.answer.cancelled():
             call.answer.exception()  # nobody may be left to look at it, which is fine
 
-    def _detain(self, waiting: bool) -> None:
+    def _set_login_pending(self, waiting: bool) -> None:
         """Let no clock run while somebody logs in: whichever request it is for, the others will need it."""
         if waiting:
-            self._detained = []
+            self._paused_calls = []
             for call in self.calls.values():
-                self._hold(call)
+                self._pause_call(call)
         else:
-            detained, self._detained = self._detained or [], None
+            detained, self._paused_calls = self._paused_calls or [], None
             for call in detained:
                 if self.calls.get(call.id) is call:
-                    call.go_on(self.loop.time())
-        if self._on_detained is not None:
-            self._on_detained(waiting)
+                    call.resume_deadline(self.loop.time())
+        if self._on_login_pending is not None:
+            self._on_login_pending(waiting)
 
-    def _hold(self, call: Call) -> None:
-        assert self._detained is not None
-        self._detained.append(call)
-        call.hold(self.loop.time())
+    def _pause_call(self, call: PendingCall) -> None:
+        assert self._paused_calls is not None
+        self._paused_calls.append(call)
+        call.pause_deadline(self.loop.time())
 
     # ----------------------------------------------------------------- sending
 
@@ -370,12 +374,12 @@ class Link:
         except Exception as error:  # a channel of somebody else's may fail in any way
             raise ChannelClosed(f"the channel failed: {error}", peer=self.peer_name) from error
 
-    def post(self, data: bytes, *, alone: bool = False) -> None:
-        """Send what nobody waits for; see `deliver`."""
-        if not self._outbox.put(partial(self.deliver, data, alone=alone)):
-            self.stats.discard("answer to a peer that does not read")
+    def queue_send(self, data: bytes, *, alone: bool = False) -> None:
+        """Send what nobody waits for; see `try_send`."""
+        if not self._send_queue.put(partial(self.try_send, data, alone=alone)):
+            self.stats.record_discard("answer to a peer that does not read")
 
-    async def deliver(self, data: bytes, related: RequestId | None = None, *, alone: bool = False) -> None:
+    async def try_send(self, data: bytes, related: RequestId | None = None, *, alone: bool = False) -> None:
         """Send what nobody waits for, now.
 
         Args:
@@ -384,56 +388,56 @@ class Link:
             alone: whether no call in flight can need it to go on.
         """
         try:
-            with unattended(alone or not self.calls):
+            with mark_unattended(alone or not self.calls):
                 await self._send(data, related)
         except MCPError as error:
             logger.debug("a message could not be sent: %s", error)
 
     # ----------------------------------------------------------------- receiving
 
-    async def _read(self) -> None:
+    async def _read_loop(self) -> None:
         try:
             while True:
                 for event in self.connection.receive(await self._receive()):
-                    self._arrivals.take(event)
+                    self._router.route(event)
         except ChannelClosed as error:
             self.end(error)
         except asyncio.CancelledError:
-            self.on_end = _unheard  # we end it ourselves, or the loop ends with all that is in it
+            self.on_end = _ignore_end  # we end it ourselves, or the loop ends with all that is in it
             raise
         except Exception as error:  # noqa: BLE001 - a channel of somebody else's may fail in any way
-            self._break(error)
+            self._fail_channel(error)
         finally:
             self.end(ChannelClosed("the client was closed"))
 
-    def _hear(self, message: bytes | Message) -> None:
+    def _on_message(self, message: bytes | JSONRPCMessage) -> None:
         """Take what a channel tells by itself, be it read already or not."""
-        if self._closing is not None:
+        if self._close_tasks is not None:
             return
         try:
             if isinstance(message, bytes):
-                event = settled(self.connection, message)
+                event = read_plain_response(self.connection, message)
                 if event is not None:
-                    self._arrivals.replied(event)
+                    self._router.handle_reply(event)
                     return
                 events = self.connection.receive(message)
             else:
-                events = (self.connection.take(message),)
+                events = (self.connection.receive_message(message),)
             for event in events:
-                if type(event) is ReplyReceived:
-                    self._arrivals.replied(event)  # runs nothing: who waits goes on in its own name
+                if type(event) is ResponseReceived:
+                    self._router.handle_reply(event)  # runs nothing: who waits goes on in its own name
                 else:
                     # Whoever tells it may be anybody, a call of ours as well: no callback runs in its name.
-                    self._context.run(self._arrivals.take, event)
+                    self._context.run(self._router.route, event)
         except Exception as error:  # noqa: BLE001 - whoever tells it can do nothing about it
-            self._break(error)
+            self._fail_channel(error)
 
-    def _settle(self, data: bytes) -> bool:
+    def _on_response(self, data: bytes) -> bool:
         """Hand on what a tool has said, if this is a plain answer to a call; whether it is."""
-        event = settled(self.connection, data) if self._closing is None else None
+        event = read_plain_response(self.connection, data) if self._close_tasks is None else None
         if event is None:
             return False
-        self._arrivals.replied(event)
+        self._router.handle_reply(event)
         return True
 
     async def _receive(self) -> bytes:
@@ -445,7 +449,7 @@ class Link:
 
     # ----------------------------------------------------------------- the end
 
-    def _break(self, error: Exception) -> None:
+    def _fail_channel(self, error: Exception) -> None:
         logger.error("the channel failed", exc_info=error)
         failure = ChannelClosed(f"the channel failed: {error}")
         failure.__cause__ = error
@@ -458,9 +462,9 @@ class Link:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _end_of_it(self, *, sent: bool) -> ChannelClosed:
+    def _make_end_error(self, *, sent: bool) -> ChannelClosed:
         """The error for one of many who learn that it is over; each gets its own."""
-        ended = self.ended or ChannelClosed("the client was closed")
+        ended = self.end_reason or ChannelClosed("the client was closed")
         kind = SessionLost if isinstance(ended, SessionLost) else ChannelClosed
         error = kind(ended.message, sent=sent, hint=ended.hint, peer=ended.peer)
         error.__cause__ = ended.__cause__
@@ -468,23 +472,23 @@ class Link:
 
     def end(self, reason: ChannelClosed) -> None:
         """There will be no more messages: whoever waits for one learns why."""
-        if self.ended is not None:
+        if self.end_reason is not None:
             return
-        self.ended = reason
-        self.over.set()
+        self.end_reason = reason
+        self.ended_event.set()
         self.connection.close()
-        self._arrivals.cancel_asks()
+        self._router.cancel_client_requests()
         if isinstance(reason, SessionLost):
-            self.loop.call_later(LOST_PATIENCE, self._fail_all)
+            self.loop.call_later(LOST_SESSION_TIMEOUT, self._fail_calls)
         else:
-            self._fail_all()
+            self._fail_calls()
         self.on_end(self)
 
-    def _fail_all(self) -> None:
+    def _fail_calls(self) -> None:
         for call in self.calls.values():
-            call.fail(self._end_of_it(sent=True))
+            call.fail(self._make_end_error(sent=True))
 
-    async def settle(self) -> None:
+    async def wait_calls_done(self) -> None:
         """Return when every request of a conversation that is over knows what has become of it."""
         waiting = [call.answer for call in self.calls.values() if not call.answer.done()]
         if waiting:
@@ -496,43 +500,43 @@ class Link:
         Notices that have arrived are told first, unless it is a callback for them that closes. Whoever waits
         for an answer gets `ChannelClosed`. A caller that is cancelled does not stop it.
         """
-        if self._closing is None:
+        if self._close_tasks is None:
             self.end(ChannelClosed("the client was closed"))
-            self._fail_all()
-            self._alarm.stop()
-            telling = self.spawn(self.lane.idle())
-            self._closing = telling, self.loop.create_task(self._shut(telling))
-        telling, closing = self._closing
-        if self.lane.busy_with_us:
+            self._fail_calls()
+            self._deadline_timer.stop()
+            telling = self.spawn(self.callback_queue.wait_idle())
+            self._close_tasks = telling, self.loop.create_task(self._close_channel(telling))
+        telling, closing = self._close_tasks
+        if self.callback_queue.is_in_callback:
             telling.cancel()  # two that wait for each other would wait long
         await asyncio.shield(closing)
 
-    async def _shut(self, telling: "asyncio.Task[None]") -> None:
+    async def _close_channel(self, telling: "asyncio.Task[None]") -> None:
         try:
-            await self._hush(telling)
+            await self._stop_tasks(telling)
         finally:  # a loop that ends cancels us; a server process must not outlive it
             try:
                 await self._channel.close()
             except Exception:  # it is over in any case, and nobody could do better
                 logger.exception("the channel could not be closed in order")
 
-    async def _hush(self, telling: "asyncio.Task[None]") -> None:
+    async def _stop_tasks(self, telling: "asyncio.Task[None]") -> None:
         """End every task of ours, and what they do, as far as it lets itself be ended."""
         self._reader.cancel()
-        await asyncio.wait([telling], timeout=CLOSE_PATIENCE)
-        self.lane.stop()
+        await asyncio.wait([telling], timeout=CALLBACK_CLOSE_TIMEOUT)
+        self.callback_queue.stop()
         tasks = [self._reader, *self._tasks]
         for task in tasks:
             task.cancel()
-        _, stuck = await asyncio.wait(tasks, timeout=CLOSE_PATIENCE)
+        _, stuck = await asyncio.wait(tasks, timeout=CALLBACK_CLOSE_TIMEOUT)
         if stuck:
             logger.warning("%d callbacks go on although the client was closed", len(stuck))
 
 
-def _refuse(_data: bytes) -> bool:
+def _offer_nothing(_data: bytes) -> bool:
     """A channel that takes nothing at once."""
     return False
 
 
-def _unheard(_link: Link) -> None:
+def _ignore_end(_link: Dispatcher) -> None:
     """Nobody wants to know."""

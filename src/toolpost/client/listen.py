@@ -11,237 +11,250 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
 
-from toolpost.channel import unattended
+from toolpost.channel import mark_unattended
 from toolpost.client.backoff import Backoff
-from toolpost.client.call import Limits
-from toolpost.client.link import Link
-from toolpost.client.subscription import Hear, Subscription, Subscriptions, tag_of
+from toolpost.client.call import CallLimits
+from toolpost.client.link import Dispatcher
+from toolpost.client.subscription import (
+    NotificationObserver,
+    OpenSubscriptions,
+    Subscription,
+    get_subscription_id,
+)
 from toolpost.errors import (
+    CapabilityNotDeclared,
     InvalidParams,
     LocalProtocolError,
     MCPError,
     MethodNotFound,
-    NotDeclared,
 )
-from toolpost.protocol.eras import SESSION
-from toolpost.protocol.events import NoticeReceived
-from toolpost.protocol.party import declares
+from toolpost.protocol.eras import SESSION_ERA
+from toolpost.protocol.events import NotificationReceived
+from toolpost.protocol.party import has_capability
 from toolpost.types.notices import AcknowledgedParams, SubscriptionFilter
 from toolpost.types.resources import SubscribeParams
 
-__all__ = ["FINAL", "LISTS", "Listener"]
+__all__ = ["FINAL_ERRORS", "LIST_CAPABILITIES", "ChangeListener"]
 
-LISTS: Final = {
+LIST_CAPABILITIES: Final = {
     "tools_list_changed": "tools.list_changed",
     "prompts_list_changed": "prompts.list_changed",
     "resources_list_changed": "resources.list_changed",
 }
 """The members of a filter, and the capability that each of them stands behind."""
 
-FINAL: Final = (LocalProtocolError, MethodNotFound, InvalidParams)
+FINAL_ERRORS: Final = (LocalProtocolError, MethodNotFound, InvalidParams)
 """What is no use to try again: it would be refused again. Other errors are also those of one that stops."""
 
-AGAIN_TIMEOUT: Final = 30.0
+RELISTEN_TIMEOUT: Final = 30.0
 """Seconds that a listen may take to be acknowledged when nobody waits for it."""
 
 logger: Final = logging.getLogger("toolpost.client")
 
 
-class Listener:
+class ChangeListener:
     """The wishes of one conversation.
 
     Args:
-        link: the conversation.
+        dispatcher: the conversation.
         lists: whether to hear when a list changes, in the stateless era, where it has to be asked for.
         on_gap: called when something may have been missed.
     """
 
-    def __init__(self, link: Link, *, lists: bool, on_gap: Callable[[], object] = lambda: None) -> None:
-        self.link = link
-        self._lists = lists
+    def __init__(self, link: Dispatcher, *, lists: bool, on_gap: Callable[[], object] = lambda: None) -> None:
+        self.dispatcher = link
+        self._wants_lists = lists
         self._on_gap = on_gap
         self._backoff = Backoff()
         self._uris: frozenset[str] = frozenset()
-        self._borrowed: Counter[str] = Counter()
-        self._all = Subscriptions(link)
+        self._uri_refcounts: Counter[str] = Counter()
+        self._subscriptions = OpenSubscriptions(link)
         self._current: Subscription | None = None
-        self._again: asyncio.Task[None] | None = None
-        self._turn = asyncio.Lock()
-        self.ears: set[Hear] = set()
+        self._relisten_task: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+        self.observers: set[NotificationObserver] = set()
         """Who hears what belongs to no listen."""
 
     @property
-    def watched(self) -> frozenset[str]:
+    def watched_uris(self) -> frozenset[str]:
         """The resources that are watched for the callbacks."""
         return self._uris
 
-    async def start(self, limits: Limits, uris: Iterable[str] = ()) -> None:
+    async def start(self, limits: CallLimits, uris: Iterable[str] = ()) -> None:
         """Ask to hear of what has to be asked for and the server offers.
 
         Args:
             limits: how long to wait for each request.
             uris: resources that were watched before the connection was lost.
         """
-        if not self.link.connection.revision.stateless:
+        if not self.dispatcher.connection.revision.stateless:
             for uri in uris:
                 try:
                     await self.watch(uri, limits)
                 except MCPError as error:
                     logger.warning("%s is not watched any more: %s", uri, error)
             return
-        wanted = frozenset(uris if self.offers("resources.subscribe") else ())
-        if wanted or self._changes():
-            async with self._turn:
+        wanted = frozenset(uris if self.has_capability("resources.subscribe") else ())
+        if wanted or self._list_filter():
+            async with self._lock:
                 await self._listen(wanted, limits)
 
-    async def watch(self, uri: str, limits: Limits) -> None:
+    async def watch(self, uri: str, limits: CallLimits) -> None:
         """Ask to hear when a resource changes.
 
         Raises:
-            NotDeclared: the server does not offer it.
+            CapabilityNotDeclared: the server does not offer it.
             MCPError: the server does not want to watch this one (SUB-5).
         """
-        if not self.link.connection.revision.stateless:
+        if not self.dispatcher.connection.revision.stateless:
             await self._subscribe(uri, limits)
             self._uris |= {uri}
             return
         self.check_offered("resources.subscribe")
-        async with self._turn:
+        async with self._lock:
             honoured = await self._listen(self._uris | {uri}, limits)
             watched = frozenset(honoured.resource_subscriptions or ())
             self._uris -= {uri} - watched
-        self.check_watched({uri} - watched)
+        self.check_none_refused({uri} - watched)
 
-    async def unwatch(self, uri: str, limits: Limits) -> None:
+    async def unwatch(self, uri: str, limits: CallLimits) -> None:
         """Ask to hear no more of a resource.
 
         Raises:
-            NotDeclared: the server does not offer it.
+            CapabilityNotDeclared: the server does not offer it.
         """
-        if not self.link.connection.revision.stateless:
+        if not self.dispatcher.connection.revision.stateless:
             self._uris -= {uri}
-            if not self._borrowed[uri]:
+            if not self._uri_refcounts[uri]:
                 await self._unsubscribe(uri, limits)
             return
         self.check_offered("resources.subscribe")
-        async with self._turn:
+        async with self._lock:
             if uri in self._uris:
                 await self._listen(self._uris - {uri}, limits)
 
-    async def borrow(self, uri: str, limits: Limits) -> None:
-        """Watch a resource of a session for somebody else than the callbacks; `give_back` ends it."""
-        if not self._borrowed[uri] and uri not in self._uris:
+    async def acquire_uri(self, uri: str, limits: CallLimits) -> None:
+        """Watch a resource of a session for somebody else than the callbacks; `release_uri` ends it."""
+        if not self._uri_refcounts[uri] and uri not in self._uris:
             await self._subscribe(uri, limits)
-        self._borrowed[uri] += 1
+        self._uri_refcounts[uri] += 1
 
-    async def give_back(self, uri: str, limits: Limits) -> None:
+    async def release_uri(self, uri: str, limits: CallLimits) -> None:
         """Watch a resource no more, unless others want that."""
-        self._borrowed[uri] -= 1
-        if self._borrowed[uri] <= 0:
-            del self._borrowed[uri]
+        self._uri_refcounts[uri] -= 1
+        if self._uri_refcounts[uri] <= 0:
+            del self._uri_refcounts[uri]
             if uri not in self._uris:
                 await self._unsubscribe(uri, limits)
 
-    async def listen(self, wanted: SubscriptionFilter, hear: Hear, limits: Limits) -> Subscription:
-        """A listen of somebody else's, in the stateless era; see `Subscriptions.open`."""
-        return await self._all.open(wanted, hear, limits)
+    async def listen(
+        self, wanted: SubscriptionFilter, hear: NotificationObserver, limits: CallLimits
+    ) -> Subscription:
+        """A listen of somebody else's, in the stateless era; see `OpenSubscriptions.open`."""
+        return await self._subscriptions.open(wanted, hear, limits)
 
-    def hears(self, event: NoticeReceived) -> bool:
+    def dispatch_notification(self, event: NotificationReceived) -> bool:
         """Whether a notice is for the callbacks: not an acknowledgement, nor of another listen (SUB-7)."""
-        if tag_of(event) is None and not isinstance(event.params, AcknowledgedParams):
-            for hear in list(self.ears):
+        if get_subscription_id(event) is None and not isinstance(event.params, AcknowledgedParams):
+            for hear in list(self.observers):
                 hear(event)
             return True
-        subscription = self._all.take(event)
+        subscription = self._subscriptions.route(event)
         if subscription is None or subscription is self._current:
             return subscription is not None
-        subscription.hear(event)
+        subscription.observer(event)
         return False
 
     def check_offered(self, capability: str) -> None:
         """Return if the server offers something.
 
         Raises:
-            NotDeclared: it does not.
+            CapabilityNotDeclared: it does not.
         """
-        if not self.offers(capability):
+        if not self.has_capability(capability):
             why = f"the server does not offer {capability!r}, which hearing of changes needs"
-            raise NotDeclared(capability, why, peer=self.link.peer_name)
+            raise CapabilityNotDeclared(capability, why, peer=self.dispatcher.peer_name)
 
-    def offers(self, capability: str) -> bool:
+    def has_capability(self, capability: str) -> bool:
         """Whether the server offers something."""
-        peer = self.link.connection.peer
-        return peer is not None and peer.capabilities is not None and declares(peer.capabilities, capability)
+        peer = self.dispatcher.connection.peer
+        return (
+            peer is not None
+            and peer.capabilities is not None
+            and has_capability(peer.capabilities, capability)
+        )
 
-    def check_watched(self, refused: Collection[str]) -> None:
+    def check_none_refused(self, refused: Collection[str]) -> None:
         """Return if the server refused to watch nothing (SUB-5).
 
         Raises:
             MCPError: it did.
         """
         if refused:
-            raise MCPError(f"the server does not watch {', '.join(refused)}", peer=self.link.peer_name)
+            raise MCPError(f"the server does not watch {', '.join(refused)}", peer=self.dispatcher.peer_name)
 
     # ----------------------------------------------------------------- requests
 
-    async def _subscribe(self, uri: str, limits: Limits) -> None:
-        self.link.check_open()
-        for outgoing in SESSION.listen(
-            self.link.connection, SubscriptionFilter(resource_subscriptions=[uri])
+    async def _subscribe(self, uri: str, limits: CallLimits) -> None:
+        self.dispatcher.check_open()
+        for outgoing in SESSION_ERA.listen(
+            self.dispatcher.connection, SubscriptionFilter(resource_subscriptions=[uri])
         ):
-            await self.link.run(outgoing, limits)
+            await self.dispatcher.run(outgoing, limits)
 
-    async def _unsubscribe(self, uri: str, limits: Limits) -> None:
-        await self.link.request("resources/unsubscribe", SubscribeParams(uri=uri), limits=limits)
+    async def _unsubscribe(self, uri: str, limits: CallLimits) -> None:
+        await self.dispatcher.request("resources/unsubscribe", SubscribeParams(uri=uri), limits=limits)
 
-    def _changes(self) -> dict[str, bool]:
+    def _list_filter(self) -> dict[str, bool]:
         """The lists to hear of."""
         return {
-            member: True for member, capability in LISTS.items() if self._lists and self.offers(capability)
+            member: True
+            for member, capability in LIST_CAPABILITIES.items()
+            if self._wants_lists and self.has_capability(capability)
         }
 
-    async def _listen(self, uris: frozenset[str], limits: Limits) -> SubscriptionFilter:
+    async def _listen(self, uris: frozenset[str], limits: CallLimits) -> SubscriptionFilter:
         """Ask for all wishes at once; what the server honours."""
-        wanted = SubscriptionFilter(resource_subscriptions=sorted(uris) or None, **self._changes())
+        wanted = SubscriptionFilter(resource_subscriptions=sorted(uris) or None, **self._list_filter())
         if wanted == SubscriptionFilter():
             dropped, self._current = self._current, None
             if dropped is not None:
                 dropped.cancel("nothing is wanted any more")
             self._uris = uris
             return wanted
-        subscription = await self._all.open(wanted, lambda _: None, limits, self._stands)
+        subscription = await self._subscriptions.open(wanted, lambda _: None, limits, self._on_acknowledged)
         self._uris = uris
-        return subscription.honoured.result()
+        return subscription.acknowledgement.result()
 
-    def _stands(self, subscription: Subscription) -> None:
+    def _on_acknowledged(self, subscription: Subscription) -> None:
         """Switch over the moment the new listen stands: nothing is heard twice, and nothing is missed."""
         replaced, self._current = self._current, subscription
-        subscription.call.answer.add_done_callback(lambda _: self._ended(subscription))
-        self._backoff.stands(asyncio.get_running_loop().time())
+        subscription.call.answer.add_done_callback(lambda _: self._on_ended(subscription))
+        self._backoff.mark_working(asyncio.get_running_loop().time())
         if replaced is not None:
             replaced.cancel("another one replaces it")
 
-    def _ended(self, subscription: Subscription) -> None:
+    def _on_ended(self, subscription: Subscription) -> None:
         if subscription is not self._current:
             return
         self._current = None
-        if self.link.ended is None:
+        if self.dispatcher.end_reason is None:
             logger.warning("%s has ended: it is asked for again", subscription.call.method)
-            if self._again is None or self._again.done():
-                self._again = self.link.spawn(self._listen_again())
+            if self._relisten_task is None or self._relisten_task.done():
+                self._relisten_task = self.dispatcher.spawn(self._listen_again())
 
     async def _listen_again(self) -> None:
         """Listen once more, as soon as the server lets us."""
-        limits = Limits(timeout=AGAIN_TIMEOUT)
-        while self.link.ended is None:
-            await asyncio.sleep(self._backoff.pause(asyncio.get_running_loop().time()))
+        limits = CallLimits(timeout=RELISTEN_TIMEOUT)
+        while self.dispatcher.end_reason is None:
+            await asyncio.sleep(self._backoff.next_delay(asyncio.get_running_loop().time()))
             try:
-                async with self._turn:
+                async with self._lock:
                     if self._current is not None:  # somebody has watched or dropped a resource meanwhile
                         break
-                    with unattended():
+                    with mark_unattended():
                         await self._listen(self._uris, limits)
-            except FINAL as error:
+            except FINAL_ERRORS as error:
                 logger.warning("no more changes are heard of: %s", error)
                 return
             except MCPError as error:

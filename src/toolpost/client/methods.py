@@ -8,19 +8,19 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from typing import Any, Final, TypeVar, overload
 
 from toolpost.client.call import NO_LIMITS
-from toolpost.client.changes import Changes, Wanted
-from toolpost.client.door import named, reference
-from toolpost.client.pages import PROMPTS, RESOURCES, TEMPLATES, whole
+from toolpost.client.changes import ChangeFilter, ChangeStream
+from toolpost.client.door import check_mapping, make_reference
+from toolpost.client.pages import PROMPTS, RESOURCES, TEMPLATES, read_all_pages
 from toolpost.client.patience import ProgressCallback
-from toolpost.client.results import typed_json
+from toolpost.client.results import decode_value
 from toolpost.client.tools import ToolMethods
-from toolpost.errors import NotDeclared
+from toolpost.errors import CapabilityNotDeclared
 from toolpost.protocol.methods import ROWS, Row
-from toolpost.protocol.outbox import LEVELS
-from toolpost.types.asks import AskParams
-from toolpost.types.base import JSON, RequestId, Result, Wire
+from toolpost.protocol.outbox import LOG_LEVEL_RANKS
+from toolpost.types.asks import ClientRequestParams
+from toolpost.types.base import JSON, RequestId, Result, WireStruct
 from toolpost.types.lifecycle import LogLevel
-from toolpost.types.notices import NoticeParams
+from toolpost.types.notices import NotificationParams
 from toolpost.types.prompts import (
     CompleteParams,
     CompleteResult,
@@ -42,40 +42,40 @@ from toolpost.types.resources import (
     ResourceTemplate,
 )
 
-__all__ = ["Methods"]
+__all__ = ["ClientMethods"]
 
 T = TypeVar("T")
 
-_KNOWN: Final = frozenset(row.name for row in ROWS)
+_PROTOCOL_METHODS: Final = frozenset(row.name for row in ROWS)
 
 
-class Methods(ToolMethods):
+class ClientMethods(ToolMethods):
     """What a client can ask of its server. `Client` adds where the server is."""
 
     # ----------------------------------------------------------------- resources
 
     async def list_resources(self, *, timeout: float | None = None) -> list[Resource]:
         """The resources, all pages of them."""
-        pages = await whole(lambda: self.list_resources_pages(timeout=timeout))
+        pages = await read_all_pages(lambda: self.list_resources_pages(timeout=timeout))
         return [item for page in pages for item in page.resources]
 
     async def list_resources_pages(
         self, *, timeout: float | None = None
     ) -> AsyncIterator[ListResourcesResult]:
         """The resources, page by page."""
-        async for page in self._talk.reading.pages(RESOURCES, self._limits(timeout)):
+        async for page in self._session.reader.iter_pages(RESOURCES, self._make_limits(timeout)):
             yield page
 
     async def list_resource_templates(self, *, timeout: float | None = None) -> list[ResourceTemplate]:
         """The resource templates, all pages of them."""
-        pages = await whole(lambda: self.list_resource_templates_pages(timeout=timeout))
+        pages = await read_all_pages(lambda: self.list_resource_templates_pages(timeout=timeout))
         return [item for page in pages for item in page.resource_templates]
 
     async def list_resource_templates_pages(
         self, *, timeout: float | None = None
     ) -> AsyncIterator[ListResourceTemplatesResult]:
         """The resource templates, page by page."""
-        async for page in self._talk.reading.pages(TEMPLATES, self._limits(timeout)):
+        async for page in self._session.reader.iter_pages(TEMPLATES, self._make_limits(timeout)):
             yield page
 
     async def read_resource(
@@ -91,34 +91,36 @@ class Methods(ToolMethods):
         Raises:
             ResourceNotFound: there is none of this URI (`InvalidParams` from a server of the stateless era).
         """
-        limits = self._limits(timeout, progress)
+        limits = self._make_limits(timeout, progress)
         if progress is None and meta is None:
-            return await self._talk.reading.resource(uri, limits)
+            return await self._session.reader.read_resource(uri, limits)
         params = ReadResourceParams(uri=uri)
-        return await self._talk.rounds.ask(ReadResourceResult, "resources/read", params, limits, meta)
+        return await self._session.multi_round.request(
+            ReadResourceResult, "resources/read", params, limits, meta
+        )
 
     async def subscribe(self, uri: str, *, timeout: float | None = None) -> None:
         """Ask to hear when a resource changes; `on_notification` does.
 
         Raises:
-            NotDeclared: the server does not offer it.
+            CapabilityNotDeclared: the server does not offer it.
         """
-        await self._talk.watch(uri, self._limits(timeout))
+        await self._session.watch(uri, self._make_limits(timeout))
 
     async def unsubscribe(self, uri: str, *, timeout: float | None = None) -> None:
         """Ask to hear no more of a resource."""
-        await self._talk.unwatch(uri, self._limits(timeout))
+        await self._session.unwatch(uri, self._make_limits(timeout))
 
     # ----------------------------------------------------------------- prompts
 
     async def list_prompts(self, *, timeout: float | None = None) -> list[Prompt]:
         """The prompts, all pages of them."""
-        pages = await whole(lambda: self.list_prompts_pages(timeout=timeout))
+        pages = await read_all_pages(lambda: self.list_prompts_pages(timeout=timeout))
         return [item for page in pages for item in page.prompts]
 
     async def list_prompts_pages(self, *, timeout: float | None = None) -> AsyncIterator[ListPromptsResult]:
         """The prompts, page by page."""
-        async for page in self._talk.reading.pages(PROMPTS, self._limits(timeout)):
+        async for page in self._session.reader.iter_pages(PROMPTS, self._make_limits(timeout)):
             yield page
 
     async def get_prompt(
@@ -131,9 +133,9 @@ class Methods(ToolMethods):
         meta: Mapping[str, JSON] | None = None,
     ) -> GetPromptResult:
         """A prompt, filled in."""
-        params = GetPromptParams(name=name, arguments=named("arguments", arguments) or None)
-        limits = self._limits(timeout, progress)
-        return await self._talk.rounds.ask(GetPromptResult, "prompts/get", params, limits, meta)
+        params = GetPromptParams(name=name, arguments=check_mapping("arguments", arguments) or None)
+        limits = self._make_limits(timeout, progress)
+        return await self._session.multi_round.request(GetPromptResult, "prompts/get", params, limits, meta)
 
     async def complete(
         self,
@@ -157,14 +159,16 @@ class Methods(ToolMethods):
         Raises:
             ValueError: `ref` is a string that may be either.
         """
-        known = named("context", context)
+        known = check_mapping("context", context)
         params = CompleteParams(
-            ref=reference(ref),
+            ref=make_reference(ref),
             argument=CompletionArgument(name=argument, value=value),
             context=CompletionContext(known) if known else None,
         )
-        limits = self._limits(timeout)
-        return (await self._talk.rounds.ask(CompleteResult, "completion/complete", params, limits)).completion
+        limits = self._make_limits(timeout)
+        return (
+            await self._session.multi_round.request(CompleteResult, "completion/complete", params, limits)
+        ).completion
 
     # ----------------------------------------------------------------- changes
 
@@ -176,7 +180,7 @@ class Methods(ToolMethods):
         resources: bool = False,
         uris: Iterable[str] = (),
         timeout: float | None = None,
-    ) -> Changes:
+    ) -> ChangeStream:
         """The changes on the server as they happen: `async for change in client.listen(tools=True):`.
 
         It ends when the client is closed; leaving the loop ends it as well. A connection or a stream that is
@@ -191,8 +195,8 @@ class Methods(ToolMethods):
             uris: the resources to watch. Without any of these every list that the server tells of.
             timeout: seconds that the server may take to agree.
         """
-        wanted = Wanted.of(uris, tools=tools, prompts=prompts, resources=resources)
-        return Changes(self._talk, wanted, self._limits(timeout))
+        wanted = ChangeFilter.create(uris, tools=tools, prompts=prompts, resources=resources)
+        return ChangeStream(self._session, wanted, self._make_limits(timeout))
 
     # ----------------------------------------------------------------- the rest
 
@@ -200,11 +204,11 @@ class Methods(ToolMethods):
         """Ask for log messages of this level and graver ones; `on_log` hears them.
 
         Raises:
-            NotDeclared: the server does not offer a log.
+            CapabilityNotDeclared: the server does not offer a log.
         """
-        if level not in LEVELS:
-            raise ValueError(f"level: {level!r} is not a log level; there are {', '.join(LEVELS)}")
-        await self._talk.set_log_level(level, self._limits(timeout))
+        if level not in LOG_LEVEL_RANKS:
+            raise ValueError(f"level: {level!r} is not a log level; there are {', '.join(LOG_LEVEL_RANKS)}")
+        await self._session.set_log_level(level, self._make_limits(timeout))
 
     async def ping(self, *, timeout: float | None = None) -> None:
         """Return if the server answers. In the stateless era it is asked what it is.
@@ -212,7 +216,7 @@ class Methods(ToolMethods):
         Raises:
             RequestTimeout: it did not answer in time.
         """
-        await self._talk.ping(self._limits(timeout))
+        await self._session.ping(self._make_limits(timeout))
 
     async def cancel(self, request_id: RequestId, reason: str | None = None) -> bool:
         """Give up a request of ours; False if there is none of this id. Whoever waits for it gets `MCPError`.
@@ -221,17 +225,17 @@ class Methods(ToolMethods):
             request_id: one of `pending`.
             reason: what the server is told.
         """
-        return self._talk.link.cancel(request_id, reason)
+        return self._session.dispatcher.cancel(request_id, reason)
 
     async def notify_roots_changed(self) -> None:
         """Tell the server that the roots have changed. In the stateless era it asks each time it needs them.
 
         Raises:
-            NotDeclared: this client has no roots.
+            CapabilityNotDeclared: this client has no roots.
         """
-        if not self._party.declares("roots"):
-            raise NotDeclared("roots", "this client does not declare 'roots'")
-        await self._talk.notify_session("notifications/roots/list_changed")
+        if not self._local_peer.has_capability("roots"):
+            raise CapabilityNotDeclared("roots", "this client does not declare 'roots'")
+        await self._session.notify_if_session("notifications/roots/list_changed")
 
     # ----------------------------------------------------------------- raw
 
@@ -239,7 +243,7 @@ class Methods(ToolMethods):
     async def request(
         self,
         method: str,
-        params: Wire | Mapping[str, JSON] | None = None,
+        params: WireStruct | Mapping[str, JSON] | None = None,
         *,
         result_type: type[T],
         timeout: float | None = None,
@@ -252,7 +256,7 @@ class Methods(ToolMethods):
     async def request(
         self,
         method: str,
-        params: Wire | Mapping[str, JSON] | None = None,
+        params: WireStruct | Mapping[str, JSON] | None = None,
         *,
         result_type: None = None,
         timeout: float | None = None,
@@ -264,7 +268,7 @@ class Methods(ToolMethods):
     async def request(
         self,
         method: str,
-        params: Wire | Mapping[str, JSON] | None = None,
+        params: WireStruct | Mapping[str, JSON] | None = None,
         *,
         result_type: type[Any] | None = None,
         timeout: float | None = None,
@@ -287,14 +291,16 @@ class Methods(ToolMethods):
         Raises:
             LocalProtocolError: the method is one of the protocol, and may not be sent in this revision.
         """
-        row = method if method in _KNOWN else Row(method, AskParams, Result)
-        limits = self._limits(timeout, progress)
-        result = await self._talk.request(row, params, limits, meta, safe=retry)
+        row = method if method in _PROTOCOL_METHODS else Row(method, ClientRequestParams, Result)
+        limits = self._make_limits(timeout, progress)
+        result = await self._session.request(row, params, limits, meta, safe=retry)
         if result_type is None or type(result) is result_type:
             return result
-        return typed_json(result.raw or b"{}", result_type, f"the result of {method}")
+        return decode_value(result.raw or b"{}", result_type, f"the result of {method}")
 
-    async def notify(self, method: str, params: NoticeParams | Mapping[str, JSON] | None = None) -> None:
+    async def notify(
+        self, method: str, params: NotificationParams | Mapping[str, JSON] | None = None
+    ) -> None:
         """Say anything to the server, be it a notice of the protocol or not."""
-        row = method if method in _KNOWN else Row(method, NoticeParams)
-        await self._talk.heal(lambda link, _: link.notify(row, params), NO_LIMITS)
+        row = method if method in _PROTOCOL_METHODS else Row(method, NotificationParams)
+        await self._session.run_with_retry(lambda link, _: link.notify(row, params), NO_LIMITS)

@@ -7,40 +7,40 @@ header is written is told in `toolpost.protocol.headers`, and a channel does it.
 from collections.abc import Callable, Iterable, Mapping
 
 from toolpost.errors import RemoteProtocolError
-from toolpost.protocol.headers import annotations
+from toolpost.protocol.headers import find_annotations
 from toolpost.types.tools import Tool
 
-__all__ = ["Mirrors"]
+__all__ = ["HeaderParameterCache"]
 
 
-class Mirrors:
+class HeaderParameterCache:
     """What is known about the annotated parameters of a server's tools."""
 
     def __init__(self) -> None:
-        self._known: dict[str, Mapping[str, tuple[str, ...]]] = {}
+        self._by_tool: dict[str, Mapping[str, tuple[str, ...]]] = {}
 
-    def of(self, name: str) -> Mapping[str, tuple[str, ...]] | None:
+    def find(self, name: str) -> Mapping[str, tuple[str, ...]] | None:
         """The annotated parameters of a tool: header → path; None if the tool was never listed."""
-        return self._known.get(name)
+        return self._by_tool.get(name)
 
     def learn(self, tools: Iterable[Tool], report: Callable[[RemoteProtocolError], None]) -> list[Tool]:
         """Remember what tools say; those that can be called. `report` hears of each that cannot (HDR-14)."""
         usable: list[Tool] = []
         for tool in tools:
             try:
-                self._known[tool.name] = annotations(tool.input_schema)
+                self._by_tool[tool.name] = find_annotations(tool.input_schema)
             except ValueError as error:
-                self._known.pop(tool.name, None)
+                self._by_tool.pop(tool.name, None)
                 report(RemoteProtocolError(f"tools/list: tool {tool.name!r} cannot be called: {error}"))
             else:
                 usable.append(tool)
         return usable
 
-    def complete(self, names: set[str]) -> None:
+    def keep_only(self, names: set[str]) -> None:
         """These are all the tools that there are now; what is known of others is forgotten."""
-        for name in self._known.keys() - names:
-            del self._known[name]
+        for name in self._by_tool.keys() - names:
+            del self._by_tool[name]
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Know nothing: it may be another server."""
-        self._known.clear()
+        self._by_tool.clear()

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Generic, TypeVar
 
 from toolpost.errors import InvalidParams, MCPError, RemoteProtocolError, SessionLost
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import ROWS, Row
-from toolpost.types.base import Raw, Wire
-from toolpost.types.lifecycle import Page, PageParams
+from toolpost.types.base import Raw, WireStruct
+from toolpost.types.lifecycle import PaginatedRequestParams, PaginatedResult
 from toolpost.types.prompts import ListPromptsResult, Prompt
 from toolpost.types.resources import (
     ListResourcesResult,
@@ -21,37 +21,47 @@ from toolpost.types.resources import (
 )
 from toolpost.types.tools import ListToolsResult, Tool
 
-__all__ = ["MAX_PAGES", "PROMPTS", "RESOURCES", "TEMPLATES", "TOOLS", "Listing", "Outdated", "walk", "whole"]
+__all__ = [
+    "MAX_PAGES",
+    "PROMPTS",
+    "RESOURCES",
+    "TEMPLATES",
+    "TOOLS",
+    "ListMethod",
+    "StaleCursor",
+    "follow_cursors",
+    "read_all_pages",
+]
 
 MAX_PAGES: Final = 1000
 """How many pages a list may have: a server that always has one more must not keep us for ever."""
 
-P = TypeVar("P", bound=Page)
+P = TypeVar("P", bound=PaginatedResult)
 
 
-class Outdated(MCPError):
+class StaleCursor(MCPError):
     """The rest of a list cannot be read: its cursor belongs to a connection that is over (PAGE-6)."""
 
     retry_safe = True
 
 
-class _Tools(Page):
+class _RawToolsPage(PaginatedResult):
     tools: list[Raw]
 
 
-class _Resources(Page):
+class _RawResourcesPage(PaginatedResult):
     resources: list[Raw]
 
 
-class _Templates(Page):
+class _RawTemplatesPage(PaginatedResult):
     resource_templates: list[Raw]
 
 
-class _Prompts(Page):
+class _RawPromptsPage(PaginatedResult):
     prompts: list[Raw]
 
 
-class Listing(Generic[P]):
+class ListMethod(Generic[P]):
     """One of the lists.
 
     Args:
@@ -62,22 +72,29 @@ class Listing(Generic[P]):
         item: the type of an item.
     """
 
-    def __init__(self, method: str, member: str, loose: type[Page], page: type[P], item: type[Wire]) -> None:
+    def __init__(
+        self, method: str, member: str, loose: type[PaginatedResult], page: type[P], item: type[WireStruct]
+    ) -> None:
         (row,) = (row for row in ROWS if row.name == method)
         self.row: Final = Row(
-            method, PageParams, loose, client=row.client, needs=row.needs, needs_since=row.needs_since
+            method,
+            PaginatedRequestParams,
+            loose,
+            client=row.client,
+            needs=row.needs,
+            needs_since=row.needs_since,
         )
         self._member = member
         self._page = page
-        self._item: Reader[Any] = Reader(item)
+        self._item: JSONReader[Any] = JSONReader(item)
 
-    def read(self, loose: Page, report: Callable[[RemoteProtocolError], None]) -> P:
+    def read(self, loose: PaginatedResult, report: Callable[[RemoteProtocolError], None]) -> P:
         """The page with the items that can be read; `report` hears of each that cannot."""
         items: list[Any] = []
         for index, raw in enumerate(getattr(loose, self._member)):
             try:
                 items.append(self._item(raw))
-            except Unfit as error:
+            except InvalidJSONValue as error:
                 report(RemoteProtocolError(f"{self.row.name}: item {index} cannot be read: {error}"))
         page = self._page(
             **{self._member: items},
@@ -91,19 +108,19 @@ class Listing(Generic[P]):
         return page
 
 
-TOOLS: Final = Listing("tools/list", "tools", _Tools, ListToolsResult, Tool)
-RESOURCES: Final = Listing("resources/list", "resources", _Resources, ListResourcesResult, Resource)
-TEMPLATES: Final = Listing(
+TOOLS: Final = ListMethod("tools/list", "tools", _RawToolsPage, ListToolsResult, Tool)
+RESOURCES: Final = ListMethod("resources/list", "resources", _RawResourcesPage, ListResourcesResult, Resource)
+TEMPLATES: Final = ListMethod(
     "resources/templates/list",
     "resource_templates",
-    _Templates,
+    _RawTemplatesPage,
     ListResourceTemplatesResult,
     ResourceTemplate,
 )
-PROMPTS: Final = Listing("prompts/list", "prompts", _Prompts, ListPromptsResult, Prompt)
+PROMPTS: Final = ListMethod("prompts/list", "prompts", _RawPromptsPage, ListPromptsResult, Prompt)
 
 
-async def walk(method: str, turn: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
+async def follow_cursors(method: str, turn: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
     """The pages of a list, each fetched when it is wanted.
 
     Args:
@@ -129,7 +146,7 @@ async def walk(method: str, turn: Callable[[str | None], Awaitable[P]]) -> Async
     raise RemoteProtocolError(f"{method}: the list has more than {MAX_PAGES} pages")
 
 
-async def whole(start: Callable[[], AsyncIterator[P]]) -> list[P]:
+async def read_all_pages(start: Callable[[], AsyncIterator[P]]) -> list[P]:
     """All pages of a list; from the start once more, if they cannot be read to the end (CACHE-16, PAGE-6).
 
     Args:
@@ -139,7 +156,7 @@ async def whole(start: Callable[[], AsyncIterator[P]]) -> list[P]:
     try:
         async for page in start():
             pages.append(page)  # noqa: PERF401 - the error has to know whether there was one
-    except (Outdated, InvalidParams, SessionLost):
+    except (StaleCursor, InvalidParams, SessionLost):
         if not pages:
             raise
         return [page async for page in start()]

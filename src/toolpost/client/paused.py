@@ -9,20 +9,20 @@ from typing import Final, NamedTuple, Self, TypeAlias, cast
 
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import ROWS
-from toolpost.types.asks import AskParams, CreateMessageParams, ElicitParams
+from toolpost.types.asks import ClientRequestParams, CreateMessageParams, ElicitParams
 from toolpost.types.base import JSON, Raw, Struct
 from toolpost.types.inputs import InputRequest
 from toolpost.types.lifecycle import ClientCapabilities
 
-__all__ = ["Asking", "Paused", "Question", "questions_of"]
+__all__ = ["PausedCall", "Question", "QuestionParams", "parse_questions"]
 
-Asking: TypeAlias = ElicitParams | CreateMessageParams | AskParams
+QuestionParams: TypeAlias = ElicitParams | CreateMessageParams | ClientRequestParams
 """What is asked: something of the user, of the model, or where the roots are."""
 
-_ASKS: Final = {row.name: row for row in ROWS if row.asked}
-_OBJECT: Final = Reader(dict[str, JSON])
+_QUESTION_ROWS: Final = {row.name: row for row in ROWS if row.asked}
+_OBJECT: Final = JSONReader(dict[str, JSON])
 
 
 class Question(NamedTuple):
@@ -30,7 +30,7 @@ class Question(NamedTuple):
 
     Attributes:
         method: "elicitation/create", "sampling/createMessage" or "roots/list".
-        params: `ElicitParams`, `CreateMessageParams` or `AskParams`, in this order.
+        params: `ElicitParams`, `CreateMessageParams` or `ClientRequestParams`, in this order.
 
     Examples:
         >>> question = Question("elicitation/create", ElicitParams(message="How many?"))
@@ -39,10 +39,10 @@ class Question(NamedTuple):
     """
 
     method: str
-    params: Asking
+    params: QuestionParams
 
 
-class Paused(
+class PausedCall(
     Struct, frozen=True, kw_only=True, tag_field="toolpost", tag="paused call 1", omit_defaults=True
 ):
     """A call of a tool that waits for answers; `client.resume(paused, answers)` goes on with it.
@@ -64,7 +64,7 @@ class Paused(
         >>> with SyncClient(server) as mcp:
         ...     paused = mcp.begin_call("buy")
         ...     answers = {key: {"value": 3} for key in paused.questions}
-        ...     mcp.resume(Paused.from_json(paused.to_json()), answers).text
+        ...     mcp.resume(PausedCall.from_json(paused.to_json()), answers).text
         '3 pens'
     """
 
@@ -89,7 +89,7 @@ class Paused(
     @property
     def questions(self) -> dict[str, Question]:
         """What the server wants to know, by key; `client.resume` takes an answer for each."""
-        return questions_of(self.asked)
+        return parse_questions(self.asked)
 
     def to_json(self) -> str:
         """The call as a text that `from_json` reads, here or in another process."""
@@ -106,7 +106,7 @@ class Paused(
         if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - callers err
             raise TypeError(f"a paused call is read from a text, not from a {type(text).__name__}")
         try:
-            paused = Reader(cls)(text.encode())
+            paused = JSONReader(cls)(text.encode())
             whole = bool(paused.questions)
             _OBJECT(paused.written)
         except (ValueError, RemoteProtocolError) as error:
@@ -119,22 +119,22 @@ class Paused(
         return f"<Paused call of {self.name!r}: {', '.join(self.asked)}>"
 
 
-def questions_of(asked: Mapping[str, InputRequest]) -> dict[str, Question]:
+def parse_questions(asked: Mapping[str, InputRequest]) -> dict[str, Question]:
     """The questions in a result that wants input.
 
     Raises:
         RemoteProtocolError: one is nothing that can be asked this way.
     """
-    return {key: _question(ask) for key, ask in asked.items()}
+    return {key: _parse_question(ask) for key, ask in asked.items()}
 
 
-def _question(ask: InputRequest) -> Question:
-    row = _ASKS.get(ask.method)
+def _parse_question(ask: InputRequest) -> Question:
+    row = _QUESTION_ROWS.get(ask.method)
     if row is None:
         raise RemoteProtocolError(
             f"the server asks for {jsonrpc.shorten(ask.method)}, which this client does not offer"
         )
     try:
-        return Question(ask.method, cast("Asking", row.read_params(ask.params)))
-    except Unfit as error:
+        return Question(ask.method, cast("QuestionParams", row.read_params(ask.params)))
+    except InvalidJSONValue as error:
         raise RemoteProtocolError(f"the server asks with invalid {ask.method}: {error}") from error

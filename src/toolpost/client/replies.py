@@ -10,25 +10,32 @@ from pathlib import Path
 from typing import TypeAlias, cast
 from urllib.parse import unquote
 
-from toolpost.client.fields import filled, form_objection
+from toolpost.client.fields import fill_defaults, find_form_error
 from toolpost.errors import LocalProtocolError, UserRejected
 from toolpost.types.asks import CreateMessageResult, ElicitParams, ElicitResult, Root
 from toolpost.types.base import JSON
 from toolpost.types.content import Blocks, Content, TextContent
 
-__all__ = ["Elicited", "Place", "Sampled", "elicited", "rooted", "sampled"]
+__all__ = [
+    "ElicitationAnswer",
+    "RootLike",
+    "SamplingAnswer",
+    "make_elicit_result",
+    "make_roots",
+    "make_sampling_result",
+]
 
-Sampled: TypeAlias = CreateMessageResult | Content | list[Content] | str | None
+SamplingAnswer: TypeAlias = CreateMessageResult | Content | list[Content] | str | None
 """What a model said; None means that the user does not want it asked."""
 
-Elicited: TypeAlias = ElicitResult | Mapping[str, JSON] | bool | None
+ElicitationAnswer: TypeAlias = ElicitResult | Mapping[str, JSON] | bool | None
 """What a user answered: the fields of the form or True to accept, None or False to decline."""
 
-Place: TypeAlias = Root | str | PathLike[str]
+RootLike: TypeAlias = Root | str | PathLike[str]
 """A root: as such, as a file:// URI, or as a path."""
 
 
-def sampled(said: object, who: str) -> CreateMessageResult:
+def make_sampling_result(said: object, who: str) -> CreateMessageResult:
     """What a model said.
 
     Args:
@@ -53,7 +60,7 @@ def sampled(said: object, who: str) -> CreateMessageResult:
     return CreateMessageResult(role="assistant", content=cast("Blocks", content), model="unknown")
 
 
-def elicited(params: ElicitParams, answered: object, who: str) -> ElicitResult:
+def make_elicit_result(params: ElicitParams, answered: object, who: str) -> ElicitResult:
     """What a user answered, held against the form (ELIC-42).
 
     Args:
@@ -80,14 +87,14 @@ def elicited(params: ElicitParams, answered: object, who: str) -> ElicitResult:
     content = None
     if answered.action == "accept" and params.mode != "url":
         given = answered.content or {}
-        wrong = form_objection(params.requested_schema, given)
+        wrong = find_form_error(params.requested_schema, given)
         if wrong:
             raise LocalProtocolError(f"{who}: the form does not allow this answer: {wrong}", retry_safe=False)
-        content = filled(params.requested_schema, given)
+        content = fill_defaults(params.requested_schema, given)
     return ElicitResult(action=answered.action, content=content, meta=answered.meta)
 
 
-def rooted(places: Iterable[Place]) -> list[Root]:
+def make_roots(places: Iterable[RootLike]) -> list[Root]:
     """The roots for what a person may write. A path is made absolute, which asks the file system.
 
     Raises:
@@ -96,10 +103,10 @@ def rooted(places: Iterable[Place]) -> list[Root]:
     """
     if isinstance(places, str | PathLike | Root):
         raise TypeError("on_roots is a list of roots, or a function that returns one")
-    return [_root(place) for place in places]
+    return [_make_root(place) for place in places]
 
 
-def _root(place: Place) -> Root:
+def _make_root(place: RootLike) -> Root:
     if isinstance(place, Root):
         root = place
     elif isinstance(place, str) and "://" in place:

@@ -1,27 +1,27 @@
 """What a tool said, as the caller wants to see it: text, data, data of a type.
 
 Turns JSON into types by msgspec, and by their own `model_validate` for models that bring one. Checks no
-schema: that is the business of `outputs`.
+schema: that is the business of `output_schemas`.
 """
 
 from typing import Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
-from toolpost.client.outputs import Outcome
+from toolpost.client.outputs import ToolOutcome
 from toolpost.errors import MCPError, RemoteProtocolError
-from toolpost.protocol.jsonrpc import Reader, Unfit
-from toolpost.types.base import JSON, UNSET, Meta, Open, Struct, Unset, dec_hook
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
+from toolpost.types.base import JSON, UNSET, Meta, OpenUnion, Struct, Unset, dec_hook
 from toolpost.types.content import Content, TextContent
 
-__all__ = ["ToolResult", "joined_text", "tool_result", "typed", "typed_json"]
+__all__ = ["ToolResult", "convert_value", "decode_value", "join_text", "make_tool_result"]
 
 T = TypeVar("T")
 
 
-_WRAPPED: Final = "toolpost/wrapped"
+_WRAPPED_META_KEY: Final = "toolpost/wrapped"
 """In `_meta`: the value is no object, and stands in one only because this revision allows nothing else."""
-_RESULT: Final = "result"
+_WRAPPER_FIELD: Final = "result"
 """Where it stands there."""
 
 
@@ -61,18 +61,18 @@ class ToolResult(Struct, Generic[T], frozen=True):
     @property
     def text(self) -> str:
         """The text blocks, joined by line breaks."""
-        return joined_text(self.content)
+        return join_text(self.content)
 
 
-def joined_text(content: list[Content]) -> str:
+def join_text(content: list[Content]) -> str:
     """The text blocks, joined by line breaks."""
     if len(content) == 1 and type(content[0]) is TextContent:  # as mostly, for which nothing has to be joined
         return content[0].text
     return "\n".join([block.text for block in content if isinstance(block, TextContent)])
 
 
-def tool_result(
-    name: str, result: Outcome, kind: type[T] | None, *, wrapped: bool = False
+def make_tool_result(
+    name: str, result: ToolOutcome, kind: type[T] | None, *, wrapped: bool = False
 ) -> ToolResult[Any]:
     """The result of a tool, with its data as a `kind`, if one is given.
 
@@ -87,88 +87,88 @@ def tool_result(
         RemoteProtocolError: the data is not of that type.
     """
     structured, failed = result.structured_content, bool(result.is_error)
-    look_into = _unwrapped
+    look_into = _unwrap
     data: JSON = structured
     if structured is UNSET:
-        data = None if failed else _words(result.content)
-        look_into = _parsed
-    elif wrapped or (result.meta is not None and _is_marked(result.meta)):
-        data = _unwrapped(structured)
+        data = None if failed else _text_or_none(result.content)
+        look_into = _parse_json
+    elif wrapped or (result.meta is not None and _has_wrapped_mark(result.meta)):
+        data = _unwrap(structured)
     if kind is not None and not failed:
         what = f"the result of tool {name!r}"
         try:
-            data = typed(data, kind, what)
+            data = convert_value(data, kind, what)
         except RemoteProtocolError:
             inner = look_into(data)
             if inner is data:
                 raise
-            data = typed(inner, kind, what)
+            data = convert_value(inner, kind, what)
     return ToolResult(data, result.content, structured, failed, result.meta, result.raw)
 
 
-def _words(content: list[Content]) -> str | None:
+def _text_or_none(content: list[Content]) -> str | None:
     """The text; None if there is no block of it."""
-    return joined_text(content) if any(isinstance(block, TextContent) for block in content) else None
+    return join_text(content) if any(isinstance(block, TextContent) for block in content) else None
 
 
-def _is_marked(meta: Meta) -> bool:
+def _has_wrapped_mark(meta: Meta) -> bool:
     """Whether a server says that the value is wrapped, in our way or in that of FastMCP."""
     theirs = meta.get("fastmcp")
-    return meta.get(_WRAPPED) is True or (
+    return meta.get(_WRAPPED_META_KEY) is True or (
         isinstance(theirs, dict) and cast("dict[str, JSON]", theirs).get("wrap_result") is True
     )
 
 
-def _unwrapped(value: JSON) -> JSON:
+def _unwrap(value: JSON) -> JSON:
     """The value in an object that holds nothing else than a `result`; else the value itself."""
     if isinstance(value, dict):
         fields = cast("dict[str, JSON]", value)
-        return fields[_RESULT] if fields.keys() == {_RESULT} else fields
+        return fields[_WRAPPER_FIELD] if fields.keys() == {_WRAPPER_FIELD} else fields
     return value
 
 
-_ANY: Reader[JSON] = Reader(cast("type[JSON]", Any))
+_ANY_JSON: JSONReader[JSON] = JSONReader(cast("type[JSON]", Any))
 
 
-def _parsed(text: JSON) -> JSON:
+def _parse_json(text: JSON) -> JSON:
     """The JSON that a text holds; else the text itself."""
     try:
-        return text if text is None else _ANY(text.encode())
-    except Unfit:
+        return text if text is None else _ANY_JSON(text.encode())
+    except InvalidJSONValue:
         return text
 
 
-def typed(value: JSON, kind: type[T], what: str) -> T:
+def convert_value(value: JSON, kind: type[T], what: str) -> T:
     """A piece of JSON as a value of a type.
 
     Raises:
         RemoteProtocolError: it is not of that type.
     """
     try:
-        return msgspec.convert(value, kind, dec_hook=_foreign)
+        return msgspec.convert(value, kind, dec_hook=_decode_foreign_type)
     except ValueError as error:
         name = getattr(kind, "__name__", str(kind))
         raise RemoteProtocolError(f"{what} is not a {name}: {error}") from error
 
 
-def typed_json(raw: bytes, kind: type[T], what: str) -> T:
+def decode_value(raw: bytes, kind: type[T], what: str) -> T:
     """The bytes of a piece of JSON as a value of a type.
 
     Raises:
         RemoteProtocolError: they are not of that type.
     """
     try:
-        value = _ANY(raw)
-    except Unfit as error:
+        value = _ANY_JSON(raw)
+    except InvalidJSONValue as error:
         raise RemoteProtocolError(f"{what} cannot be read: {error}") from error
-    return typed(value, kind, what)
+    return convert_value(value, kind, what)
 
 
-def _foreign(kind: type[Any], value: JSON) -> Any:
+def _decode_foreign_type(kind: type[Any], value: JSON) -> Any:
     """A value of a type that msgspec does not know."""
     validate = getattr(kind, "model_validate", None)  # pydantic's models have it; pydantic is not imported
     if callable(validate):
         return validate(value)
-    if issubclass(kind, Open):
+    if issubclass(kind, OpenUnion):
         return dec_hook(kind, value)
     raise MCPError(f"result_type: a {kind.__name__} cannot be made from JSON")

@@ -6,7 +6,7 @@ cannot be reached. Does not wait and does not send.
 
 from typing import Any, Final, cast
 
-from toolpost.client.backoff import FIRST, Backoff
+from toolpost.client.backoff import MIN_BACKOFF, Backoff
 from toolpost.errors import (
     ChannelClosed,
     MCPError,
@@ -16,9 +16,9 @@ from toolpost.errors import (
     TransportError,
 )
 
-__all__ = ["MAX_FAILURES", "READS", "Breaker", "Tries"]
+__all__ = ["MAX_FAILURES", "RETRY_SAFE_METHODS", "CircuitBreaker", "RetryPolicy"]
 
-READS: Final = frozenset(
+RETRY_SAFE_METHODS: Final = frozenset(
     {
         "completion/complete",
         "logging/setLevel",
@@ -36,21 +36,21 @@ READS: Final = frozenset(
 )
 """What may be asked twice as well as once: it changes nothing, or nothing more the second time."""
 
-TOO_MANY: Final = 429
+TOO_MANY_REQUESTS: Final = 429
 """The status that turns a request away before it was looked at. A 503 may come from anywhere, at any time."""
 
 MAX_FAILURES: Final = 5
 """How many requests in a row may find that the server cannot be reached, before it is left alone."""
 
 
-FOR_EVER: Final = 1e9
+MAX_PLAUSIBLE_RETRY_AFTER: Final = 1e9
 """Seconds beyond which a wait is no wait."""
 
-MAX_WISH: Final = 300.0
+MAX_REQUEST_RETRY_AFTER: Final = 300.0
 """Seconds that a request waits at most because a server says so: others have to come back later."""
 
 
-class Tries:
+class RetryPolicy:
     """The tries of one request.
 
     Args:
@@ -66,51 +66,51 @@ class Tries:
         self._safe = safe
         self._backoff: Backoff | None = None
 
-    def pause(self, error: MCPError, now: float) -> float | None:
+    def next_delay(self, error: MCPError, now: float) -> float | None:
         """The seconds to wait before the next try; None if the error is final."""
-        if not self._left or isinstance(error, RequestTimeout) or not (self._safe or _unserved(error)):
+        if not self._left or isinstance(error, RequestTimeout) or not (self._safe or _is_unserved(error)):
             return None
-        wish = _wish(error)
+        wish = _parse_retry_after(error)
         if wish is not None:
-            if wish > MAX_WISH:
+            if wish > MAX_REQUEST_RETRY_AFTER:
                 return None
             self._left -= 1
             return wish
         if isinstance(error, RateLimited):
             return None  # who does not say when is asked by whoever knows better
         status = error.status if isinstance(error, RequestFailed) else None
-        if status is not None and not _passes(status):
+        if status is not None and not _is_temporary(status):
             return None
         self._left -= 1
         if isinstance(error, ChannelClosed):
             return 0.0  # whoever opens it anew waits as long as that needs
         if self._backoff is None:
             self._backoff = Backoff()
-        return self._backoff.pause(now)
+        return self._backoff.next_delay(now)
 
 
-def _wish(error: MCPError) -> float | None:
+def _parse_retry_after(error: MCPError) -> float | None:
     """The seconds after which a server that refused wants to be asked again; None if it does not say."""
     if isinstance(error, RequestFailed):
         return error.retry_after
     data: Any = error.data if isinstance(error, RateLimited) else None
     wait: Any = cast("dict[str, Any]", data).get("retryAfter") if isinstance(data, dict) else None
-    return float(wait) if isinstance(wait, int | float) and 0 <= wait <= FOR_EVER else None
+    return float(wait) if isinstance(wait, int | float) and 0 <= wait <= MAX_PLAUSIBLE_RETRY_AFTER else None
 
 
-def _unserved(error: MCPError) -> bool:
+def _is_unserved(error: MCPError) -> bool:
     """Whether an error says for sure that the request was not served."""
-    if isinstance(error, RequestFailed) and error.status == TOO_MANY:
+    if isinstance(error, RequestFailed) and error.status == TOO_MANY_REQUESTS:
         return True
     return isinstance(error, RateLimited) or (isinstance(error, TransportError) and not error.sent)
 
 
-def _passes(status: int) -> bool:
+def _is_temporary(status: int) -> bool:
     """Whether a refusal says only that this was the wrong moment."""
     return status >= 500 or status in {408, 425, 429}
 
 
-class Breaker:
+class CircuitBreaker:
     """Keeps requests from a server that cannot be reached, and lets one through from time to time."""
 
     __slots__ = ("_backoff", "_counted", "_until", "failures")
@@ -122,16 +122,16 @@ class Breaker:
         self.failures = 0
         """How many requests in a row have not reached the server; those at the same time are one."""
 
-    def worked(self) -> None:
+    def record_success(self) -> None:
         """The server can be reached."""
         self.failures = 0
         self._backoff.reset()
 
-    def relent(self) -> None:
+    def allow_next(self) -> None:
         """Let the next request through, whenever it comes."""
         self._until = 0.0
 
-    def failed(self, began: float, now: float) -> float | None:
+    def record_failure(self, began: float, now: float) -> float | None:
         """The seconds for which the server is left alone from now on; None if it is not.
 
         Args:
@@ -144,16 +144,16 @@ class Breaker:
         self._counted = now
         if self.failures < MAX_FAILURES:
             return None
-        pause = self._backoff.pause(now)
+        pause = self._backoff.next_delay(now)
         self._until = now + pause
         return pause
 
-    def wait(self, now: float) -> float:
+    def seconds_until_allowed(self, now: float) -> float:
         """The seconds for which the server is still left alone. Whoever hears of none is the one to try."""
         if self.failures < MAX_FAILURES:
             return 0.0
         left = self._until - now
         if left > 0:
             return left
-        self._until = now + FIRST
+        self._until = now + MIN_BACKOFF
         return 0.0

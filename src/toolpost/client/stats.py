@@ -17,8 +17,8 @@ class Stats:
         timeouts: those of them that got no answer in time.
         retries: requests that were sent once more.
         connections: how often the client has connected.
-        asks: requests of the server's that were taken up.
-        notices: notices of the server's.
+        client_requests: requests of the server's that were taken up.
+        notifications: notices of the server's.
         skipped: items of lists that could not be read and were left out.
         cached: requests that needed no sending, because the server lets its last answer be kept.
         gaps: times that changes may have been missed, because a subscription or a connection was lost.
@@ -32,14 +32,14 @@ class Stats:
     timeouts: int = 0
     retries: int = 0
     connections: int = 0
-    asks: int = 0
-    notices: int = 0
+    client_requests: int = 0
+    notifications: int = 0
     skipped: int = 0
     cached: int = 0
     gaps: int = 0
     unchecked: int = 0
     discarded: dict[str, int] = field(default_factory=dict[str, int])
 
-    def discard(self, why: str) -> None:
+    def record_discard(self, why: str) -> None:
         """Count a message that was thrown away."""
         self.discarded[why] = self.discarded.get(why, 0) + 1

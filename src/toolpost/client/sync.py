@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import Any, Concatenate, Literal, ParamSpec, Self, TypeVar
 
 from toolpost.client.client import Client
-from toolpost.client.home import Home
+from toolpost.client.home import LoopThread
 from toolpost.client.life import State, Transition
 from toolpost.client.stats import Stats
 from toolpost.errors import ChannelClosed, LocalProtocolError
@@ -34,26 +34,26 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _same(
+def _copy_signature(
     _like: Callable[P, Client],
 ) -> Callable[[Callable[..., None]], Callable[Concatenate["SyncClient", P], None]]:
     """Gives a constructor the parameters of a client's."""
     return lambda constructor: constructor
 
 
-def _waits(
+def _make_blocking(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]],
 ) -> Callable[Concatenate["SyncClient", P], T]:
     """A method of a client, waited for."""
 
     @wraps(method)
     def call(self: "SyncClient", /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._wait(lambda client: method(client, *args, **kwargs))  # pyright: ignore[reportPrivateUsage] - a method
+        return self._run(lambda client: method(client, *args, **kwargs))  # pyright: ignore[reportPrivateUsage] - a method
 
     return call
 
 
-def _iterates(
+def _make_blocking_iterator(
     method: Callable[Concatenate[Client, P], AsyncIterable[T]], *, ends: bool = False
 ) -> Callable[Concatenate["SyncClient", P], Iterator[T]]:
     """An iterator of a client's, each step waited for; one that `ends` does so when the client is closed."""
@@ -73,14 +73,14 @@ def _iterates(
                 await steps.aclose()
 
         try:
-            while (item := self._wait(step)) is not None:  # pyright: ignore[reportPrivateUsage] - a method
+            while (item := self._run(step)) is not None:  # pyright: ignore[reportPrivateUsage] - a method
                 yield item
         except ChannelClosed:
-            if not ends or steps is None or not self._left:  # pyright: ignore[reportPrivateUsage] - a method
+            if not ends or steps is None or not self._is_closing:  # pyright: ignore[reportPrivateUsage] - a method
                 raise
         finally:
             with suppress(ChannelClosed, LocalProtocolError):  # it is over, or left in the client's thread
-                self._wait(stop)  # pyright: ignore[reportPrivateUsage] - a method
+                self._run(stop)  # pyright: ignore[reportPrivateUsage] - a method
 
     return call
 
@@ -102,11 +102,11 @@ class SyncClient:
         2.5
     """
 
-    @_same(Client)
+    @_copy_signature(Client)
     def __init__(self, *args: Any, **options: Any) -> None:
         self._client = Client(*args, **options)
         self._lock = threading.Lock()
-        self._home: Home | None = None
+        self._loop_thread: LoopThread | None = None
         self._connecting = 0
 
     # ----------------------------------------------------------------- the connection
@@ -120,10 +120,10 @@ class SyncClient:
         with self._lock:
             self._connecting += 1
         try:
-            while _done(home := self._at_home(), self._client.connect) is None:
+            while _run_in_loop(home := self._get_loop_thread(), self._client.connect) is None:
                 home.thread.join()  # it is being left; the client moves only when that is done
         except BaseException:  # also an interrupt: the thread must not stay behind
-            self._give_up()
+            self._abort_connect()
             raise
         with self._lock:
             self._connecting -= 1
@@ -131,30 +131,30 @@ class SyncClient:
 
     def close(self) -> None:
         """Leave the server and end the thread. Closing twice is fine."""
-        home = self._home
+        home = self._loop_thread
         if home is not None:
-            home.leave()
+            home.close()
 
     @property
-    def _left(self) -> bool:
-        return self._home is None or self._home.left
+    def _is_closing(self) -> bool:
+        return self._loop_thread is None or self._loop_thread.is_closing
 
-    def _at_home(self) -> Home:
+    def _get_loop_thread(self) -> LoopThread:
         """Where the client lives, from now on if it did not."""
         with self._lock:
-            if self._home is None or not self._home.thread.is_alive():
-                self._home = Home(self._client.close)
-            return self._home
+            if self._loop_thread is None or not self._loop_thread.thread.is_alive():
+                self._loop_thread = LoopThread(self._client.close)
+            return self._loop_thread
 
-    def _give_up(self) -> None:
+    def _abort_connect(self) -> None:
         """Let a thread that connects leave nothing behind, unless others still connect or have connected."""
         with self._lock:
             self._connecting -= 1
-            home = self._home
+            home = self._loop_thread
             if home is None or self._connecting or self._client.connected:
                 return
-            home.begin_leaving()  # now, so that whoever connects from here on does so in the next home
-        home.leave()
+            home.start_closing()  # now, so that whoever connects from here on does so in the next home
+        home.close()
 
     def __enter__(self) -> Self:
         return self.connect()
@@ -164,15 +164,15 @@ class SyncClient:
     ) -> None:
         self.close()
 
-    def _wait(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
+    def _run(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
         """What work on the client gives, done in the client's thread.
 
         Raises:
             ChannelClosed: the client is not connected, or was closed in the meantime.
             LocalProtocolError: this is the client's thread, which would wait for itself.
         """
-        home = self._home
-        done = None if home is None else _done(home, lambda: work(self._client))
+        home = self._loop_thread
+        done = None if home is None else _run_in_loop(home, lambda: work(self._client))
         if done is None:
             hint = "use `with client:`, or `client.connect()`"
             raise ChannelClosed("the client is not connected", sent=False, hint=hint)
@@ -216,9 +216,9 @@ class SyncClient:
         return self._client.instructions
 
     @property
-    def discovered(self) -> DiscoverResult | None:
+    def discover_result(self) -> DiscoverResult | None:
         """What the server said of itself in the stateless era; None in a session."""
-        return self._client.discovered
+        return self._client.discover_result
 
     @property
     def pending(self) -> Mapping[RequestId, str]:
@@ -227,7 +227,7 @@ class SyncClient:
         async def look(client: Client) -> Mapping[RequestId, str]:
             return client.pending
 
-        return self._wait(look)
+        return self._run(look)
 
     @property
     def stats(self) -> Stats:
@@ -243,39 +243,39 @@ class SyncClient:
 
         def each() -> Iterator[Transition]:
             with suppress(ChannelClosed):
-                while (event := self._wait(step)) is not None:
+                while (event := self._run(step)) is not None:
                     yield event
 
         return each()
 
     # ----------------------------------------------------------------- what it can be asked
 
-    list_tools = _waits(Client.list_tools)
-    list_tools_pages = _iterates(Client.list_tools_pages)
-    call_tool = _waits(Client.call_tool)
-    begin_call = _waits(Client.begin_call)
-    resume = _waits(Client.resume)
-    list_resources = _waits(Client.list_resources)
-    list_resources_pages = _iterates(Client.list_resources_pages)
-    list_resource_templates = _waits(Client.list_resource_templates)
-    list_resource_templates_pages = _iterates(Client.list_resource_templates_pages)
-    read_resource = _waits(Client.read_resource)
-    subscribe = _waits(Client.subscribe)
-    unsubscribe = _waits(Client.unsubscribe)
-    list_prompts = _waits(Client.list_prompts)
-    list_prompts_pages = _iterates(Client.list_prompts_pages)
-    get_prompt = _waits(Client.get_prompt)
-    complete = _waits(Client.complete)
-    listen = _iterates(Client.listen, ends=True)
-    set_log_level = _waits(Client.set_log_level)
-    ping = _waits(Client.ping)
-    cancel = _waits(Client.cancel)
-    notify_roots_changed = _waits(Client.notify_roots_changed)
-    request = _waits(Client.request)
-    notify = _waits(Client.notify)
+    list_tools = _make_blocking(Client.list_tools)
+    list_tools_pages = _make_blocking_iterator(Client.list_tools_pages)
+    call_tool = _make_blocking(Client.call_tool)
+    begin_call = _make_blocking(Client.begin_call)
+    resume = _make_blocking(Client.resume)
+    list_resources = _make_blocking(Client.list_resources)
+    list_resources_pages = _make_blocking_iterator(Client.list_resources_pages)
+    list_resource_templates = _make_blocking(Client.list_resource_templates)
+    list_resource_templates_pages = _make_blocking_iterator(Client.list_resource_templates_pages)
+    read_resource = _make_blocking(Client.read_resource)
+    subscribe = _make_blocking(Client.subscribe)
+    unsubscribe = _make_blocking(Client.unsubscribe)
+    list_prompts = _make_blocking(Client.list_prompts)
+    list_prompts_pages = _make_blocking_iterator(Client.list_prompts_pages)
+    get_prompt = _make_blocking(Client.get_prompt)
+    complete = _make_blocking(Client.complete)
+    listen = _make_blocking_iterator(Client.listen, ends=True)
+    set_log_level = _make_blocking(Client.set_log_level)
+    ping = _make_blocking(Client.ping)
+    cancel = _make_blocking(Client.cancel)
+    notify_roots_changed = _make_blocking(Client.notify_roots_changed)
+    request = _make_blocking(Client.request)
+    notify = _make_blocking(Client.notify)
 
 
-def _done(home: Home, work: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T] | None:
+def _run_in_loop(home: LoopThread, work: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T] | None:
     """What comes of some work, waited for; None if the home is being left and does not take it.
 
     Raises:
@@ -283,7 +283,7 @@ def _done(home: Home, work: Callable[[], Coroutine[Any, Any, T]]) -> tuple[T] | 
     """
     future: Future[T] = Future()
     try:
-        return (future.result(),) if home.begin(work, future) else None
+        return (future.result(),) if home.submit(work, future) else None
     except CancelledError:
         raise ChannelClosed("the client was closed") from None
     except BaseException:  # an interrupt, or what the work raised

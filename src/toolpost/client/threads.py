@@ -8,17 +8,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from toolpost.threads import Threads
+from toolpost.threads import ThreadPool
 
-__all__ = ["Crew"]
+__all__ = ["CallbackThreads"]
 
 
-class Crew(Threads):
+class CallbackThreads(ThreadPool):
     """The threads of one client."""
 
     async def run(self, callback: Callable[..., Any], *arguments: Any) -> Any:
         """What a callback returns: on the loop if it is async, otherwise in a thread."""
         if inspect.iscoroutinefunction(callback):
             return await callback(*arguments)
-        value = await self.in_thread(partial(callback, *arguments))
+        value = await self.run_in_thread(partial(callback, *arguments))
         return await value if inspect.isawaitable(value) else value

@@ -9,18 +9,18 @@ from copy import copy
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar, overload
 
 from toolpost.client.answer import Answer
-from toolpost.client.call import Limits, Tried
-from toolpost.client.conversation import Conversation
-from toolpost.client.door import named, written
-from toolpost.client.outputs import Check, Outcome
-from toolpost.client.pages import TOOLS, whole
+from toolpost.client.call import CallLimits, FirstAttempt
+from toolpost.client.conversation import ClientSession
+from toolpost.client.door import check_mapping, encode_arguments
+from toolpost.client.outputs import ResultCheck, ToolOutcome
+from toolpost.client.pages import TOOLS, read_all_pages
 from toolpost.client.patience import ProgressCallback
-from toolpost.client.paused import Paused, questions_of
-from toolpost.client.results import ToolResult, joined_text, tool_result
-from toolpost.client.rounds import Trip
+from toolpost.client.paused import PausedCall, parse_questions
+from toolpost.client.results import ToolResult, join_text, make_tool_result
+from toolpost.client.rounds import MultiRoundCall
 from toolpost.errors import HeaderMismatch, LocalProtocolError, RateLimited, ToolError, TransportError
-from toolpost.protocol.methods import Plain
-from toolpost.protocol.party import Party, declares
+from toolpost.protocol.methods import PlainToolResult
+from toolpost.protocol.party import LocalPeer, has_capability
 from toolpost.types.base import JSON, Result
 from toolpost.types.inputs import InputRequiredResult
 from toolpost.types.lifecycle import ClientCapabilities, ElicitationCapability
@@ -28,37 +28,37 @@ from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult
 
 __all__ = ["InputCallback", "ToolMethods"]
 
-InputCallback: TypeAlias = Callable[[Paused], Mapping[str, Answer] | Awaitable[Mapping[str, Answer]]]
+InputCallback: TypeAlias = Callable[[PausedCall], Mapping[str, Answer] | Awaitable[Mapping[str, Answer]]]
 """Is given what a call waits for, and returns the answers by key."""
 
 T = TypeVar("T")
 
 
-class _Known(NamedTuple):
+class _OutputInfo(NamedTuple):
     """What the list of tools says about the results of one."""
 
-    wraps: bool = False
-    check: Check | None = None
+    is_wrapped: bool = False
+    check: ResultCheck | None = None
 
 
-_NOTHING: Final = _Known()
+_NO_OUTPUT_INFO: Final = _OutputInfo()
 
 
 class ToolMethods:
     """What a client can do with tools."""
 
-    _talk: Conversation
-    _party: Party
-    _limits: Callable[..., Limits]
+    _session: ClientSession
+    _local_peer: LocalPeer
+    _make_limits: Callable[..., CallLimits]
 
     async def list_tools(self, *, timeout: float | None = None) -> list[Tool]:
         """The tools, all pages of them. From then on results are validated against their output schemas."""
-        pages = await whole(lambda: self.list_tools_pages(timeout=timeout))
+        pages = await read_all_pages(lambda: self.list_tools_pages(timeout=timeout))
         return [tool for page in pages for tool in page.tools]
 
     async def list_tools_pages(self, *, timeout: float | None = None) -> AsyncIterator[ListToolsResult]:
         """The tools, page by page."""
-        async for page in self._talk.reading.pages(TOOLS, self._limits(timeout)):
+        async for page in self._session.reader.iter_pages(TOOLS, self._make_limits(timeout)):
             yield page
 
     # ----------------------------------------------------------------- calling
@@ -126,7 +126,7 @@ class ToolMethods:
             raise_on_error: whether a tool that says that it failed is an exception.
             validate: whether to hold the data against the tool's output schema. That needs the extra
                 `toolpost[schema]`, and that the tools have been listed on this connection.
-            on_input: answers the questions of this call, all of a round at once: is given the `Paused` call
+            on_input: answers the questions of this call, all of a round at once: is given the `PausedCall`
                 and returns the answers by key. The client's callbacks answer what it leaves out. In a session
                 a server asks otherwise, and only the client's callbacks answer.
             capabilities: what this call declares, with `on_input`: by default what the client declares, and
@@ -145,43 +145,52 @@ class ToolMethods:
         """
         if on_input is None and capabilities is not None:
             raise ValueError("capabilities: goes with on_input; those of the callbacks are the client's")
-        said = written(name, arguments)
-        limits = self._limits(timeout, progress, extendable=True)
-        talk = self._talk
-        tried: Tried[Result] | None = None
+        said = encode_arguments(name, arguments)
+        limits = self._make_limits(timeout, progress, extendable=True)
+        talk = self._session
+        tried: FirstAttempt[Result] | None = None
         # What goes over it as it is needs nothing in `_meta`; if it fails, it is looked at closely.
         straight = on_input is None and meta is None and talk.log_level is None
-        link = talk.attempts.steady() if straight else None
-        if link is None and not talk.ready:
-            limits = await talk.wait(limits)
-        known = self._known(name, validate=validate) if talk.reading.outputs.schemas else _NOTHING
+        link = talk.retrier.get_healthy_dispatcher() if straight else None
+        if link is None and not talk.is_connected:
+            limits = await talk.wait_connected(limits)
+        known = (
+            self._find_output_info(name, validate=validate)
+            if talk.reader.output_schemas.schemas
+            else _NO_OUTPUT_INFO
+        )
         if link is not None:
             # Nearly every call needs one try and no more: to be ready for that only takes 2 µs less.
-            began, headers = link.loop.time(), talk.reading.mirrors.of(name) if link.mirrors else None
+            began, headers = (
+                link.loop.time(),
+                talk.reader.header_parameters.find(name) if link.has_parameter_headers else None,
+            )
             try:
-                result = await link.call(name, said, limits, began)
+                result = await link.call_tool(name, said, limits, began)
             except (HeaderMismatch, RateLimited, TransportError) as error:
-                tried = Tried(began, error, headers)
+                tried = FirstAttempt(began, error, headers)
             else:
-                if type(result) is Plain or type(result) is CallToolResult:
-                    talk.attempts.answered()
-                    if known is _NOTHING and not result.is_error:
-                        return tool_result(name, result, result_type)
-                    return self._told(name, result, result_type, known, raise_on_error=raise_on_error)
-                tried = Tried(began, result)
-        rounds = talk.rounds
-        party = None if on_input is None else self._declaring(capabilities)
+                if type(result) is PlainToolResult or type(result) is CallToolResult:
+                    talk.retrier.record_answer()
+                    if known is _NO_OUTPUT_INFO and not result.is_error:
+                        return make_tool_result(name, result, result_type)
+                    return self._build_result(name, result, result_type, known, raise_on_error=raise_on_error)
+                tried = FirstAttempt(began, result)
+        rounds = talk.multi_round
+        party = None if on_input is None else self._build_local_peer(capabilities)
         params = CallToolParams(name=name, arguments=said)
-        trip = Trip("tools/call", params, limits, meta, party=party, retry=retry, tried=tried)
+        trip = MultiRoundCall(
+            "tools/call", params, limits, meta, party=party, retry=retry, first_attempt=tried
+        )
         tried = None  # else an error would hold the frame that holds it
-        while isinstance(result := await rounds.go(trip), InputRequiredResult):
+        while isinstance(result := await rounds.advance(trip), InputRequiredResult):
             if on_input is None:
-                questions, given = questions_of(result.input_requests or {}), {}
+                questions, given = parse_questions(result.input_requests or {}), {}
             else:
                 paused = self._pause(trip, result, raise_on_error=raise_on_error, validate=validate)
-                questions, given = paused.questions, await rounds.consult(on_input, paused)
-            await rounds.answer(trip, result.request_state, questions, given)
-        return self._told(name, result, result_type, known, raise_on_error=raise_on_error)
+                questions, given = paused.questions, await rounds.call_input_callback(on_input, paused)
+            await rounds.answer_questions(trip, result.request_state, questions, given)
+        return self._build_result(name, result, result_type, known, raise_on_error=raise_on_error)
 
     @overload
     async def begin_call(
@@ -197,7 +206,7 @@ class ToolMethods:
         validate: bool = True,
         capabilities: ClientCapabilities | None = None,
         retry: bool | None = None,
-    ) -> ToolResult[T] | Paused: ...
+    ) -> ToolResult[T] | PausedCall: ...
 
     @overload
     async def begin_call(
@@ -213,7 +222,7 @@ class ToolMethods:
         validate: bool = True,
         capabilities: ClientCapabilities | None = None,
         retry: bool | None = None,
-    ) -> ToolResult[JSON] | Paused: ...
+    ) -> ToolResult[JSON] | PausedCall: ...
 
     async def begin_call(
         self,
@@ -228,8 +237,8 @@ class ToolMethods:
         validate: bool = True,
         capabilities: ClientCapabilities | None = None,
         retry: bool | None = None,
-    ) -> ToolResult[Any] | Paused:
-        """What a tool says, or the call itself, `Paused`, if the server wants to know something first.
+    ) -> ToolResult[Any] | PausedCall:
+        """What a tool says, or the call itself, `PausedCall`, if the server wants to know something first.
 
         A paused call costs nothing on either side, and may wait as long as the server's state is good. In a
         session a server asks while the call runs: the client's callbacks answer, and this is `call_tool`.
@@ -250,52 +259,54 @@ class ToolMethods:
         Raises:
             MCPError: as `call_tool` does.
         """
-        params = CallToolParams(name=name, arguments=written(name, arguments))
-        limits = await self._talk.wait(self._limits(timeout, progress, extendable=True))
-        known = self._known(name, validate=validate)
-        trip = Trip("tools/call", params, limits, meta, party=self._declaring(capabilities), retry=retry)
-        result = await self._talk.rounds.go(trip)
+        params = CallToolParams(name=name, arguments=encode_arguments(name, arguments))
+        limits = await self._session.wait_connected(self._make_limits(timeout, progress, extendable=True))
+        known = self._find_output_info(name, validate=validate)
+        trip = MultiRoundCall(
+            "tools/call", params, limits, meta, party=self._build_local_peer(capabilities), retry=retry
+        )
+        result = await self._session.multi_round.advance(trip)
         if isinstance(result, InputRequiredResult):
             return self._pause(trip, result, raise_on_error=raise_on_error, validate=validate)
-        return self._told(name, result, result_type, known, raise_on_error=raise_on_error)
+        return self._build_result(name, result, result_type, known, raise_on_error=raise_on_error)
 
     @overload
     async def resume(
         self,
-        paused: Paused,
+        paused: PausedCall,
         answers: Mapping[str, Answer],
         *,
         result_type: type[T],
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
-    ) -> ToolResult[T] | Paused: ...
+    ) -> ToolResult[T] | PausedCall: ...
 
     @overload
     async def resume(
         self,
-        paused: Paused,
+        paused: PausedCall,
         answers: Mapping[str, Answer],
         *,
         result_type: None = None,
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
-    ) -> ToolResult[JSON] | Paused: ...
+    ) -> ToolResult[JSON] | PausedCall: ...
 
     async def resume(
         self,
-        paused: Paused,
+        paused: PausedCall,
         answers: Mapping[str, Answer],
         *,
         result_type: type[Any] | None = None,
         timeout: float | None = None,
         progress: ProgressCallback | None = None,
-    ) -> ToolResult[Any] | Paused:
+    ) -> ToolResult[Any] | PausedCall:
         """What a tool says once it has its answers, or the call, paused again.
 
         Any client of the same server may resume a call, in any process.
 
         Args:
-            paused: what `begin_call` or `resume` returned, or `Paused.from_json` read.
+            paused: what `begin_call` or `resume` returned, or `PausedCall.from_json` read.
             answers: an answer for each of `paused.questions`, as the callback for it might return it. What is
                 left out is asked of the client's callback.
             result_type: what to make of the data.
@@ -307,49 +318,51 @@ class ToolMethods:
             LocalProtocolError: an answer is not what the form allows, or this is a session.
             MCPError: as `call_tool` does.
         """
-        if not isinstance(paused, Paused):  # pyright: ignore[reportUnnecessaryIsInstance] - callers err
+        if not isinstance(paused, PausedCall):  # pyright: ignore[reportUnnecessaryIsInstance] - callers err
             raise TypeError(f"paused: a Paused call, not a {type(paused).__name__}")
         options = {"raise_on_error": paused.raise_on_error, "validate": paused.validate}
-        limits = await self._talk.wait(self._limits(timeout, progress, extendable=True))
-        known = self._known(paused.name, validate=paused.validate)
-        if not self._talk.opened.revision.stateless:
+        limits = await self._session.wait_connected(self._make_limits(timeout, progress, extendable=True))
+        known = self._find_output_info(paused.name, validate=paused.validate)
+        if not self._session.last_connection.revision.stateless:
             raise LocalProtocolError(
                 "a paused call cannot be resumed in a session",
                 hint="connect as the client that was paused did",
             )
-        trip = Trip(
+        trip = MultiRoundCall(
             "tools/call",
             CallToolParams(name=paused.name, arguments=paused.written),
             limits,
             paused.meta,
-            party=self._declaring(paused.capabilities),
+            party=self._build_local_peer(paused.capabilities),
             rounds=paused.rounds,
-            spent=paused.spent,
+            elapsed=paused.spent,
         )
-        rounds = self._talk.rounds
-        await rounds.answer(trip, paused.state, paused.questions, named("answers", answers))
-        result = await rounds.go(trip)
+        rounds = self._session.multi_round
+        await rounds.answer_questions(trip, paused.state, paused.questions, check_mapping("answers", answers))
+        result = await rounds.advance(trip)
         if isinstance(result, InputRequiredResult):
             return self._pause(trip, result, **options)
-        return self._told(paused.name, result, result_type, known, raise_on_error=paused.raise_on_error)
+        return self._build_result(
+            paused.name, result, result_type, known, raise_on_error=paused.raise_on_error
+        )
 
     # ----------------------------------------------------------------- what it comes to
 
-    def _declaring(self, capabilities: ClientCapabilities | None) -> Party:
+    def _build_local_peer(self, capabilities: ClientCapabilities | None) -> LocalPeer:
         """Who makes a call that can be asked although there may be no callback."""
         if capabilities is None:
-            ours = self._party.capabilities
+            ours = self._local_peer.capabilities
             assert isinstance(ours, ClientCapabilities), "we are a client"
             capabilities = copy(ours)
             if ours.elicitation is None:
                 capabilities.elicitation = ElicitationCapability()
-            elif declares(ours, "elicitation.url"):
+            elif has_capability(ours, "elicitation.url"):
                 capabilities.elicitation = ElicitationCapability(form={}, url=ours.elicitation.url)
-        return Party(self._party.info, capabilities, supported=self._party.supported)
+        return LocalPeer(self._local_peer.info, capabilities, supported=self._local_peer.supported)
 
     def _pause(
-        self, trip: Trip, result: InputRequiredResult, *, raise_on_error: bool, validate: bool
-    ) -> Paused:
+        self, trip: MultiRoundCall, result: InputRequiredResult, *, raise_on_error: bool, validate: bool
+    ) -> PausedCall:
         """A call that waits for answers.
 
         Raises:
@@ -357,44 +370,46 @@ class ToolMethods:
         """
         params = trip.params
         assert isinstance(params, CallToolParams), "it is a call"
-        paused = Paused(
+        paused = PausedCall(
             name=params.name,
-            written=params.arguments or written(params.name, None),
+            written=params.arguments or encode_arguments(params.name, None),
             asked=result.input_requests or {},
             state=result.request_state,
             rounds=trip.rounds,
-            spent=trip.spent,
-            meta=named("meta", trip.meta) or None,
-            capabilities=self._talk.rounds.declared(trip),
+            spent=trip.elapsed,
+            meta=check_mapping("meta", trip.meta) or None,
+            capabilities=self._session.multi_round.declared_capabilities(trip),
             raise_on_error=raise_on_error,
             validate=validate,
         )
-        self._talk.rounds.check(trip, paused.questions)
+        self._session.multi_round.check_questions(trip, paused.questions)
         return paused
 
-    def _known(self, name: str, *, validate: bool) -> "_Known":
+    def _find_output_info(self, name: str, *, validate: bool) -> "_OutputInfo":
         """What is known of a tool now, before it is called: its list may be forgotten in the meantime."""
-        outputs = self._talk.reading.outputs
+        outputs = self._session.reader.output_schemas
         if not outputs.schemas:
-            return _NOTHING
-        structured = self._talk.opened.revision.structured is not None
-        return _Known(outputs.wraps(name), outputs.check(name) if validate and structured else None)
+            return _NO_OUTPUT_INFO
+        structured = self._session.last_connection.revision.structured is not None
+        return _OutputInfo(
+            outputs.is_wrapped(name), outputs.get_check(name) if validate and structured else None
+        )
 
-    def _told(
-        self, name: str, result: Result, kind: type[Any] | None, known: "_Known", *, raise_on_error: bool
+    def _build_result(
+        self, name: str, result: Result, kind: type[Any] | None, known: "_OutputInfo", *, raise_on_error: bool
     ) -> ToolResult[Any]:
         """What the caller wants to see of a result."""
-        assert type(result) is Plain or isinstance(result, CallToolResult), "the row says so"
+        assert type(result) is PlainToolResult or isinstance(result, CallToolResult), "the row says so"
         if result.is_error and raise_on_error:
-            raise self._failed(name, result)
+            raise self._make_tool_error(name, result)
         if known.check is not None:
             known.check(result)
-        return tool_result(name, result, kind, wrapped=known.wraps)
+        return make_tool_result(name, result, kind, wrapped=known.is_wrapped)
 
-    def _failed(self, name: str, result: Outcome) -> ToolError:
+    def _make_tool_error(self, name: str, result: ToolOutcome) -> ToolError:
         """The error for a tool that says that it failed. A note is for people: models read the text."""
-        error = ToolError(joined_text(result.content) or f"tool {name!r} failed and did not say why")
-        note = self._talk.opened.link.unheard
+        error = ToolError(join_text(result.content) or f"tool {name!r} failed and did not say why")
+        note = self._session.last_connection.dispatcher.stderr_hint
         if note is not None:
             error.add_note(note)
         return error

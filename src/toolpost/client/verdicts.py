@@ -9,52 +9,52 @@ from typing import Final, NamedTuple
 
 from toolpost.protocol.revisions import Revision
 
-__all__ = ["MAX_VERDICTS", "VERDICTS", "Verdict", "Verdicts"]
+__all__ = ["MAX_CACHED_REVISIONS", "REVISION_CACHE", "CachedRevision", "RevisionCache"]
 
-MAX_VERDICTS: Final = 256
+MAX_CACHED_REVISIONS: Final = 256
 """How many servers are remembered; a forgotten one costs a probe."""
 
 
-class Verdict(NamedTuple):
+class CachedRevision(NamedTuple):
     """What a server speaks.
 
     Args:
         revision: the one that was spoken.
-        detour: whether it was reached by the fallback of the way only.
+        via_fallback: whether it was reached by the fallback of the way only.
     """
 
     revision: Revision
-    detour: bool = False
+    via_fallback: bool = False
 
 
-class Verdicts:
+class RevisionCache:
     """Verdicts by key, a bounded number of them. A key of None stands for nobody."""
 
-    def __init__(self, limit: int = MAX_VERDICTS) -> None:
+    def __init__(self, limit: int = MAX_CACHED_REVISIONS) -> None:
         self._limit = limit
-        self._known: OrderedDict[str, Verdict] = OrderedDict()
+        self._entries: OrderedDict[str, CachedRevision] = OrderedDict()
 
-    def find(self, key: str | None) -> Verdict | None:
+    def find(self, key: str | None) -> CachedRevision | None:
         """What is known; None if nothing is."""
-        return None if key is None else self._known.get(key)
+        return None if key is None else self._entries.get(key)
 
-    def keep(self, key: str | None, verdict: Verdict) -> None:
+    def put(self, key: str | None, verdict: CachedRevision) -> None:
         """Remember a verdict."""
         if key is not None:
-            self._known[key] = verdict
-            self._known.move_to_end(key)
-            if len(self._known) > self._limit:
-                self._known.popitem(last=False)
+            self._entries[key] = verdict
+            self._entries.move_to_end(key)
+            if len(self._entries) > self._limit:
+                self._entries.popitem(last=False)
 
     def drop(self, key: str | None) -> None:
         """Forget a verdict: it has proven wrong, or may be old."""
         if key is not None:
-            self._known.pop(key, None)
+            self._entries.pop(key, None)
 
     def clear(self) -> None:
         """Forget all."""
-        self._known.clear()
+        self._entries.clear()
 
 
-VERDICTS: Final = Verdicts()
+REVISION_CACHE: Final = RevisionCache()
 """Those of this process."""

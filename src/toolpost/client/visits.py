@@ -10,14 +10,14 @@ from toolpost.errors import MCPError, UrlElicitationRequired
 from toolpost.types.asks import ElicitParams, ElicitResult
 from toolpost.types.notices import ElicitationCompleteParams
 
-__all__ = ["MAX_VISITS", "Visits"]
+__all__ = ["MAX_URL_ELICITATIONS", "UrlElicitations"]
 
-MAX_VISITS: Final = 1000
+MAX_URL_ELICITATIONS: Final = 1000
 """How many may be under way: a server that asks for more than a user could visit must not fill the memory.
 The oldest is forgotten."""
 
 
-class Visits:
+class UrlElicitations:
     """What is under way."""
 
     __slots__ = ("_ids",)
@@ -25,12 +25,12 @@ class Visits:
     def __init__(self) -> None:
         self._ids: dict[str, None] = {}
 
-    def asked(self, params: object) -> None:
+    def record_request(self, params: object) -> None:
         """The server asks for a visit; it may be over before we have told that the user agrees."""
         if isinstance(params, ElicitParams) and params.mode == "url" and params.elicitation_id is not None:
             self._add(params.elicitation_id)
 
-    def answered(self, params: object, result: object) -> None:
+    def record_answer(self, params: object, result: object) -> None:
         """The user has answered; if they do not go, nothing is under way."""
         if (
             isinstance(params, ElicitParams)
@@ -40,14 +40,14 @@ class Visits:
         ):
             self._ids.pop(params.elicitation_id, None)
 
-    def needed(self, error: MCPError) -> None:
+    def record_error(self, error: MCPError) -> None:
         """A request was refused until the user has been somewhere (ELIC-18)."""
         if isinstance(error, UrlElicitationRequired):
             for elicitation in error.elicitations:
                 if "elicitationId" in elicitation:
                     self._add(elicitation["elicitationId"])
 
-    def awaits(self, params: object) -> bool:
+    def is_expected(self, params: object) -> bool:
         """Whether a notice is to be told: it does not say that a visit is over, or it is one under way."""
         if not isinstance(params, ElicitationCompleteParams):
             return True
@@ -56,6 +56,6 @@ class Visits:
         return known
 
     def _add(self, elicitation_id: str) -> None:
-        if len(self._ids) >= MAX_VISITS:
+        if len(self._ids) >= MAX_URL_ELICITATIONS:
             del self._ids[next(iter(self._ids))]
         self._ids[elicitation_id] = None

@@ -5,67 +5,68 @@ no I/O, has no clock and starts nothing: whoever owns it moves the bytes, runs t
 to give up.
 
     receive(data)  →  Incoming             the peer asks; answer it with `reply` or `fail`
-                      NoticeReceived       the peer says something
-                      CancelReceived       the peer no longer wants an answer; `reply` will return None
+                      NotificationReceived       the peer says something
+                      CancellationReceived       the peer no longer wants an answer; `reply` will return None
                       ProgressReceived     a request of ours has come further
-                      ReplyReceived        a request of ours was answered
-                      FailureReceived      … with an error, or with something that is no answer
+                      ResponseReceived        a request of ours was answered
+                      ErrorReceived      … with an error, or with something that is no answer
                       Refused              the peer broke a rule; send `data` if there is any
                       Dropped              the message means nothing (any more); it was counted
     request(…)     →  Outgoing             send its `data`; an event will carry it again
     notify(…)      →  bytes                send them
 
 Which era a request belongs to is told by the request. A server may hold a session and serve stateless
-requests at the same time; a client is set to one revision, which `adopt` changes. Ids are told apart by type
-(1 is not "1"), and a request that was answered or cancelled is forgotten, so that what comes later is late.
+requests at the same time; a client is set to one revision, which `switch_revision` changes. Ids are told
+apart by type (1 is not "1"), and a request that was answered or cancelled is forgotten, so that what comes
+later is late.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
 from toolpost.errors import (
+    CapabilityNotDeclared,
     LocalProtocolError,
-    NotDeclared,
     RemoteProtocolError,
     RPCError,
 )
 from toolpost.protocol import inbox, jsonrpc, keys, outbox
-from toolpost.protocol.eras import ERAS, Peer, lacking
+from toolpost.protocol.eras import ERAS, Peer, find_missing_capability
 from toolpost.protocol.events import (
-    Event,
-    Incoming,
-    Outgoing,
+    ConnectionEvent,
+    InboundRequest,
+    OutboundRequest,
 )
-from toolpost.protocol.jsonrpc import Message, Request
-from toolpost.protocol.lifecycle import Lifecycle, State
-from toolpost.protocol.like import Like
+from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCRequest
+from toolpost.protocol.lifecycle import Lifecycle, LifecycleState
+from toolpost.protocol.like import RequestTemplate
 from toolpost.protocol.methods import CLIENT, SERVER, Role, Row
-from toolpost.protocol.params import dressed, wishes_task
-from toolpost.protocol.party import Party, declares
+from toolpost.protocol.params import is_task_request, prepare_params
+from toolpost.protocol.party import LocalPeer, has_capability
 from toolpost.protocol.revisions import Revision
-from toolpost.types.base import JSON, Number, Raw, RequestId, Result, Wire
+from toolpost.types.base import JSON, Number, Raw, RequestId, Result, WireStruct
 from toolpost.types.lifecycle import (
     LogLevel,
     RequestMeta,
 )
-from toolpost.types.notices import CancelledParams, NoticeParams
+from toolpost.types.notices import CancelledParams, NotificationParams
 
 __all__ = ["MAX_IN_FLIGHT", "Connection"]
 
-MAX_NAME: Final = 60
+MAX_PEER_NAME: Final = 60
 """How many characters of a peer's name stand in front of an error."""
 
 MAX_IN_FLIGHT: Final = 1024
 """How many requests of one peer may wait for an answer: far more than a host sends, far less than memory."""
 
-_TASKS: Final = {
+_TASK_CAPABILITIES: Final = {
     "tools/call": "tasks.requests.tools.call",
     "sampling/createMessage": "tasks.requests.sampling.create_message",
     "elicitation/create": "tasks.requests.elicitation.create",
 }
 """The capability behind running a request as a task."""
 
-_NONE: Final[dict[str | Row, Like]] = {}
+_NO_TEMPLATES: Final[dict[str | Row, RequestTemplate]] = {}
 """What no server has, and all of them share: an idle session must cost little."""
 
 
@@ -77,13 +78,13 @@ class Connection:
         >>> from toolpost.protocol.eras import ERAS
         >>> from toolpost.protocol.revisions import LATEST_SESSION
         >>> from toolpost.types import ClientCapabilities, Implementation, ListCapability, ServerCapabilities
-        >>> asks = Party(Implementation("c", "1"), ClientCapabilities())
+        >>> asks = LocalPeer(Implementation("c", "1"), ClientCapabilities())
         >>> client = Connection(asks, revision=LATEST_SESSION)
         >>> offers = ServerCapabilities(tools=ListCapability())
-        >>> server = Connection(Party(Implementation("s", "1"), offers))
+        >>> server = Connection(LocalPeer(Implementation("s", "1"), offers))
         >>> opening = ERAS[client.revision.era].open(client)
         >>> [hello] = server.receive(opening.data)
-        >>> introduction = server.party.introduce(hello.peer.revision)
+        >>> introduction = server.local_peer.introduce(hello.peer.revision)
         >>> [welcome] = client.receive(server.reply(hello.id, introduction))
         >>> _ = server.receive(client.notify("notifications/initialized"))
         >>> [asked] = server.receive(client.request("tools/list").data)
@@ -91,7 +92,7 @@ class Connection:
         ('tools/list', 'c')
 
     Args:
-        party: who we are.
+        local_peer: who we are.
         revision: for a client, the revision to speak or to offer; without it the newest that we speak.
         peer: the other end, where the handshake was done elsewhere (on another worker, or not at all).
         state: where that session stands.
@@ -103,51 +104,51 @@ class Connection:
     __slots__ = (
         "_revision",
         "depth",
-        "dropped",
+        "dropped_counts",
+        "early_cancellations",
         "extra",
         "incoming",
+        "is_unordered",
         "lifecycle",
-        "like",
         "limit",
+        "local_peer",
         "log_level",
         "next_id",
-        "other",
         "outgoing",
-        "party",
         "peer",
+        "peer_role",
         "role",
-        "unordered",
-        "withdrawn",
+        "templates",
     )
 
     def __init__(
         self,
-        party: Party,
+        party: LocalPeer,
         *,
         revision: Revision | None = None,
         peer: Peer | None = None,
-        state: State | None = None,
+        state: LifecycleState | None = None,
         extra: Mapping[str, Row] | None = None,
         limit: int = MAX_IN_FLIGHT,
         depth: int = jsonrpc.MAX_DEPTH,
     ) -> None:
-        self.party = party
+        self.local_peer = party
         self.role: Role = party.role
-        self.other: Role = party.other
+        self.peer_role: Role = party.peer_role
         self.peer = peer
         self.lifecycle = Lifecycle(party.role, state or ("new" if peer is None else "ready"))
         self.extra = extra or {}
         self.log_level: LogLevel | None = None
-        self.incoming: dict[RequestId, Incoming] = {}
-        self.outgoing: dict[RequestId, Outgoing] = {}
-        self.unordered = False
+        self.incoming: dict[RequestId, InboundRequest] = {}
+        self.outgoing: dict[RequestId, OutboundRequest] = {}
+        self.is_unordered = False
         """Whether what is sent later may arrive sooner, as over HTTP."""
-        self.withdrawn: dict[RequestId, None] | None = None
+        self.early_cancellations: dict[RequestId, None] | None = None
         """Requests that were cancelled and have not come yet, if messages may overtake each other."""
-        self.dropped: dict[str, int] = {}
+        self.dropped_counts: dict[str, int] = {}
         self.limit = limit
         self.depth = depth
-        self.like: dict[str | Row, Like] = {} if party.role == CLIENT else _NONE
+        self.templates: dict[str | Row, RequestTemplate] = {} if party.role == CLIENT else _NO_TEMPLATES
         self.next_id = 1
         self._revision = revision or party.newest
 
@@ -157,11 +158,11 @@ class Connection:
         return self._revision if self.peer is None else self.peer.revision
 
     @property
-    def idle(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether the session is open, and nothing is under way in it."""
         return self.lifecycle.state == "ready" and not (self.incoming or self.outgoing)
 
-    def adopt(self, revision: Revision) -> None:
+    def switch_revision(self, revision: Revision) -> None:
         """Speak another revision from here on (a client that found out what its server speaks)."""
         self._revision = revision
         self.peer = None
@@ -170,41 +171,45 @@ class Connection:
         if self.lifecycle.state != "closed":
             self.lifecycle.state = "new"
 
-    def request_row(self, method: str, revision: Revision, by: Role) -> Row | None:
+    def find_request_row(self, method: str, revision: Revision, by: Role) -> Row | None:
         """The row of a request; that of an extension before that of the protocol."""
         extra = self.extra.get(method) if self.extra else None
-        if extra is not None and extra.result is not None and extra.sent(by, revision.date):
+        if extra is not None and extra.result is not None and extra.is_sendable_by(by, revision.date):
             return extra
         return revision.requests[by].get(method)
 
-    def notice_row(self, method: str, revision: Revision, by: Role) -> Row | None:
+    def find_notification_row(self, method: str, revision: Revision, by: Role) -> Row | None:
         """The row of a notice; that of an extension before that of the protocol."""
         extra = self.extra.get(method)
-        if extra is not None and extra.result is None and extra.sent(by, revision.date):
+        if extra is not None and extra.result is None and extra.is_sendable_by(by, revision.date):
             return extra
-        return revision.notices[by].get(method)
+        return revision.notifications[by].get(method)
 
     # ----------------------------------------------------------------- what arrives
 
-    def receive(self, data: bytes) -> list[Event]:
+    def receive(self, data: bytes) -> list[ConnectionEvent]:
         """What the peer's bytes mean: one event for a message, several for a batch where there are any."""
         try:
             if self.peer is not None and self.peer.revision.batches and jsonrpc.is_batch(data):
                 messages = jsonrpc.decode_batch(data, depth=self.depth)
             else:
-                return [self.take(jsonrpc.decode(data, depth=self.depth))]
+                return [self.receive_message(jsonrpc.decode(data, depth=self.depth))]
         except RemoteProtocolError as error:
-            return [inbox.broken(self, error)]
+            return [inbox.handle_invalid(self, error)]
         return [
-            inbox.broken(self, item) if isinstance(item, RemoteProtocolError) else self.take(item)
+            inbox.handle_invalid(self, item)
+            if isinstance(item, RemoteProtocolError)
+            else self.receive_message(item)
             for item in messages
         ]
 
-    def broken(self, error: RemoteProtocolError) -> Event:
+    def receive_invalid(self, error: RemoteProtocolError) -> ConnectionEvent:
         """What a message means that is none, told by somebody who has read it (a line that was too long)."""
-        return inbox.broken(self, error)
+        return inbox.handle_invalid(self, error)
 
-    def take(self, message: Message, *, meta: RequestMeta | None = None, peer: Peer | None = None) -> Event:
+    def receive_message(
+        self, message: JSONRPCMessage, *, meta: RequestMeta | None = None, peer: Peer | None = None
+    ) -> ConnectionEvent:
         """What a message means.
 
         Args:
@@ -212,9 +217,9 @@ class Connection:
             meta: what it says of itself, where that was read before.
             peer: who sends it, where that was settled before (HTTP decides by headers).
         """
-        if isinstance(message, Request):
-            return inbox.requested(self, message, meta, peer)
-        return inbox.take(self, message)
+        if isinstance(message, JSONRPCRequest):
+            return inbox.handle_request(self, message, meta, peer)
+        return inbox.handle_message(self, message)
 
     # ----------------------------------------------------------------- what we answer
 
@@ -232,17 +237,17 @@ class Connection:
         if incoming is None:
             return None
         if isinstance(result, Result):
-            result = ERAS[incoming.peer.revision.era].stamp_result(self.party, incoming, result)
+            result = ERAS[incoming.peer.revision.era].stamp_result(self.local_peer, incoming, result)
         elif type(result) is not Raw:
             raise LocalProtocolError(f"an answer is a Result or Raw, not {type(result).__name__}")
-        data = jsonrpc.encode_reply(incoming.id, result)  # 1 and True are one key, but not one id
+        data = jsonrpc.encode_response(incoming.id, result)  # 1 and True are one key, but not one id
         del self.incoming[request_id]
         if incoming.row.name == "initialize":
             self.lifecycle.move("answered")
             self.peer = incoming.peer
         return data
 
-    def answered(self, request_id: RequestId) -> bool:
+    def mark_answered(self, request_id: RequestId) -> bool:
         """Note that a request has an answer that was made elsewhere; whether it was still waiting for one."""
         return self.incoming.pop(request_id, None) is not None
 
@@ -253,24 +258,24 @@ class Connection:
             return None
         if incoming.row.name == "initialize":
             self.lifecycle.move("refused")
-        code = incoming.peer.revision.code(error.code)
+        code = incoming.peer.revision.translate_code(error.code)
         try:
-            return jsonrpc.encode_failure(incoming.id, error, code)
+            return jsonrpc.encode_error(incoming.id, error, code)
         except LocalProtocolError:
             plain = RPCError("Internal error: the error cannot be written as JSON", code=code)
-            return jsonrpc.encode_failure(incoming.id, plain)
+            return jsonrpc.encode_error(incoming.id, plain)
 
     # ----------------------------------------------------------------- what we ask
 
     def request(
         self,
         method: str | Row,
-        params: Wire | Mapping[str, JSON] | None = None,
+        params: WireStruct | Mapping[str, JSON] | None = None,
         *,
         meta: Mapping[str, JSON] | None = None,
         progress: bool = False,
-        party: Party | None = None,
-    ) -> Outgoing:
+        party: LocalPeer | None = None,
+    ) -> OutboundRequest:
         """A request of ours.
 
         Args:
@@ -282,93 +287,102 @@ class Connection:
 
         Raises:
             LocalProtocolError: this revision or this state forbids it.
-            NotDeclared: the peer did not declare the capability for it.
+            CapabilityNotDeclared: the peer did not declare the capability for it.
             ChannelClosed: the conversation is over.
         """
         if meta is not None or party is not None:
-            return self._ask(method, params, meta, party, progress=progress)
-        like = self.like.get(method)
-        if like is None or not like.holds(self, params):
-            outgoing = self._ask(method, params, None, None, progress=progress)
-            if outgoing.row is not method and (like := Like.of(self, outgoing, params)) is not None:
-                self.like[outgoing.row.name] = like
+            return self._request_checked(method, params, meta, party, progress=progress)
+        like = self.templates.get(method)
+        if like is None or not like.is_applicable(self, params):
+            outgoing = self._request_checked(method, params, None, None, progress=progress)
+            if (
+                outgoing.row is not method
+                and (like := RequestTemplate.from_request(self, outgoing, params)) is not None
+            ):
+                self.templates[outgoing.row.name] = like
             return outgoing
         request_id = self.next_id
         data = like.write(request_id, params, progress=progress)
         self.next_id += 1
         token = request_id if progress else None
-        outgoing = self.outgoing[request_id] = Outgoing(request_id, like.row, data, like.revision, token)
+        outgoing = self.outgoing[request_id] = OutboundRequest(
+            request_id, like.row, data, like.revision, token
+        )
         return outgoing
 
-    def _ask(
+    def _request_checked(
         self,
         method: str | Row,
-        params: Wire | Mapping[str, JSON] | None,
+        params: WireStruct | Mapping[str, JSON] | None,
         meta: Mapping[str, JSON] | None,
-        party: Party | None,
+        party: LocalPeer | None,
         *,
         progress: bool,
-    ) -> Outgoing:
+    ) -> OutboundRequest:
         """A request that is looked at in every way."""
         revision = self.revision
-        row = method if isinstance(method, Row) else self._sendable(method, revision)
+        row = method if isinstance(method, Row) else self._find_sendable_row(method, revision)
         if self.role == SERVER and revision.stateless:
             raise LocalProtocolError(f"{row.name} cannot be sent: there is no session with a client")
         if not revision.stateless or self.lifecycle.state == "closed":
-            self.lifecycle.allow(row.name)
+            self.lifecycle.check_outgoing(row.name)
         if row.result is None:
             raise LocalProtocolError(f"{row.name} is a notice, not a request")
         if row.needs and row.name not in revision.ungated and self.peer is not None:
             self._check_declared(row, self.peer, params)
-        task = wishes_task(params, revision)
-        if task and self.peer is not None and not self._runs_tasks(row, self.peer):
-            raise NotDeclared(
-                _TASKS[row.name], f"the {self.other} does not run {row.name} as a task", peer=self.peer_name
+        task = is_task_request(params, revision)
+        if task and self.peer is not None and not self._can_run_task(row, self.peer):
+            raise CapabilityNotDeclared(
+                _TASK_CAPABILITIES[row.name],
+                f"the {self.peer_role} does not run {row.name} as a task",
+                peer=self.peer_name,
             )
         for key in meta or ():
-            wrong = keys.objection(key)
+            wrong = keys.explain_invalid_meta_key(key)
             if wrong:
                 raise LocalProtocolError(f"a request cannot carry this key in _meta: {wrong}")
         request_id = self.next_id
         stamp = ERAS[revision.era].stamp_request(
-            party or self.party, revision, meta, request_id if progress else None
+            party or self.local_peer, revision, meta, request_id if progress else None
         )
-        data = jsonrpc.encode_request(request_id, row.name, dressed(params, stamp, revision))
+        data = jsonrpc.encode_request(request_id, row.name, prepare_params(params, stamp, revision))
         self.next_id += 1
         if row.name == "initialize":
             self.lifecycle.move("initialize")
         token = request_id if progress else None
-        outgoing = Outgoing(request_id, row, data, revision, token, task=task)
+        outgoing = OutboundRequest(request_id, row, data, revision, token, task=task)
         self.outgoing[request_id] = outgoing
         return outgoing
 
-    def _sendable(self, method: str, revision: Revision) -> Row:
-        row = self.request_row(method, revision, self.role)
+    def _find_sendable_row(self, method: str, revision: Revision) -> Row:
+        row = self.find_request_row(method, revision, self.role)
         if row is None:
-            raise outbox.unsendable(self, method, revision)
+            raise outbox.make_unsendable_error(self, method, revision)
         return row
 
     def _check_declared(self, row: Row, peer: Peer, params: object) -> None:
-        missing = None if peer.capabilities is None else lacking(peer.capabilities, row, params)
+        missing = (
+            None if peer.capabilities is None else find_missing_capability(peer.capabilities, row, params)
+        )
         if missing is not None:
-            raise NotDeclared(
+            raise CapabilityNotDeclared(
                 missing,
-                f"the {self.other} does not offer {missing!r}, which {row.name} needs",
+                f"the {self.peer_role} does not offer {missing!r}, which {row.name} needs",
                 peer=self.peer_name,
             )
 
-    def _runs_tasks(self, row: Row, peer: Peer) -> bool:
-        path = _TASKS.get(row.name)
-        return path is None or peer.capabilities is None or declares(peer.capabilities, path)
+    def _can_run_task(self, row: Row, peer: Peer) -> bool:
+        path = _TASK_CAPABILITIES.get(row.name)
+        return path is None or peer.capabilities is None or has_capability(peer.capabilities, path)
 
     @property
     def peer_name(self) -> str | None:
         """What the peer calls itself, for errors: as much of it as can be shown to people."""
         if self.peer is None or self.peer.info is None:
             return None
-        name = self.peer.info.name[: 4 * MAX_NAME]
+        name = self.peer.info.name[: 4 * MAX_PEER_NAME]
         return jsonrpc.shorten(
-            name if name.isprintable() else "".join(filter(str.isprintable, name)), MAX_NAME
+            name if name.isprintable() else "".join(filter(str.isprintable, name)), MAX_PEER_NAME
         )
 
     def cancel(self, request_id: RequestId, reason: str | None = None) -> bytes | None:
@@ -385,7 +399,7 @@ class Connection:
             self.lifecycle.move("refused")
         else:
             params = CancelledParams(request_id=request_id, reason=reason)
-            data = jsonrpc.encode_notice("notifications/cancelled", params)
+            data = jsonrpc.encode_notification("notifications/cancelled", params)
         del self.outgoing[request_id]
         return data
 
@@ -394,9 +408,9 @@ class Connection:
     def notify(
         self,
         method: str | Row,
-        params: NoticeParams | Mapping[str, JSON] | None = None,
+        params: NotificationParams | Mapping[str, JSON] | None = None,
         *,
-        to: Incoming | None = None,
+        to: InboundRequest | None = None,
     ) -> bytes:
         """The bytes of a notice.
 
@@ -407,33 +421,33 @@ class Connection:
 
         Raises:
             LocalProtocolError: this revision or this state forbids it.
-            NotDeclared: we did not declare the capability for it.
+            CapabilityNotDeclared: we did not declare the capability for it.
             ChannelClosed: the conversation is over.
         """
-        return outbox.notify(self, method, params, to)
+        return outbox.build_notification(self, method, params, to)
 
-    def progress(
+    def report_progress(
         self, request_id: RequestId, progress: Number, total: Number | None = None, message: str | None = None
     ) -> bytes | None:
         """The bytes that tell how far a request of the peer's has come.
 
         None if the peer did not ask for it, has its answer, or has heard as much already (PROG-3 … PROG-6).
         """
-        return outbox.progress(self, request_id, progress, total, message)
+        return outbox.build_progress(self, request_id, progress, total, message)
 
     def log(
-        self, level: LogLevel, data: JSON, *, logger: str | None = None, to: Incoming | None = None
+        self, level: LogLevel, data: JSON, *, logger: str | None = None, to: InboundRequest | None = None
     ) -> bytes | None:
         """The bytes of a line for the client's log; None if it does not want to hear it.
 
         A stateless client hears only what belongs to a request that asked for logs, and before there is a
         session nobody hears.
         """
-        return outbox.log(self, level, data, logger, to)
+        return outbox.build_log_message(self, level, data, logger, to)
 
     # ----------------------------------------------------------------- the end
 
-    def close(self) -> list[Outgoing]:
+    def close(self) -> list[OutboundRequest]:
         """End the conversation: the requests of ours that will never be answered."""
         self.lifecycle.state = "closed"
         lost = list(self.outgoing.values())

@@ -1,6 +1,6 @@
 """The two ways in which a conversation is held, behind one promise of six hooks.
 
-`Session`: a handshake, then both sides may ask. `Stateless`: every request carries its own facts, and a
+`SessionEra`: a handshake, then both sides may ask. `StatelessEra`: every request carries its own facts, and a
 server asks by returning. What each side does in its era is said here; which era a message belongs to is told
 by the message itself. Knows nothing of transports.
 """
@@ -12,25 +12,25 @@ from msgspec.structs import replace
 
 from toolpost import types
 from toolpost.errors import (
+    CapabilityNotDeclared,
+    ClientCapabilityNotDeclared,
     InvalidParams,
     LocalProtocolError,
-    NotDeclared,
-    Undeclared,
 )
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import MISFITS, Reader, Unfit, fault
-from toolpost.protocol.lowering import lower
+from toolpost.protocol.jsonrpc import DECODE_ERRORS, InvalidJSONValue, JSONReader, describe_decode_error
+from toolpost.protocol.lowering import downgrade_value
 from toolpost.protocol.methods import ROWS, Row
-from toolpost.protocol.params import foreign
-from toolpost.protocol.party import Capabilities, Party, declares
+from toolpost.protocol.params import drop_sender_meta
+from toolpost.protocol.party import Capabilities, LocalPeer, has_capability
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
-from toolpost.types.base import JSON, UNSET, Meta, ProgressToken, Raw, Result, Struct, Unset, Wire
+from toolpost.types.base import JSON, UNSET, Meta, ProgressToken, Raw, Result, Struct, Unset, WireStruct
 from toolpost.types.inputs import InputRequest, InputRequiredResult
 from toolpost.types.lifecycle import (
     CLIENT_CAPABILITIES,
     PROTOCOL_VERSION,
     SUBSCRIPTION_ID,
-    Cacheable,
+    CacheableResult,
     ClientCapabilities,
     Implementation,
     InitializeParams,
@@ -41,19 +41,19 @@ from toolpost.types.notices import ListenParams, SubscriptionFilter
 
 if TYPE_CHECKING:
     from toolpost.protocol.connection import Connection
-    from toolpost.protocol.events import Incoming, Outgoing
+    from toolpost.protocol.events import InboundRequest, OutboundRequest
 
 __all__ = [
     "ERAS",
     "NO_META",
-    "SESSION",
-    "STATELESS",
+    "SESSION_ERA",
+    "STATELESS_ERA",
     "Era",
     "Peer",
-    "Session",
-    "Stateless",
-    "is_marked",
-    "lacking",
+    "SessionEra",
+    "StatelessEra",
+    "find_missing_capability",
+    "has_protocol_version",
     "read_meta",
 ]
 
@@ -70,11 +70,11 @@ class Peer(Struct):
 class Era(Protocol):
     """How a conversation is held."""
 
-    def open(self, connection: "Connection") -> "Outgoing":
+    def open(self, connection: "Connection") -> "OutboundRequest":
         """The request that a client opens the conversation with."""
         ...
 
-    def admit(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:
+    def identify_peer(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:
         """Who sends this request.
 
         Raises:
@@ -84,7 +84,7 @@ class Era(Protocol):
 
     def stamp_request(
         self,
-        party: Party,
+        party: LocalPeer,
         revision: Revision,
         meta: Mapping[str, JSON] | None,
         token: ProgressToken | None,
@@ -92,22 +92,22 @@ class Era(Protocol):
         """The `_meta` that a request of ours carries."""
         ...
 
-    def stamp_result(self, party: Party, incoming: "Incoming", result: Result) -> Result:
+    def stamp_result(self, party: LocalPeer, incoming: "InboundRequest", result: Result) -> Result:
         """The result as the peer of this request expects it."""
         ...
 
-    def ask(
-        self, connection: "Connection", incoming: "Incoming", method: str, params: Wire
-    ) -> "Outgoing | InputRequest":
+    def make_client_request(
+        self, connection: "Connection", incoming: "InboundRequest", method: str, params: WireStruct
+    ) -> "OutboundRequest | InputRequest":
         """A question to the client of `incoming`: a request to send, or what to return instead of a result.
 
         Raises:
-            NotDeclared: the client of this session did not declare the capability.
-            Undeclared: the request did not declare the capability.
+            CapabilityNotDeclared: the client of this session did not declare the capability.
+            ClientCapabilityNotDeclared: the request did not declare the capability.
         """
         ...
 
-    def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[Outgoing]":
+    def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[OutboundRequest]":
         """The requests by which a client asks for notices; in a session most come unasked."""
         ...
 
@@ -115,25 +115,25 @@ class Era(Protocol):
 # --------------------------------------------------------------------- what a request says of itself
 
 
-class _Facts(Struct, rename={"meta": "_meta"}):
+class _ParamsWithRequestMeta(Struct, rename={"meta": "_meta"}):
     meta: RequestMeta | None = None
 
 
-class _Mark(Struct, rename={"version": PROTOCOL_VERSION}):
+class _ProtocolVersionMeta(Struct, rename={"version": PROTOCOL_VERSION}):
     version: Raw | Unset = UNSET
 
 
-class _Marks(Struct, rename={"meta": "_meta"}):
-    meta: _Mark | None = None
+class _ParamsWithVersion(Struct, rename={"meta": "_meta"}):
+    meta: _ProtocolVersionMeta | None = None
 
 
-_SCOPES: Final = frozenset({"public", "private"})
-_NEEDS: Final = {row.name: row.needs for row in ROWS if row.asked is not None and row.needs}
+_CACHE_SCOPES: Final = frozenset({"public", "private"})
+_CAPABILITY_BY_METHOD: Final = {row.name: row.needs for row in ROWS if row.asked is not None and row.needs}
 """What a client declares that can be asked, by method; older ones could not."""
 NO_META: Final = RequestMeta()
-_FACTS: Final = Reader(_Facts)
-_MARKS: Final = Reader(_Marks)
-_MARK: Final = PROTOCOL_VERSION.encode()
+_REQUEST_META_READER: Final = JSONReader(_ParamsWithRequestMeta)
+_VERSION_READER: Final = JSONReader(_ParamsWithVersion)
+_VERSION_KEY: Final = PROTOCOL_VERSION.encode()
 
 
 def read_meta(params: Raw | Unset) -> RequestMeta:
@@ -145,52 +145,52 @@ def read_meta(params: Raw | Unset) -> RequestMeta:
     if params is UNSET:
         return NO_META
     try:
-        return _FACTS.decode(params).meta or NO_META
-    except MISFITS as error:
-        raise InvalidParams(f"Invalid params: {fault(error)}") from error
+        return _REQUEST_META_READER.decode(params).meta or NO_META
+    except DECODE_ERRORS as error:
+        raise InvalidParams(f"Invalid params: {describe_decode_error(error)}") from error
 
 
-def is_marked(params: Raw | Unset) -> bool:
+def has_protocol_version(params: Raw | Unset) -> bool:
     """Whether a request says that it belongs to the stateless era, be the rest of it right or wrong."""
     if params is UNSET:
         return False
     text = bytes(params)
-    if _MARK not in text and b"\\" not in text:
+    if _VERSION_KEY not in text and b"\\" not in text:
         return False  # as nearly always in a session: 0.3 us less than to read it
     try:
-        marks = _MARKS(params).meta
-    except Unfit:
+        marks = _VERSION_READER(params).meta
+    except InvalidJSONValue:
         return False
     return marks is not None and marks.version is not UNSET
 
 
-def lacking(capabilities: Capabilities | None, row: Row, params: object) -> str | None:
+def find_missing_capability(capabilities: Capabilities | None, row: Row, params: object) -> str | None:
     """The capability that an ask needs and the client did not declare, as finely as its parameters tell."""
-    if capabilities is None or (row.needs and not declares(capabilities, row.needs)):
+    if capabilities is None or (row.needs and not has_capability(capabilities, row.needs)):
         return row.needs
     if isinstance(params, types.ElicitParams):
         if params.mode == "url":
-            return None if declares(capabilities, "elicitation.url") else "elicitation.url"
+            return None if has_capability(capabilities, "elicitation.url") else "elicitation.url"
         # Neither mode named means forms (REVISIONS.md §7).
-        only_url = declares(capabilities, "elicitation.url") and not declares(
+        only_url = has_capability(capabilities, "elicitation.url") and not has_capability(
             capabilities, "elicitation.form"
         )
         return "elicitation.form" if only_url else None
     with_tools = isinstance(params, types.CreateMessageParams) and (
         params.tools is not None or params.tool_choice is not None
     )
-    return "sampling.tools" if with_tools and not declares(capabilities, "sampling.tools") else None
+    return "sampling.tools" if with_tools and not has_capability(capabilities, "sampling.tools") else None
 
 
 # --------------------------------------------------------------------- the session era
 
 
-class Session:
+class SessionEra:
     """A handshake, then both sides may ask."""
 
-    def open(self, connection: "Connection") -> "Outgoing":
+    def open(self, connection: "Connection") -> "OutboundRequest":
         """`initialize`, offering the revision that the connection is set to (LIFE-2, LIFE-8)."""
-        party = connection.party
+        party = connection.local_peer
         assert isinstance(party.capabilities, ClientCapabilities), "only a client opens a conversation"
         params = InitializeParams(
             protocol_version=connection.revision.date,
@@ -199,50 +199,56 @@ class Session:
         )
         return connection.request("initialize", params)
 
-    def admit(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:  # noqa: ARG002 - a hook
+    def identify_peer(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:  # noqa: ARG002 - a hook
         """Whoever shook hands; before that only what the state allows (LIFE-1, LIFE-5)."""
-        connection.lifecycle.admit(method)
+        connection.lifecycle.check_incoming(method)
         return connection.peer or Peer(LATEST_SESSION)
 
     def stamp_request(
         self,
-        party: Party,  # noqa: ARG002 - a hook
+        party: LocalPeer,  # noqa: ARG002 - a hook
         revision: Revision,
         meta: Mapping[str, JSON] | None,
         token: ProgressToken | None,
     ) -> Meta | None:
         """What the caller gave, and a progress token where one is wanted."""
-        stamped = foreign(meta, revision) if meta else {}
+        stamped = drop_sender_meta(meta, revision) if meta else {}
         if token is not None:
             stamped["progressToken"] = token
         return stamped or None
 
-    def stamp_result(self, party: Party, incoming: "Incoming", result: Result) -> Result:  # noqa: ARG002 - a hook
+    def stamp_result(self, party: LocalPeer, incoming: "InboundRequest", result: Result) -> Result:  # noqa: ARG002 - a hook
         """The result without the members of the stateless era, told so that this peer can read it."""
         revision = incoming.peer.revision
         if isinstance(result, InputRequiredResult):
             raise LocalProtocolError(f"a result cannot ask for input in {revision.date}")
-        result = lower(result, revision)
-        if isinstance(result, Cacheable) and (result.ttl_ms is not None or result.cache_scope is not None):
+        result = downgrade_value(result, revision)
+        if isinstance(result, CacheableResult) and (
+            result.ttl_ms is not None or result.cache_scope is not None
+        ):
             result = replace(result, ttl_ms=None, cache_scope=None)
         return result if result.result_type is None else replace(result, result_type=None)
 
-    def ask(
+    def make_client_request(
         self,
         connection: "Connection",
-        incoming: "Incoming",
+        incoming: "InboundRequest",
         method: str,
-        params: Wire,
-    ) -> "Outgoing":
+        params: WireStruct,
+    ) -> "OutboundRequest":
         """A request of its own, to be sent on the stream of the call."""
         revision = incoming.peer.revision
-        if method in _NEEDS and method not in revision.requests["server"]:
-            raise NotDeclared(_NEEDS[method], f"a client of {revision.date} cannot be asked {method}")
+        if method in _CAPABILITY_BY_METHOD and method not in revision.requests["server"]:
+            raise CapabilityNotDeclared(
+                _CAPABILITY_BY_METHOD[method], f"a client of {revision.date} cannot be asked {method}"
+            )
         if isinstance(params, types.ElicitParams) and params.mode == "url" and not revision.rich_forms:
-            raise NotDeclared("elicitation.url", f"a client of {revision.date} has no elicitation by URL")
+            raise CapabilityNotDeclared(
+                "elicitation.url", f"a client of {revision.date} has no elicitation by URL"
+            )
         return connection.request(method, params)
 
-    def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[Outgoing]":
+    def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[OutboundRequest]":
         """A subscription for each resource; lists announce their changes unasked."""
         uris = wanted.resource_subscriptions or ()
         return [connection.request("resources/subscribe", types.SubscribeParams(uri=uri)) for uri in uris]
@@ -251,10 +257,10 @@ class Session:
 # --------------------------------------------------------------------- the stateless era
 
 
-class Stateless:
+class StatelessEra:
     """Every request carries its own facts; a server asks by returning."""
 
-    def require(self, meta: RequestMeta) -> None:
+    def check_meta(self, meta: RequestMeta) -> None:
         """Return if the request carries the facts that it has to (META-7, META-8, META-10).
 
         Raises:
@@ -265,16 +271,16 @@ class Stateless:
         if meta.client_capabilities is UNSET:
             raise InvalidParams(f"Invalid params: _meta lacks {CLIENT_CAPABILITIES}")
 
-    def open(self, connection: "Connection") -> "Outgoing":
+    def open(self, connection: "Connection") -> "OutboundRequest":
         """`server/discover`: nothing has to be opened, but it tells what the server is and can do."""
         return connection.request("server/discover")
 
-    def admit(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:  # noqa: ARG002 - a hook
+    def identify_peer(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:  # noqa: ARG002 - a hook
         """Whoever the request says it comes from (VER-1)."""
-        self.require(meta)
-        return self.peer(connection.party, meta)
+        self.check_meta(meta)
+        return self.read_peer(connection.local_peer, meta)
 
-    def peer(self, party: Party, meta: RequestMeta) -> Peer:
+    def read_peer(self, party: LocalPeer, meta: RequestMeta) -> Peer:
         """Whoever a request comes from that carries all facts.
 
         Raises:
@@ -283,37 +289,37 @@ class Stateless:
         requested = cast("str", meta.protocol_version)
         revision = REVISIONS.get(requested)
         if revision is None or not revision.stateless or revision.date not in party.supported:
-            raise party.refusal(requested)
+            raise party.make_unsupported_error(requested)
         return Peer(
             revision, meta.client_capabilities or None, meta.client_info or None, meta.log_level or None
         )
 
     def stamp_request(
         self,
-        party: Party,
+        party: LocalPeer,
         revision: Revision,
         meta: Mapping[str, JSON] | None,
         token: ProgressToken | None,
     ) -> Meta:
         """Revision, identity and capabilities, on every request (META-7 … META-9)."""
-        facts = party.facts(revision)
-        stamped = {**foreign(meta, revision), **facts} if meta else dict(facts)
+        facts = party.build_meta(revision)
+        stamped = {**drop_sender_meta(meta, revision), **facts} if meta else dict(facts)
         if token is not None:
             stamped["progressToken"] = token
         return stamped
 
-    def stamp_result(self, party: Party, incoming: "Incoming", result: Result) -> Result:
+    def stamp_result(self, party: LocalPeer, incoming: "InboundRequest", result: Result) -> Result:
         """The result with its type, how long it may be kept, and who made it (MSG-11, META-16)."""
         revision = incoming.peer.revision
-        result = lower(result, revision)
+        result = downgrade_value(result, revision)
         kind = result.result_type or "complete"
-        meta = party.facts(revision)
+        meta = party.build_meta(revision)
         if result.meta:
             meta = {**meta, **result.meta}
-        if isinstance(result, Cacheable):
-            return _aged(result, meta, kind)
+        if isinstance(result, CacheableResult):
+            return _add_cache_hints(result, meta, kind)
         if isinstance(result, InputRequiredResult):
-            if not incoming.row.asks:
+            if not incoming.row.can_require_input:
                 raise LocalProtocolError(f"the result of {incoming.row.name} cannot ask for input")
             if not result.input_requests and result.request_state is None:
                 raise LocalProtocolError("a result that asks for input has questions, a state, or both")
@@ -322,41 +328,41 @@ class Stateless:
             meta = {**meta, SUBSCRIPTION_ID: incoming.id}
         return replace(result, meta=meta, result_type=kind)
 
-    def ask(
+    def make_client_request(
         self,
         connection: "Connection",  # noqa: ARG002 - a hook
-        incoming: "Incoming",
+        incoming: "InboundRequest",
         method: str,
-        params: Wire,
+        params: WireStruct,
     ) -> InputRequest:
         """What to return instead of a result (MRTR-1, MRTR-2, MRTR-6)."""
         revision = incoming.peer.revision
-        if not incoming.row.asks:
+        if not incoming.row.can_require_input:
             raise LocalProtocolError(f"{incoming.row.name} cannot ask the client in {revision.date}")
-        row = revision.asks.get(method)
+        row = revision.input_requests.get(method)
         if row is None:
             raise LocalProtocolError(f"{method} cannot be asked of a client in {revision.date}")
-        missing = lacking(incoming.peer.capabilities, row, params)
+        missing = find_missing_capability(incoming.peer.capabilities, row, params)
         if missing is not None:
             needed: JSON = {}
             for name in reversed(missing.split(".")):
                 needed = {name: needed}
-            raise Undeclared(
+            raise ClientCapabilityNotDeclared(
                 missing,
                 f"{method} needs the client capability {missing!r}",
                 {"requiredCapabilities": needed},
             )
-        return InputRequest(method, Raw(jsonrpc.encode(lower(params, revision))))
+        return InputRequest(method, Raw(jsonrpc.encode(downgrade_value(params, revision))))
 
-    def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[Outgoing]":
+    def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[OutboundRequest]":
         """One long request whose stream carries all that was asked for."""
         return [connection.request("subscriptions/listen", ListenParams(notifications=wanted))]
 
 
-def _aged(result: Cacheable, meta: Meta, kind: str) -> Result:
+def _add_cache_hints(result: CacheableResult, meta: Meta, kind: str) -> Result:
     """A result that says how long it may be kept, and by whom (CACHE-1, CACHE-2)."""
     age, scope = result.ttl_ms or 0, result.cache_scope or "private"
-    if type(age) is not int or age < 0 or scope not in _SCOPES:
+    if type(age) is not int or age < 0 or scope not in _CACHE_SCOPES:
         raise LocalProtocolError(
             "a result is kept for 0 or more milliseconds, and its scope is public or private; not "
             f"{age!r}, {scope!r}"
@@ -364,6 +370,6 @@ def _aged(result: Cacheable, meta: Meta, kind: str) -> Result:
     return replace(result, meta=meta, result_type=kind, ttl_ms=age, cache_scope=scope)
 
 
-SESSION: Final = Session()
-STATELESS: Final = Stateless()
-ERAS: Final[dict[str, Era]] = {"session": SESSION, "stateless": STATELESS}
+SESSION_ERA: Final = SessionEra()
+STATELESS_ERA: Final = StatelessEra()
+ERAS: Final[dict[str, Era]] = {"session": SESSION_ERA, "stateless": STATELESS_ERA}

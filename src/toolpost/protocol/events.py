@@ -7,36 +7,36 @@ from typing import Any, Final, TypeAlias
 
 from toolpost.errors import InvalidParams, MCPError
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import Row
 from toolpost.protocol.revisions import Revision
 from toolpost.types.base import UNSET, Meta, Number, ProgressToken, Raw, RequestId, Result, Struct, Unset
 from toolpost.types.notices import ProgressParams
 
 __all__ = [
-    "CancelReceived",
-    "Dropped",
-    "Event",
-    "FailureReceived",
-    "Incoming",
-    "NoticeReceived",
-    "Outgoing",
+    "CancellationReceived",
+    "ConnectionEvent",
+    "ErrorReceived",
+    "InboundRequest",
+    "InvalidMessageReceived",
+    "MessageDropped",
+    "NotificationReceived",
+    "OutboundRequest",
     "ProgressReceived",
-    "Refused",
-    "ReplyReceived",
+    "ResponseReceived",
 ]
 
 
-class _MetaOf(Struct, rename={"meta": "_meta"}):
+class _ParamsWithMeta(Struct, rename={"meta": "_meta"}):
     meta: Meta | None = None
 
 
-_META: Final = Reader(_MetaOf)
+_META_READER: Final = JSONReader(_ParamsWithMeta)
 
 # --------------------------------------------------------------------- what is in flight
 
 
-class Incoming(Struct, eq=False):
+class InboundRequest(Struct, eq=False):
     """A request of the peer that waits for our answer."""
 
     id: RequestId
@@ -55,12 +55,12 @@ class Incoming(Struct, eq=False):
             InvalidParams: it holds what no value of ours can hold (1e400).
         """
         try:
-            return _META(self.raw).meta or {}
-        except Unfit as error:
+            return _META_READER(self.raw).meta or {}
+        except InvalidJSONValue as error:
             raise InvalidParams(f"Invalid params: _meta cannot be read: {error}") from error
 
 
-class Outgoing(Struct, eq=False, gc=False):
+class OutboundRequest(Struct, eq=False, gc=False):
     """A request of ours that waits for the peer's answer; `data` is what to send."""
 
     id: RequestId
@@ -72,13 +72,13 @@ class Outgoing(Struct, eq=False, gc=False):
     task: bool = False
     """Whether it wants to be run as a task, and may be answered with one."""
     plain: bool = False
-    """Whether its result may be a `Plain`."""
+    """Whether its result may be a `PlainToolResult`."""
 
 
 # --------------------------------------------------------------------- events
 
 
-class NoticeReceived(Struct):
+class NotificationReceived(Struct):
     """The peer says something. `row` is None for a method that we do not know."""
 
     method: str
@@ -87,35 +87,35 @@ class NoticeReceived(Struct):
     raw: Raw | Unset = UNSET
 
 
-class CancelReceived(Struct):
+class CancellationReceived(Struct):
     """The peer no longer wants an answer to `request`."""
 
-    request: Incoming
+    request: InboundRequest
     reason: str | None = None
 
 
 class ProgressReceived(Struct):
     """A request of ours has come further."""
 
-    request: Outgoing
+    request: OutboundRequest
     params: ProgressParams
 
 
-class ReplyReceived(Struct):
+class ResponseReceived(Struct):
     """A request of ours was answered."""
 
-    request: Outgoing
+    request: OutboundRequest
     result: Result
 
 
-class FailureReceived(Struct):
+class ErrorReceived(Struct):
     """A request of ours was refused, or answered with something that is no answer."""
 
-    request: Outgoing
+    request: OutboundRequest
     error: MCPError
 
 
-class Refused(Struct):
+class InvalidMessageReceived(Struct):
     """The peer broke a rule. `data` is the answer to send, if it may have one."""
 
     error: MCPError
@@ -123,20 +123,20 @@ class Refused(Struct):
     id: RequestId | None = None
 
 
-class Dropped(Struct):
+class MessageDropped(Struct):
     """A message that means nothing (any more). `error` tells more where there is more to tell."""
 
-    why: str
+    reason: str
     error: MCPError | None = None
 
 
-Event: TypeAlias = (
-    Incoming
-    | NoticeReceived
-    | CancelReceived
+ConnectionEvent: TypeAlias = (
+    InboundRequest
+    | NotificationReceived
+    | CancellationReceived
     | ProgressReceived
-    | ReplyReceived
-    | FailureReceived
-    | Refused
-    | Dropped
+    | ResponseReceived
+    | ErrorReceived
+    | InvalidMessageReceived
+    | MessageDropped
 )

@@ -10,16 +10,16 @@ from typing import Final
 from msgspec import Struct
 
 from toolpost.errors import RemoteProtocolError
-from toolpost.protocol.misread import outline, refuse
+from toolpost.protocol.misread import make_invalid_request, outline_envelope
 
-__all__ = ["MAX_LINE", "LineBuffer", "Oversize", "frame"]
+__all__ = ["MAX_LINE", "LineBuffer", "OversizedLine", "frame"]
 
 MAX_LINE: Final = 4 * 1024 * 1024
 """The longest line in bytes that is read. Room for 3 MiB of picture in base64; a hundred peers that
 never send a newline hold 400 MiB and not all there is. The official TypeScript SDK takes posted messages up
 to the same size."""
 
-EDGE: Final = 4096
+EDGE_BYTES: Final = 4096
 """How many bytes are kept of either end of a line that is dropped: the id stands in one of them, in front of
 the result or behind it."""
 
@@ -29,7 +29,7 @@ _CLOSE: Final = ord("}")
 _JSON_SPACE: Final = b" \t\r"  # and LF, which no line holds
 
 
-class Oversize(Struct, frozen=True):
+class OversizedLine(Struct, frozen=True):
     """Stands where a line was that is over the limit.
 
     Args:
@@ -44,13 +44,13 @@ class Oversize(Struct, frozen=True):
     head: bytes
     tail: bytes
 
-    def refusal(self) -> RemoteProtocolError:
+    def make_error(self) -> RemoteProtocolError:
         """What is wrong with it: the id, the answer that it deserves, and whether it was one itself.
 
         Where neither end tells what it was, it has an answer and no id.
         """
         why = f"a message of {self.size} bytes is too long, the limit is {self.limit}"
-        return refuse(why, outline(self.head, self.tail))
+        return make_invalid_request(why, outline_envelope(self.head, self.tail))
 
 
 class LineBuffer:
@@ -63,51 +63,53 @@ class LineBuffer:
         limit: the longest line to accept, in bytes without the line end.
     """
 
-    __slots__ = ("_edge", "_head", "_limit", "_lost", "_open")
+    __slots__ = ("_edge", "_head", "_limit", "_open", "_oversized_bytes")
 
     def __init__(self, limit: int = MAX_LINE) -> None:
         self._limit = limit
-        self._edge = max(1, min(EDGE, limit))
+        self._edge = max(1, min(EDGE_BYTES, limit))
         self._open = bytearray()  # the line that has not ended yet; its end, once it is over the limit
         self._head = b""  # how it began, once it is over the limit
-        self._lost = 0  # its size, once it is over the limit
+        self._oversized_bytes = 0  # its size, once it is over the limit
 
-    def feed(self, data: bytes | bytearray | memoryview) -> list[bytes | Oversize]:
+    def feed(self, data: bytes | bytearray | memoryview) -> list[bytes | OversizedLine]:
         """The lines that this chunk completes, in order and without their ends."""
         if not isinstance(data, bytes):
             data = bytes(data)
         end = data.find(b"\n")
         if end < 0:
-            self._keep(data)
+            self._append(data)
             return []
-        if end == len(data) - 1 and not self._open and not self._lost:
+        if end == len(data) - 1 and not self._open and not self._oversized_bytes:
             # Nearly every chunk is one whole message: a slice, and nothing else is copied.
-            line = self._whole(data[:end])
+            line = self._finish_line(data[:end])
             return [] if line is None else [line]
         first, *middle, rest = data.split(b"\n")
-        self._keep(first)
-        lines = [self.end(), *map(self._whole, middle)]
-        self._keep(rest)
+        self._append(first)
+        lines = [self.end(), *map(self._finish_line, middle)]
+        self._append(rest)
         return [line for line in lines if line is not None]
 
-    def end(self) -> bytes | Oversize | None:
+    def end(self) -> bytes | OversizedLine | None:
         """The line that was still open when the stream ended, or None. The buffer is empty afterwards.
 
         A peer that forgets its last newline is still understood.
         """
-        if self._lost:
-            dropped = Oversize(self._lost, self._limit, self._head, bytes(self._open[-self._edge :]))
-            self._lost = 0
+        if self._oversized_bytes:
+            dropped = OversizedLine(
+                self._oversized_bytes, self._limit, self._head, bytes(self._open[-self._edge :])
+            )
+            self._oversized_bytes = 0
             self._open.clear()
             return dropped
         line = bytes(self._open)
         self._open.clear()
-        return self._whole(line)
+        return self._finish_line(line)
 
-    def _keep(self, piece: bytes) -> None:
+    def _append(self, piece: bytes) -> None:
         """Add a piece to the open line, or only its size and its end once the line is over the limit."""
-        if self._lost:
-            self._lost += len(piece)
+        if self._oversized_bytes:
+            self._oversized_bytes += len(piece)
             self._open += piece[-self._edge :]
             if len(self._open) > 2 * self._edge:
                 del self._open[: -self._edge]
@@ -116,17 +118,17 @@ class LineBuffer:
             self._open += piece
             # A CR in the last place may yet turn out to belong to the line end.
             if size - (piece[-1] == _CR) > self._limit:
-                self._lost = size
+                self._oversized_bytes = size
                 self._head = bytes(self._open[: self._edge])
                 self._open = self._open[-self._edge :]
 
-    def _whole(self, line: bytes) -> bytes | Oversize | None:
+    def _finish_line(self, line: bytes) -> bytes | OversizedLine | None:
         """What a complete line, given without its LF, counts as; None for white space."""
         size = len(line)
         if size and size <= self._limit and line[-1] == _CLOSE:  # nearly all: no white space, no CR behind it
             return line
         if size - line.endswith(b"\r") > self._limit:
-            return Oversize(size, self._limit, line[: self._edge], line[-self._edge :])
+            return OversizedLine(size, self._limit, line[: self._edge], line[-self._edge :])
         line = line.removesuffix(b"\r")
         return line if line.strip(_JSON_SPACE) else None
 

@@ -22,15 +22,15 @@ __all__ = [
     "SESSION",
     "VERSION",
     "accepts",
-    "annotations",
+    "check_name",
     "decode_value",
     "encode_value",
+    "find_annotations",
     "is_json",
-    "mirror",
-    "same_name",
-    "session_id_ok",
-    "show",
-    "verify",
+    "is_valid_session_id",
+    "mirror_arguments",
+    "quote_value",
+    "verify_arguments",
 ]
 
 # Header names are compared in lower case on both sides (HDR-27); ASGI hands them over that way.
@@ -43,34 +43,34 @@ LAST_EVENT: Final = "last-event-id"
 
 MAX_INTEGER: Final = 2**53 - 1
 """The largest integer that every JSON implementation reads as the same number (HDR-10)."""
-MAX_DEPTH: Final = 32
+MAX_ANNOTATION_DEPTH: Final = 32
 """Levels of properties above an annotation. Bounds the length of a path, and so the work for all paths."""
-MAX_NODES: Final = 100_000
+MAX_SCHEMA_NODES: Final = 100_000
 """Parts of one schema. No tool has so many; a Python object that contains itself has no end of them."""
 MAX_SESSION_ID: Final = 4096
 """Room for a signed token as session id, and half of what common servers take for all headers."""
-MAX_SHOWN: Final = 80
+MAX_QUOTED_LENGTH: Final = 80
 """How much of a peer's value a message repeats."""
 
 
-def show(value: object) -> str:
+def quote_value(value: object) -> str:
     """A value of the peer as a message may repeat it: short, and without line breaks."""
     if isinstance(value, str):
-        return repr(value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}…")
+        return repr(value if len(value) <= MAX_QUOTED_LENGTH else f"{value[:MAX_QUOTED_LENGTH]}…")
     try:
-        return _text(value)
+        return _to_text(value)
     except ValueError:
         return f"of type {type(value).__name__}, which no header can carry"
 
 
 # --------------------------------------------------------------------- values
 
-_OPEN: Final = "=?base64?"
-_CLOSE: Final = "?="
-_INTEGER: Final = r"(-?(?:0|[1-9][0-9]{0,15}))(?:\.0+)?"  # compiled when it is first needed
+_BASE64_PREFIX: Final = "=?base64?"
+_BASE64_SUFFIX: Final = "?="
+_INTEGER_PATTERN: Final = r"(-?(?:0|[1-9][0-9]{0,15}))(?:\.0+)?"  # compiled when it is first needed
 
 
-def _text(value: object) -> str:
+def _to_text(value: object) -> str:
     """The text of a string, an integer or a boolean, before it is made safe for a header."""
     if isinstance(value, str):
         return value
@@ -92,12 +92,12 @@ def encode_value(value: str | float) -> str:
     Raises:
         ValueError: no header can carry it: a fraction, an integer beyond ±(2^53-1), a lone surrogate.
     """
-    text = _text(value)
+    text = _to_text(value)
     # Within ASCII, `isprintable` means 0x20 to 0x7E: no control character, no TAB.
     plain = text.isascii() and text.isprintable() and text == text.strip(" ")
-    if plain and not (text.startswith(_OPEN) and text.endswith(_CLOSE)):
+    if plain and not (text.startswith(_BASE64_PREFIX) and text.endswith(_BASE64_SUFFIX)):
         return text
-    return f"{_OPEN}{b64encode(text.encode()).decode()}{_CLOSE}"
+    return f"{_BASE64_PREFIX}{b64encode(text.encode()).decode()}{_BASE64_SUFFIX}"
 
 
 def decode_value(text: str, header: str = "header") -> str:
@@ -112,58 +112,64 @@ def decode_value(text: str, header: str = "header") -> str:
     """
     text = text.strip(" \t")
     if not (text.isascii() and text.replace("\t", "").isprintable()):  # as in `encode_value`, and TAB
-        raise HeaderMismatch(f"{header}: {show(text)} has characters that may not stand in a header")
+        raise HeaderMismatch(f"{header}: {quote_value(text)} has characters that may not stand in a header")
     # In `=?base64?=` the markers share a character: there is no room for both, so it is literal.
-    if not (text.startswith(_OPEN) and text.endswith(_CLOSE) and len(text) >= len(_OPEN) + len(_CLOSE)):
+    if not (
+        text.startswith(_BASE64_PREFIX)
+        and text.endswith(_BASE64_SUFFIX)
+        and len(text) >= len(_BASE64_PREFIX) + len(_BASE64_SUFFIX)
+    ):
         return text
-    payload = text[len(_OPEN) : -len(_CLOSE)]
+    payload = text[len(_BASE64_PREFIX) : -len(_BASE64_SUFFIX)]
     try:
         raw = b64decode(payload, validate=True)
         decoded = raw.decode()
     except ValueError as fault:
-        raise HeaderMismatch(f"{header}: {show(text)} is not Base64 of UTF-8 text") from fault
+        raise HeaderMismatch(f"{header}: {quote_value(text)} is not Base64 of UTF-8 text") from fault
     if b64encode(raw).decode() != payload:  # two spellings of one value would let two readers disagree
-        raise HeaderMismatch(f"{header}: {show(text)} is not the one correct Base64 form of its text")
+        raise HeaderMismatch(f"{header}: {quote_value(text)} is not the one correct Base64 form of its text")
     return decoded
 
 
-def same_name(header: str | None, body: str) -> None:
+def check_name(header: str | None, body: str) -> None:
     """Return if `Mcp-Name` repeats the name, URI or task id in the body.
 
     Raises:
         HeaderMismatch: it is missing, malformed or says something else.
     """
     if header is None:
-        raise HeaderMismatch(f"{NAME}: the header is missing; the body says {show(body)}")
+        raise HeaderMismatch(f"{NAME}: the header is missing; the body says {quote_value(body)}")
     if header == body and body.isascii() and body.isidentifier():
         return  # as most names of tools are: nothing to strip, nothing in Base64
     text = decode_value(header, NAME)
     if text != body:
-        raise HeaderMismatch(f"{NAME}: the header says {show(text)}, the body says {show(body)}")
+        raise HeaderMismatch(
+            f"{NAME}: the header says {quote_value(text)}, the body says {quote_value(body)}"
+        )
 
 
-def session_id_ok(value: str) -> bool:
+def is_valid_session_id(value: str) -> bool:
     """Whether a session id is visible ASCII, 0x21 to 0x7E, of a sensible length (HTTPL-23)."""
     return 0 < len(value) <= MAX_SESSION_ID and value.isascii() and value.isprintable() and " " not in value
 
 
 # --------------------------------------------------------------------- annotated parameters
 
-_KEY: Final = "x-mcp-header"
-_NAME: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # compiled when it is first needed
-_TYPES: Final = ("string", "integer", "boolean")
-_DATA: Final = frozenset({_KEY, "const", "default", "enum", "examples"})
+_ANNOTATION_KEY: Final = "x-mcp-header"
+_NAME_PATTERN: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # compiled when it is first needed
+_ANNOTATABLE_TYPES: Final = ("string", "integer", "boolean")
+_DATA_KEYWORDS: Final = frozenset({_ANNOTATION_KEY, "const", "default", "enum", "examples"})
 """Keywords that hold plain data, in which a key that looks like an annotation is none."""
-_NAMED: Final = frozenset(
+_NAME_KEYWORDS: Final = frozenset(
     {"$defs", "definitions", "dependentRequired", "dependentSchemas", "patternProperties", "properties"}
 )
 """Keywords whose keys are names that the author chose, not keywords."""
 
 # A part of a schema, the property names that lead to it, and the first step that was none ("" if all were).
-_Part = tuple[object, tuple[str, ...], str]
+_SchemaPart = tuple[object, tuple[str, ...], str]
 
 
-def annotations(schema: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
+def find_annotations(schema: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """The `x-mcp-header` annotations of an input schema: header in lower case → path of property names.
 
     Every part of the schema is looked at, also under keywords we do not know: an annotation anywhere but on
@@ -173,65 +179,70 @@ def annotations(schema: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         ValueError: an annotation breaks a rule (HDR-6 to HDR-12); the text says which one and why.
     """
     found: dict[str, tuple[str, ...]] = {}
-    parts: deque[_Part] = deque([(schema, (), "")])
+    parts: deque[_SchemaPart] = deque([(schema, (), "")])
     seen = 0
     while parts:
         seen += 1
-        if seen + len(parts) > MAX_NODES:
-            raise ValueError(f"the schema has more than {MAX_NODES} parts, or contains itself")
+        if seen + len(parts) > MAX_SCHEMA_NODES:
+            raise ValueError(f"the schema has more than {MAX_SCHEMA_NODES} parts, or contains itself")
         part, path, left = parts.popleft()
         if isinstance(part, list):
             parts.extend((item, path, left) for item in cast("list[object]", part))
         elif isinstance(part, Mapping):
             node = cast("Mapping[str, object]", part)
-            if _KEY in node:
-                header = _header(node, path, left)
+            if _ANNOTATION_KEY in node:
+                header = _read_header_name(node, path, left)
                 if header in found:
-                    raise ValueError(f"{_KEY} on {_dotted(path)}: {_dotted(found[header])} has it already")
+                    raise ValueError(
+                        f"{_ANNOTATION_KEY} on {_format_path(path)}: {_format_path(found[header])} "
+                        "has it already"
+                    )
                 found[header] = path
-            parts.extend(_below(node, path, left))
+            parts.extend(_iterate_children(node, path, left))
     return found
 
 
-def _header(node: Mapping[str, object], path: tuple[str, ...], left: str) -> str:
+def _read_header_name(node: Mapping[str, object], path: tuple[str, ...], left: str) -> str:
     """The header that an annotated part of a schema asks for."""
-    name, kind = node[_KEY], node.get("type")
+    name, kind = node[_ANNOTATION_KEY], node.get("type")
     if left or not path:
         fault = f"only a chain of `properties` may lead to it; it stands {left or 'on the root'}"
     elif not isinstance(name, str) or not name:
         fault = "it must be a text that is not empty"
-    elif not re.fullmatch(_NAME, name):
-        fault = f"{show(name)} cannot be part of a header name; take letters, digits and !#$%&'*+-.^_`|~"
-    elif kind not in _TYPES:
-        fault = f"the type of the property must be exactly one of {', '.join(_TYPES)}"
+    elif not re.fullmatch(_NAME_PATTERN, name):
+        fault = (
+            f"{quote_value(name)} cannot be part of a header name; take letters, digits and !#$%&'*+-.^_`|~"
+        )
+    elif kind not in _ANNOTATABLE_TYPES:
+        fault = f"the type of the property must be exactly one of {', '.join(_ANNOTATABLE_TYPES)}"
     else:
         return PARAM_PREFIX + name.lower()
-    raise ValueError(f"{_KEY} on {_dotted(path)}: {fault}")
+    raise ValueError(f"{_ANNOTATION_KEY} on {_format_path(path)}: {fault}")
 
 
-def _below(node: Mapping[str, object], path: tuple[str, ...], left: str) -> Iterator[_Part]:
+def _iterate_children(node: Mapping[str, object], path: tuple[str, ...], left: str) -> Iterator[_SchemaPart]:
     """The parts directly below a part of a schema."""
     for keyword, value in node.items():
-        if keyword in _DATA or not isinstance(value, Mapping | list):
+        if keyword in _DATA_KEYWORDS or not isinstance(value, Mapping | list):
             continue
         outside = left or f"under `{keyword}`"
-        if keyword not in _NAMED or isinstance(value, list):
+        if keyword not in _NAME_KEYWORDS or isinstance(value, list):
             yield cast("object", value), path, outside
             continue
         for name, part in cast("Mapping[str, object]", value).items():
             if left or keyword != "properties":
                 yield part, path, outside
-            elif len(path) < MAX_DEPTH:
+            elif len(path) < MAX_ANNOTATION_DEPTH:
                 yield part, (*path, name), ""
             else:
-                yield part, path, f"more than {MAX_DEPTH} levels deep"
+                yield part, path, f"more than {MAX_ANNOTATION_DEPTH} levels deep"
 
 
-def _dotted(path: tuple[str, ...]) -> str:
-    return show(".".join(path)) if path else "the schema"
+def _format_path(path: tuple[str, ...]) -> str:
+    return quote_value(".".join(path)) if path else "the schema"
 
 
-def _at(arguments: Mapping[str, Any], path: tuple[str, ...]) -> Any:
+def _get_at_path(arguments: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     """The value at a path of property names; None where there is none."""
     value: Any = arguments
     for name in path:
@@ -241,11 +252,13 @@ def _at(arguments: Mapping[str, Any], path: tuple[str, ...]) -> Any:
     return value
 
 
-def mirror(annotated: Mapping[str, tuple[str, ...]], arguments: Mapping[str, Any]) -> dict[str, str]:
+def mirror_arguments(
+    annotated: Mapping[str, tuple[str, ...]], arguments: Mapping[str, Any]
+) -> dict[str, str]:
     """The `mcp-param-…` headers that a client sends with these arguments (HDR-5, HDR-21).
 
     Args:
-        annotated: what `annotations` found in the input schema of the tool.
+        annotated: what `find_annotations` found in the input schema of the tool.
         arguments: the arguments of the call. One that is null or absent has no header.
 
     Raises:
@@ -253,17 +266,19 @@ def mirror(annotated: Mapping[str, tuple[str, ...]], arguments: Mapping[str, Any
     """
     headers: dict[str, str] = {}
     for header, path in annotated.items():
-        value = _at(arguments, path)
+        value = _get_at_path(arguments, path)
         if value is None:
             continue
         try:
             headers[header] = encode_value(value)
         except ValueError as fault:
-            raise ValueError(f"the argument {_dotted(path)} cannot be sent as {header}: {fault}") from fault
+            raise ValueError(
+                f"the argument {_format_path(path)} cannot be sent as {header}: {fault}"
+            ) from fault
     return headers
 
 
-def verify(
+def verify_arguments(
     annotated: Mapping[str, tuple[str, ...]], arguments: Mapping[str, Any], headers: Mapping[str, str]
 ) -> None:
     """Return if every annotated argument and its header agree (HDR-22 to HDR-26).
@@ -272,7 +287,7 @@ def verify(
     the tool never gets. Headers that no annotation asks for are not looked at.
 
     Args:
-        annotated: what `annotations` found in the input schema of the tool.
+        annotated: what `find_annotations` found in the input schema of the tool.
         arguments: the arguments in the body.
         headers: the headers of the request, by their names in lower case.
 
@@ -280,50 +295,51 @@ def verify(
         HeaderMismatch: one is missing, malformed, says something else or has nothing to repeat.
     """
     for header, path in annotated.items():
-        value, sent = _at(arguments, path), headers.get(header)
+        value, sent = _get_at_path(arguments, path), headers.get(header)
         if value is None and sent is None:
             continue
         if value is None:
             raise HeaderMismatch(
-                f"{header}: the header is there, but the body has no argument {_dotted(path)}"
+                f"{header}: the header is there, but the body has no argument {_format_path(path)}"
             )
         if sent is None:
             raise HeaderMismatch(
-                f"{header}: the header is missing; the argument {_dotted(path)} is {show(value)}"
+                f"{header}: the header is missing; the argument {_format_path(path)} is {quote_value(value)}"
             )
         text = decode_value(sent, header)
-        if not _agree(text, value):
+        if not _is_same_value(text, value):
             raise HeaderMismatch(
-                f"{header}: the header says {show(text)}, the argument {_dotted(path)} is {show(value)}"
+                f"{header}: the header says {quote_value(text)}, "
+                f"the argument {_format_path(path)} is {quote_value(value)}"
             )
 
 
-def _agree(text: str, value: object) -> bool:
+def _is_same_value(text: str, value: object) -> bool:
     """Whether a header and a value of the body say the same; integers by value, not by spelling (HDR-26)."""
     if isinstance(value, str | bool):
-        return text == _text(value)
-    number = re.fullmatch(_INTEGER, text)
+        return text == _to_text(value)
+    number = re.fullmatch(_INTEGER_PATTERN, text)
     safe = isinstance(value, int | float) and abs(value) <= MAX_INTEGER
     return safe and number is not None and int(number[1]) == value
 
 
 # --------------------------------------------------------------------- media types
 
-_PIECE: Final = r'(?s)"(?:[^"\\]|\\.)*+"?|[,;]'  # compiled when it is first needed
+_SEPARATOR_PATTERN: Final = r'(?s)"(?:[^"\\]|\\.)*+"?|[,;]'  # compiled when it is first needed
 
 
-def _split(text: str, separator: str) -> list[str]:
+def _split_header(text: str, separator: str) -> list[str]:
     """The parts of a header, in lower case; a separator within a quoted string does not part it."""
     text = text.lower()
     if '"' not in text:  # nearly always, and much faster
         return [part.strip(" \t") for part in text.split(separator)]
-    cuts = [piece.start() for piece in re.finditer(_PIECE, text) if piece[0] == separator]
+    cuts = [piece.start() for piece in re.finditer(_SEPARATOR_PATTERN, text) if piece[0] == separator]
     return [text[start + 1 : end].strip(" \t") for start, end in pairwise([-1, *cuts, len(text)])]
 
 
-def _media(text: str) -> tuple[str, list[tuple[str, str]]]:
+def _parse_media_type(text: str) -> tuple[str, list[tuple[str, str]]]:
     """A media type or range, and its parameters."""
-    name, *parameters = _split(text, ";")
+    name, *parameters = _split_header(text, ";")
     pairs = (parameter.partition("=") for parameter in parameters)
     return name, [(key.strip(" \t"), value.strip(" \t")) for key, _, value in pairs]
 
@@ -342,8 +358,8 @@ def accepts(header: str | None, media: str) -> bool:
         return True
     ranges = (media, f"{media.partition('/')[0]}/*", "*/*")
     admitted: dict[str, bool] = {}
-    for part in _split(header, ","):
-        name, parameters = _media(part)
+    for part in _split_header(header, ","):
+        name, parameters = _parse_media_type(part)
         if name in ranges:
             excluded = any(key == "q" and "0" in value and not value.strip("0.") for key, value in parameters)
             admitted[name] = admitted.get(name, False) or not excluded
@@ -354,6 +370,6 @@ def is_json(content_type: str | None) -> bool:
     """Whether a `Content-Type` is `application/json`, in UTF-8 if it names a charset."""
     if content_type is None:
         return False
-    name, parameters = _media(content_type)
+    name, parameters = _parse_media_type(content_type)
     charsets = {value for key, value in parameters if key == "charset"}
     return name == "application/json" and charsets <= {"utf-8", '"utf-8"'}

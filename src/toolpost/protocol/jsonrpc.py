@@ -12,31 +12,31 @@ import msgspec
 from msgspec import UNSET, Raw, Struct
 
 from toolpost.errors import LocalProtocolError, RemoteProtocolError, RPCError
-from toolpost.protocol.misread import deeper, misshapen, refuse, unparseable
+from toolpost.protocol.misread import is_deeper_than, make_invalid_request, make_parse_error, make_shape_error
 from toolpost.types.base import JSON, RequestId, Unset, dec_hook, enc_hook
 
 __all__ = [
+    "DECODE_ERRORS",
     "MAX_BATCH",
     "MAX_BATCH_BYTES",
     "MAX_DEPTH",
-    "MAX_UNKNOWN",
-    "MISFITS",
-    "Failure",
-    "Message",
-    "Notice",
-    "Reader",
-    "Reply",
-    "Request",
-    "Unfit",
+    "MAX_UNKNOWN_BYTES",
+    "InvalidJSONValue",
+    "JSONRPCErrorResponse",
+    "JSONRPCMessage",
+    "JSONRPCNotification",
+    "JSONRPCRequest",
+    "JSONRPCResponse",
+    "JSONReader",
     "decode",
     "decode_batch",
+    "describe_decode_error",
     "encode",
     "encode_batch",
-    "encode_failure",
-    "encode_notice",
-    "encode_reply",
+    "encode_error",
+    "encode_notification",
     "encode_request",
-    "fault",
+    "encode_response",
     "is_batch",
     "is_deep",
     "shorten",
@@ -51,16 +51,16 @@ MAX_BATCH: Final = 100
 MAX_BATCH_BYTES: Final = 1024 * 1024
 """How long a batch may be: its items are told apart before they are counted, and each costs memory."""
 
-MAX_UNKNOWN: Final = 64 * 1024
+MAX_UNKNOWN_BYTES: Final = 64 * 1024
 """How many bytes an envelope may hold besides what we know: each unknown member costs memory."""
 
-MAX_WORDS: Final = 300
+MAX_DECODE_ERROR_TEXT: Final = 300
 """How much an error says of what is wrong with a value, and so how much it may repeat of it."""
 
 T = TypeVar("T")
 
 
-class Request(Struct, frozen=True, gc=False):
+class JSONRPCRequest(Struct, frozen=True, gc=False):
     """Somebody wants an answer."""
 
     id: RequestId
@@ -68,21 +68,21 @@ class Request(Struct, frozen=True, gc=False):
     params: Raw | Unset = UNSET
 
 
-class Notice(Struct, frozen=True, gc=False):
+class JSONRPCNotification(Struct, frozen=True, gc=False):
     """Somebody says something."""
 
     method: str
     params: Raw | Unset = UNSET
 
 
-class Reply(Struct, frozen=True, gc=False):
+class JSONRPCResponse(Struct, frozen=True, gc=False):
     """The answer to a request."""
 
     id: RequestId
     result: Raw
 
 
-class Failure(Struct, frozen=True):
+class JSONRPCErrorResponse(Struct, frozen=True):
     """The error answer to a request; no id when the peer could not read ours."""
 
     id: RequestId | None
@@ -92,13 +92,13 @@ class Failure(Struct, frozen=True):
     """What the peer attached; its text, where that is JSON which no value of ours can hold (1e400)."""
 
 
-Message: TypeAlias = Request | Notice | Reply | Failure
+JSONRPCMessage: TypeAlias = JSONRPCRequest | JSONRPCNotification | JSONRPCResponse | JSONRPCErrorResponse
 
 
 # --------------------------------------------------------------------- reading
 
 
-class _Error(Struct):
+class _ErrorObject(Struct):
     code: int | float
     message: str
     data: Raw | Unset = UNSET
@@ -114,41 +114,41 @@ class _Envelope(Struct, gc=False):
     error: Raw | Unset = UNSET
 
 
-class _Name(str):
+class _UniqueName(str):
     """A member's name that is equal to no other, so that a dict of them keeps duplicates."""
 
     __slots__ = ()
     __hash__ = object.__hash__  # two objects never share one, so a dict never asks whether they are equal
 
 
-def _name(_kind: type[Any], value: JSON) -> _Name:
-    return _Name(value)
+def _make_unique_name(_kind: type[Any], value: JSON) -> _UniqueName:
+    return _UniqueName(value)
 
 
-_ENVELOPE: Final = msgspec.json.Decoder(_Envelope)
-_ERROR: Final = msgspec.json.Decoder(_Error)
-_VALUE: Final = msgspec.json.Decoder()
-_NAMES: Final = msgspec.json.Decoder(dict[_Name, Raw], dec_hook=_name)
-_ITEMS: Final = msgspec.json.Decoder(list[Raw])
+_ENVELOPE_DECODER: Final = msgspec.json.Decoder(_Envelope)
+_ERROR_DECODER: Final = msgspec.json.Decoder(_ErrorObject)
+_VALUE_DECODER: Final = msgspec.json.Decoder()
+_NAMES_DECODER: Final = msgspec.json.Decoder(dict[_UniqueName, Raw], dec_hook=_make_unique_name)
+_ITEMS_DECODER: Final = msgspec.json.Decoder(list[Raw])
 
 # The shortest envelope around method, params and the like. Whatever a message is longer than its parts by
 # tells how much else is in it, and a second `"id":0,` needs seven bytes: below that no member is there twice.
 _FRAME_REQUEST: Final = len('{"jsonrpc":"2.0","id":,"method":""}')
-_FRAME_NOTICE: Final = len('{"jsonrpc":"2.0","method":""}')
-_FRAME_REPLY: Final = len('{"jsonrpc":"2.0","id":,"result":}')
-_FRAME_FAILURE: Final = len('{"jsonrpc":"2.0","error":}')
+_FRAME_NOTIFICATION: Final = len('{"jsonrpc":"2.0","method":""}')
+_FRAME_RESPONSE: Final = len('{"jsonrpc":"2.0","id":,"result":}')
+_FRAME_ERROR: Final = len('{"jsonrpc":"2.0","error":}')
 _FRAME_PARAMS: Final = len(',"params":')
 _SHORTEST_MEMBER: Final = len('"id":0,')
 _FULL_REQUEST: Final = _FRAME_REQUEST + _FRAME_PARAMS + _SHORTEST_MEMBER
 _NULL: Final = b"null"
 
 # The quotes of such an envelope outside of its params or result. Each further member has two more.
-_QUOTES_NOTICE: Final = '"jsonrpc":"2.0","method":""'.count('"')
-_QUOTES_REPLY: Final = '"jsonrpc":"2.0","id":,"result":'.count('"')
-_QUOTES_FAILURE: Final = '"jsonrpc":"2.0","error":'.count('"')
+_QUOTES_NOTIFICATION: Final = '"jsonrpc":"2.0","method":""'.count('"')
+_QUOTES_RESPONSE: Final = '"jsonrpc":"2.0","id":,"result":'.count('"')
+_QUOTES_ERROR: Final = '"jsonrpc":"2.0","error":'.count('"')
 
 
-def decode(data: bytes, *, depth: int = MAX_DEPTH) -> Message:
+def decode(data: bytes, *, depth: int = MAX_DEPTH) -> JSONRPCMessage:
     """The message that `data` holds.
 
     Args:
@@ -164,37 +164,37 @@ def decode(data: bytes, *, depth: int = MAX_DEPTH) -> Message:
         # A text of n bytes nests at most n/2 levels, and n/5 if all of them are objects.
         size = len(data)
         if size > 2 * depth and (size > 5 * depth or b"[" in data) and is_deep(data, depth):
-            raise refuse(f"message is nested more than {depth} levels deep", data)
-        envelope = _ENVELOPE.decode(data)
+            raise make_invalid_request(f"message is nested more than {depth} levels deep", data)
+        envelope = _ENVELOPE_DECODER.decode(data)
         if envelope.jsonrpc != "2.0":
-            raise refuse('member "jsonrpc" must be "2.0"', data)
+            raise make_invalid_request('member "jsonrpc" must be "2.0"', data)
         method, params, identity = envelope.method, envelope.params, envelope.id
         if method is UNSET:
-            return _answered(data, envelope)
+            return _read_response(data, envelope)
         if params is not UNSET and (type(identity) is int or type(identity) is str):
             # Most are requests with no room for anything else, which takes 0.4 us less to see at once.
             inner = memoryview(params).nbytes
             if size - inner - len(method) < _FULL_REQUEST and inner != len(_NULL):
-                return Request(identity, method, params)
-        return _asked(data, envelope, method)
+                return JSONRPCRequest(identity, method, params)
+        return _read_request(data, envelope, method)
     except msgspec.ValidationError as error:
-        raise misshapen(data, error) from error
+        raise make_shape_error(data, error) from error
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise unparseable(data, error) from error
+        raise make_parse_error(data, error) from error
 
 
 def is_deep(data: bytes, depth: int) -> bool:
     """Whether a text nests more levels than it may: at most as many as it has brackets."""
-    return data.count(b"[") + data.count(b"{") > depth and deeper(data, depth)
+    return data.count(b"[") + data.count(b"{") > depth and is_deeper_than(data, depth)
 
 
-def _asked(data: bytes, envelope: _Envelope, method: str) -> Request | Notice:
+def _read_request(data: bytes, envelope: _Envelope, method: str) -> JSONRPCRequest | JSONRPCNotification:
     """The request or notice in an envelope that has a method."""
     if envelope.result is not UNSET or envelope.error is not UNSET:
-        raise refuse("a message has either a method or a result or an error", data)
+        raise make_invalid_request("a message has either a method or a result or an error", data)
     identity = envelope.id
     params = envelope.params
-    size, quotes = len(method), _QUOTES_NOTICE
+    size, quotes = len(method), _QUOTES_NOTIFICATION
     if params is not UNSET:
         length = memoryview(params).nbytes
         size += _FRAME_PARAMS + length
@@ -202,56 +202,56 @@ def _asked(data: bytes, envelope: _Envelope, method: str) -> Request | Notice:
         if length == len(_NULL) and bytes(params) == _NULL:
             params = UNSET  # not in the specification, but common, and it can mean only one thing
     if identity is UNSET:
-        _check_once(data, size + _FRAME_NOTICE, params, quotes)
-        return Notice(method, params)
+        _check_unique_members(data, size + _FRAME_NOTIFICATION, params, quotes)
+        return JSONRPCNotification(method, params)
     if type(identity) is not int and type(identity) is not str:
-        raise refuse('member "id" must be a string or an integer', data)
+        raise make_invalid_request('member "id" must be a string or an integer', data)
     size += _FRAME_REQUEST
     if len(data) - size >= _SHORTEST_MEMBER:
-        _check_once(data, size, params, quotes + 2, identity)
-    return Request(identity, method, params)
+        _check_unique_members(data, size, params, quotes + 2, identity)
+    return JSONRPCRequest(identity, method, params)
 
 
-def _answered(data: bytes, envelope: _Envelope) -> Reply | Failure:
+def _read_response(data: bytes, envelope: _Envelope) -> JSONRPCResponse | JSONRPCErrorResponse:
     """The answer in an envelope that has no method."""
     identity = envelope.id
     raw = envelope.error
     if (envelope.result is UNSET) == (raw is UNSET):
-        raise refuse("an answer has either a result or an error", data)
+        raise make_invalid_request("an answer has either a result or an error", data)
     if raw is UNSET:
         if type(identity) is not int and type(identity) is not str:
-            raise refuse('the "id" of an answer must be a string or an integer', data)
+            raise make_invalid_request('the "id" of an answer must be a string or an integer', data)
         result = envelope.result
         assert result is not UNSET, "it has one of both"
-        size = _FRAME_REPLY + memoryview(result).nbytes
+        size = _FRAME_RESPONSE + memoryview(result).nbytes
         if len(data) - size >= _SHORTEST_MEMBER:
-            _check_once(data, size, result, _QUOTES_REPLY, identity)
-        return Reply(identity, result)
+            _check_unique_members(data, size, result, _QUOTES_RESPONSE, identity)
+        return JSONRPCResponse(identity, result)
     if identity is UNSET or identity is None:
         identity = None
     elif type(identity) is not int and type(identity) is not str:
-        raise refuse('the "id" of an answer must be a string or an integer', data)
+        raise make_invalid_request('the "id" of an answer must be a string or an integer', data)
     try:
-        failure = _ERROR.decode(raw)
+        failure = _ERROR_DECODER.decode(raw)
     except msgspec.ValidationError as wrong:
-        raise refuse(f"not a JSON-RPC message: {wrong} in the error", data) from wrong
+        raise make_invalid_request(f"not a JSON-RPC message: {wrong} in the error", data) from wrong
     if type(failure.code) is not int:
-        raise refuse("an error code must be an integer", data)
-    quotes = _QUOTES_FAILURE if identity is None else _QUOTES_FAILURE + 2
-    _check_once(data, _FRAME_FAILURE + memoryview(raw).nbytes, raw, quotes, identity)
-    attached = None if failure.data is UNSET else _attached(failure.data)
-    return Failure(identity, failure.code, failure.message, attached)
+        raise make_invalid_request("an error code must be an integer", data)
+    quotes = _QUOTES_ERROR if identity is None else _QUOTES_ERROR + 2
+    _check_unique_members(data, _FRAME_ERROR + memoryview(raw).nbytes, raw, quotes, identity)
+    attached = None if failure.data is UNSET else _decode_error_data(failure.data)
+    return JSONRPCErrorResponse(identity, failure.code, failure.message, attached)
 
 
-def _attached(data: Raw) -> JSON:
+def _decode_error_data(data: Raw) -> JSON:
     """What an error carries; never a reason to lose the error."""
     try:
-        return _VALUE.decode(data)
+        return _VALUE_DECODER.decode(data)
     except msgspec.DecodeError:
         return str(data, "utf-8")
 
 
-def _check_once(
+def _check_unique_members(
     data: bytes, size: int, part: Raw | Unset, quotes: int, identity: RequestId | None = None
 ) -> None:
     """Refuse an envelope in which a member stands twice.
@@ -275,11 +275,11 @@ def _check_once(
             # a client that writes ", " and ": ", which is 2.4 of 2.9 us.
             if data.count(b'"') - (0 if part is UNSET else bytes(part).count(b'"')) == quotes:
                 return
-            if rest > MAX_UNKNOWN:
-                raise refuse(f"unknown members have more than {MAX_UNKNOWN} bytes", data)
-            names = _NAMES.decode(data)
+            if rest > MAX_UNKNOWN_BYTES:
+                raise make_invalid_request(f"unknown members have more than {MAX_UNKNOWN_BYTES} bytes", data)
+            names = _NAMES_DECODER.decode(data)
             if len(names) > len({str(name) for name in names}):
-                raise refuse("a member of the message stands there twice", data)
+                raise make_invalid_request("a member of the message stands there twice", data)
 
 
 def is_batch(data: bytes) -> bool:
@@ -289,23 +289,23 @@ def is_batch(data: bytes) -> bool:
 
 def decode_batch(
     data: bytes, *, depth: int = MAX_DEPTH, limit: int = MAX_BATCH
-) -> list[Message | RemoteProtocolError]:
+) -> list[JSONRPCMessage | RemoteProtocolError]:
     """The messages of a batch, each one or the error it deserves.
 
     Raises:
         RemoteProtocolError: it is no JSON array, or one that is empty, too long or of too many messages.
     """
     if len(data) > MAX_BATCH_BYTES:
-        raise refuse(f"a batch has at most {MAX_BATCH_BYTES} bytes, not {len(data)}")
+        raise make_invalid_request(f"a batch has at most {MAX_BATCH_BYTES} bytes, not {len(data)}")
     try:
-        items = _ITEMS.decode(data)
+        items = _ITEMS_DECODER.decode(data)
     except msgspec.ValidationError as error:
-        raise misshapen(data, error) from error
+        raise make_shape_error(data, error) from error
     except (msgspec.DecodeError, RecursionError) as error:
-        raise unparseable(data, error) from error
+        raise make_parse_error(data, error) from error
     if not 0 < len(items) <= limit:
-        raise refuse(f"a batch holds 1 to {limit} messages, not {len(items)}")
-    messages: list[Message | RemoteProtocolError] = []
+        raise make_invalid_request(f"a batch holds 1 to {limit} messages, not {len(items)}")
+    messages: list[JSONRPCMessage | RemoteProtocolError] = []
     for item in items:
         try:
             messages.append(decode(bytes(item), depth=depth))
@@ -322,20 +322,20 @@ def shorten(text: str, limit: int = 80) -> str:
     return text if len(text) <= limit else f"{text[: limit - 1]}…"
 
 
-class Unfit(ValueError):
+class InvalidJSONValue(ValueError):
     """A piece of JSON is not of the type that it should be; the text names the path."""
 
 
-MISFITS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-"""What `Reader.decode` raises."""
+DECODE_ERRORS: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+"""What `JSONReader.decode` raises."""
 
 
-def fault(error: Exception) -> str:
-    """What is wrong with a piece of JSON, by one of `MISFITS`."""
-    return shorten(str(error), MAX_WORDS)
+def describe_decode_error(error: Exception) -> str:
+    """What is wrong with a piece of JSON, by one of `DECODE_ERRORS`."""
+    return shorten(str(error), MAX_DECODE_ERROR_TEXT)
 
 
-class Reader(Generic[T]):
+class JSONReader(Generic[T]):
     """A reader of one type, prepared when it is first used: a process that starts needs few of them.
 
     Attributes:
@@ -356,12 +356,12 @@ class Reader(Generic[T]):
         """The value; absent JSON is an empty object.
 
         Raises:
-            Unfit: it is not of this type.
+            InvalidJSONValue: it is not of this type.
         """
         try:
             return self.decode(b"{}" if raw is UNSET else raw)
-        except MISFITS as error:
-            raise Unfit(fault(error)) from error
+        except DECODE_ERRORS as error:
+            raise InvalidJSONValue(describe_decode_error(error)) from error
 
 
 # --------------------------------------------------------------------- writing
@@ -373,25 +373,25 @@ class _RequestOut(Struct, tag_field="jsonrpc", tag="2.0"):
     params: Any = UNSET
 
 
-class _NoticeOut(Struct, tag_field="jsonrpc", tag="2.0"):
+class _NotificationOut(Struct, tag_field="jsonrpc", tag="2.0"):
     method: str
     params: Any = UNSET
 
 
-class _ReplyOut(Struct, tag_field="jsonrpc", tag="2.0"):
+class _ResponseOut(Struct, tag_field="jsonrpc", tag="2.0"):
     id: RequestId
     result: Any
 
 
-class _ErrorOut(Struct):
+class _ErrorObjectOut(Struct):
     code: int
     message: str
     data: JSON = UNSET
 
 
-class _FailureOut(Struct, tag_field="jsonrpc", tag="2.0"):
+class _ErrorResponseOut(Struct, tag_field="jsonrpc", tag="2.0"):
     id: RequestId | Unset
-    error: _ErrorOut
+    error: _ErrorObjectOut
 
 
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=enc_hook)
@@ -416,23 +416,23 @@ def encode_request(id: RequestId, method: str, params: Any = UNSET) -> bytes:  #
     return encode(_RequestOut(id, method, params))
 
 
-def encode_notice(method: str, params: Any = UNSET) -> bytes:
+def encode_notification(method: str, params: Any = UNSET) -> bytes:
     """The bytes of a notice."""
-    return encode(_NoticeOut(method, params))
+    return encode(_NotificationOut(method, params))
 
 
-def encode_reply(id: RequestId, result: Any) -> bytes:  # noqa: A002 - the protocol's word
+def encode_response(id: RequestId, result: Any) -> bytes:  # noqa: A002 - the protocol's word
     """The bytes of an answer."""
     if type(result) is Raw and type(id) is int:  # nothing is left to be encoded
         return b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (id, result)
-    return encode(_ReplyOut(id, result))
+    return encode(_ResponseOut(id, result))
 
 
-def encode_failure(id: RequestId | None, error: RPCError, code: int | None = None) -> bytes:  # noqa: A002 - the protocol's word
+def encode_error(id: RequestId | None, error: RPCError, code: int | None = None) -> bytes:  # noqa: A002 - the protocol's word
     """The bytes of an error answer; `code` where the revision has another than the error's own."""
     data = UNSET if error.data is None else error.data
-    body = _ErrorOut(error.code if code is None else code, error.message, data)
-    return encode(_FailureOut(UNSET if id is None else id, body))
+    body = _ErrorObjectOut(error.code if code is None else code, error.message, data)
+    return encode(_ErrorResponseOut(UNSET if id is None else id, body))
 
 
 def encode_batch(messages: list[bytes]) -> bytes:

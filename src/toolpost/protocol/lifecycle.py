@@ -13,12 +13,12 @@ from toolpost.errors import ChannelClosed, InvalidRequest, LocalProtocolError
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.methods import CLIENT, SERVER, Role
 
-__all__ = ["Event", "Lifecycle", "State"]
+__all__ = ["Lifecycle", "LifecycleEvent", "LifecycleState"]
 
-State: TypeAlias = Literal["new", "opening", "greeted", "ready", "closed"]
-Event: TypeAlias = Literal["initialize", "answered", "refused", "initialized"]
+LifecycleState: TypeAlias = Literal["new", "opening", "greeted", "ready", "closed"]
+LifecycleEvent: TypeAlias = Literal["initialize", "answered", "refused", "initialized"]
 
-_NEXT: Final[dict[tuple[Role, State, Event], State]] = {
+_TRANSITIONS: Final[dict[tuple[Role, LifecycleState, LifecycleEvent], LifecycleState]] = {
     (SERVER, "new", "initialize"): "opening",
     (SERVER, "opening", "answered"): "greeted",
     (SERVER, "opening", "refused"): "new",
@@ -29,17 +29,17 @@ _NEXT: Final[dict[tuple[Role, State, Event], State]] = {
 }
 
 # Before the handshake is complete nothing but ping may be asked (LIFE-5, LIFE-6).
-_EARLY: Final[dict[State, frozenset[str]]] = {
+_EARLY_REQUESTS: Final[dict[LifecycleState, frozenset[str]]] = {
     "new": frozenset({"initialize", "ping"}),
     "opening": frozenset({"ping"}),
     "greeted": frozenset({"ping"}),
 }
 
-_ASKED: Final = frozenset({"greeted", "ready"})
+_STATES_OPEN_TO_PEER: Final = frozenset({"greeted", "ready"})
 """Where a peer may ask anything. Who has the answer to its `initialize` may: over HTTP what it asks next can
 overtake its `initialized`."""
 
-_TO_DO: Final[dict[tuple[Role, State], str]] = {
+_NEXT_STEP_HINTS: Final[dict[tuple[Role, LifecycleState], str]] = {
     (SERVER, "new"): "the client has not sent initialize",
     (SERVER, "opening"): "answer initialize: reply(id, party.introduce(revision))",
     (SERVER, "greeted"): "the client has not sent notifications/initialized",
@@ -53,31 +53,31 @@ class Lifecycle:
 
     __slots__ = ("role", "state")
 
-    def __init__(self, role: Role, state: State = "new") -> None:
+    def __init__(self, role: Role, state: LifecycleState = "new") -> None:
         self.role: Role = role
-        self.state: State = state
+        self.state: LifecycleState = state
 
-    def move(self, event: Event) -> bool:
+    def move(self, event: LifecycleEvent) -> bool:
         """Go on to the next state; False, and no change, if the event means nothing in this one."""
-        target = _NEXT.get((self.role, self.state, event))
+        target = _TRANSITIONS.get((self.role, self.state, event))
         if target is None:
             return False
         self.state = target
         return True
 
-    def admit(self, method: str) -> None:
+    def check_incoming(self, method: str) -> None:
         """Accept that the peer asks this now.
 
         Raises:
             InvalidRequest: the peer may not.
         """
-        if self.state in _ASKED and method != "initialize":
+        if self.state in _STATES_OPEN_TO_PEER and method != "initialize":
             return
-        why = self._objection(method)
+        why = self._explain_refusal(method)
         if why:
             raise InvalidRequest(f"Invalid request: {why}")
 
-    def allow(self, method: str) -> None:
+    def check_outgoing(self, method: str) -> None:
         """Accept that we ask this now.
 
         Raises:
@@ -86,16 +86,16 @@ class Lifecycle:
         """
         if self.state == "closed":
             raise ChannelClosed("the connection is closed", sent=False)
-        why = self._objection(method)
+        why = self._explain_refusal(method)
         if why:
-            raise LocalProtocolError(why, hint=_TO_DO.get((self.role, self.state)))
+            raise LocalProtocolError(why, hint=_NEXT_STEP_HINTS.get((self.role, self.state)))
 
-    def _objection(self, method: str) -> str | None:
+    def _explain_refusal(self, method: str) -> str | None:
         if self.state == "closed":
             return "the connection is closed"
         if self.state == "ready":
             return "the session is initialized already" if method == "initialize" else None
-        if method in _EARLY.get(self.state, ()):
+        if method in _EARLY_REQUESTS.get(self.state, ()):
             return None
         if method == "initialize":
             return "the session is being initialized already"

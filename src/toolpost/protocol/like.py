@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import ERAS, Peer
-from toolpost.protocol.events import Outgoing
-from toolpost.protocol.lowering import lower
+from toolpost.protocol.events import OutboundRequest
+from toolpost.protocol.lowering import downgrade_value
 from toolpost.protocol.methods import CLIENT
 from toolpost.types.base import UNSET, Raw
 
 if TYPE_CHECKING:
     from toolpost.protocol.connection import Connection
 
-__all__ = ["Like"]
+__all__ = ["RequestTemplate"]
 
-LARGE: Final = 16 * 1024
+LARGE_PARAMS_BYTES: Final = 16 * 1024
 """From this size on it takes longer to copy parameters than to make a view of them."""
 
-MAX_CALLS: Final = 256
+MAX_CALL_TEMPLATES: Final = 256
 """How many tools are kept whose calls were written: more than a server has."""
 
 
-class Like:
+class RequestTemplate:
     """A request that was sent, and all others like it.
 
     Those are of the same method, from the same client to the same server in the same state, with nothing of
@@ -38,33 +38,35 @@ class Like:
         "_meta",
         "_party",
         "_peer",
-        "_plain",
+        "_progress_template",
         "_state",
         "_tasks",
-        "_told",
-        "calls",
+        "_template",
+        "call_templates",
         "revision",
         "row",
     )
 
-    def __init__(self, connection: "Connection", outgoing: Outgoing, peer: Peer) -> None:
+    def __init__(self, connection: "Connection", outgoing: OutboundRequest, peer: Peer) -> None:
         revision = self.revision = outgoing.revision
         self.row = outgoing.row
         self._peer = peer
-        self._party = connection.party
+        self._party = connection.local_peer
         self._state = connection.lifecycle.state
         self._kind: type[Any] = outgoing.row.params
         self._tasks = revision.tasks and "task" in self._kind.__struct_fields__
-        facts = ERAS[revision.era].stamp_request(connection.party, revision, None, None)
+        facts = ERAS[revision.era].stamp_request(connection.local_peer, revision, None, None)
         written = jsonrpc.encode(facts or {})[1:-1]
-        self._plain = self._form(written) if written else None
+        self._template = self._build_template(written) if written else None
         self._meta = b'%b,"progressToken":' % written if written else b'"progressToken":'
-        self._told = self._form(self._meta, b"%d")
-        self.calls: dict[str, bytes] = {}
+        self._progress_template = self._build_template(self._meta, b"%d")
+        self.call_templates: dict[str, bytes] = {}
         """Calls of a tool, by its name, with blanks for the id, the arguments and the token."""
 
     @classmethod
-    def of(cls, connection: "Connection", outgoing: Outgoing, params: Any) -> "Like | None":
+    def from_request(
+        cls, connection: "Connection", outgoing: OutboundRequest, params: Any
+    ) -> "RequestTemplate | None":
         """What a request has in common with those that follow; None if each has to be looked at for itself.
 
         That is so with what a server asks, about which its parameters decide; before it is agreed how to
@@ -79,36 +81,38 @@ class Like:
         unlike = type(params) is not kind or params.meta is not UNSET or outgoing.task
         return None if unlike else cls(connection, outgoing, peer)
 
-    def _form(self, meta: bytes, token: bytes = b"", params: bytes = b"%b%b") -> bytes:
+    def _build_template(self, meta: bytes, token: bytes = b"", params: bytes = b"%b%b") -> bytes:
         """A request with blanks: for its id, its parameters, a comma behind them, and its token if any."""
         method = jsonrpc.encode(self.row.name).replace(b"%", b"%%")
         before = b'{"jsonrpc":"2.0","id":%d,"method":' + method + b',"params":' + params
         return before + b'"_meta":{' + meta.replace(b"%", b"%%") + token + b"}}}"
 
-    def call_form(self, name: str) -> bytes:
-        """A call of a tool, with blanks as in `calls`, where it is kept."""
-        if len(self.calls) >= MAX_CALLS:
-            self.calls.clear()
+    def add_call_template(self, name: str) -> bytes:
+        """A call of a tool, with blanks as in `call_templates`, where it is kept."""
+        if len(self.call_templates) >= MAX_CALL_TEMPLATES:
+            self.call_templates.clear()
         named = b'{"name":%b,"arguments":' % jsonrpc.encode(name)
-        form = self.calls[name] = self._form(self._meta, b"%d", named.replace(b"%", b"%%") + b"%b,")
+        form = self.call_templates[name] = self._build_template(
+            self._meta, b"%d", named.replace(b"%", b"%%") + b"%b,"
+        )
         return form
 
-    def stands(self, connection: "Connection") -> bool:
+    def is_current(self, connection: "Connection") -> bool:
         """Whether nothing has changed since."""
         return (
             connection.peer is self._peer
             and connection.lifecycle.state == self._state
-            and connection.party is self._party
+            and connection.local_peer is self._party
             and not connection.extra
         )
 
-    def holds(self, connection: "Connection", params: Any) -> bool:
+    def is_applicable(self, connection: "Connection", params: Any) -> bool:
         """Whether a request with these parameters is like it, and nothing has changed since."""
         return (
             type(params) is self._kind
             and params.meta is UNSET
             and not (self._tasks and params.task is not None)
-            and self.stands(connection)
+            and self.is_current(connection)
         )
 
     def write(self, request_id: int, params: Any, *, progress: bool) -> bytes:
@@ -117,11 +121,11 @@ class Like:
         Raises:
             LocalProtocolError: the parameters cannot be said.
         """
-        members = jsonrpc.encode(lower(params, self.revision))
-        form = self._told if progress else self._plain
+        members = jsonrpc.encode(downgrade_value(params, self.revision))
+        form = self._progress_template if progress else self._template
         if form is None:
             return jsonrpc.encode_request(request_id, self.row.name, Raw(members))
         size = len(members)
-        opened = (members if size < LARGE else memoryview(members))[:-1]
+        opened = (members if size < LARGE_PARAMS_BYTES else memoryview(members))[:-1]
         comma = b"," if size > 2 else b""
         return form % ((request_id, opened, comma, request_id) if progress else (request_id, opened, comma))

@@ -11,23 +11,23 @@ from msgspec import defstruct, field
 
 from toolpost import types
 from toolpost.errors import RemoteProtocolError
-from toolpost.protocol.jsonrpc import MISFITS, Reader, Unfit, shorten
+from toolpost.protocol.jsonrpc import DECODE_ERRORS, InvalidJSONValue, JSONReader, shorten
 from toolpost.types import inputs, lifecycle, notices, tools
-from toolpost.types.base import JSON, UNSET, Params, Raw, Result, Struct, Unset, Wire
-from toolpost.types.content import Known
-from toolpost.types.notices import NoticeParams
+from toolpost.types.base import JSON, UNSET, Params, Raw, Result, Struct, Unset, WireStruct
+from toolpost.types.content import KnownContent
+from toolpost.types.notices import NotificationParams
 
 __all__ = [
     "CLIENT",
     "DATES",
-    "PLAIN",
+    "PLAIN_RESULT_READER",
     "ROWS",
     "SERVER",
-    "Plain",
+    "PlainToolResult",
     "Role",
     "Row",
     "Span",
-    "whereabouts",
+    "suggest_method",
 ]
 
 DATES: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
@@ -57,15 +57,15 @@ TASKS: Final = Span(R_2025_11_25, R_2025_11_25)
 ELICITATION: Final = Span(R_2025_06_18, R_2025_11_25)
 
 
-class Plain(Result):
+class PlainToolResult(Result):
     """A `CallToolResult` of known kinds only, which msgspec reads by itself."""
 
-    content: list[Known]
+    content: list[KnownContent]
     structured_content: JSON | Unset = UNSET
     is_error: bool | None = None
 
 
-class _Outcome(Reader[Result]):
+class _ToolResultReader(JSONReader[Result]):
     """Reads what a tool said: nearly all is of kinds that we know, and then takes 0.5 µs instead of 1.4."""
 
     __slots__ = ()
@@ -75,8 +75,8 @@ class _Outcome(Reader[Result]):
 
     def __call__(self, raw: Raw | bytes | Unset) -> Result:
         try:
-            said = PLAIN.decode(b"{}" if raw is UNSET else raw)
-        except MISFITS:
+            said = PLAIN_RESULT_READER.decode(b"{}" if raw is UNSET else raw)
+        except DECODE_ERRORS:
             return super().__call__(raw)  # of other kinds, or wrong
         return tools.CallToolResult(
             said.content,
@@ -87,10 +87,10 @@ class _Outcome(Reader[Result]):
         )
 
 
-PLAIN: Final = Reader(Plain)
+PLAIN_RESULT_READER: Final = JSONReader(PlainToolResult)
 
 
-class _Whole(Reader[Any]):
+class _ParamsWithMetaReader(JSONReader[Any]):
     """Reads parameters together with what their `_meta` tells of a request."""
 
     __slots__ = ()
@@ -118,9 +118,9 @@ class Row:
         named: the parameter that HTTP mirrors in `Mcp-Name`; `member` is its name on the wire.
 
     Attributes:
-        given: the types of its parameters and of its result as they were given, perhaps by name.
+        declared_types: the types of its parameters and of its result as they were given, perhaps by name.
         is_request: whether it is answered.
-        asks: whether its result may be a wish for input (MRTR-2).
+        can_require_input: whether its result may be a wish for input (MRTR-2).
         read_params: reads its parameters.
         read_whole: the same with their `_meta` read as well, which has to be there.
         results: the readers of its results, by `resultType`.
@@ -128,9 +128,9 @@ class Row:
 
     __slots__ = (
         "asked",
-        "asks",
+        "can_require_input",
         "client",
-        "given",
+        "declared_types",
         "is_request",
         "member",
         "name",
@@ -145,18 +145,18 @@ class Row:
         "server",
     )
 
-    params: type[Wire]
+    params: type[WireStruct]
     result: type[Result] | None
     member: str | None
-    asks: bool
-    read_params: Reader[Any]
-    read_whole: Reader[Any]
-    results: dict[str | None, Reader[Result]]
+    can_require_input: bool
+    read_params: JSONReader[Any]
+    read_whole: JSONReader[Any]
+    results: dict[str | None, JSONReader[Result]]
 
     def __init__(
         self,
         name: str,
-        params: type[Wire] | str,
+        params: type[WireStruct] | str,
         result: type[Result] | str | None = None,
         *,
         client: Span | None = None,
@@ -167,7 +167,7 @@ class Row:
         named: str | None = None,
     ) -> None:
         self.name = name
-        self.given = params, result
+        self.declared_types = params, result
         self.is_request = result is not None
         self.client = client
         self.server = server
@@ -178,7 +178,7 @@ class Row:
 
     def __getattr__(self, name: str) -> Any:
         """What follows from the types: made when it is first wanted, a plain attribute from then on."""
-        make = _MADE.get(name)
+        make = _LAZY_ATTRIBUTES.get(name)
         if make is None:
             raise AttributeError(f"a row has no {name!r}")
         value = make(self)
@@ -188,7 +188,7 @@ class Row:
     def __repr__(self) -> str:
         return f"<Row {self.name}>"
 
-    def sent(self, by: Role, date: str) -> bool:
+    def is_sendable_by(self, by: Role, date: str) -> bool:
         """Whether that side may send it in that revision; a row without spans has no limits."""
         if self.client is None and self.server is None:
             return True
@@ -210,42 +210,42 @@ class Row:
             )
         try:
             result = reader(raw)
-        except Unfit as error:
+        except InvalidJSONValue as error:
             raise RemoteProtocolError(f"{self.name} was answered with an invalid result: {error}") from error
         vars(result)["raw"] = raw
         return result
 
 
-def _kind(named: Any) -> Any:
+def _resolve_type(named: Any) -> Any:
     """A type, or the one of that name."""
     return getattr(types, named) if isinstance(named, str) else named
 
 
-def _member(row: Row) -> str | None:
+def _find_member(row: Row) -> str | None:
     fields, members = row.params.__struct_fields__, row.params.__struct_encode_fields__
     return row.named and dict(zip(fields, members, strict=True))[row.named]
 
 
-def _results(row: Row) -> dict[str | None, Reader[Result]]:
+def _make_result_readers(row: Row) -> dict[str | None, JSONReader[Result]]:
     if row.result is None:
         return {}
-    whole = _Outcome() if row.result is tools.CallToolResult else Reader[Result](row.result)
-    readers: dict[str | None, Reader[Result]] = {"complete": whole}
-    if row.asks:
-        readers["input_required"] = Reader[Result](inputs.InputRequiredResult)
+    whole = _ToolResultReader() if row.result is tools.CallToolResult else JSONReader[Result](row.result)
+    readers: dict[str | None, JSONReader[Result]] = {"complete": whole}
+    if row.can_require_input:
+        readers["input_required"] = JSONReader[Result](inputs.InputRequiredResult)
     if "task" in row.params.__struct_fields__:
-        readers[None] = Reader[Result](types.CreateTaskResult)
+        readers[None] = JSONReader[Result](types.CreateTaskResult)
     return readers
 
 
-_MADE: Final[dict[str, Callable[[Row], Any]]] = {
-    "params": lambda row: _kind(row.given[0]),
-    "result": lambda row: _kind(row.given[1]),
-    "member": _member,
-    "asks": lambda row: issubclass(row.params, inputs.AnswerParams),
-    "read_params": lambda row: Reader(row.params),
-    "read_whole": lambda row: _Whole(row.params),
-    "results": _results,
+_LAZY_ATTRIBUTES: Final[dict[str, Callable[[Row], Any]]] = {
+    "params": lambda row: _resolve_type(row.declared_types[0]),
+    "result": lambda row: _resolve_type(row.declared_types[1]),
+    "member": _find_member,
+    "can_require_input": lambda row: issubclass(row.params, inputs.InputResponseParams),
+    "read_params": lambda row: JSONReader(row.params),
+    "read_whole": lambda row: _ParamsWithMetaReader(row.params),
+    "results": _make_result_readers,
 }
 
 # In the order of the specification: opening, tools, resources, prompts, the rest; then asks, then notices.
@@ -253,18 +253,18 @@ ROWS: Final = (
     Row("initialize", lifecycle.InitializeParams, lifecycle.InitializeResult, client=SESSION),
     Row("ping", Params, Result, client=SESSION, server=SESSION),
     Row("server/discover", Params, lifecycle.DiscoverResult, client=STATELESS),
-    Row("tools/list", lifecycle.PageParams, tools.ListToolsResult, client=ALWAYS, needs="tools"),
+    Row("tools/list", lifecycle.PaginatedRequestParams, tools.ListToolsResult, client=ALWAYS, needs="tools"),
     Row("tools/call", tools.CallToolParams, tools.CallToolResult, client=ALWAYS, needs="tools", named="name"),
     Row(
         "resources/list",
-        lifecycle.PageParams,
+        lifecycle.PaginatedRequestParams,
         "ListResourcesResult",
         client=ALWAYS,
         needs="resources",
     ),
     Row(
         "resources/templates/list",
-        lifecycle.PageParams,
+        lifecycle.PaginatedRequestParams,
         "ListResourceTemplatesResult",
         client=ALWAYS,
         needs="resources",
@@ -286,7 +286,9 @@ ROWS: Final = (
         needs="resources.subscribe",
     ),
     Row("subscriptions/listen", notices.ListenParams, notices.ListenResult, client=STATELESS),
-    Row("prompts/list", lifecycle.PageParams, "ListPromptsResult", client=ALWAYS, needs="prompts"),
+    Row(
+        "prompts/list", lifecycle.PaginatedRequestParams, "ListPromptsResult", client=ALWAYS, needs="prompts"
+    ),
     Row(
         "prompts/get",
         "GetPromptParams",
@@ -308,7 +310,7 @@ ROWS: Final = (
     Row("tasks/result", "TaskParams", "TaskPayload", client=TASKS, server=TASKS, needs="tasks"),
     Row(
         "tasks/list",
-        lifecycle.PageParams,
+        lifecycle.PaginatedRequestParams,
         "ListTasksResult",
         client=TASKS,
         server=TASKS,
@@ -334,27 +336,34 @@ ROWS: Final = (
         needs="elicitation",
     ),
     # Notices
-    Row("notifications/initialized", NoticeParams, client=SESSION),
+    Row("notifications/initialized", NotificationParams, client=SESSION),
     Row("notifications/cancelled", notices.CancelledParams, client=ALWAYS, server=ALWAYS),
     Row("notifications/progress", notices.ProgressParams, client=SESSION, server=ALWAYS),
     Row("notifications/message", notices.LogParams, server=ALWAYS, needs="logging"),
-    Row("notifications/tools/list_changed", NoticeParams, server=ALWAYS, needs="tools.list_changed"),
-    Row("notifications/prompts/list_changed", NoticeParams, server=ALWAYS, needs="prompts.list_changed"),
-    Row("notifications/resources/list_changed", NoticeParams, server=ALWAYS, needs="resources.list_changed"),
+    Row("notifications/tools/list_changed", NotificationParams, server=ALWAYS, needs="tools.list_changed"),
+    Row(
+        "notifications/prompts/list_changed", NotificationParams, server=ALWAYS, needs="prompts.list_changed"
+    ),
+    Row(
+        "notifications/resources/list_changed",
+        NotificationParams,
+        server=ALWAYS,
+        needs="resources.list_changed",
+    ),
     Row(
         "notifications/resources/updated",
         notices.ResourceUpdatedParams,
         server=ALWAYS,
         needs="resources.subscribe",
     ),
-    Row("notifications/roots/list_changed", NoticeParams, client=SESSION, needs="roots.list_changed"),
+    Row("notifications/roots/list_changed", NotificationParams, client=SESSION, needs="roots.list_changed"),
     Row("notifications/elicitation/complete", notices.ElicitationCompleteParams, server=TASKS),
     Row("notifications/tasks/status", "TaskStatusParams", client=TASKS, server=TASKS, needs="tasks"),
     Row("notifications/subscriptions/acknowledged", notices.AcknowledgedParams, server=STATELESS),
 )
 
 
-def whereabouts(method: str) -> str:
+def suggest_method(method: str) -> str:
     """Where a method is to be found that was looked for in vain: a hint for people."""
     row = next((row for row in ROWS if row.name == method), None)
     if row is None:

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.events import Incoming
-from toolpost.protocol.jsonrpc import MAX_DEPTH, MISFITS, Reader, Request, Unfit
+from toolpost.protocol.events import InboundRequest
+from toolpost.protocol.jsonrpc import DECODE_ERRORS, MAX_DEPTH, InvalidJSONValue, JSONReader, JSONRPCRequest
 from toolpost.types.base import UNSET, Raw
 from toolpost.types.lifecycle import RequestMeta
 from toolpost.types.tools import CallToolParams
@@ -42,12 +42,12 @@ _META: Final = frozenset(RequestMeta.__struct_encode_fields__) - {"progressToken
 _ZERO: Final = ord("0")
 _OTHER_ID: Final = 10**MAX_DIGITS - 1
 _OTHER: Final = b'{"other":null}'
-_VALUE: Final = Reader(Raw)
-_MEMBERS: Final = Reader(dict[str, Raw])
+_VALUE: Final = JSONReader(Raw)
+_MEMBERS: Final = JSONReader(dict[str, Raw])
 
 
 class Mould:
-    """What does not change, in three pieces: before, between and behind the two values that do. Made by `of`.
+    """The bytes before, between and behind the two values of a call that vary. Made by `from_call`.
 
     Args:
         pieces: these.
@@ -57,14 +57,14 @@ class Mould:
 
     __slots__ = ("_first", "_last", "_leading", "_middle", "_name", "_peer", "_row")
 
-    def __init__(self, pieces: tuple[bytes, bytes, bytes], like: Incoming, *, leading: bool) -> None:
+    def __init__(self, pieces: tuple[bytes, bytes, bytes], like: InboundRequest, *, leading: bool) -> None:
         self._first, self._middle, self._last = pieces
         self._leading = leading
         self._row, self._peer = like.row, like.peer
         self._name: str = like.params.name
 
     @classmethod
-    def of(cls, data: bytes, like: Incoming) -> "Mould | None":
+    def from_call(cls, data: bytes, like: InboundRequest) -> "Mould | None":
         """The mould of a call that was read in this text; None if there is none.
 
         Args:
@@ -86,7 +86,7 @@ class Mould:
                     return cls(pieces, like, leading=leading)
         return None
 
-    def read(self, data: bytes) -> Incoming | None:
+    def read(self, data: bytes) -> InboundRequest | None:
         """The call that a text is, without its raw parameters; None if it has to be read as a whole."""
         first, last = self._first, self._last
         if not (data.startswith(first) and data.endswith(last)):
@@ -102,9 +102,9 @@ class Mould:
             return None
         try:
             arguments = _VALUE.decode(value)
-        except MISFITS:  # it is not one value, so that something else may be in it
+        except DECODE_ERRORS:  # it is not one value, so that something else may be in it
             return None
-        return Incoming(int(digits), self._row, CallToolParams(self._name, arguments), self._peer)
+        return InboundRequest(int(digits), self._row, CallToolParams(self._name, arguments), self._peer)
 
 
 def _is_plain(data: bytes) -> bool:
@@ -113,7 +113,7 @@ def _is_plain(data: bytes) -> bool:
         whole = _MEMBERS(data)
         params = _MEMBERS(whole.get("params", UNSET))
         meta = _MEMBERS(params.get("_meta", UNSET))
-    except Unfit:
+    except InvalidJSONValue:
         return False
     return _ENVELOPE.issuperset(whole) and _PARAMS.issuperset(params) and _META.issuperset(meta)
 
@@ -131,14 +131,18 @@ def _all_places(data: bytes, name: bytes, value: bytes) -> Iterator[int]:
             at = data.find(label + value, at + 1)
 
 
-def _is_sound(pieces: tuple[bytes, bytes, bytes], like: Incoming, *, leading: bool) -> bool:
+def _is_sound(pieces: tuple[bytes, bytes, bytes], like: InboundRequest, *, leading: bool) -> bool:
     """Whether it is the id, and the arguments, that stand between these pieces: with others, they change."""
     first, second = (b"%d" % _OTHER_ID, _OTHER) if leading else (_OTHER, b"%d" % _OTHER_ID)
     read = like.row.read_params
     try:
         message = jsonrpc.decode(b"".join((pieces[0], first, pieces[1], second, pieces[2])))
-        if not isinstance(message, Request) or message.id != _OTHER_ID or message.method != like.row.name:
+        if (
+            not isinstance(message, JSONRPCRequest)
+            or message.id != _OTHER_ID
+            or message.method != like.row.name
+        ):
             return False
         return read(message.params) == replace(read(like.raw), arguments=Raw(_OTHER))
-    except (RemoteProtocolError, Unfit):
+    except (RemoteProtocolError, InvalidJSONValue):
         return False

@@ -10,63 +10,68 @@ from typing import Any, Final
 
 from toolpost.errors import LocalProtocolError
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import Reader, Unfit
-from toolpost.protocol.lowering import lower
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
+from toolpost.protocol.lowering import downgrade_value
 from toolpost.protocol.revisions import Revision
-from toolpost.types.base import JSON, UNSET, Meta, Raw, Wire
+from toolpost.types.base import JSON, UNSET, Meta, Raw, WireStruct
 from toolpost.types.lifecycle import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
 
-__all__ = ["dressed", "foreign", "wishes_task"]
+__all__ = ["drop_sender_meta", "is_task_request", "prepare_params"]
 
-_OWNED: Final = frozenset({"progressToken", PROTOCOL_VERSION, CLIENT_CAPABILITIES, CLIENT_INFO})
+_SENDER_META_KEYS: Final = frozenset({"progressToken", PROTOCOL_VERSION, CLIENT_CAPABILITIES, CLIENT_INFO})
 """The keys of `_meta` by which a request says who sends it and how to report on it."""
 
 _NULL: Final = Raw(b"null")
-_MEMBERS: Final = Reader(dict[str, Raw])
+_MEMBERS_READER: Final = JSONReader(dict[str, Raw])
 
 
-def foreign(meta: Mapping[str, JSON], revision: Revision) -> Meta:
+def drop_sender_meta(meta: Mapping[str, JSON], revision: Revision) -> Meta:
     """A `_meta` without what only the sender of a request may say in it."""
     # A stateless request says itself what it wants to hear; in a session that is said once for all.
-    said = _OWNED if revision.stateless else _OWNED | {LOG_LEVEL}
+    said = _SENDER_META_KEYS if revision.stateless else _SENDER_META_KEYS | {LOG_LEVEL}
     return {key: value for key, value in meta.items() if key not in said}
 
 
-def dressed(params: Wire | Mapping[str, JSON] | None, meta: Meta | None, revision: Revision) -> Any:
+def prepare_params(
+    params: WireStruct | Mapping[str, JSON] | None, meta: Meta | None, revision: Revision
+) -> Any:
     """The parameters, told so that the peer can read them; `meta` stands over what they have in `_meta`.
 
     Raises:
         LocalProtocolError: they cannot be said, or their `_meta` is no object.
     """
-    if not isinstance(params, Wire):
+    if not isinstance(params, WireStruct):
         if not isinstance(params, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance] - authors err
             raise LocalProtocolError(f"parameters are an object, not {type(params).__name__}")
         if meta is None and (params is None or "_meta" not in params):
             return UNSET if params is None else params
         plain = params or {}
-        return {**plain, "_meta": _merged(plain.get("_meta"), meta, revision)}
-    params = lower(params, revision)
+        return {**plain, "_meta": _merge_meta(plain.get("_meta"), meta, revision)}
+    params = downgrade_value(params, revision)
     if "meta" not in params.__struct_fields__:
-        return params if meta is None else {**_MEMBERS(jsonrpc.encode(params)), "_meta": meta}
+        return params if meta is None else {**_MEMBERS_READER(jsonrpc.encode(params)), "_meta": meta}
     own: Any = getattr(params, "meta", None) or None  # UNSET is false
     if own is not None or meta is not None:
         params = copy(params)
         # The encoder takes a dict where the struct, which is also read, has raw bytes.
-        setattr(params, "meta", _merged(own, meta, revision))  # noqa: B010 - see above
+        setattr(params, "meta", _merge_meta(own, meta, revision))  # noqa: B010 - see above
     return params
 
 
-def _merged(own: Any, meta: Meta | None, revision: Revision) -> Meta:
+def _merge_meta(own: Any, meta: Meta | None, revision: Revision) -> Meta:
     """The `_meta` that parameters brought, and ours over it."""
     if own is None or own == _NULL:
         return meta or {}
     try:
-        return {**foreign(_MEMBERS(own) if isinstance(own, Raw) else own, revision), **(meta or {})}
-    except (Unfit, AttributeError) as error:
+        return {
+            **drop_sender_meta(_MEMBERS_READER(own) if isinstance(own, Raw) else own, revision),
+            **(meta or {}),
+        }
+    except (InvalidJSONValue, AttributeError) as error:
         raise LocalProtocolError("a request cannot carry a _meta that is no object") from error
 
 
-def wishes_task(params: Wire | Mapping[str, JSON] | None, revision: Revision) -> bool:
+def is_task_request(params: WireStruct | Mapping[str, JSON] | None, revision: Revision) -> bool:
     """Whether a request wants to be run as a task, in the revision that has them (TASK-4)."""
     if not revision.tasks:
         return False

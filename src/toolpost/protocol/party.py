@@ -27,14 +27,14 @@ from toolpost.types.lifecycle import (
     ServerCapabilities,
 )
 
-__all__ = ["Capabilities", "Party", "declares"]
+__all__ = ["Capabilities", "LocalPeer", "has_capability"]
 
 Capabilities = ClientCapabilities | ServerCapabilities
 
-_ROOTS_OF_STATELESS: Final = ListCapability()
+_STATELESS_ROOTS: Final = ListCapability()
 
 
-class Party:
+class LocalPeer:
     """Who we are.
 
     Args:
@@ -46,15 +46,15 @@ class Party:
 
     __slots__ = (
         "_anonymous",
-        "_declared",
-        "_facts",
+        "_capability_cache",
+        "_meta_by_revision",
         "capabilities",
+        "has_sessions",
         "info",
         "newest",
-        "other",
+        "peer_role",
         "role",
-        "served",
-        "sessions",
+        "served_rows",
         "supported",
     )
 
@@ -70,22 +70,22 @@ class Party:
             raise TypeError("the supported revisions are a list, also when there is only one")
         asks = isinstance(capabilities, ClientCapabilities)
         self.role: Role = CLIENT if asks else SERVER
-        self.other: Role = SERVER if asks else CLIENT
+        self.peer_role: Role = SERVER if asks else CLIENT
         self.info = info
         self.capabilities = capabilities
         spoken = frozenset(supported)
         self.supported = tuple(date for date in DATES if date in spoken)
-        self.sessions = any(not REVISIONS[date].stateless for date in self.supported)
+        self.has_sessions = any(not REVISIONS[date].stateless for date in self.supported)
         if not self.supported:
             raise ValueError(f"no known protocol revision is supported; there are {', '.join(DATES)}")
         self.newest = REVISIONS[self.supported[-1]]
         self._anonymous = anonymous
-        self._declared: dict[str, bool] = {}
-        self._facts: dict[str, Meta] = {}
-        self.served = _Served(self)
+        self._capability_cache: dict[str, bool] = {}
+        self._meta_by_revision: dict[str, Meta] = {}
+        self.served_rows = _ServedRows(self)
         """The requests of a revision, by its date, that the other end may send."""
 
-    def refusal(self, requested: str) -> UnsupportedRevision:
+    def make_unsupported_error(self, requested: str) -> UnsupportedRevision:
         """The error for a revision that we do not speak; it names those that we do (VER-1)."""
         named = shorten(requested)
         return UnsupportedRevision(
@@ -93,28 +93,28 @@ class Party:
             {"supported": list(self.supported), "requested": named},
         )
 
-    def declares(self, path: str) -> bool:
+    def has_capability(self, path: str) -> bool:
         """Whether we declare a capability."""
-        known = self._declared.get(path)
+        known = self._capability_cache.get(path)
         if known is None:
-            known = self._declared[path] = declares(self.capabilities, path)
+            known = self._capability_cache[path] = has_capability(self.capabilities, path)
         return known
 
-    def declared(self, revision: Revision) -> Capabilities:
+    def select_capabilities(self, revision: Revision) -> Capabilities:
         """Our capabilities; in the stateless era without those that belong to sessions."""
         if not revision.stateless:
             return self.capabilities
         capabilities = copy(self.capabilities)
         capabilities.tasks = None
         if isinstance(capabilities, ClientCapabilities) and capabilities.roots is not None:
-            capabilities.roots = _ROOTS_OF_STATELESS
+            capabilities.roots = _STATELESS_ROOTS
         return capabilities
 
     def introduce(
         self, revision: Revision, instructions: str | None = None
     ) -> InitializeResult | DiscoverResult:
         """Who this server is: the result of `initialize` or of `server/discover`."""
-        capabilities = self.declared(revision)
+        capabilities = self.select_capabilities(revision)
         assert isinstance(capabilities, ServerCapabilities), "only a server introduces itself"
         if revision.stateless:
             return DiscoverResult(
@@ -127,40 +127,40 @@ class Party:
             instructions=instructions,
         )
 
-    def facts(self, revision: Revision) -> Meta:
+    def build_meta(self, revision: Revision) -> Meta:
         """What our stateless messages carry in `_meta`: all about a client, the name tag of a server."""
-        facts = self._facts.get(revision.date)
+        facts = self._meta_by_revision.get(revision.date)
         if facts is None:
-            tag = {} if self._anonymous else {_TAGS[self.role]: Raw(jsonrpc.encode(self.info))}
+            tag = {} if self._anonymous else {_INFO_KEYS[self.role]: Raw(jsonrpc.encode(self.info))}
             facts = dict[str, JSON](tag)
             if self.role == CLIENT:
                 facts[PROTOCOL_VERSION] = revision.date
-                facts[CLIENT_CAPABILITIES] = Raw(jsonrpc.encode(self.declared(revision)))
-            self._facts[revision.date] = facts
+                facts[CLIENT_CAPABILITIES] = Raw(jsonrpc.encode(self.select_capabilities(revision)))
+            self._meta_by_revision[revision.date] = facts
         return facts
 
 
-class _Served(dict[str, Mapping[str, Row]]):
+class _ServedRows(dict[str, Mapping[str, Row]]):
     """By revision, the requests whose needs a party has declared. What was looked for once is kept."""
 
-    def __init__(self, party: Party) -> None:
+    def __init__(self, party: LocalPeer) -> None:
         super().__init__()
-        self._party = party
+        self._local_peer = party
 
     def __missing__(self, date: str) -> Mapping[str, Row]:
-        party, revision = self._party, REVISIONS[date]
+        party, revision = self._local_peer, REVISIONS[date]
         self[date] = {
             name: row
-            for name, row in revision.requests[party.other].items()
-            if not row.needs or name in revision.ungated or party.declares(row.needs)
+            for name, row in revision.requests[party.peer_role].items()
+            if not row.needs or name in revision.ungated or party.has_capability(row.needs)
         }
         return self[date]
 
 
-_TAGS: Final[dict[Role, str]] = {CLIENT: CLIENT_INFO, SERVER: SERVER_INFO}
+_INFO_KEYS: Final[dict[Role, str]] = {CLIENT: CLIENT_INFO, SERVER: SERVER_INFO}
 
 
-def declares(capabilities: Capabilities, path: str) -> bool:
+def has_capability(capabilities: Capabilities, path: str) -> bool:
     """Whether a capability was declared; `path` names attributes, such as "tools.list_changed"."""
     value: JSON = capabilities
     for name in path.split("."):

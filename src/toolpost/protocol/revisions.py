@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
-from toolpost.errors import CODES, OLD_KINDS, InternalError
+from toolpost.errors import CODES, LEGACY_ERROR_KINDS, InternalError
 from toolpost.protocol.methods import (
     CLIENT,
     DATES,
@@ -32,13 +32,13 @@ __all__ = [
     "OLDEST_HTTP",
     "REVISIONS",
     "Revision",
+    "find_newest",
     "negotiate",
-    "newest",
 ]
 
 Rows: TypeAlias = Mapping[str, Row]
 
-RESERVED: Final = range(-32099, -32019)
+RESERVED_CODES: Final = range(-32099, -32019)
 """The codes that the specification keeps for itself (ERR-4)."""
 
 
@@ -51,15 +51,15 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
     """Whether every request carries its own facts."""
     requests: Mapping[Role, Rows]
     """The requests that a client, or a server, may send."""
-    notices: Mapping[Role, Rows]
+    notifications: Mapping[Role, Rows]
     """The notices that a client, or a server, may send."""
-    asks: Rows
+    input_requests: Rows
     """What a server may put into a result that wants input."""
     ungated: frozenset[str]
     """Methods whose capability does not exist yet: usable without it."""
     content: frozenset[str]
     """The kinds of content in tools and prompts."""
-    spoken: frozenset[str]
+    sampling_content: frozenset[str]
     """The kinds of content in sampling."""
     structured: Literal["any", "object"] | None
     """What `structuredContent` may be."""
@@ -81,27 +81,27 @@ class Revision(Struct, frozen=True, kw_only=True, eq=False):
     def __repr__(self) -> str:
         return f"<Revision {self.date}>"
 
-    def code(self, code: int) -> int:
+    def translate_code(self, code: int) -> int:
         """The error code as this revision says it; one that nobody has defined becomes "internal error"."""
-        if (code in RESERVED and code not in CODES) or code in OLD_KINDS:
+        if (code in RESERVED_CODES and code not in CODES) or code in LEGACY_ERROR_KINDS:
             return InternalError.code
         return self.codes.get(code, code)
 
 
 _ANY_CONTENT: Final = ("text", "image", "resource")
-_ANY_SPOKEN: Final = ("text", "image")
+_ANY_SAMPLING_CONTENT: Final = ("text", "image")
 
 
 _SPANS: Final = {span for row in ROWS for span in (row.client, row.server, row.asked) if span is not None}
 
 
-def _sent(by: Role, alive: set[Span], *, requests: bool) -> Rows:
+def _select_rows(by: Role, alive: set[Span], *, requests: bool) -> Rows:
     return MappingProxyType(
         {row.name: row for row in ROWS if row.is_request is requests and getattr(row, by) in alive}
     )
 
 
-def _fold(date: str) -> Revision:
+def _build_revision(date: str) -> Revision:
     """The record of one revision."""
     session = date in SESSION
     until = DATES[: DATES.index(date) + 1]
@@ -113,12 +113,12 @@ def _fold(date: str) -> Revision:
         date=date,
         era="session" if session else "stateless",
         stateless=not session,
-        requests={by: _sent(by, alive, requests=True) for by in (CLIENT, SERVER)},
-        notices={by: _sent(by, alive, requests=False) for by in (CLIENT, SERVER)},
-        asks={row.name: row for row in ROWS if row.asked in alive},
+        requests={by: _select_rows(by, alive, requests=True) for by in (CLIENT, SERVER)},
+        notifications={by: _select_rows(by, alive, requests=False) for by in (CLIENT, SERVER)},
+        input_requests={row.name: row for row in ROWS if row.asked in alive},
         ungated=frozenset(row.name for row in ROWS if row.needs and row.needs_since not in until),
         content=frozenset((*_ANY_CONTENT, *audio, *links)),
-        spoken=frozenset((*_ANY_SPOKEN, *audio, *tool_turns)),
+        sampling_content=frozenset((*_ANY_SAMPLING_CONTENT, *audio, *tool_turns)),
         structured=None if R_2025_06_18 not in until else "object" if session else "any",
         many_blocks=R_2025_11_25 in until,
         rich_forms=R_2025_11_25 in until,
@@ -126,21 +126,21 @@ def _fold(date: str) -> Revision:
         batches=date == R_2025_03_26,
         version_header=R_2025_06_18 in until,
         priming=date == R_2025_11_25,
-        codes=_CODES[date],
+        codes=_CODES_BY_DATE[date],
     )
 
 
 # −32042 exists in one revision only, −32002 in the session era only (ERR-6).
-_NO_URL: Final = {-32042: -32603}
-_CODES: Final[dict[str, Mapping[int, int]]] = {
-    R_2024_11_05: _NO_URL,
-    R_2025_03_26: _NO_URL,
-    R_2025_06_18: _NO_URL,
+_NO_URL_ELICITATION: Final = {-32042: -32603}
+_CODES_BY_DATE: Final[dict[str, Mapping[int, int]]] = {
+    R_2024_11_05: _NO_URL_ELICITATION,
+    R_2025_03_26: _NO_URL_ELICITATION,
+    R_2025_06_18: _NO_URL_ELICITATION,
     R_2025_11_25: {},
     R_2026_07_28: {-32042: -32603, -32002: -32602},
 }
 
-REVISIONS: Final[Mapping[str, Revision]] = MappingProxyType({date: _fold(date) for date in DATES})
+REVISIONS: Final[Mapping[str, Revision]] = MappingProxyType({date: _build_revision(date) for date in DATES})
 """All revisions by date, oldest first."""
 
 LATEST: Final = REVISIONS[R_2026_07_28]
@@ -149,7 +149,9 @@ OLDEST_HTTP: Final = REVISIONS[R_2025_03_26]
 """What an HTTP request without a version header is taken for (HTTPL-32)."""
 
 
-def newest(dates: Iterable[str], *, era: str | None = None, among: Iterable[str] = DATES) -> Revision | None:
+def find_newest(
+    dates: Iterable[str], *, era: str | None = None, among: Iterable[str] = DATES
+) -> Revision | None:
     """The newest revision that is in both lists and, if given, in that era; None if there is none."""
     common = set(dates) & set(among)
     for date in reversed(DATES):
@@ -165,4 +167,4 @@ def negotiate(offered: str, supported: Iterable[str] = DATES) -> Revision | None
     stateless era has no handshake and is never agreed upon this way.
     """
     supported = tuple(supported)
-    return newest([offered], era="session", among=supported) or newest(supported, era="session")
+    return find_newest([offered], era="session", among=supported) or find_newest(supported, era="session")

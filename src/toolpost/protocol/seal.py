@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import TYPE_CHECKING, Final, Protocol, Self
 
-from toolpost.errors import MCPError, SealBroken
+from toolpost.errors import InvalidSeal, MCPError
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -53,32 +53,32 @@ _ALPHABET: Final = re.compile(r"[A-Za-z0-9_-]*")
 _KEY_HINT: Final = "make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
 
 
-class _Lock(Protocol):
+class _Sealer(Protocol):
     """One form of sealing under one key. `bound` is what is authenticated but not carried in the body."""
 
-    def close(self, bound: bytes, payload: bytes) -> bytes: ...
+    def seal(self, bound: bytes, payload: bytes) -> bytes: ...
 
     def open(self, bound: bytes, body: bytes) -> bytes | None: ...
 
 
-class _MacLock:
+class _MacSealer:
     """The payload in clear, then its HMAC. The same input gives the same body."""
 
     def __init__(self, root: bytes) -> None:
         self._key = _derive(root, b"mac")
 
-    def close(self, bound: bytes, payload: bytes) -> bytes:
-        return payload + self._tag(bound, payload)
+    def seal(self, bound: bytes, payload: bytes) -> bytes:
+        return payload + self._compute_tag(bound, payload)
 
     def open(self, bound: bytes, body: bytes) -> bytes | None:
         payload, tag = body[:-_TAG], body[-_TAG:]
-        return payload if hmac.compare_digest(tag, self._tag(bound, payload)) else None
+        return payload if hmac.compare_digest(tag, self._compute_tag(bound, payload)) else None
 
-    def _tag(self, bound: bytes, payload: bytes) -> bytes:
+    def _compute_tag(self, bound: bytes, payload: bytes) -> bytes:
         return hmac.digest(self._key, bound + payload, "sha256")
 
 
-class _AesLock:
+class _AesSealer:
     """The payload encrypted, under a fresh random nonce each time.
 
     Random nonces of 96 bits are safe for about 2**32 strings per key (NIST SP 800-38D, 8.3); a ring that
@@ -89,7 +89,7 @@ class _AesLock:
         self._cipher = cipher(_derive(root, b"encrypt"))
         self._mismatch = mismatch
 
-    def close(self, bound: bytes, payload: bytes) -> bytes:
+    def seal(self, bound: bytes, payload: bytes) -> bytes:
         nonce = secrets.token_bytes(_NONCE)
         return nonce + self._cipher.encrypt(nonce, payload, bound)
 
@@ -102,13 +102,13 @@ class _AesLock:
             return None
 
 
-class _Key:
+class _SealKey:
     """One key of a ring: its public id, and a lock for each form that can be had here."""
 
-    def __init__(self, material: bytes, locks: dict[int, Callable[[bytes], _Lock]]) -> None:
+    def __init__(self, material: bytes, locks: dict[int, Callable[[bytes], _Sealer]]) -> None:
         root = hmac.digest(_SALT, material, "sha256")
         self.id = _derive(root, b"id")[:4]
-        self.locks = {form: lock(root) for form, lock in locks.items()}
+        self.sealers = {form: lock(root) for form, lock in locks.items()}
 
 
 class KeyRing:
@@ -137,21 +137,21 @@ class KeyRing:
             raise TypeError("the keys of a ring are a list, also when there is only one: KeyRing([key])")
         if not keys:
             raise ValueError(f"a key ring needs at least one key ({_KEY_HINT})")
-        materials = [_octets(key) for key in keys]
+        materials = [_to_bytes(key) for key in keys]
         for number, material in enumerate(materials, 1):
             if len(material) < MIN_KEY:
                 found = f"key {number} of the ring has {len(material)} bytes"
                 raise ValueError(f"{found}, at least {MIN_KEY} are needed ({_KEY_HINT})")
-        locks: dict[int, Callable[[bytes], _Lock]] = {_MAC_FORM: _MacLock}
+        locks: dict[int, Callable[[bytes], _Sealer]] = {_MAC_FORM: _MacSealer}
         try:
-            locks[_AES_FORM] = _aes_locks()
+            locks[_AES_FORM] = _make_aes_sealer()
         except ImportError as error:
             if encrypt:
                 raise MCPError(
                     "encryption of sealed strings needs the package `cryptography`, which cannot be imported",
                     hint="pip install 'toolpost[auth]'",
                 ) from error
-        self._keys = [_Key(material, locks) for material in materials]
+        self._keys = [_SealKey(material, locks) for material in materials]
         self._form = _AES_FORM if _AES_FORM in locks and encrypt is not False else _MAC_FORM
 
     @classmethod
@@ -197,7 +197,9 @@ class KeyRing:
             raise ValueError(f"the expiry of a sealed string is a Unix time in whole seconds, not {expires}")
         key = self._keys[0]
         header = _HEADER.pack(self._form, key.id, expires)
-        return _encode(header + key.locks[self._form].close(header + _context(audience, binding), payload))
+        return _encode_base64url(
+            header + key.sealers[self._form].seal(header + _encode_context(audience, binding), payload)
+        )
 
     def open(self, sealed: str, *, audience: str, binding: Sequence[str | bytes] = (), now: int) -> bytes:
         """The payload that was sealed for this audience and binding.
@@ -209,36 +211,36 @@ class KeyRing:
             now: the Unix time. A string that expires now has expired.
 
         Raises:
-            SealBroken: for every reason there is; only its `reason`, which is for the log, tells them apart.
+            InvalidSeal: for every reason there is; only its `reason`, which is for the log, tells them apart.
         """
-        raw = _decode(sealed)
+        raw = _decode_base64url(sealed)
         if len(raw) < _HEADER.size:
-            raise SealBroken("it is too short to be one of ours")
+            raise InvalidSeal("it is too short to be one of ours")
         header, body = raw[: _HEADER.size], raw[_HEADER.size :]
         form, key_id, expires = _HEADER.unpack(header)
         if form not in {_MAC_FORM, _AES_FORM}:
-            raise SealBroken(f"its form {form} is unknown")
-        locks = [key.locks for key in self._keys if key.id == key_id]
+            raise InvalidSeal(f"its form {form} is unknown")
+        locks = [key.sealers for key in self._keys if key.id == key_id]
         if not locks:
-            raise SealBroken(f"no key of the ring has its key id {key_id.hex()}")
+            raise InvalidSeal(f"no key of the ring has its key id {key_id.hex()}")
         if form not in locks[0]:
-            raise SealBroken("it is encrypted, and the package `cryptography` cannot be imported here")
-        bound = header + _context(audience, binding)
+            raise InvalidSeal("it is encrypted, and the package `cryptography` cannot be imported here")
+        bound = header + _encode_context(audience, binding)
         # Ids are short, so two keys may share one.
         payload = next((found for lock in locks if (found := lock[form].open(bound, body)) is not None), None)
         if payload is None:
-            raise SealBroken("it is forged or damaged, or was sealed for another audience or binding")
+            raise InvalidSeal("it is forged or damaged, or was sealed for another audience or binding")
         if expires != _NEVER and expires <= now:
-            raise SealBroken(f"it expired at {expires}, and it is {now}")
+            raise InvalidSeal(f"it expired at {expires}, and it is {now}")
         return payload
 
 
-def _aes_locks() -> Callable[[bytes], _Lock]:
+def _make_aes_sealer() -> Callable[[bytes], _Sealer]:
     """What makes the encrypting lock of a key; an ImportError without `cryptography`."""
     from cryptography.exceptions import InvalidTag  # noqa: PLC0415 - optional
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM  # noqa: PLC0415 - optional
 
-    return lambda root: _AesLock(AESGCM, InvalidTag, root)
+    return lambda root: _AesSealer(AESGCM, InvalidTag, root)
 
 
 def _derive(root: bytes, purpose: bytes) -> bytes:
@@ -246,33 +248,33 @@ def _derive(root: bytes, purpose: bytes) -> bytes:
     return hmac.digest(root, purpose + b"\x01", "sha256")
 
 
-def _octets(text: str | bytes) -> bytes:
+def _to_bytes(text: str | bytes) -> bytes:
     """The bytes of a text. Lone surrogates pass: whatever a stranger makes us bind to must not raise."""
     return text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
 
 
-def _context(audience: str, binding: Sequence[str | bytes]) -> bytes:
+def _encode_context(audience: str, binding: Sequence[str | bytes]) -> bytes:
     """Audience and binding as bytes, each with its type and length, so that no two of them look alike."""
     if isinstance(binding, str | bytes):
         raise TypeError("a binding is a list of strings, also when there is only one: binding=[principal]")
     pieces = [_COUNT.pack(len(binding))]
     for part in (audience, *binding):
-        data = _octets(part)
+        data = _to_bytes(part)
         pieces += _PART.pack(b"b" if isinstance(part, bytes) else b"s", len(data)), data
     return b"".join(pieces)
 
 
-def _encode(raw: bytes) -> str:
+def _encode_base64url(raw: bytes) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode("ascii")
 
 
-def _decode(sealed: str) -> bytes:
+def _decode_base64url(sealed: str) -> bytes:
     if len(sealed) > MAX_SEALED:
-        raise SealBroken(f"it has {len(sealed)} characters, at most {MAX_SEALED} are allowed")
+        raise InvalidSeal(f"it has {len(sealed)} characters, at most {MAX_SEALED} are allowed")
     if not _ALPHABET.fullmatch(sealed) or len(sealed) % 4 == 1:
-        raise SealBroken("it is not base64url without padding")
+        raise InvalidSeal("it is not base64url without padding")
     raw = base64.urlsafe_b64decode(sealed + "=" * (-len(sealed) % 4))
     # Up to four bits of the last character carry nothing. They must be zero, or two strings would be one.
-    if _encode(raw) != sealed:
-        raise SealBroken("its base64url is not canonical")
+    if _encode_base64url(raw) != sealed:
+        raise InvalidSeal("its base64url is not canonical")
     return raw

@@ -7,27 +7,27 @@ is not so is left to `connection`, which looks at everything. Owns no state.
 
 from typing import TYPE_CHECKING, Final
 
-from toolpost.protocol.events import Outgoing, ReplyReceived
-from toolpost.protocol.jsonrpc import MISFITS
-from toolpost.protocol.methods import PLAIN
+from toolpost.protocol.events import OutboundRequest, ResponseReceived
+from toolpost.protocol.jsonrpc import DECODE_ERRORS
+from toolpost.protocol.methods import PLAIN_RESULT_READER
 from toolpost.types.base import Raw
 
 if TYPE_CHECKING:
     from toolpost.protocol.connection import Connection
 
-__all__ = ["called", "settled"]
+__all__ = ["make_tool_call", "read_plain_response"]
 
-_CALL: Final = "tools/call"
-_BEFORE: Final = b'{"jsonrpc":"2.0","id"'
-_BETWEEN: Final = b',"result":'
-_LONGEST: Final = 18
+_TOOLS_CALL: Final = "tools/call"
+_ENVELOPE_START: Final = b'{"jsonrpc":"2.0","id"'
+_RESULT_MEMBER: Final = b',"result":'
+_MAX_ID_DIGITS: Final = 18
 """Digits of an id, if it is one of ours."""
 _ZERO: Final = ord("0")
 _OPEN: Final = ord("{")
 _CLOSE: Final = ord("}")
 
 
-def called(connection: "Connection", name: str, arguments: Raw) -> Outgoing | None:
+def make_tool_call(connection: "Connection", name: str, arguments: Raw) -> OutboundRequest | None:
     """A call of a tool that wants to hear of progress, to be answered plainly; None if it is like no other.
 
     Args:
@@ -35,33 +35,33 @@ def called(connection: "Connection", name: str, arguments: Raw) -> Outgoing | No
         name: the tool.
         arguments: what to call it with.
     """
-    like = connection.like.get(_CALL)
-    if like is None or not like.stands(connection):
+    like = connection.templates.get(_TOOLS_CALL)
+    if like is None or not like.is_current(connection):
         return None
     if type(name) is not str:
         return None  # whoever it is for will say so
-    form = like.calls.get(name) or like.call_form(name)
+    form = like.call_templates.get(name) or like.add_call_template(name)
     request_id = connection.next_id
     connection.next_id += 1
     data = form % (request_id, arguments, request_id)
-    outgoing = connection.outgoing[request_id] = Outgoing(
+    outgoing = connection.outgoing[request_id] = OutboundRequest(
         request_id, like.row, data, like.revision, request_id, plain=True
     )
     return outgoing
 
 
-def settled(connection: "Connection", data: bytes) -> ReplyReceived | None:
+def read_plain_response(connection: "Connection", data: bytes) -> ResponseReceived | None:
     """The answer to such a call; None if it is not plain, or the answer to something else.
 
-    Its result is a `Plain`. An envelope is not read at all, and a result once: 1.9 µs instead of 3.5. It is
-    parted, and not asked how it begins and ends: `find` and `startswith` would take a third more.
+    Its result is a `PlainToolResult`. An envelope is not read at all, and a result once: 1.9 µs instead of
+    3.5. It is parted, and not asked how it begins and ends: `find` and `startswith` would take a third more.
     """
-    envelope, _, rest = data.partition(_BETWEEN)
+    envelope, _, rest = data.partition(_RESULT_MEMBER)
     before, _, digits = envelope.rpartition(b":")
     if (
-        before != _BEFORE
+        before != _ENVELOPE_START
         or not digits.isdigit()
-        or len(digits) > _LONGEST
+        or len(digits) > _MAX_ID_DIGITS
         or digits[0] == _ZERO
         or data[-1] != _CLOSE
         or rest[0] != _OPEN
@@ -77,11 +77,11 @@ def settled(connection: "Connection", data: bytes) -> ReplyReceived | None:
         return None  # it may nest too deeply
     raw = rest[:-1]
     try:
-        result = PLAIN.decode(raw)  # one whole value: so nothing else stands in the envelope
-    except MISFITS:
+        result = PLAIN_RESULT_READER.decode(raw)  # one whole value: so nothing else stands in the envelope
+    except DECODE_ERRORS:
         return None
     if outgoing.revision.stateless and result.result_type != "complete":
         return None
     vars(result)["raw"] = raw
     del connection.outgoing[outgoing.id]
-    return ReplyReceived(outgoing, result)
+    return ResponseReceived(outgoing, result)

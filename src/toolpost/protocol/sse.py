@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from toolpost.errors import RemoteProtocolError
 
-__all__ = ["MAX_EVENT", "Decoder", "Event", "comment", "encode"]
+__all__ = ["MAX_EVENT", "EventStreamDecoder", "ServerSentEvent", "encode_comment", "encode_event"]
 
 MAX_EVENT: Final = 4 * 1024 * 1024
 """The largest event or comment: the bytes of its lines with field names and without line ends. Room for 3 MiB
@@ -28,7 +28,7 @@ _FORBIDDEN: Final = frozenset("\r\n\0")
 # --------------------------------------------------------------------- writing
 
 
-def encode(
+def encode_event(
     data: bytes,
     *,
     event: str | None = None,
@@ -37,7 +37,7 @@ def encode(
 ) -> bytes:
     """The bytes of one event. Nothing in `data` can end it or start another field.
 
-    `encode(b"", id=...)` is a priming event: it brings the reader an id and nothing else (HTTPL-3).
+    `encode_event(b"", id=...)` is a priming event: it brings the reader an id and nothing else (HTTPL-3).
 
     Args:
         data: the body. The format has only lines, so each CR, LF or CRLF in it reaches the reader as LF.
@@ -49,14 +49,14 @@ def encode(
         ValueError: `event`, `id` or `retry` cannot be written; the text says which one and why.
     """
     if _LF in data or _CR in data:
-        data = _unify(data).replace(b"\n", b"\ndata: ")
+        data = _normalize_newlines(data).replace(b"\n", b"\ndata: ")
     if event is None and id is None and retry is None:
         return b"".join((b"data: ", data, b"\n\n"))
     fields: list[bytes] = []
     if id is not None:
-        fields.append(_field("id", id))
+        fields.append(_encode_field("id", id))
     if event is not None:
-        fields.append(_field("event", event))
+        fields.append(_encode_field("event", event))
     if retry is not None:
         # A bool is an int to Python, and a float would lose its fraction without a word.
         if type(retry) is not int or retry < 0:
@@ -65,22 +65,22 @@ def encode(
     return b"".join((*fields, b"data: ", data, b"\n\n"))
 
 
-def comment(text: str = "") -> bytes:
+def encode_comment(text: str = "") -> bytes:
     """A comment, which readers skip: it keeps a quiet connection alive (HTTPM-8).
 
     Nothing in `text` can end the comment; a line break in it starts one more comment line. The blank line
     behind it is for readers that look at the stream in blocks.
     """
-    lines = _unify(text.encode("utf-8", "replace")).replace(b"\n", b"\n: ")
+    lines = _normalize_newlines(text.encode("utf-8", "replace")).replace(b"\n", b"\n: ")
     return b": %b\n\n" % lines
 
 
-def _unify(text: bytes) -> bytes:
+def _normalize_newlines(text: bytes) -> bytes:
     """The text with LF for each CRLF and each CR: a reader sees no difference between the three."""
     return text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
 
-def _field(name: str, value: str) -> bytes:
+def _encode_field(name: str, value: str) -> bytes:
     """One line with a field whose value must not be able to leave the line."""
     if not _FORBIDDEN.isdisjoint(value):
         raise ValueError(f"the {name} of an event must not hold CR, LF or NUL: {value[:80]!r}")
@@ -95,7 +95,7 @@ def _field(name: str, value: str) -> bytes:
 # --------------------------------------------------------------------- reading
 
 
-class Event(NamedTuple):
+class ServerSentEvent(NamedTuple):
     """One event as it was dispatched.
 
     Attributes:
@@ -109,7 +109,7 @@ class Event(NamedTuple):
     id: str = ""
 
 
-class Decoder:
+class EventStreamDecoder:
     """Turns chunks of an event stream into events; however the stream is cut, the events are the same.
 
     There is nothing to call at the end of the stream: an event counts only once its blank line is there, and
@@ -151,7 +151,7 @@ class Decoder:
         self._type = ""  # its type
         self._id = ""  # the last id read, be its event dispatched or not
 
-    def feed(self, data: bytes | bytearray | memoryview) -> list[Event]:
+    def feed(self, data: bytes | bytearray | memoryview) -> list[ServerSentEvent]:
         """The events that this chunk completes, in order.
 
         Raises:
@@ -164,7 +164,7 @@ class Decoder:
                 f"this event stream cannot be read any further: {self._fault}",
                 hint="open a new stream and read it with a new Decoder",
             )
-        chunk = self._trim(data if isinstance(data, bytes) else bytes(data))
+        chunk = self._strip_continuation(data if isinstance(data, bytes) else bytes(data))
         if not chunk:
             return []
         # As long as everything at hand is within the limit, no part of it can be over.
@@ -174,14 +174,14 @@ class Decoder:
         if lines and self._open:
             lines[0] = b"%b%b" % (self._open, lines[0])
             self._open.clear()
-        events: list[Event] = []
+        events: list[ServerSentEvent] = []
         for line in lines:
             if not line:
                 self._dispatch(events)
             elif near and not self._fits(line[0], len(line)):
                 break
             elif line[0] != _COLON:
-                self._take(line)
+                self._read_field(line)
         else:
             if rest and self._fits((self._open or rest)[0], len(self._open) + len(rest)):
                 self._open += rest
@@ -191,7 +191,7 @@ class Decoder:
             )
         return events
 
-    def _trim(self, chunk: bytes) -> bytes:
+    def _strip_continuation(self, chunk: bytes) -> bytes:
         """The chunk without the bytes that only the chunks before it explain: a BOM, the LF of a CRLF."""
         if self._start is not None:
             chunk = self._start + chunk
@@ -216,7 +216,7 @@ class Decoder:
             self._fault = f"the peer sent {kind} of more than {self._limit} bytes, which is the limit here"
         return not self._fault
 
-    def _take(self, line: bytes) -> None:
+    def _read_field(self, line: bytes) -> None:
         """Note one field. Names are compared byte for byte; unknown ones are ignored."""
         self._size += len(line)
         # Without a colon the whole line is the name, and the value is empty.
@@ -226,7 +226,7 @@ class Decoder:
             value = value[1:]
         match name:
             case b"data":
-                self._add(value)
+                self._add_data(value)
             case b"event":
                 self._type = value.decode("utf-8", "replace")
             case b"id":
@@ -240,7 +240,7 @@ class Decoder:
             case _:
                 pass
 
-    def _add(self, value: bytes) -> None:
+    def _add_data(self, value: bytes) -> None:
         """Add one line to the data of the event. Nearly every event has only one, and that is not copied."""
         if self._data is None:
             self._data = value
@@ -250,7 +250,7 @@ class Decoder:
         self._data += b"\n"
         self._data += value
 
-    def _dispatch(self, events: list[Event]) -> None:
+    def _dispatch(self, events: list[ServerSentEvent]) -> None:
         """End the event at its blank line.
 
         The id counts now and not sooner, even where there is no data: who resumes after it must have had the
@@ -259,7 +259,7 @@ class Decoder:
         """
         self.last_event_id = self._id
         if self._data is not None:
-            events.append(Event(bytes(self._data), self._type or "message", self._id))
+            events.append(ServerSentEvent(bytes(self._data), self._type or "message", self._id))
         self._data = None
         self._type = ""
         self._size = 0

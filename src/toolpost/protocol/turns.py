@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from toolpost import types
 from toolpost.types.content import ToolResultContent, ToolUseContent
 
-__all__ = ["objection"]
+__all__ = ["explain_invalid_tool_turns"]
 
 
-def objection(messages: "Iterable[types.SamplingMessage]") -> str | None:
+def explain_invalid_tool_turns(messages: "Iterable[types.SamplingMessage]") -> str | None:
     """What is wrong with the turns, in a sentence; None if nothing is (SAMP-6, SAMP-7)."""
     used: set[str] = set()
     for number, message in enumerate(messages, 1):
@@ -24,14 +24,15 @@ def objection(messages: "Iterable[types.SamplingMessage]") -> str | None:
             return f"message {number}: results of tools stand alone, in a message of the user"
         answered = {block.tool_use_id for block in results}
         if answered != used:
-            return f"message {number}: results for {_named(used)} are due here, not for {_named(answered)}"
+            expected, got = _format_ids(used), _format_ids(answered)
+            return f"message {number}: results for {expected} are due here, not for {got}"
         used = {block.id for block in blocks if isinstance(block, ToolUseContent)}
     if used:
-        return f"the last message uses tools, and nothing answers {_named(used)}"
+        return f"the last message uses tools, and nothing answers {_format_ids(used)}"
     return None
 
 
-def _named(ids: set[str]) -> str:
+def _format_ids(ids: set[str]) -> str:
     """A few ids, for people."""
     shown = [repr(each[:40]) for each in sorted(ids)[:3]]
     return ", ".join(shown) + (" …" if len(ids) > 3 else "") or "no call"

@@ -11,18 +11,18 @@ from typing import Final, NamedTuple, TypeAlias
 from urllib.parse import quote
 
 from toolpost.protocol import match
-from toolpost.protocol.match import Found
+from toolpost.protocol.match import UriValues
 
 __all__ = [
     "MAX_TEMPLATE",
     "MAX_URI",
     "MAX_VARIABLES",
     "Expression",
-    "Found",
-    "Parts",
-    "Template",
-    "Value",
+    "TemplateParts",
+    "UriTemplate",
+    "UriValues",
     "Variable",
+    "VariableValue",
 ]
 
 MAX_TEMPLATE: Final = 4096
@@ -34,20 +34,20 @@ MAX_VARIABLES: Final = 64
 MAX_URI: Final = 128 * 1024
 """Characters of a URI to match: room for a long query, a bound on what a stranger makes us scan."""
 
-Value: TypeAlias = str | int | float | bool | Sequence[str] | Mapping[str, str] | None
+VariableValue: TypeAlias = str | int | float | bool | Sequence[str] | Mapping[str, str] | None
 """What a variable may hold. None, an empty sequence and an empty mapping are undefined, as if left out."""
 
-_AS_IS: Final = ":/?#[]@!$&'()*+,;=%"
+_SAFE_CHARACTERS: Final = ":/?#[]@!$&'()*+,;=%"
 _LONE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 # What stands neither in a URI nor in the literals of a template (RFC 6570, 2.1, with erratum 6937).
 _ILLEGAL: Final = re.compile(r'[\x00-\x20"<>\\^`{|}\x7f-\x9f\ud800-\udfff]|' + _LONE_PERCENT.pattern)
 _WORD: Final = r"(?:\w|%[0-9A-Fa-f]{2})"
-_SPEC: Final = re.compile(rf"({_WORD}(?:\.?{_WORD})*)(?:\*|:([1-9][0-9]{{0,3}}))?", re.ASCII)
+_VARIABLE_SPEC: Final = re.compile(rf"({_WORD}(?:\.?{_WORD})*)(?:\*|:([1-9][0-9]{{0,3}}))?", re.ASCII)
 # One character of a value, also where it comes percent-encoded, as one escape or as several.
 _CHARACTER: Final = re.compile(r"%[0-9A-Fa-f]{2}(?:%[89ABab][0-9A-Fa-f])*|.", re.DOTALL)
 
 
-class _Form(NamedTuple):
+class _OperatorForm(NamedTuple):
     """How an operator writes its variables (RFC 6570, appendix A)."""
 
     first: str
@@ -57,15 +57,15 @@ class _Form(NamedTuple):
     reserved: bool = False
 
 
-_FORMS: Final = {
-    "": _Form("", ","),
-    "+": _Form("", ",", reserved=True),
-    "#": _Form("#", ",", reserved=True),
-    ".": _Form(".", "."),
-    "/": _Form("/", "/"),
-    ";": _Form(";", ";", named=True),
-    "?": _Form("?", "&", named=True, empty="="),
-    "&": _Form("&", "&", named=True, empty="="),
+_OPERATOR_FORMS: Final = {
+    "": _OperatorForm("", ","),
+    "+": _OperatorForm("", ",", reserved=True),
+    "#": _OperatorForm("#", ",", reserved=True),
+    ".": _OperatorForm(".", "."),
+    "/": _OperatorForm("/", "/"),
+    ";": _OperatorForm(";", ";", named=True),
+    "?": _OperatorForm("?", "&", named=True, empty="="),
+    "&": _OperatorForm("&", "&", named=True, empty="="),
 }
 
 
@@ -89,11 +89,11 @@ class Expression(NamedTuple):
         return [variable.name for variable in self.variables]
 
 
-Parts: TypeAlias = list[str | Expression]
+TemplateParts: TypeAlias = list[str | Expression]
 """A template, taken apart. The literals are percent-encoded."""
 
 
-class Template:
+class UriTemplate:
     """A URI template. Two are equal when their texts are.
 
     Args:
@@ -108,7 +108,7 @@ class Template:
         ValueError: the text is not a template, or exceeds `MAX_TEMPLATE` or `MAX_VARIABLES`.
 
     Example:
-        >>> template = Template("repo://{owner}/{name}{/path*}{?ref}")
+        >>> template = UriTemplate("repo://{owner}/{name}{/path*}{?ref}")
         >>> template.expand({"owner": "ann", "name": "shop", "path": ["src", "a b.py"]})
         'repo://ann/shop/src/a%20b.py'
         >>> template.match("repo://ann/shop/src/a%20b.py?ref=v2")
@@ -119,25 +119,27 @@ class Template:
 
     def __init__(self, text: str) -> None:
         self.text: Final = text
-        self._parts: Final = _parse(text)
-        self.variables: Final = tuple(dict.fromkeys(_names(self._parts)))
+        self._parts: Final = _parse_template(text)
+        self.variables: Final = tuple(dict.fromkeys(_list_names(self._parts)))
         self.unmatchable: str | None = None
-        self._plan: match.Plan | None = None
+        self._plan: match.MatchPlan | None = None
         try:
-            self._plan = match.plan(self._parts)
+            self._plan = match.make_match_plan(self._parts)
         except ValueError as reason:
-            self.unmatchable = f"the URI template {_shown(text)} can be expanded but not matched: {reason}"
+            self.unmatchable = (
+                f"the URI template {_quote_text(text)} can be expanded but not matched: {reason}"
+            )
 
     def __repr__(self) -> str:
         return f"Template({self.text!r})"
 
     def __eq__(self, other: object) -> bool:
-        return self.text == other.text if isinstance(other, Template) else NotImplemented
+        return self.text == other.text if isinstance(other, UriTemplate) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self.text)
 
-    def expand(self, values: Mapping[str, Value]) -> str:
+    def expand(self, values: Mapping[str, VariableValue]) -> str:
         """The URI that these values give (RFC 6570, all four levels).
 
         Numbers and booleans are written as `str` writes them; a mapping keeps its order. What is missing is
@@ -145,11 +147,13 @@ class Template:
 
         Raises:
             ValueError: a text has a lone surrogate, or a variable with a prefix (`{name:3}`) holds no text.
-            TypeError: a value is none of the kinds in `Value`.
+            TypeError: a value is none of the kinds in `VariableValue`.
         """
-        return "".join(part if isinstance(part, str) else _expanded(part, values) for part in self._parts)
+        return "".join(
+            part if isinstance(part, str) else _expand_expression(part, values) for part in self._parts
+        )
 
-    def match(self, uri: str) -> Found | None:
+    def match(self, uri: str) -> UriValues | None:
         r"""The values that give this URI, or None where it is none of the template's.
 
         The whole URI must match. Literals match themselves. What the URI does not carry is absent from the
@@ -188,90 +192,92 @@ class Template:
             raise ValueError(self.unmatchable)
         if len(uri) > MAX_URI or _ILLEGAL.search(uri):
             return None
-        found = match.read(self._plan, quote(uri, safe=_AS_IS))
+        found = match.match_uri(self._plan, quote(uri, safe=_SAFE_CHARACTERS))
         return None if found is None else {name: found[name] for name in self.variables if name in found}
 
 
 # --------------------------------------------------------------------- parse
 
 
-def _parse(text: str) -> Parts:
+def _parse_template(text: str) -> TemplateParts:
     if len(text) > MAX_TEMPLATE:
         raise ValueError(f"a URI template has at most {MAX_TEMPLATE} characters, not {len(text)}: shorten it")
     literal, *chunks = text.split("{")
-    parts: Parts = [_literal(text, 0, literal)]
+    parts: TemplateParts = [_parse_literal(text, 0, literal)]
     at = len(literal) + 1
     for chunk in chunks:
         inner, closed, literal = chunk.partition("}")
         if not closed:
-            raise _bad(text, at - 1, "an expression is not closed", "close it with '}'")
-        parts += _expression(text, at, inner), _literal(text, at + len(inner) + 1, literal)
+            raise _make_syntax_error(text, at - 1, "an expression is not closed", "close it with '}'")
+        parts += _parse_expression(text, at, inner), _parse_literal(text, at + len(inner) + 1, literal)
         at += len(chunk) + 1
-    if (count := len(_names(parts))) > MAX_VARIABLES:
+    if (count := len(_list_names(parts))) > MAX_VARIABLES:
         raise ValueError(f"a URI template has at most {MAX_VARIABLES} variables, not {count}: use fewer")
     return [part for part in parts if part]
 
 
-def _literal(text: str, at: int, literal: str) -> str:
+def _parse_literal(text: str, at: int, literal: str) -> str:
     if wrong := _ILLEGAL.search(literal):
         do = "open an expression with '{', or remove it" if wrong[0] == "}" else "percent-encode it"
-        raise _bad(text, at + wrong.start(), f"{wrong[0]!r} may not stand", do)
-    return quote(literal, safe=_AS_IS)
+        raise _make_syntax_error(text, at + wrong.start(), f"{wrong[0]!r} may not stand", do)
+    return quote(literal, safe=_SAFE_CHARACTERS)
 
 
-def _expression(text: str, at: int, inner: str) -> Expression:
+def _parse_expression(text: str, at: int, inner: str) -> Expression:
     if not inner:
-        raise _bad(text, at, "an expression is empty", "name a variable, as in {name}")
+        raise _make_syntax_error(text, at, "an expression is empty", "name a variable, as in {name}")
     if inner[0] in "=,!@|":
-        raise _bad(text, at, f"the operator {inner[0]!r} is reserved", "use one of + # . / ; ? & or none")
-    operator = inner[0] if inner[0] in _FORMS else ""
+        raise _make_syntax_error(
+            text, at, f"the operator {inner[0]!r} is reserved", "use one of + # . / ; ? & or none"
+        )
+    operator = inner[0] if inner[0] in _OPERATOR_FORMS else ""
     at += len(operator)
     variables: list[Variable] = []
     for spec in inner[len(operator) :].split(","):
-        variables.append(_variable(text, at, spec))
+        variables.append(_parse_variable(text, at, spec))
         at += len(spec) + 1
     return Expression(operator, tuple(variables))
 
 
-def _variable(text: str, at: int, spec: str) -> Variable:
-    found = _SPEC.match(spec)
+def _parse_variable(text: str, at: int, spec: str) -> Variable:
+    found = _VARIABLE_SPEC.match(spec)
     end = found.end() if found else 0
     if not found or end < len(spec):
         do = "write letters, digits, '_' and single dots, then nothing, '*', or ':' and a number up to 9999"
-        raise _bad(text, at + end, f"{_shown(spec)} is not a variable", do)
+        raise _make_syntax_error(text, at + end, f"{_quote_text(spec)} is not a variable", do)
     return Variable(found[1], prefix=int(found[2] or 0), explode=spec.endswith("*"))
 
 
-def _names(parts: Parts) -> list[str]:
+def _list_names(parts: TemplateParts) -> list[str]:
     return [name for part in parts if isinstance(part, Expression) for name in part.names]
 
 
-def _bad(text: str, at: int, what: str, do: str) -> ValueError:
-    return ValueError(f"{what} at position {at} of the URI template {_shown(text)}: {do}")
+def _make_syntax_error(text: str, at: int, what: str, do: str) -> ValueError:
+    return ValueError(f"{what} at position {at} of the URI template {_quote_text(text)}: {do}")
 
 
-def _shown(text: str) -> str:
+def _quote_text(text: str) -> str:
     return repr(text if len(text) <= 80 else f"{text[:77]}...")
 
 
 # --------------------------------------------------------------------- expand
 
 
-def _expanded(expression: Expression, values: Mapping[str, Value]) -> str:
-    form = _FORMS[expression.operator]
+def _expand_expression(expression: Expression, values: Mapping[str, VariableValue]) -> str:
+    form = _OPERATOR_FORMS[expression.operator]
     pieces: list[str] = []
     for variable in expression.variables:
-        pieces += _pieces(variable, values.get(variable.name), form)
+        pieces += _expand_variable(variable, values.get(variable.name), form)
     return form.first + form.separator.join(pieces) if pieces else ""
 
 
-def _pieces(variable: Variable, value: Value, form: _Form) -> list[str]:
+def _expand_variable(variable: Variable, value: VariableValue, form: _OperatorForm) -> list[str]:
     """What a variable gives, to be joined by the separator; nothing where it is undefined."""
     name, prefix, explode = variable
     if value is None:
         return []
     if isinstance(value, str | bytes) or not isinstance(value, Mapping | Sequence):
-        return [_piece(name, _encoded(name, value, form, prefix), form)]
+        return [_format_piece(name, _encode_value(name, value, form, prefix), form)]
     if not value:
         return []
     if prefix:
@@ -279,25 +285,27 @@ def _pieces(variable: Variable, value: Value, form: _Form) -> list[str]:
     if isinstance(value, Mapping):
         # In the named forms the RFC keeps the reserved characters of keys. A key with "&" would then become
         # two parameters, so keys are encoded like values there too, as others do.
-        pairs = [(_encoded(name, key, form), _encoded(name, item, form)) for key, item in value.items()]
-        exploded = [_piece(key, item, form) if form.named else f"{key}={item}" for key, item in pairs]
+        pairs = [
+            (_encode_value(name, key, form), _encode_value(name, item, form)) for key, item in value.items()
+        ]
+        exploded = [_format_piece(key, item, form) if form.named else f"{key}={item}" for key, item in pairs]
         joined = ",".join(f"{key},{item}" for key, item in pairs)
     else:
-        items = [_encoded(name, item, form) for item in value]
-        exploded = [_piece(name, item, form) for item in items]
+        items = [_encode_value(name, item, form) for item in value]
+        exploded = [_format_piece(name, item, form) for item in items]
         joined = ",".join(items)
     if explode:
         return exploded
     return [f"{name}={joined}" if form.named else joined]
 
 
-def _piece(key: str, text: str, form: _Form) -> str:
+def _format_piece(key: str, text: str, form: _OperatorForm) -> str:
     if not form.named:
         return text
     return f"{key}={text}" if text else key + form.empty
 
 
-def _encoded(name: str, value: object, form: _Form, prefix: int = 0) -> str:
+def _encode_value(name: str, value: object, form: _OperatorForm, prefix: int = 0) -> str:
     if not isinstance(value, str | int | float):
         kinds = "give text, a number, or a list or mapping of texts"
         raise TypeError(f"the variable {name!r} holds a value of type {type(value).__name__}: {kinds}")
@@ -307,6 +315,10 @@ def _encoded(name: str, value: object, form: _Form, prefix: int = 0) -> str:
         characters = (found[0] for found in _CHARACTER.finditer(text)) if form.reserved else text
         text = "".join(islice(characters, prefix))
     try:
-        return quote(_LONE_PERCENT.sub("%25", text), safe=_AS_IS) if form.reserved else quote(text, safe="")
+        return (
+            quote(_LONE_PERCENT.sub("%25", text), safe=_SAFE_CHARACTERS)
+            if form.reserved
+            else quote(text, safe="")
+        )
     except UnicodeEncodeError as error:
         raise ValueError(f"the variable {name!r} holds a lone surrogate: no URI can carry it") from error

@@ -1,7 +1,7 @@
 """`Server`: decorate a function, and any MCP host can call it.
 
-Owns the decorators, which fill the catalogues of a `Library`. How these are served is told there, and what
-happens to a request in `handler` and `dispatch`.
+Owns the decorators, which fill the catalogues of a `RegistryServer`. How these are served is told there, and
+what happens to a request in `handler` and `dispatch`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -9,27 +9,27 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
 
 from toolpost import types
-from toolpost.principal import scopes_of
-from toolpost.server.bind import Bound, bind
-from toolpost.server.cache import Cache, Cached, check_cache, per_method
-from toolpost.server.catalogue import PAGE_SIZE, Catalogue
+from toolpost.principal import parse_scopes
+from toolpost.server.bind import BoundFunction, bind
+from toolpost.server.cache import Cache, CacheableMethod, check_cache, expand_cache_option
+from toolpost.server.catalogue import PAGE_SIZE, Registry
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
-from toolpost.server.library import KINDS, Library
-from toolpost.server.options import Options, check_counts, check_times
-from toolpost.server.returns import Returns
+from toolpost.server.library import LIST_KINDS, RegistryServer
+from toolpost.server.options import ServerOptions, check_counts, check_timeouts
+from toolpost.server.returns import ResultConverter
 from toolpost.server.sync import SyncContext
-from toolpost.server.tools import ServedTool
+from toolpost.server.tools import RegisteredTool
 from toolpost.types.base import Annotations, Icon, Meta
 from toolpost.types.tools import Tool, ToolAnnotations
 
 if TYPE_CHECKING:
     from toolpost.protocol.seal import KeyRing
-    from toolpost.protocol.uri import Template
-    from toolpost.server.factory import Factory
-    from toolpost.server.notices import Hearer
-    from toolpost.server.prompts import ServedPrompt
-    from toolpost.server.resources import ServedResource, ServedTemplate
+    from toolpost.protocol.uri import UriTemplate
+    from toolpost.server.factory import PerClientServer
+    from toolpost.server.notices import NotificationReceiver
+    from toolpost.server.prompts import RegisteredPrompt
+    from toolpost.server.resources import RegisteredResource, RegisteredTemplate
 
 __all__ = ["Server"]
 
@@ -37,19 +37,19 @@ P = ParamSpec("P")
 R = TypeVar("R")
 F = TypeVar("F", bound=Callable[..., Any])
 
-_CONTEXTS: Final = (Context, SyncContext)
+_CONTEXT_TYPES: Final = (Context, SyncContext)
 
 
-class _Late:
-    """`Factory`, loaded when somebody wants one: 0.2 ms of a start."""
+class _LazyPerClientServer:
+    """`PerClientServer`, loaded when somebody wants one: 0.2 ms of a start."""
 
-    def __get__(self, _server: object, _kind: type | None = None) -> "type[Factory]":
-        from toolpost.server.factory import Factory  # noqa: PLC0415 - see above
+    def __get__(self, _server: object, _kind: type | None = None) -> "type[PerClientServer]":
+        from toolpost.server.factory import PerClientServer  # noqa: PLC0415 - see above
 
-        return Factory
+        return PerClientServer
 
 
-class Server(Library):
+class Server(RegistryServer):
     """A server made of decorated functions.
 
     Args:
@@ -73,7 +73,7 @@ class Server(Library):
         5.0
     """
 
-    factory = _Late()
+    factory = _LazyPerClientServer()
     """`Server.factory(choose, …)` makes a server that decides for each client what it sees."""
 
     def __init__(
@@ -82,43 +82,47 @@ class Server(Library):
         *,
         timeout: float | None = None,
         page_size: int = PAGE_SIZE,
-        cache: Cache | Mapping[Cached, Cache] | None = None,
+        cache: Cache | Mapping[CacheableMethod, Cache] | None = None,
         debug: bool = False,
-        **options: Unpack[Options],
+        **options: Unpack[ServerOptions],
     ) -> None:
         super().__init__(name, **options)
-        check_times(timeout=timeout)
+        check_timeouts(timeout=timeout)
         check_counts(page_size=page_size)
         self._timeout = timeout
         self._debug = debug
         self._cursor_keys = self._state_keys
-        self._making_keys = Lock()
-        self.caches = per_method(cache)
-        self._hearers: dict[str, Hearer] = {}
-        for attribute, kind in KINDS.items():
+        self._cursor_keys_lock = Lock()
+        self.caches = expand_cache_option(cache)
+        self._notification_receivers: dict[str, NotificationReceiver] = {}
+        for attribute, kind in LIST_KINDS.items():
             cached = self.cache_for(kind.method)
-            setattr(self, attribute, Catalogue[Any](kind, self._changed, self._ring, page_size, cached))
+            setattr(
+                self,
+                attribute,
+                Registry[Any](kind, self._on_list_changed, self._ensure_cursor_keys, page_size, cached),
+            )
 
-    def _ring(self) -> "KeyRing":
+    def _ensure_cursor_keys(self) -> "KeyRing":
         from toolpost.protocol.seal import KeyRing  # noqa: PLC0415 - 3.8 ms of a start, with hashlib and hmac
 
-        with self._making_keys:  # two loops may ask at once, and a cursor of either is good for both
+        with self._cursor_keys_lock:  # two loops may ask at once, and a cursor of either is good for both
             if self._cursor_keys is None:
                 self._cursor_keys = KeyRing.random(encrypt=False)  # a cursor is no secret
             return self._cursor_keys
 
-    def _changed(self, what: str) -> None:
-        self.__dict__.pop("party", None)  # what is declared may have changed with it
-        self.announcer.list_changed(what)
+    def _on_list_changed(self, what: str) -> None:
+        self.__dict__.pop("local_peer", None)  # what is declared may have changed with it
+        self.broadcaster.broadcast_list_changed(what)
 
     def prepare(self) -> None:
         """For transports: make the keys that workers have to share."""
         super().prepare()
-        self._ring()
+        self._ensure_cursor_keys()
 
-    def follow(self, other: Handler) -> None:
+    def inherit_state_from(self, other: Handler) -> None:
         """For those who replace servers: go on where another one stands; its cursors are good here, too."""
-        super().follow(other)
+        super().inherit_state_from(other)
         self._cursor_keys = self._state_keys
 
     def __repr__(self) -> str:
@@ -127,7 +131,7 @@ class Server(Library):
     # ----------------------------------------------------------------- decorators
 
     @overload
-    def tool(self, fn: Callable[P, R], /) -> ServedTool[P, R]: ...
+    def tool(self, fn: Callable[P, R], /) -> RegisteredTool[P, R]: ...
 
     @overload
     def tool(
@@ -143,7 +147,7 @@ class Server(Library):
         meta: Meta | None = None,
         timeout: float | None = None,
         scopes: Iterable[str] = (),
-    ) -> Callable[[Callable[P, R]], ServedTool[P, R]]: ...
+    ) -> Callable[[Callable[P, R]], RegisteredTool[P, R]]: ...
 
     def tool(
         self,
@@ -181,11 +185,11 @@ class Server(Library):
             TypeError: the signature cannot work; the text names the parameter.
             ValueError: the name is taken.
         """
-        needed = scopes_of(scopes)
+        needed = parse_scopes(scopes)
 
-        def register(fn: Callable[..., Any]) -> ServedTool[..., Any]:
-            bound = bind(fn, context_types=_CONTEXTS, name=name)
-            returns = Returns.of(fn)
+        def register(fn: Callable[..., Any]) -> RegisteredTool[..., Any]:
+            bound = bind(fn, context_types=_CONTEXT_TYPES, name=name)
+            returns = ResultConverter.for_function(fn)
             tool = Tool(
                 name=bound.name,
                 input_schema=bound.input_schema,
@@ -196,12 +200,12 @@ class Server(Library):
                 icons=icons,
                 meta=meta,
             )
-            served = ServedTool[..., Any](
+            served = RegisteredTool[..., Any](
                 tool,
                 bound,
                 returns,
                 self.tools,
-                self.work,
+                self.worker_threads,
                 timeout=self._timeout if timeout is None else timeout,
                 debug=self._debug,
             )
@@ -218,7 +222,7 @@ class Server(Library):
         *,
         timeout: float | None = None,
         scopes: Iterable[str] = (),
-    ) -> ServedTool[..., Any]:
+    ) -> RegisteredTool[..., Any]:
         """Offer a function under a JSON Schema of your own.
 
         The function takes the arguments as a dict, and a context if it asks for one by annotation.
@@ -230,19 +234,19 @@ class Server(Library):
         """
         if not isinstance(tool, Tool):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
             raise TypeError(f"add_tool takes a Tool and a function, not {tool!r}")
-        from toolpost.server.verbatim import Verbatim  # noqa: PLC0415 - few servers have their own schemas
+        from toolpost.server.verbatim import RawSchemaFunction  # noqa: PLC0415 - few servers have their own schemas
 
-        bound = Verbatim(fn, tool.input_schema, context_types=_CONTEXTS, name=tool.name)
-        served = ServedTool[..., Any](
+        bound = RawSchemaFunction(fn, tool.input_schema, context_types=_CONTEXT_TYPES, name=tool.name)
+        served = RegisteredTool[..., Any](
             tool,
             bound,
-            Returns.raw(tool.output_schema, tool.name),
+            ResultConverter.for_schema(tool.output_schema, tool.name),
             self.tools,
-            self.work,
+            self.worker_threads,
             timeout=self._timeout if timeout is None else timeout,
             debug=self._debug,
         )
-        served.scopes = scopes_of(scopes)
+        served.scopes = parse_scopes(scopes)
         self.tools.add(tool.name, served)
         return served
 
@@ -260,7 +264,7 @@ class Server(Library):
         meta: Meta | None = None,
         cache: Cache | None = None,
         scopes: Iterable[str] = (),
-    ) -> "Callable[[Callable[P, R]], ServedResource[P, R] | ServedTemplate[P, R]]":
+    ) -> "Callable[[Callable[P, R]], RegisteredResource[P, R] | RegisteredTemplate[P, R]]":
         """Offer a function as a resource, or as many of them.
 
         A `uri` with variables, such as "users://{id}/profile", is a template (RFC 6570); its variables are
@@ -272,17 +276,17 @@ class Server(Library):
             ValueError: the URI is taken, or is no URI and no template, or has no scheme.
         """
         from toolpost.server.resources import (  # noqa: PLC0415 - 6 ms of a start, with `uri` and urllib
-            ServedResource,
-            ServedTemplate,
-            template_of,
+            RegisteredResource,
+            RegisteredTemplate,
+            parse_uri_template,
         )
 
-        template = template_of(uri)
+        template = parse_uri_template(uri)
         check_cache(cache)
-        needed = scopes_of(scopes)
+        needed = parse_scopes(scopes)
 
         def register(fn: Callable[..., Any]) -> Any:
-            bound = bind(fn, context_types=_CONTEXTS, name=name)
+            bound = bind(fn, context_types=_CONTEXT_TYPES, name=name)
             shown: dict[str, Any] = {
                 "name": bound.name,
                 "title": title,
@@ -294,14 +298,14 @@ class Server(Library):
             }
             _check_variables(bound, template)
             if template.variables:
-                served = ServedTemplate[..., Any](
-                    types.ResourceTemplate(uri, **shown), bound, self.templates, self.work, cache
+                served = RegisteredTemplate[..., Any](
+                    types.ResourceTemplate(uri, **shown), bound, self.templates, self.worker_threads, cache
                 )
                 served.scopes = needed
                 self.templates.add(uri, served)
                 return served
-            resource = ServedResource[..., Any](
-                types.Resource(uri, size=size, **shown), bound, self.resources, self.work, cache
+            resource = RegisteredResource[..., Any](
+                types.Resource(uri, size=size, **shown), bound, self.resources, self.worker_threads, cache
             )
             resource.scopes = needed
             self.resources.add(uri, resource)
@@ -310,7 +314,7 @@ class Server(Library):
         return register
 
     @overload
-    def prompt(self, fn: Callable[P, R], /) -> "ServedPrompt[P, R]": ...
+    def prompt(self, fn: Callable[P, R], /) -> "RegisteredPrompt[P, R]": ...
 
     @overload
     def prompt(
@@ -324,7 +328,7 @@ class Server(Library):
         icons: list[Icon] | None = None,
         meta: Meta | None = None,
         scopes: Iterable[str] = (),
-    ) -> "Callable[[Callable[P, R]], ServedPrompt[P, R]]": ...
+    ) -> "Callable[[Callable[P, R]], RegisteredPrompt[P, R]]": ...
 
     def prompt(
         self,
@@ -346,12 +350,12 @@ class Server(Library):
             TypeError: the signature cannot work; the text names the parameter.
             ValueError: the name is taken.
         """
-        from toolpost.server.prompts import ServedPrompt  # noqa: PLC0415 - 0.4 ms of a start, with `complete`
+        from toolpost.server.prompts import RegisteredPrompt  # noqa: PLC0415 - 0.4 ms of a start, with `complete`
 
-        needed = scopes_of(scopes)
+        needed = parse_scopes(scopes)
 
-        def register(fn: Callable[..., Any]) -> "ServedPrompt[..., Any]":
-            bound = bind(fn, context_types=_CONTEXTS, name=name)
+        def register(fn: Callable[..., Any]) -> "RegisteredPrompt[..., Any]":
+            bound = bind(fn, context_types=_CONTEXT_TYPES, name=name)
             prompt = types.Prompt(
                 name=bound.name,
                 title=title,
@@ -364,14 +368,14 @@ class Server(Library):
                 icons=icons,
                 meta=meta,
             )
-            served = ServedPrompt[..., Any](prompt, bound, self.prompts, self.work)
+            served = RegisteredPrompt[..., Any](prompt, bound, self.prompts, self.worker_threads)
             served.scopes = needed
             self.prompts.add(prompt.name, served)
             return served
 
         return register if fn is None else register(fn)
 
-    def on_notice(self, method: str) -> Callable[[F], F]:
+    def on_notification(self, method: str) -> Callable[[F], F]:
         """Hear what clients say: "notifications/roots/list_changed", or a notice of a method of their own.
 
         The function takes a context and, if it has a second parameter, the parameters of the notice. What it
@@ -381,27 +385,27 @@ class Server(Library):
             TypeError: it takes neither one argument nor two.
             ValueError: another function hears the method already, or nobody can.
         """
-        from toolpost.server.notices import UNHEARD, Hearer  # noqa: PLC0415 - few servers hear notices
+        from toolpost.server.notices import RESERVED_NOTIFICATIONS, NotificationReceiver  # noqa: PLC0415 - few servers hear notices
 
-        if method in UNHEARD:
+        if method in RESERVED_NOTIFICATIONS:
             raise ValueError(f"{method} is served by the protocol itself; look at `ctx.cancelled`")
-        if method in self._hearers:
+        if method in self._notification_receivers:
             raise ValueError(f"another function hears {method} already")
 
         def register(fn: F) -> F:
-            self._hearers[method] = Hearer(fn, self.work)
+            self._notification_receivers[method] = NotificationReceiver(fn, self.worker_threads)
             return fn
 
         return register
 
-    async def heard(self, method: str, params: Any, ctx: Context) -> None:
+    async def handle_notification(self, method: str, params: Any, ctx: Context) -> None:
         """Call the function that hears this method, if there is one."""
-        hearer = self._hearers.get(method)
+        hearer = self._notification_receivers.get(method)
         if hearer is not None:
             await hearer(ctx, params)
 
 
-def _check_variables(bound: Bound, template: "Template") -> None:
+def _check_variables(bound: BoundFunction, template: "UriTemplate") -> None:
     """The variables of a template and the parameters of its function are the same."""
     if template.unmatchable:
         raise ValueError(template.unmatchable)

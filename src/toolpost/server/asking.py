@@ -12,37 +12,37 @@ from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
 from toolpost import types
 from toolpost.errors import LocalProtocolError, ToolError, UrlElicitationRequired
 from toolpost.protocol.eras import Peer
-from toolpost.server.notify import COMPLETE
-from toolpost.types.base import JSON, Number, Result, Wire
+from toolpost.server.notify import ELICITATION_COMPLETE
+from toolpost.types.base import JSON, Number, Result, WireStruct
 from toolpost.types.content import Content, TextContent
 from toolpost.types.tools import Tool
 
 if TYPE_CHECKING:
     from toolpost.server.forms import Accepted, Cancelled, Declined
-    from toolpost.server.request import Speaker
+    from toolpost.server.request import ClientConnection
 
-__all__ = ["Asking"]
+__all__ = ["ClientRequests"]
 
 T = TypeVar("T")
 
-MAX_TRIES: Final = 3
+MAX_ELICIT_ATTEMPTS: Final = 3
 """How often a user is asked the same, if the client lets an answer pass that does not fit."""
 
-MAX_VISITS: Final = 256
+MAX_URL_ELICITATIONS: Final = 256
 """URLs that a user was sent to and is not known to be done with: more than one has open at once."""
 
 
-class Asking:
+class ClientRequests:
     """The half of a `Context` that asks."""
 
     __slots__ = ()
 
     _peer: Peer
-    _speaker: "Speaker"
+    _client_connection: "ClientConnection"
 
     @abstractmethod
     async def ask(
-        self, method: str, params: Wire, *, key: str | None = None, timeout: float | None = None
+        self, method: str, params: WireStruct, *, key: str | None = None, timeout: float | None = None
     ) -> Result:
         """What the client answers to one of the questions that the protocol has."""
 
@@ -77,15 +77,15 @@ class Asking:
             timeout: seconds to wait.
 
         Raises:
-            NotDeclared: the client has no model for us.
+            CapabilityNotDeclared: the client has no model for us.
             UserRejected: the user said no.
         """
         from toolpost.protocol import turns  # noqa: PLC0415 - few servers ask a model
 
         if isinstance(model, str):
             model = types.ModelPreferences(hints=[types.ModelHint(model)])
-        said = _turns(messages)
-        wrong = turns.objection(said)
+        said = _to_sampling_messages(messages)
+        wrong = turns.explain_invalid_tool_turns(said)
         if wrong:
             raise LocalProtocolError(f"a model cannot be asked this: {wrong}")
         params = types.CreateMessageParams(
@@ -107,9 +107,9 @@ class Asking:
         """The places that the user has opened.
 
         Raises:
-            NotDeclared: the client does not tell.
+            CapabilityNotDeclared: the client does not tell.
         """
-        result = await self.ask("roots/list", types.AskParams(), key=key, timeout=timeout)
+        result = await self.ask("roots/list", types.ClientRequestParams(), key=key, timeout=timeout)
         assert isinstance(result, types.ListRootsResult)
         return result.roots
 
@@ -136,12 +136,12 @@ class Asking:
             timeout: seconds to wait; people may take their time, so there is none unless you say so.
 
         Raises:
-            NotDeclared: the client has nobody to ask.
+            CapabilityNotDeclared: the client has nobody to ask.
         """
-        from toolpost.server.forms import form_of  # noqa: PLC0415 - 0.4 ms of every start
+        from toolpost.server.forms import get_form  # noqa: PLC0415 - 0.4 ms of every start
 
-        asked, words = form_of(form), message
-        for left in reversed(range(MAX_TRIES)):
+        asked, words = get_form(form), message
+        for left in reversed(range(MAX_ELICIT_ATTEMPTS)):
             params = types.ElicitParams(message=words, requested_schema=asked.schema)
             result = await self.ask("elicitation/create", params, key=key, timeout=timeout)
             assert isinstance(result, types.ElicitResult)
@@ -172,15 +172,15 @@ class Asking:
             timeout: seconds to wait.
 
         Raises:
-            NotDeclared: the client cannot open URLs.
+            CapabilityNotDeclared: the client cannot open URLs.
             ValueError: it is none.
         """
-        from toolpost.server.forms import ANSWERS  # noqa: PLC0415 - as in `elicit`
+        from toolpost.server.forms import ANSWERS_BY_ACTION  # noqa: PLC0415 - as in `elicit`
 
-        params = self._visit(message, url, elicitation_id)
+        params = self._make_url_elicitation(message, url, elicitation_id)
         result = await self.ask("elicitation/create", params, key=key, timeout=timeout)
         assert isinstance(result, types.ElicitResult)
-        return ANSWERS[result.action]
+        return ANSWERS_BY_ACTION[result.action]
 
     def url_required(
         self, message: str, url: str, *, elicitation_id: str | None = None
@@ -193,7 +193,7 @@ class Asking:
         Raises:
             ValueError: it is no URL.
         """
-        visit = self._visit(message, url, elicitation_id)
+        visit = self._make_url_elicitation(message, url, elicitation_id)
         return UrlElicitationRequired(
             message,
             {
@@ -203,23 +203,25 @@ class Asking:
             },
         )
 
-    def _visit(self, message: str, url: str, elicitation_id: str | None) -> "types.ElicitParams":
+    def _make_url_elicitation(
+        self, message: str, url: str, elicitation_id: str | None
+    ) -> "types.ElicitParams":
         """The question whether the user visits a URL; this client may be told when they are done."""
-        if not _is_web(url):
+        if not _is_web_url(url):
             raise ValueError(f"{url!r} is no URL that a user can visit, such as https://example.com/sign-in")
         if not elicitation_id:
             from secrets import token_urlsafe  # noqa: PLC0415 - 3 ms of every start, with hmac and random
 
             elicitation_id = token_urlsafe(16)
-        if COMPLETE in self._peer.revision.notices["server"]:
-            visits = self._speaker.visits
+        if ELICITATION_COMPLETE in self._peer.revision.notifications["server"]:
+            visits = self._client_connection.url_elicitations
             visits[elicitation_id] = None
-            if len(visits) > MAX_VISITS:
+            if len(visits) > MAX_URL_ELICITATIONS:
                 del visits[next(iter(visits))]
         return types.ElicitParams(message=message, mode="url", url=url, elicitation_id=elicitation_id)
 
 
-def _is_web(url: str) -> bool:
+def _is_web_url(url: str) -> bool:
     """Whether a URL leads to a page (ELIC-13)."""
     from urllib.parse import urlsplit  # noqa: PLC0415 - 2.6 ms of every start, with ipaddress
 
@@ -230,16 +232,16 @@ def _is_web(url: str) -> bool:
     return parts.scheme in {"http", "https"} and bool(parts.hostname) and url.isprintable() and " " not in url
 
 
-def _turns(
+def _to_sampling_messages(
     messages: "str | Content | types.SamplingMessage | Sequence[types.SamplingMessage | str]",
 ) -> "list[types.SamplingMessage]":
     """Messages for the model; plain text and single blocks are the user's."""
     if isinstance(messages, str | Content | types.SamplingMessage):
-        return [_turn(messages)]
-    return [_turn(message) for message in messages]
+        return [_to_sampling_message(messages)]
+    return [_to_sampling_message(message) for message in messages]
 
 
-def _turn(message: "str | Content | types.SamplingMessage") -> "types.SamplingMessage":
+def _to_sampling_message(message: "str | Content | types.SamplingMessage") -> "types.SamplingMessage":
     if isinstance(message, types.SamplingMessage):
         return message
     return types.SamplingMessage("user", TextContent(message) if isinstance(message, str) else message)

@@ -3,38 +3,38 @@
 Most tools compute something and return. Such a call has ended before anybody else has a turn: nobody can
 cancel it or hear how far it has come, and it has no context to speak through. So its function runs first, and
 what it gives is the result. If it waits, or raises, or gives a file, the ordinary path is walked, and goes on
-with the call where it stands (`Context.begun`). Knows no channel.
+with the call where it stands (`Context.started_call`). Knows no channel.
 """
 
 from collections.abc import Awaitable, Callable, Coroutine
 from types import CoroutineType
 from typing import TYPE_CHECKING, Any, Final
 
-from toolpost.begun import Begun, Settled
+from toolpost.begun import CompletedAwaitable, StartedCoroutine
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import ERAS
-from toolpost.protocol.events import Incoming
-from toolpost.protocol.party import Party
+from toolpost.protocol.events import InboundRequest
+from toolpost.protocol.party import LocalPeer
 from toolpost.server.context import Context
-from toolpost.server.dispatch import Answer, served
+from toolpost.server.dispatch import RouteResult, start_route
 from toolpost.server.pending import is_pending
 from toolpost.server.shapes import ENCODER
-from toolpost.server.work import FILELESS
+from toolpost.server.work import FILE_FREE_TYPES
 from toolpost.types.base import JSON, RequestId, Struct
 from toolpost.types.content import TextContent
 from toolpost.types.tools import CallToolResult
 
 if TYPE_CHECKING:
-    from toolpost.server.tools import ServedTool
+    from toolpost.server.tools import RegisteredTool
 
-__all__ = ["Form", "StartedCall", "call_bare"]
+__all__ = ["ResultTemplate", "StartedCall", "call_bare"]
 
 _TEXT: Final = "\0text"
 _VALUE: Final[JSON] = {"\0value": 0}
 _BEFORE: Final = b'{"jsonrpc":"2.0","id":'
 
 
-class Form:
+class ResultTemplate:
     """What all results of a tool have in common that are structured content, for clients of one revision.
 
     What the function gives is written once, and stands in the result as it is. The ordinary path reads it and
@@ -48,9 +48,9 @@ class Form:
 
     __slots__ = ("_head", "_middle", "_tail", "party")
 
-    def __init__(self, result: CallToolResult, party: Party, incoming: Incoming) -> None:
+    def __init__(self, result: CallToolResult, party: LocalPeer, incoming: InboundRequest) -> None:
         self.party = party
-        whole = jsonrpc.encode_reply(
+        whole = jsonrpc.encode_response(
             0, ERAS[incoming.peer.revision.era].stamp_result(party, incoming, result)
         )
         head, _, rest = whole.partition(jsonrpc.encode(_TEXT))
@@ -68,11 +68,15 @@ class Form:
         return b"".join((_BEFORE, asked, self._head, said, middle, text, self._tail))
 
 
-def _form(tool: "ServedTool[..., Any]", party: Party, incoming: Incoming) -> Form:
+def _make_template(
+    tool: "RegisteredTool[..., Any]", party: LocalPeer, incoming: InboundRequest
+) -> ResultTemplate:
     """The form for the results of a tool, which is kept."""
     revision = incoming.peer.revision
-    sample = tool.returns.structured([TextContent(_TEXT)], _VALUE, wrap=revision.structured != "any")
-    form = tool.forms[revision.date] = Form(sample, party, incoming)
+    sample = tool.result_converter.build_structured_result(
+        [TextContent(_TEXT)], _VALUE, wrap=revision.structured != "any"
+    )
+    form = tool.result_templates[revision.date] = ResultTemplate(sample, party, incoming)
     return form
 
 
@@ -84,52 +88,52 @@ class StartedCall(Struct, eq=False):
         rest: what comes of its function.
     """
 
-    tool: "ServedTool[..., Any]"
+    tool: "RegisteredTool[..., Any]"
     rest: Awaitable[Any]
 
-    def go_on(self, context: Context) -> Answer | Awaitable[Answer]:
+    def go_on(self, context: Context) -> RouteResult | Awaitable[RouteResult]:
         """What to await for the answer."""
         incoming = context.incoming
         assert incoming is not None, "only a request calls a tool"
-        context.begun = self.rest
-        return served(self.tool.call, context, incoming)
+        context.started_call = self.rest
+        return start_route(self.tool.call, context, incoming)
 
 
 def call_bare(
-    tool: "ServedTool[..., Any]",
-    party: Party,
-    incoming: Incoming,
+    tool: "RegisteredTool[..., Any]",
+    party: LocalPeer,
+    incoming: InboundRequest,
     run: Callable[[Coroutine[Any, Any, Any]], Any],
 ) -> bytes | StartedCall:
     """The answer to a call if it is there at once; else the call, to go on with.
 
     Args:
-        tool: which `is_bare`.
+        tool: which `is_fast_path`.
         party: the server.
         incoming: the request.
         run: runs a coroutine up to its first wait, and gives its value, or the rest of it.
     """
     try:
         bound: Any = tool.bound
-        returns = tool.returns
+        returns = tool.result_converter
         value: Any = bound.call_json(incoming.params.arguments)
         if type(value) is CoroutineType:
             value = run(value)  # pyright: ignore[reportUnknownArgumentType] - whatever a function gives
-            if isinstance(value, Begun):
+            if isinstance(value, StartedCoroutine):
                 return StartedCall(tool, value)  # pyright: ignore[reportUnknownArgumentType] - as above
         elif is_pending(value):  # some functions only look like coroutine functions
             return StartedCall(tool, value)
-        text = returns.text(value)
+        text = returns.encode_structured(value)
         if text is not None:
-            form = tool.forms.get(incoming.peer.revision.date)
+            form = tool.result_templates.get(incoming.peer.revision.date)
             if form is None or form.party is not party:
-                form = _form(tool, party, incoming)
+                form = _make_template(tool, party, incoming)
             return form.fill(incoming.id, text)
-        if type(value) in FILELESS:
+        if type(value) in FILE_FREE_TYPES:
             revision = incoming.peer.revision
             result = returns.convert(value, wrap=revision.structured != "any")
             stamped = ERAS[revision.era].stamp_result(party, incoming, result)
-            return jsonrpc.encode_reply(incoming.id, stamped)
-        return StartedCall(tool, Settled(value))
+            return jsonrpc.encode_response(incoming.id, stamped)
+        return StartedCall(tool, CompletedAwaitable(value))
     except BaseException as error:  # noqa: BLE001 - whoever goes on with the call knows what it means
-        return StartedCall(tool, Settled(None, error))
+        return StartedCall(tool, CompletedAwaitable(None, error))

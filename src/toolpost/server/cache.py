@@ -12,16 +12,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from toolpost.types.base import Result
-from toolpost.types.lifecycle import Cacheable
+from toolpost.types.lifecycle import CacheableResult
 
-__all__ = ["Cache", "Cached", "check_cache", "kept", "per_method"]
+__all__ = ["Cache", "CacheableMethod", "apply_cache", "check_cache", "expand_cache_option"]
 
 MAX_TTL: Final = (2**53 - 1) / 1000
 """Seconds; in milliseconds the largest integer that every JSON implementation reads as the same number."""
 
-Sharing: TypeAlias = Literal["public", "private"]
+CacheScope: TypeAlias = Literal["public", "private"]
 
-Cached: TypeAlias = Literal[
+CacheableMethod: TypeAlias = Literal[
     "*",
     "server/discover",
     "tools/list",
@@ -32,8 +32,10 @@ Cached: TypeAlias = Literal[
 ]
 """The methods whose answers clients may keep, and "*" for all that are not named beside it."""
 
-_ALL: Final = "*"
-_METHODS: Final[tuple[str, ...]] = tuple(method for method in get_args(Cached) if method != _ALL)
+_ANY_METHOD: Final = "*"
+_CACHEABLE_METHODS: Final[tuple[str, ...]] = tuple(
+    method for method in get_args(CacheableMethod) if method != _ANY_METHOD
+)
 
 R = TypeVar("R", bound=Result)
 
@@ -55,7 +57,7 @@ class Cache(Struct, frozen=True):
     """
 
     ttl: float
-    scope: Sharing = "private"
+    scope: CacheScope = "private"
 
     def __post_init__(self) -> None:
         ttl: Any = self.ttl
@@ -65,7 +67,7 @@ class Cache(Struct, frozen=True):
             raise ValueError(f"ttl has to be 0 seconds or more, and not for ever, not {ttl!r}")
         if ttl > MAX_TTL:
             raise ValueError(f"ttl has to be at most {MAX_TTL:.0f} seconds, not {ttl!r}")
-        if self.scope not in get_args(Sharing):
+        if self.scope not in get_args(CacheScope):
             raise ValueError(f'scope has to be "public" or "private", not {self.scope!r}')
 
     @property
@@ -73,7 +75,7 @@ class Cache(Struct, frozen=True):
         """The time as it is told to clients."""
         return round(self.ttl * 1000)
 
-    def unshared(self) -> "Cache":
+    def as_private(self) -> "Cache":
         """The same time, for nobody but the one who asks."""
         return Cache(self.ttl)
 
@@ -88,7 +90,7 @@ def check_cache(cache: Any) -> None:
         raise TypeError(f"cache has to be a Cache, such as Cache(ttl=60), not {cache!r}")
 
 
-def per_method(cache: Any) -> dict[str, Cache]:
+def expand_cache_option(cache: Any) -> dict[str, Cache]:
     """What an author says of a whole server, by the methods that he says it of.
 
     Args:
@@ -101,22 +103,24 @@ def per_method(cache: Any) -> dict[str, Cache]:
     if isinstance(cache, Mapping):
         given = cast("Mapping[Any, Any]", cache)
         for method, one in given.items():
-            if method not in get_args(Cached):
+            if method not in get_args(CacheableMethod):
                 raise ValueError(
-                    f"cache has {method!r} in it, which is none of {', '.join(get_args(Cached))}"
+                    f"cache has {method!r} in it, which is none of {', '.join(get_args(CacheableMethod))}"
                 )
             if not isinstance(one, Cache):
                 raise TypeError(f"cache[{method!r}] has to be a Cache, such as Cache(ttl=60), not {one!r}")
-        named: dict[str, Cache | None] = {method: given.get(method, given.get(_ALL)) for method in _METHODS}
+        named: dict[str, Cache | None] = {
+            method: given.get(method, given.get(_ANY_METHOD)) for method in _CACHEABLE_METHODS
+        }
     else:
         check_cache(cache)
-        named = dict.fromkeys(_METHODS, cache)
+        named = dict.fromkeys(_CACHEABLE_METHODS, cache)
     return {method: one for method, one in named.items() if one is not None}
 
 
-def kept(result: R, cache: Cache | None) -> R:
+def apply_cache(result: R, cache: Cache | None) -> R:
     """The result, with how long it may be kept; one that says so itself, or cannot, stays as it is."""
-    if cache is None or not isinstance(result, Cacheable):
+    if cache is None or not isinstance(result, CacheableResult):
         return result
     if result.ttl_ms is not None or result.cache_scope is not None:
         return result

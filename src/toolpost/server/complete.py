@@ -9,18 +9,18 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from toolpost.server.problems import SignatureError
-from toolpost.server.work import Work
+from toolpost.server.work import WorkerThreads
 from toolpost.types.prompts import CompleteResult, Completion
 
-__all__ = ["MAX_VALUES", "Completes"]
+__all__ = ["MAX_COMPLETION_VALUES", "Completable"]
 
-MAX_VALUES: Final = 100
+MAX_COMPLETION_VALUES: Final = 100
 """Values in one answer, by the specification (COMP-2)."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Completes:
+class Completable:
     """Something whose arguments may be completed.
 
     Args:
@@ -30,7 +30,7 @@ class Completes:
 
     def __init__(self, arguments: Iterable[str], changed: Callable[[], object]) -> None:
         self._arguments = tuple(arguments)
-        self._hung = changed
+        self._on_registered = changed
         self._completers: dict[str, Callable[..., Any]] = {}
 
     def complete(self, argument: str) -> Callable[[F], F]:
@@ -47,7 +47,7 @@ class Completes:
             known = ", ".join(self._arguments) or "none"
             raise ValueError(f"there is no argument {argument!r} to complete; there are: {known}")
 
-        def hang(fn: F) -> F:
+        def register(fn: F) -> F:
             for parameter in inspect.signature(fn).parameters.values():
                 if "Context" in str(parameter.annotation):
                     raise SignatureError(
@@ -55,42 +55,44 @@ class Completes:
                         hint="it gets what was typed, and the arguments that are known",
                     )
             self._completers[argument] = fn
-            self._hung()
+            self._on_registered()
             return fn
 
-        return hang
+        return register
 
     @property
-    def completes(self) -> bool:
+    def has_completers(self) -> bool:
         """Whether any argument can be completed."""
         return bool(self._completers)
 
-    async def completed(
-        self, argument: str, value: str, known: Mapping[str, str], work: Work
+    async def complete_argument(
+        self, argument: str, value: str, known: Mapping[str, str], work: WorkerThreads
     ) -> CompleteResult:
         """How an argument might go on; nothing where nobody knows."""
         fn = self._completers.get(argument)
         if fn is None:
             return CompleteResult(completion=Completion(values=[]))
-        given = (value, known)[: _arity(fn)]
-        found = fn(*given) if inspect.iscoroutinefunction(fn) else await work.in_thread(lambda: fn(*given))
+        given = (value, known)[: _count_completer_arguments(fn)]
+        found = (
+            fn(*given) if inspect.iscoroutinefunction(fn) else await work.run_in_thread(lambda: fn(*given))
+        )
         if inspect.isawaitable(found):
             found = await found
-        return CompleteResult(completion=_bounded(found))
+        return CompleteResult(completion=_limit_completion(found))
 
 
-def _arity(fn: Callable[..., Any]) -> int:
+def _count_completer_arguments(fn: Callable[..., Any]) -> int:
     """How many of (typed, known) a completer takes."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     parameters = inspect.signature(fn).parameters.values()
     return min(2, sum(parameter.kind in positional for parameter in parameters))
 
 
-def _bounded(found: Completion | Iterable[str]) -> Completion:
+def _limit_completion(found: Completion | Iterable[str]) -> Completion:
     if isinstance(found, Completion):
         values, total, more = found.values, found.total, found.has_more
     else:
         values, total, more = list(found), None, None
-    if len(values) > MAX_VALUES:
-        return Completion(values=values[:MAX_VALUES], total=total or len(values), has_more=True)
+    if len(values) > MAX_COMPLETION_VALUES:
+        return Completion(values=values[:MAX_COMPLETION_VALUES], total=total or len(values), has_more=True)
     return Completion(values=values, total=total, has_more=more)

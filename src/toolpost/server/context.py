@@ -1,7 +1,7 @@
 """What a function may know and do while it serves a request or a notice.
 
-A context belongs to one of them. It speaks through a `Speaker`, which is all it knows of the conversation; it
-knows nothing of registries and transports. What it can ask the client is told in `asking`.
+A context belongs to one of them. It speaks through a `ClientConnection`, which is all it knows of the
+conversation; it knows nothing of registries and transports. What it can ask the client is told in `asking`.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -9,13 +9,13 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
 from toolpost.errors import InvalidRequest, MissingScopes
-from toolpost.principal import Principal, scopeless, scopes_of
+from toolpost.principal import Principal, explain_no_scopes, parse_scopes
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.events import Incoming
+from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import Row
-from toolpost.server.asking import Asking
-from toolpost.server.request import Client, Request, Speaker
-from toolpost.types.base import JSON, Number, Raw, RequestId, Result, Wire
+from toolpost.server.asking import ClientRequests
+from toolpost.server.request import ClientConnection, ClientInfo, ContextRequest
+from toolpost.types.base import JSON, Number, Raw, RequestId, Result, WireStruct
 from toolpost.types.content import ResourceContents
 from toolpost.types.lifecycle import (
     ClientCapabilities,
@@ -23,30 +23,30 @@ from toolpost.types.lifecycle import (
     InitializeResult,
     LogLevel,
 )
-from toolpost.types.notices import LogParams, NoticeParams, ProgressParams
+from toolpost.types.notices import LogParams, NotificationParams, ProgressParams
 
 if TYPE_CHECKING:
-    from toolpost.server.catalogue import Catalogue
+    from toolpost.server.catalogue import Registry
     from toolpost.server.handler import Handler
-    from toolpost.server.measure import Measure
-    from toolpost.server.recall import Recall
+    from toolpost.server.measure import TokenBucket
+    from toolpost.server.recall import CallReplay
 
 __all__ = ["Context"]
 
-MAX_KEY: Final = 128
+MAX_QUESTION_KEY_LENGTH: Final = 128
 """Characters of a question's name: it travels with every round."""
 
-MAX_WATCHED: Final = 1000
+MAX_SUBSCRIBED_URIS: Final = 1000
 """Resources that one session may watch, and one subscription: more is better told by a change of the list."""
 
-MAX_WATCHED_SIZE: Final = 1024 * 1024
+MAX_SUBSCRIBED_URI_CHARS: Final = 1024 * 1024
 """Characters of their URIs together: a thousand of a usual length, ten times over."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class Context(Asking):
+class Context(ClientRequests):
     """One request, as the function that serves it sees it.
 
     Ask for it by annotation, under any name: `async def forecast(city: str, ctx: Context)`. A notice that the
@@ -65,28 +65,28 @@ class Context(Asking):
     """
 
     __slots__ = (
-        "_handed",
-        "_logged",
+        "_client_connection",
+        "_loaded_input",
+        "_log_limiter",
         "_peer",
         "_principal",
-        "_progressed",
-        "_recall",
+        "_progress_limiter",
+        "_replay",
         "_request",
-        "_speaker",
         "_state",
-        "begun",
         "incoming",
         "lifespan",
         "method",
         "server",
+        "started_call",
     )
 
     def __init__(
         self,
         server: "Handler",
-        speaker: Speaker,
+        speaker: ClientConnection,
         method: str,
-        incoming: Incoming | None = None,
+        incoming: InboundRequest | None = None,
         *,
         lifespan: Any = None,
         sender: Principal | None = None,
@@ -95,17 +95,17 @@ class Context(Asking):
         self.lifespan = lifespan
         self.method = method
         self.incoming = incoming
-        self.begun: Awaitable[Any] | None = None
-        self._speaker = speaker
+        self.started_call: Awaitable[Any] | None = None
+        self._client_connection = speaker
         # Of now: a request that has ended has none. A notice has no id to be known by, but may have a sender.
         self._principal = sender or speaker.principal_of(incoming)
-        self._peer = _peer_of(speaker) if incoming is None else incoming.peer
-        self._request: Request | None = None
+        self._peer = _get_peer(speaker) if incoming is None else incoming.peer
+        self._request: ContextRequest | None = None
         self._state: dict[str, Any] | None = None
-        self._recall: Recall | None = None
-        self._handed: tuple[Mapping[str, Result], JSON] | None = None
-        self._logged: Measure | None = None
-        self._progressed: Measure | None = None
+        self._replay: CallReplay | None = None
+        self._loaded_input: tuple[Mapping[str, Result], JSON] | None = None
+        self._log_limiter: TokenBucket | None = None
+        self._progress_limiter: TokenBucket | None = None
 
     def __repr__(self) -> str:
         return f"<Context of {self.method}, id {self.related!r}>"
@@ -113,18 +113,18 @@ class Context(Asking):
     # ----------------------------------------------------------------- what is known
 
     @property
-    def request(self) -> Request:
+    def request(self) -> ContextRequest:
         """The request itself; call it to send one of a method of your own to the client."""
         if self._request is None:
-            self._request = Request(self, self._speaker, self.method, self.incoming)
+            self._request = ContextRequest(self, self._client_connection, self.method, self.incoming)
         return self._request
 
     @property
-    def client(self) -> Client:
+    def client(self) -> ClientInfo:
         """Who is asking."""
         peer = self._peer
         capabilities = peer.capabilities
-        return Client(
+        return ClientInfo(
             peer.info, capabilities if isinstance(capabilities, ClientCapabilities) else ClientCapabilities()
         )
 
@@ -141,11 +141,11 @@ class Context(Asking):
         pushed it out; and of a client that nobody knows, it lives as long as the request.
         """
         if self._state is None:
-            speaker = self._speaker
+            speaker = self._client_connection
             if not self._peer.revision.stateless:
                 self._state = speaker.state
             elif (principal := self.principal) is not None:
-                self._state = self.server.state_of(principal.key)
+                self._state = self.server.get_principal_state(principal.key)
             else:
                 self._state = {}
         return self._state
@@ -154,7 +154,10 @@ class Context(Asking):
     def cancelled(self) -> bool:
         """Whether nobody waits for the answer any more."""
         incoming = self.incoming
-        return incoming is not None and self._speaker.connection.incoming.get(incoming.id) is not incoming
+        return (
+            incoming is not None
+            and self._client_connection.connection.incoming.get(incoming.id) is not incoming
+        )
 
     # ----------------------------------------------------------------- what can be said
 
@@ -168,51 +171,51 @@ class Context(Asking):
         incoming = self.incoming
         if incoming is None or incoming.token is None:
             return
-        if self._progressed is None:
-            from toolpost.server.measure import Measure  # noqa: PLC0415 - 0.1 ms of a start
+        if self._progress_limiter is None:
+            from toolpost.server.measure import TokenBucket  # noqa: PLC0415 - 0.1 ms of a start
 
-            self._progressed = Measure()
-        if not self._progressed.take() and progress != total:
+            self._progress_limiter = TokenBucket()
+        if not self._progress_limiter.take() and progress != total:
             return
-        connection, request_id = self._speaker.connection, incoming.id
+        connection, request_id = self._client_connection.connection, incoming.id
         if self.server.middleware:
             params = ProgressParams(
                 progress_token=incoming.token, progress=progress, total=total, message=message
             )
-            await self._speaker.tell(
+            await self._client_connection.send_notification(
                 self,
                 "notifications/progress",
                 params,
-                lambda said: connection.progress(request_id, said.progress, said.total, said.message),
+                lambda said: connection.report_progress(request_id, said.progress, said.total, said.message),
             )
             return
-        data = connection.progress(request_id, progress, total, message)
+        data = connection.report_progress(request_id, progress, total, message)
         if data is not None:
-            await self._speaker.send(data, request_id)
+            await self._client_connection.send(data, request_id)
 
     async def log(self, level: LogLevel, data: JSON, *, logger: str | None = None) -> None:
         """Write to the client's log, if it wants lines of this level. A flood of lines is thinned out."""
-        if self.cancelled or not self.server.party.declares("logging"):
+        if self.cancelled or not self.server.local_peer.has_capability("logging"):
             return
-        connection, incoming = self._speaker.connection, self.incoming
+        connection, incoming = self._client_connection.connection, self.incoming
         line = connection.log(level, data, logger=logger, to=incoming)
         if line is None:
             return
-        if self._logged is None:
-            from toolpost.server.measure import Measure  # noqa: PLC0415 - as in `progress`
+        if self._log_limiter is None:
+            from toolpost.server.measure import TokenBucket  # noqa: PLC0415 - as in `progress`
 
-            self._logged = Measure()
-        if not self._logged.take():
+            self._log_limiter = TokenBucket()
+        if not self._log_limiter.take():
             return
         if self.server.middleware:
-            await self._speaker.tell(
+            await self._client_connection.send_notification(
                 self,
                 "notifications/message",
                 LogParams(level=level, data=data, logger=logger),
                 lambda said: connection.log(said.level, said.data, logger=said.logger, to=incoming),
             )
             return
-        await self._speaker.send(line, self.related)
+        await self._client_connection.send(line, self.related)
 
     async def debug(self, data: JSON) -> None:
         """Write a line that helps to find faults."""
@@ -232,12 +235,12 @@ class Context(Asking):
 
     async def notify(self, method: str, params: Mapping[str, JSON] | None = None) -> None:
         """Send a notice of a method of your own, on the stream of this request."""
-        row = self._speaker.connection.extra.get(method) or Row(method, NoticeParams)
-        await self.tell(row, params)
+        row = self._client_connection.connection.extra.get(method) or Row(method, NotificationParams)
+        await self.send_notification(row, params)
 
     async def notify_resource_updated(self, uri: str) -> None:
         """Tell everybody who watches this resource that it has changed."""
-        self.server.announce_update(uri)
+        self.server.notify_resource_updated(uri)
 
     async def read_resource(self, uri: str) -> list[ResourceContents]:
         """What a resource of this server holds."""
@@ -250,20 +253,22 @@ class Context(Asking):
         function: what it says from here on is kept for the client.
         """
         if self.incoming is not None:
-            await self._speaker.interrupt(self.incoming)
+            await self._client_connection.interrupt(self.incoming)
 
-    async def tell(self, method: str | Row, params: NoticeParams | Mapping[str, JSON] | None) -> None:
+    async def send_notification(
+        self, method: str | Row, params: NotificationParams | Mapping[str, JSON] | None
+    ) -> None:
         """Send a notice of the protocol's, or of a row of your own, on the stream of this request."""
-        connection, incoming = self._speaker.connection, self.incoming
+        connection, incoming = self._client_connection.connection, self.incoming
         if self.server.middleware:
-            await self._speaker.tell(
+            await self._client_connection.send_notification(
                 self,
                 method.name if isinstance(method, Row) else method,
                 copy(params),  # others may be told the same
                 lambda said: connection.notify(method, said, to=incoming),
             )
             return
-        await self._speaker.send(connection.notify(method, params, to=incoming), self.related)
+        await self._client_connection.send(connection.notify(method, params, to=incoming), self.related)
 
     # ----------------------------------------------------------------- for the handler and middleware
 
@@ -280,11 +285,11 @@ class Context(Asking):
         """
         if self._principal is not None:
             return self._principal.key
-        address: str | None = getattr(self._speaker, "address", None)
-        return self._speaker if address is None else address
+        address: str | None = getattr(self._client_connection, "address", None)
+        return self._client_connection if address is None else address
 
     @property
-    def wraps(self) -> bool:
+    def requires_object_output(self) -> bool:
         """For handlers: whether structured output has to be an object for this client."""
         return self._peer.revision.structured != "any"
 
@@ -307,84 +312,100 @@ class Context(Asking):
         if not scopes:
             return
         # A text is one scope here: who names several names them one by one.
-        given = (scopes_of([each] if isinstance(each, str) else each) for each in scopes)
+        given = (parse_scopes([each] if isinstance(each, str) else each) for each in scopes)
         needed = frozenset[str]().union(*given)
         principal = self.principal
-        if principal is None and not self._speaker.remote:
+        if principal is None and not self._client_connection.is_remote:
             return
         if needed and not (principal and needed <= principal.scopes):
-            raise MissingScopes.of(needed, scopeless(principal))
+            raise MissingScopes.for_scopes(needed, explain_no_scopes(principal))
 
-    def passed_on(self, server: "Handler", lifespan: Any) -> "Context":
+    def copy_for_server(self, server: "Handler", lifespan: Any) -> "Context":
         """For handlers: the same request, as another server sees it that serves it."""
         return Context(
-            server, self._speaker, self.method, self.incoming, lifespan=lifespan, sender=self._principal
+            server,
+            self._client_connection,
+            self.method,
+            self.incoming,
+            lifespan=lifespan,
+            sender=self._principal,
         )
 
     async def hand_over(self, server: "Handler") -> None:
         """For handlers: let another server serve all that this client says from here on."""
-        await self._speaker.hand_over(server)
+        await self._client_connection.hand_over(server)
 
     def introduce(self, instructions: str | None) -> InitializeResult | DiscoverResult:
         """For handlers: who this server is, as the request asks."""
-        connection = self._speaker.connection
+        connection = self._client_connection.connection
         if connection.peer is None:
-            connection.party = self.server.party  # what a session is told now is a promise from here on
-        return connection.party.introduce(self._peer.revision, instructions)
+            connection.local_peer = (
+                self.server.local_peer
+            )  # what a session is told now is a promise from here on
+        return connection.local_peer.introduce(self._peer.revision, instructions)
 
-    def page(self, catalogue: "Catalogue[Any]", cursor: str | None) -> Raw:
+    def get_list_page(self, catalogue: "Registry[Any]", cursor: str | None) -> Raw:
         """For handlers: a page of a list, for this client."""
         assert self.incoming is not None, "a list is asked for by a request"
-        return catalogue.page(self.server.party, self.incoming, cursor)
+        return catalogue.get_page(self.server.local_peer, self.incoming, cursor)
 
     @property
-    def recall(self) -> "Recall":
+    def replay(self) -> "CallReplay":
         """For handlers: what this request has asked and done before it ran again."""
-        if self._recall is None:
-            from toolpost.server.recall import Recall  # noqa: PLC0415 - 1.3 ms of a start, with all it needs
+        if self._replay is None:
+            from toolpost.server.recall import CallReplay  # noqa: PLC0415 - 1.3 ms of a start, with all it needs
 
             principal = self.principal
-            self._recall = Recall(self.server, self.incoming, None if principal is None else principal.key)
-        return self._recall
+            self._replay = CallReplay(
+                self.server, self.incoming, None if principal is None else principal.key
+            )
+        return self._replay
 
     @property
     def has_asked(self) -> bool:
         """For handlers: whether it has asked something that has no answer yet, where there is no session."""
-        recall = self._recall
-        return recall is not None and recall.opened is not None and bool(recall.opened.asked)
+        recall = self._replay
+        return (
+            recall is not None
+            and recall.loaded_journal is not None
+            and bool(recall.loaded_journal.open_questions)
+        )
 
-    async def recall_answer(self, method: str, params: Wire, key: str | None) -> Result:
+    async def replay_answer(self, method: str, params: WireStruct, key: str | None) -> Result:
         """For handlers: what the client has answered to a question, where there is no session."""
-        return await self.recall.answer(self._speaker.connection, method, params, key)
+        return await self.replay.get_answer(self._client_connection.connection, method, params, key)
 
-    def hand_back(self, responses: Mapping[str, Result], state: JSON) -> None:
+    def set_input_responses(self, responses: Mapping[str, Result], state: JSON) -> None:
         """For handlers: let the next run find these answers, and this state, to what was asked by hand."""
-        self._handed = responses, state
+        self._loaded_input = responses, state
 
     def set_log_level(self, level: LogLevel) -> None:
         """For handlers: from which level on the session wants log messages."""
-        self._speaker.connection.log_level = level
+        self._client_connection.connection.log_level = level
 
-    def watch(self, uri: str) -> None:
+    def add_subscription(self, uri: str) -> None:
         """For handlers: tell this session when a resource changes.
 
         Raises:
             InvalidRequest: it watches as many as it may.
         """
-        watched = self._speaker.watched
+        watched = self._client_connection.subscribed_uris
         if uri in watched:
             return
-        if len(watched) >= MAX_WATCHED:
-            raise InvalidRequest(f"Too many subscriptions: a session may watch {MAX_WATCHED} resources")
-        if sum(map(len, watched)) + len(uri) > MAX_WATCHED_SIZE:
+        if len(watched) >= MAX_SUBSCRIBED_URIS:
             raise InvalidRequest(
-                f"Too many subscriptions: the URIs have more than {MAX_WATCHED_SIZE} characters together"
+                f"Too many subscriptions: a session may watch {MAX_SUBSCRIBED_URIS} resources"
+            )
+        if sum(map(len, watched)) + len(uri) > MAX_SUBSCRIBED_URI_CHARS:
+            raise InvalidRequest(
+                f"Too many subscriptions: the URIs have more than {MAX_SUBSCRIBED_URI_CHARS} "
+                "characters together"
             )
         watched.add(uri)
 
-    def unwatch(self, uri: str) -> None:
+    def remove_subscription(self, uri: str) -> None:
         """For handlers: tell this session no longer."""
-        self._speaker.watched.discard(uri)
+        self._client_connection.subscribed_uris.discard(uri)
 
     # ----------------------------------------------------------------- what can be asked
 
@@ -414,10 +435,10 @@ class Context(Asking):
             raise TypeError(
                 f"step {name!r}: give the function and its arguments, not what it returned: {fn!r}"
             )
-        return await self.recall.step(name, fn, lambda: fn(*args, **kwargs))
+        return await self.replay.step(name, fn, lambda: fn(*args, **kwargs))
 
     async def ask(
-        self, method: str, params: Wire, *, key: str | None = None, timeout: float | None = None
+        self, method: str, params: WireStruct, *, key: str | None = None, timeout: float | None = None
     ) -> Result:
         """Ask the client, by one of the methods that the protocol has for it.
 
@@ -432,12 +453,12 @@ class Context(Asking):
 
         Raises:
             ValueError: the key is none.
-            NotDeclared: the client cannot be asked this.
+            CapabilityNotDeclared: the client cannot be asked this.
         """
-        if key is not None and not 0 < len(key) <= MAX_KEY:
-            raise ValueError(f"key: it has 1 to {MAX_KEY} characters, not {len(key)}")
-        self.recall.check_outside()
-        return await self._speaker.ask(self, method, params, timeout, key)
+        if key is not None and not 0 < len(key) <= MAX_QUESTION_KEY_LENGTH:
+            raise ValueError(f"key: it has 1 to {MAX_QUESTION_KEY_LENGTH} characters, not {len(key)}")
+        self.replay.check_not_in_step()
+        return await self._client_connection.send_request(self, method, params, timeout, key)
 
     @property
     def input_responses(self) -> Mapping[str, Result]:
@@ -445,24 +466,24 @@ class Context(Asking):
 
         What was not answered, or not in a way that can be read, is missing: ask again.
         """
-        return self._brought[0]
+        return self._input[0]
 
     @property
     def request_state(self) -> JSON:
         """What the `InputRequired` that was returned last wanted back; None if there was none."""
-        return self._brought[1]
+        return self._input[1]
 
     @property
-    def _brought(self) -> tuple[Mapping[str, Result], JSON]:
-        journal = self.recall.opened
-        if self._handed is None:
-            from toolpost.server.inputs import responses, state_of  # noqa: PLC0415 - as in `recall`
+    def _input(self) -> tuple[Mapping[str, Result], JSON]:
+        journal = self.replay.loaded_journal
+        if self._loaded_input is None:
+            from toolpost.server.inputs import read_responses, read_state  # noqa: PLC0415 - as in `recall`
 
-            given = {} if journal is None else dict(responses(journal, self._peer.revision))
-            self._handed = given, None if journal is None else state_of(journal)
-        return self._handed
+            given = {} if journal is None else dict(read_responses(journal, self._peer.revision))
+            self._loaded_input = given, None if journal is None else read_state(journal)
+        return self._loaded_input
 
 
-def _peer_of(speaker: Speaker) -> Peer:
+def _get_peer(speaker: ClientConnection) -> Peer:
     """Who is at the other end when no request says so."""
     return speaker.connection.peer or Peer(speaker.connection.revision)

@@ -13,36 +13,36 @@ from typing import Any, Final, TypeAlias
 
 from toolpost.errors import InternalError, MCPError, MethodNotFound, RPCError, UrlElicitationRequired
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.events import Incoming
-from toolpost.protocol.party import declares
+from toolpost.protocol.events import InboundRequest
+from toolpost.protocol.party import has_capability
 from toolpost.server.context import Context
 from toolpost.server.pending import is_pending, is_unanswered
 from toolpost.types.base import Raw, Result, Struct
-from toolpost.types.inputs import AnswerParams
+from toolpost.types.inputs import InputResponseParams
 
 __all__ = [
-    "Answer",
     "Call",
     "Middleware",
     "Next",
     "Route",
+    "RouteResult",
     "Routes",
-    "answer",
-    "ask_and_answer",
-    "begin",
-    "being_cancelled",
-    "failed",
-    "refusal",
-    "served",
-    "through",
+    "build_error_response",
+    "build_response",
+    "is_being_cancelled",
+    "run_middleware",
+    "serve_or_request_input",
+    "start_request",
+    "start_route",
+    "to_rpc_error",
 ]
 
 logger: Final = logging.getLogger("toolpost.server")
 
-Answer: TypeAlias = Result | Raw
+RouteResult: TypeAlias = Result | Raw
 """A result, or the bytes of one that is stamped already."""
 
-Route: TypeAlias = Callable[[Context, Any], Answer | Awaitable[Answer]]
+Route: TypeAlias = Callable[[Context, Any], RouteResult | Awaitable[RouteResult]]
 """What serves a method. One that has its answer at once returns it; the others return an awaitable."""
 
 Routes: TypeAlias = Mapping[str, Route]
@@ -55,16 +55,16 @@ class Call(Struct):
     params: Any
     context: Context
     incoming: bool = True
-    notice: bool = False
+    is_notification: bool = False
 
 
 Next: TypeAlias = Callable[[Call], Awaitable[Any]]
 Middleware: TypeAlias = Callable[[Call, Next], Awaitable[Any]]
 
 
-def begin(
-    routes: Routes, middleware: Sequence[Middleware], context: Context, incoming: Incoming
-) -> Answer | Awaitable[Answer]:
+def start_request(
+    routes: Routes, middleware: Sequence[Middleware], context: Context, incoming: InboundRequest
+) -> RouteResult | Awaitable[RouteResult]:
     """Start to serve a request: its answer, or what to await for it.
 
     Raises:
@@ -75,27 +75,33 @@ def begin(
     if route is None:
         raise MethodNotFound(f"Method not found: {method}")
     if middleware:
-        route = partial(ask_and_answer, route) if _asks(context, incoming) else route
-        return through(middleware, Call(method, incoming.params, context), route)
-    return served(route, context, incoming)
+        route = partial(serve_or_request_input, route) if _can_request_input(context, incoming) else route
+        return run_middleware(middleware, Call(method, incoming.params, context), route)
+    return start_route(route, context, incoming)
 
 
-def served(route: Route, context: Context, incoming: Incoming) -> Answer | Awaitable[Answer]:
+def start_route(
+    route: Route, context: Context, incoming: InboundRequest
+) -> RouteResult | Awaitable[RouteResult]:
     """Start to serve a request by a route: its answer, or what to await for it."""
-    if _asks(context, incoming):
-        return ask_and_answer(route, context, incoming.params)
+    if _can_request_input(context, incoming):
+        return serve_or_request_input(route, context, incoming.params)
     return route(context, incoming.params)
 
 
-def _asks(context: Context, incoming: Incoming) -> bool:
+def _can_request_input(context: Context, incoming: InboundRequest) -> bool:
     """Whether the route may ask by returning."""
-    return incoming.row.asks and incoming.peer.revision.stateless and not context.server.forwards
+    return (
+        incoming.row.can_require_input
+        and incoming.peer.revision.stateless
+        and not context.server.is_forwarding
+    )
 
 
-async def ask_and_answer(route: Route, context: Context, params: AnswerParams) -> Answer:
+async def serve_or_request_input(route: Route, context: Context, params: InputResponseParams) -> RouteResult:
     """The answer of a route, or what it has to know first."""
     if params.request_state is not None or params.input_responses:
-        await context.recall.journal()  # what is brought back is looked at, whether it is needed or not
+        await context.replay.load_journal()  # what is brought back is looked at, whether it is needed or not
     wanted = None
     try:
         value: Any = route(context, params)
@@ -113,21 +119,23 @@ async def ask_and_answer(route: Route, context: Context, params: AnswerParams) -
         wanted = error
     except BaseException as error:
         if not is_unanswered(error):
-            context.recall.give_up()
+            context.replay.give_up()
             raise
-    recall = context.recall
+    recall = context.replay
     try:
         if wanted is not None:
-            from toolpost.server.recall import visit  # noqa: PLC0415 - with what questions need
+            from toolpost.server.recall import request_url_visits  # noqa: PLC0415 - with what questions need
 
-            await visit(context, wanted)
-        return await recall.interim(context.method)
+            await request_url_visits(context, wanted)
+        return await recall.build_input_required(context.method)
     except BaseException:  # nobody waits any more, not even for the questions
         recall.give_up()
         raise
 
 
-async def through(middleware: Sequence[Middleware], call: Call, route: Callable[[Context, Any], Any]) -> Any:
+async def run_middleware(
+    middleware: Sequence[Middleware], call: Call, route: Callable[[Context, Any], Any]
+) -> Any:
     """The call passed through all middleware, the first one outermost, and then served."""
 
     async def innermost(call: Call) -> Any:
@@ -136,49 +144,59 @@ async def through(middleware: Sequence[Middleware], call: Call, route: Callable[
 
     step: Next = innermost
     for layer in reversed(middleware):
-        step = _wrapped(layer, step)
+        step = _wrap_layer(layer, step)
     return await step(call)
 
 
-def _wrapped(layer: Middleware, step: Next) -> Next:
-    async def wrapped(call: Call) -> Any:
+def _wrap_layer(layer: Middleware, step: Next) -> Next:
+    async def call_layer(call: Call) -> Any:
         return await layer(call, step)
 
-    return wrapped
+    return call_layer
 
 
-async def answer(connection: Connection, incoming: Incoming, pending: Awaitable[Answer]) -> bytes | None:
+async def build_response(
+    connection: Connection, incoming: InboundRequest, pending: Awaitable[RouteResult]
+) -> bytes | None:
     """The bytes that answer a request, once its answer is there; None if nobody wants it any more."""
     try:
         result = await pending
-        return connection.reply(incoming.id, result) if _wanted(connection, incoming) else None
+        return connection.reply(incoming.id, result) if _is_in_flight(connection, incoming) else None
     except asyncio.CancelledError as error:
-        if not _wanted(connection, incoming) or being_cancelled():
+        if not _is_in_flight(connection, incoming) or is_being_cancelled():
             raise
-        return failed(connection, incoming, error)  # the handler raised it, nobody cancelled the request
+        return build_error_response(
+            connection, incoming, error
+        )  # the handler raised it, nobody cancelled the request
     except BaseException as error:  # noqa: BLE001 - whatever a handler raises stays with its request
-        return failed(connection, incoming, error)
+        return build_error_response(connection, incoming, error)
 
 
-def _wanted(connection: Connection, incoming: Incoming) -> bool:
+def _is_in_flight(connection: Connection, incoming: InboundRequest) -> bool:
     """Whether the request still waits; its id may be that of another one by now."""
     return connection.incoming.get(incoming.id) is incoming
 
 
-def being_cancelled() -> bool:
+def is_being_cancelled() -> bool:
     """Whether somebody cancels the current task, so that a `CancelledError` is not the handler's own."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
 
 
-def failed(connection: Connection, incoming: Incoming, error: BaseException) -> bytes | None:
+def build_error_response(
+    connection: Connection, incoming: InboundRequest, error: BaseException
+) -> bytes | None:
     """The bytes of the error answer that an exception deserves."""
-    return connection.fail(incoming.id, refusal(incoming, error)) if _wanted(connection, incoming) else None
+    return (
+        connection.fail(incoming.id, to_rpc_error(incoming, error))
+        if _is_in_flight(connection, incoming)
+        else None
+    )
 
 
-def refusal(incoming: Incoming, error: BaseException) -> RPCError:
+def to_rpc_error(incoming: InboundRequest, error: BaseException) -> RPCError:
     """The error that an exception is to the peer. What is not meant for the peer is logged."""
-    if isinstance(error, UrlElicitationRequired) and not _can_visit(incoming, error):
+    if isinstance(error, UrlElicitationRequired) and not _can_open_url(incoming, error):
         urls = "".join(f" ({each['url']})" for each in error.elicitations)
         return InternalError(f"Internal error: the user has to visit a URL first: {error.message}{urls}")
     if isinstance(error, RPCError):
@@ -191,9 +209,9 @@ def refusal(incoming: Incoming, error: BaseException) -> RPCError:
     return InternalError("Internal error: the request could not be served")
 
 
-def _can_visit(incoming: Incoming, wanted: UrlElicitationRequired) -> bool:
+def _can_open_url(incoming: InboundRequest, wanted: UrlElicitationRequired) -> bool:
     """Whether an error names a URL, and the client has said that it can show one (ELIC-9, ELIC-20)."""
     capabilities, told = incoming.peer.capabilities, wanted.elicitations
     named = bool(told) and all("elicitationId" in each for each in told)
-    known = incoming.peer.revision.code(wanted.code) == wanted.code
-    return named and known and capabilities is not None and declares(capabilities, "elicitation.url")
+    known = incoming.peer.revision.translate_code(wanted.code) == wanted.code
+    return named and known and capabilities is not None and has_capability(capabilities, "elicitation.url")

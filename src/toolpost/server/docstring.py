@@ -9,9 +9,9 @@ from typing import Final
 
 from msgspec import Struct
 
-__all__ = ["Docstring", "parse"]
+__all__ = ["Docstring", "parse_docstring"]
 
-_SECTIONS: Final = frozenset(
+_PARAMETER_SECTIONS: Final = frozenset(
     {
         "args",
         "arguments",
@@ -24,11 +24,11 @@ _SECTIONS: Final = frozenset(
     }
 )
 # Texts: `re` compiles one when it is first needed, and keeps it. A start that needs none is 0.4 ms sooner.
-_NAME: Final = r"\*{0,2}(\w+)\s*"
-_NUMPY: Final = r"\*{0,2}\w+(?:, ?\*{0,2}\w+)*(?: ?:.*)?"
-_SPHINX: Final = r":(?:param|parameter|arg|argument|key|keyword|type)\s+[^:\s][^:]*:"
+_NAME_PATTERN: Final = r"\*{0,2}(\w+)\s*"
+_NUMPY_PATTERN: Final = r"\*{0,2}\w+(?:, ?\*{0,2}\w+)*(?: ?:.*)?"
+_SPHINX_PATTERN: Final = r":(?:param|parameter|arg|argument|key|keyword|type)\s+[^:\s][^:]*:"
 
-Found = dict[str, list[str]]
+ParameterLines = dict[str, list[str]]
 
 
 class Docstring(Struct, frozen=True):
@@ -38,19 +38,19 @@ class Docstring(Struct, frozen=True):
     parameters: dict[str, str]
 
 
-def parse(doc: str | None) -> Docstring:
+def parse_docstring(doc: str | None) -> Docstring:
     """The parts of a docstring; empty ones if there is none."""
     lines = inspect.cleandoc(doc or "").splitlines()
     prose: list[str] = []
-    found: Found = {}
+    found: ParameterLines = {}
     at = 0
     while at < len(lines):
-        if lines[at].strip().rstrip(":").lower() in _SECTIONS and _underlined(lines, at):
-            at = _numpy(lines, at + 2, found)
-        elif lines[at].rstrip(": ").lower() in _SECTIONS and lines[at].endswith(":"):
-            at = _google(lines, at + 1, found)
-        elif lines[at].startswith(":") and re.match(_SPHINX, lines[at]):
-            at = _sphinx(lines, at, found)
+        if lines[at].strip().rstrip(":").lower() in _PARAMETER_SECTIONS and _is_underlined(lines, at):
+            at = _parse_numpy(lines, at + 2, found)
+        elif lines[at].rstrip(": ").lower() in _PARAMETER_SECTIONS and lines[at].endswith(":"):
+            at = _parse_google(lines, at + 1, found)
+        elif lines[at].startswith(":") and re.match(_SPHINX_PATTERN, lines[at]):
+            at = _parse_sphinx(lines, at, found)
         else:
             prose.append(lines[at])
             at += 1
@@ -61,24 +61,26 @@ def parse(doc: str | None) -> Docstring:
     return Docstring(summary, {name: text for name, text in described.items() if text})
 
 
-def _indent(line: str) -> int:
+def _measure_indent(line: str) -> int:
     return len(line) - len(line.lstrip())
 
 
-def _underlined(lines: list[str], at: int) -> bool:
+def _is_underlined(lines: list[str], at: int) -> bool:
     """Whether a line is a heading in NumPy's style."""
     below = lines[at + 1].strip() if at + 1 < len(lines) else ""
     return below != "" and not below.strip("-=")
 
 
-def _google(lines: list[str], at: int, found: Found) -> int:
+def _parse_google(lines: list[str], at: int, found: ParameterLines) -> int:
     """Read the indented lines below `Args:`; the number of the first line behind them."""
     level: int | None = None
     words: list[str] = []
-    while at < len(lines) and (not lines[at].strip() or _indent(lines[at])):
+    while at < len(lines) and (not lines[at].strip() or _measure_indent(lines[at])):
         text = lines[at].strip()
-        level = _indent(lines[at]) if text and level is None else level
-        name, described = _google_entry(text) if text and _indent(lines[at]) == level else (None, text)
+        level = _measure_indent(lines[at]) if text and level is None else level
+        name, described = (
+            _parse_google_entry(text) if text and _measure_indent(lines[at]) == level else (None, text)
+        )
         if name is not None:
             words = found.setdefault(name, [])
         words.append(described)
@@ -86,9 +88,9 @@ def _google(lines: list[str], at: int, found: Found) -> int:
     return at
 
 
-def _google_entry(text: str) -> tuple[str | None, str]:
+def _parse_google_entry(text: str) -> tuple[str | None, str]:
     """The name and the description in `name: description` or `name (type): description`; no name in prose."""
-    name = re.match(_NAME, text)
+    name = re.match(_NAME_PATTERN, text)
     if name is None:
         return None, text
     end = name.end()
@@ -103,15 +105,15 @@ def _google_entry(text: str) -> tuple[str | None, str]:
     return (name[1], rest[1:].strip()) if rest.startswith(":") else (None, text)
 
 
-def _numpy(lines: list[str], at: int, found: Found) -> int:
+def _parse_numpy(lines: list[str], at: int, found: ParameterLines) -> int:
     """Read the entries below an underlined heading; the number of the first line behind them."""
     names: list[str] = []
-    while at < len(lines) and not _underlined(lines, at):
+    while at < len(lines) and not _is_underlined(lines, at):
         line = lines[at]
-        if _indent(line) or not line:
+        if _measure_indent(line) or not line:
             for name in names:
                 found[name].append(line.strip())
-        elif re.fullmatch(_NUMPY, line):
+        elif re.fullmatch(_NUMPY_PATTERN, line):
             names = [name.strip("* ") for name in line.partition(":")[0].split(",")]
             found.update((name, []) for name in names)
         else:
@@ -120,13 +122,13 @@ def _numpy(lines: list[str], at: int, found: Found) -> int:
     return at
 
 
-def _sphinx(lines: list[str], at: int, found: Found) -> int:
+def _parse_sphinx(lines: list[str], at: int, found: ParameterLines) -> int:
     """Read one `:param name:` with the indented lines below it; the number of the first line behind them."""
     _, field, text = lines[at].split(":", 2)
     kind, *_, name = field.split()
     words = [text.strip()]
     at += 1
-    while at < len(lines) and (_indent(lines[at]) or not lines[at]):
+    while at < len(lines) and (_measure_indent(lines[at]) or not lines[at]):
         words.append(lines[at].strip())
         at += 1
     if kind != "type":

@@ -19,23 +19,23 @@ from operator import is_
 from typing import Any, ClassVar, Final, Generic, TypeVar
 from weakref import getweakrefcount
 
-from toolpost.begun import Begun
+from toolpost.begun import StartedCoroutine
 
-__all__ = ["Going", "start", "start_in"]
+__all__ = ["StartedTask", "start_eagerly", "start_eagerly_in"]
 
 T = TypeVar("T")
 
 _Task: Final = asyncio.Task
-_TRACED: Final = hasattr(sys, "getrefcount") and hasattr(_Task, "_must_cancel")
-"""Whether Python counts who holds on to an object, and shows all of a task that `_traces` looks at."""
+_CAN_REUSE_TASKS: Final = hasattr(sys, "getrefcount") and hasattr(_Task, "_must_cancel")
+"""Whether Python has reference counts, and shows all of a task that `_fingerprint_task` reads."""
 
 
-class _Body(Coroutine[Any, Any, None]):
+class _EagerCoroutine(Coroutine[Any, Any, None]):
     """What a task runs whose work has begun before it: the rest, if there is any."""
 
-    __slots__ = ("_begun", "context", "loop", "rest", "task", "traces")
+    __slots__ = ("_is_started", "context", "loop", "rest", "task", "traces")
 
-    spare: "ClassVar[_Body | None]" = None
+    spare: "ClassVar[_EagerCoroutine | None]" = None
     """Of the last task whose work did not wait, until its turn comes. There is one at most.
 
     With many requests in one read most of them are served by it, which takes 3 us less for each.
@@ -45,17 +45,17 @@ class _Body(Coroutine[Any, Any, None]):
         self.loop = loop
         self.context = context
         self.rest: Coroutine[Any, Any, None] | None = None
-        self._begun = False
+        self._is_started = False
         # Not by `create_task`: a loop may have a factory of its own, which begins tasks in its own way.
         self.task: Any = _Task(self, loop=loop, context=context)
-        self.traces = _traces(self.task) if _TRACED else ()
+        self.traces = _fingerprint_task(self.task) if _CAN_REUSE_TASKS else ()
 
     def send(self, value: Any, /) -> Any:
         """The turn of the task."""
         if self.rest is None:
             self._end()
             raise StopIteration
-        self._begun = True
+        self._is_started = True
         return self.rest.send(value)
 
     def throw(self, *error: Any) -> Any:
@@ -63,15 +63,15 @@ class _Body(Coroutine[Any, Any, None]):
         if self.rest is None:
             self._end()
             raise StopIteration  # too late: the work has ended
-        if not self._begun:
+        if not self._is_started:
             self.send(None)  # up to where it waits, and is to hear of it
         return self.rest.throw(error[-1] if isinstance(error[-1], BaseException) else error[0])
 
     def _end(self) -> None:
         """The turn of the task has come, and nothing is left to do in it."""
         self.task = None
-        if _Body.spare is self:
-            _Body.spare = None
+        if _EagerCoroutine.spare is self:
+            _EagerCoroutine.spare = None
 
     def close(self) -> None:
         """End the rest."""
@@ -82,18 +82,18 @@ class _Body(Coroutine[Any, Any, None]):
         raise TypeError("it is for a task to run")
 
 
-def _serves(body: _Body, loop: asyncio.AbstractEventLoop, context: Context) -> bool:
+def _can_reuse(body: _EagerCoroutine, loop: asyncio.AbstractEventLoop, context: Context) -> bool:
     """Whether a task may serve other work, because nobody could tell that it has served some before."""
     return (
         body.loop is loop
-        and _traces(body.task) == body.traces
+        and _fingerprint_task(body.task) == body.traces
         and body.context == context
         # What is equal need not be the same: two requests may each have a dictionary of their own.
         and (not context or all(map(is_, body.context.values(), context.values())))
     )
 
 
-def _traces(task: Any) -> tuple[Any, ...]:
+def _fingerprint_task(task: Any) -> tuple[Any, ...]:
     """All that shows what was done to a task, and whether anybody holds on to it."""
     return (
         sys.getrefcount(task),
@@ -105,7 +105,7 @@ def _traces(task: Any) -> tuple[Any, ...]:
     )
 
 
-class Going(Begun[T], Generic[T]):
+class StartedTask(StartedCoroutine[T], Generic[T]):
     """Work that waits.
 
     Args:
@@ -118,29 +118,29 @@ class Going(Begun[T], Generic[T]):
     __slots__ = ("_body", "_task")
 
     def __init__(
-        self, work: Coroutine[Any, Any, T], waits_for: Any, body: _Body, task: "asyncio.Task[None]"
+        self, work: Coroutine[Any, Any, T], waits_for: Any, body: _EagerCoroutine, task: "asyncio.Task[None]"
     ) -> None:
         super().__init__(work, waits_for)
         self._body = body
         self._task = task
 
-    def go_on(self, rest: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def resume_with(self, rest: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """The task of the work, in which the rest runs: that has to begin by awaiting this."""
         self._body.rest = rest
         return self._task
 
 
-def start(work: Coroutine[Any, Any, T]) -> T | Going[T]:
+def start_eagerly(work: Coroutine[Any, Any, T]) -> T | StartedTask[T]:
     """What the work gives; if it waits, what has to go on. What it raises before is raised here."""
-    return start_in(asyncio.get_running_loop(), work)
+    return start_eagerly_in(asyncio.get_running_loop(), work)
 
 
-def start_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T | Going[T]:
+def start_eagerly_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T | StartedTask[T]:
     """The same for one who knows which loop is running: to ask takes a system call before Python 3.12."""
-    context, body = copy_context(), _Body.spare
-    if body is None or not _serves(body, loop, context):
-        body = _Body(loop, context)
-    _Body.spare = None  # what begins in the work needs another one
+    context, body = copy_context(), _EagerCoroutine.spare
+    if body is None or not _can_reuse(body, loop, context):
+        body = _EagerCoroutine(loop, context)
+    _EagerCoroutine.spare = None  # what begins in the work needs another one
     task = body.task  # whoever runs the loop in the work lets its turn come
     caller, given, waits = asyncio.current_task(loop), None, True
     if caller is not None:
@@ -156,6 +156,6 @@ def start_in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T
             _enter_task(loop, caller)
     if waits:
         body.task = None
-        return Going(work, given, body, task)
-    _Body.spare = body if _TRACED and body.task is not None else None
+        return StartedTask(work, given, body, task)
+    _EagerCoroutine.spare = body if _CAN_REUSE_TASKS and body.task is not None else None
     return given

@@ -1,4 +1,4 @@
-"""`Factory`: decides for each client which server it talks to, or refuses it with a reason.
+"""`PerClientServer`: decides for each client which server it talks to, or refuses it with a reason.
 
 A handler that serves nothing itself: every request goes on to the server that was chosen for its client. Owns
 who was chosen for whom, and holds the lifespans of the chosen open.
@@ -18,9 +18,9 @@ from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.connection import MAX_IN_FLIGHT
 from toolpost.protocol.methods import DATES, Row
 from toolpost.server.context import Context
-from toolpost.server.dispatch import Answer, Routes, begin
+from toolpost.server.dispatch import RouteResult, Routes, start_request
 from toolpost.server.handler import Handler
-from toolpost.server.request import arguments_of
+from toolpost.server.request import decode_arguments
 from toolpost.types.base import Params, Result
 from toolpost.types.lifecycle import (
     ClientCapabilities,
@@ -35,18 +35,18 @@ from toolpost.types.tools import CallToolParams
 if TYPE_CHECKING:
     from toolpost.auth.resource import Auth
 
-__all__ = ["MAX_KNOWN", "Choose", "Factory"]
+__all__ = ["MAX_REMEMBERED_CLIENTS", "ChooseServer", "PerClientServer"]
 
-MAX_KNOWN: Final = 256
+MAX_REMEMBERED_CLIENTS: Final = 256
 """Kinds of stateless clients to remember the choice for: hosts are few, and others are chosen for anew."""
 
-Choose: TypeAlias = Callable[
+ChooseServer: TypeAlias = Callable[
     [Implementation | None, ClientCapabilities, Principal | None], Awaitable[Handler]
 ]
 """Gets the client's name tag, its capabilities and its principal; returns what serves it."""
 
 
-class Factory(Handler):
+class PerClientServer(Handler):
     """A server that is another one for each client.
 
     In a session `choose` is called once, at `initialize`, and what it returns serves the whole conversation:
@@ -70,12 +70,12 @@ class Factory(Handler):
         auth: how clients are recognised over HTTP; what the chosen servers say of it does not count.
     """
 
-    forwards = True
-    chooses = True
+    is_forwarding = True
+    is_per_client = True
 
     def __init__(
         self,
-        choose: Choose,
+        choose: ChooseServer,
         name: str | None = None,
         *,
         version: str = "0.0.0",
@@ -86,7 +86,7 @@ class Factory(Handler):
     ) -> None:
         super().__init__(name, version=version, revisions=revisions, limit=limit, extra=extra, auth=auth)
         self._choose = choose
-        self._known: OrderedDict[bytes, tuple[Handler, AsyncExitStack]] = OrderedDict()
+        self._servers_by_client: OrderedDict[bytes, tuple[Handler, AsyncExitStack]] = OrderedDict()
 
     def capabilities(self) -> ServerCapabilities:
         """All of them: what is really offered, the chosen server says."""
@@ -105,81 +105,83 @@ class Factory(Handler):
         return {**dict.fromkeys([*super().routes, *self.extra], self._forward), **own}
 
     @asynccontextmanager
-    async def living(self) -> AsyncGenerator[Any]:
+    async def open_lifespan(self) -> AsyncGenerator[Any]:
         """The lives of those who are remembered, from when each is first needed."""
-        async with super().living() as value:
+        async with super().open_lifespan() as value:
             try:
                 yield value
             finally:
-                while self._known:
-                    _, (_, life) = self._known.popitem()
+                while self._servers_by_client:
+                    _, (_, life) = self._servers_by_client.popitem()
                     await life.aclose()
 
-    def end_listens(self) -> None:
+    def end_subscriptions(self) -> None:
         """End the subscriptions of all who were chosen."""
-        for chosen, _ in self._known.values():
-            chosen.end_listens()
+        for chosen, _ in self._servers_by_client.values():
+            chosen.end_subscriptions()
 
     # ----------------------------------------------------------------- routes
 
     async def _initialize(self, ctx: Context, params: InitializeParams) -> Result:  # noqa: ARG002 - the chosen reads them
-        chosen = await self._choice(ctx)
-        async with chosen.alive():
+        chosen = await self._choose_server(ctx)
+        async with chosen.hold_lifespan():
             answer: Any = await self._pass_on(ctx, chosen)
             await ctx.hand_over(chosen)
         return answer
 
-    async def _forward(self, ctx: Context, params: Params) -> Answer:
-        chosen = await self._remembered(ctx)
+    async def _forward(self, ctx: Context, params: Params) -> RouteResult:
+        chosen = await self._find_or_choose_server(ctx)
         if isinstance(params, CallToolParams) and ctx.request.headers:
             # The transport could not: which tools there are was not known before somebody was chosen.
-            annotated = chosen.annotated(params.name)
+            annotated = chosen.find_header_parameters(params.name)
             if annotated:
-                headers.verify(annotated, arguments_of(params.arguments), ctx.request.headers)
+                headers.verify_arguments(annotated, decode_arguments(params.arguments), ctx.request.headers)
         answer = await self._pass_on(ctx, chosen)
         if isinstance(answer, Result):
             assert ctx.incoming is not None
             answer = copy(answer)
-            answer.meta = {**chosen.party.facts(ctx.incoming.peer.revision), **(answer.meta or {})}
+            answer.meta = {**chosen.local_peer.build_meta(ctx.incoming.peer.revision), **(answer.meta or {})}
         return answer
 
-    async def _pass_on(self, ctx: Context, chosen: Handler) -> Answer:
+    async def _pass_on(self, ctx: Context, chosen: Handler) -> RouteResult:
         """What the chosen server answers."""
         incoming = ctx.incoming
         assert incoming is not None, "only requests have routes"
         revision, row = incoming.peer.revision, incoming.row
-        if revision.date not in chosen.party.supported:
-            raise chosen.party.refusal(revision.date)
-        if row.needs and row.name not in revision.ungated and not chosen.party.declares(row.needs):
+        if revision.date not in chosen.local_peer.supported:
+            raise chosen.local_peer.make_unsupported_error(revision.date)
+        if row.needs and row.name not in revision.ungated and not chosen.local_peer.has_capability(row.needs):
             raise MethodNotFound(f"Method not found: {row.name} (this server does not offer {row.needs})")
-        async with chosen.alive() as lifespan:
-            begun = begin(chosen.routes, chosen.middleware, ctx.passed_on(chosen, lifespan), incoming)
+        async with chosen.hold_lifespan() as lifespan:
+            begun = start_request(
+                chosen.routes, chosen.middleware, ctx.copy_for_server(chosen, lifespan), incoming
+            )
             return await begun if isawaitable(begun) else begun
 
     # ----------------------------------------------------------------- choosing
 
-    async def _remembered(self, ctx: Context) -> Handler:
+    async def _find_or_choose_server(self, ctx: Context) -> Handler:
         """Who serves a stateless client: the same as before, so that their cursors still mean something."""
-        from hashlib import sha256  # noqa: PLC0415 - as in `journal`
+        from hashlib import sha256  # noqa: PLC0415 - as in `load_journal`
 
         client = ctx.client
         principal = ctx.principal
         who = principal and [principal.key, principal.client, sorted(principal.scopes)]
         facts = jsonrpc.encode([client.info, client.capabilities, who])
         key = sha256(facts).digest()
-        if key not in self._known:
-            chosen, life = await self._choice(ctx), AsyncExitStack()
-            if key not in self._known:  # two who ask at once get the same
-                self._known[key] = (chosen, life)
-                await life.enter_async_context(chosen.alive())
-        chosen, _ = self._known[key]
-        self._known.move_to_end(key)
-        if len(self._known) > MAX_KNOWN:
-            _, (_, forgotten) = self._known.popitem(last=False)
+        if key not in self._servers_by_client:
+            chosen, life = await self._choose_server(ctx), AsyncExitStack()
+            if key not in self._servers_by_client:  # two who ask at once get the same
+                self._servers_by_client[key] = (chosen, life)
+                await life.enter_async_context(chosen.hold_lifespan())
+        chosen, _ = self._servers_by_client[key]
+        self._servers_by_client.move_to_end(key)
+        if len(self._servers_by_client) > MAX_REMEMBERED_CLIENTS:
+            _, (_, forgotten) = self._servers_by_client.popitem(last=False)
             await forgotten.aclose()
         return chosen
 
-    async def _choice(self, ctx: Context) -> Handler:
+    async def _choose_server(self, ctx: Context) -> Handler:
         client = ctx.client
         try:
             chosen = await self._choose(client.info, client.capabilities, ctx.principal)
@@ -187,7 +189,7 @@ class Factory(Handler):
             raise
         except MCPError as error:
             raise InvalidRequest(f"{self.info.name} refuses this client: {error}") from error
-        if not isinstance(chosen, Handler) or isinstance(chosen, Factory):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
+        if not isinstance(chosen, Handler) or isinstance(chosen, PerClientServer):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
             choose = getattr(self._choose, "__qualname__", repr(self._choose))
             raise TypeError(
                 f"{choose} returned {chosen!r}, which serves nothing itself; return a server, or raise"

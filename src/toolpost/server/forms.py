@@ -11,24 +11,32 @@ from msgspec import Struct
 
 from toolpost import types
 from toolpost.errors import ToolError
-from toolpost.server.problems import Misfit, SignatureError
-from toolpost.server.schema import resolved, rooted
-from toolpost.server.scope import Scope, shown
-from toolpost.server.shapes import fit
-from toolpost.server.survey import Survey
+from toolpost.server.problems import SignatureError, ValidationError
+from toolpost.server.schema import make_root_schema, resolve_ref
+from toolpost.server.scope import AnnotationScope, describe_type
+from toolpost.server.shapes import convert_value
+from toolpost.server.survey import TypeCompiler
 from toolpost.types.base import JSON
 
-__all__ = ["ANSWERS", "Accepted", "Cancelled", "Declined", "Form", "forget_forms", "form_of"]
+__all__ = [
+    "ANSWERS_BY_ACTION",
+    "Accepted",
+    "Cancelled",
+    "Declined",
+    "ElicitationForm",
+    "clear_form_cache",
+    "get_form",
+]
 
 T = TypeVar("T")
 
-_ALONE: Final = "value"
+_SINGLE_FIELD: Final = "value"
 """The name of the field when only one value is asked for."""
 
-_FORMATS: Final = frozenset({"email", "uri", "date", "date-time"})
+_PORTABLE_FORMATS: Final = frozenset({"email", "uri", "date", "date-time"})
 """What a client of every revision can check; other formats are left to our own reading."""
 
-_KEEP: Final = {
+_ALLOWED_KEYWORDS: Final = {
     "string": ("minLength", "maxLength", "format", "enum", "enumNames", "oneOf", "default"),
     "integer": ("minimum", "maximum", "default"),
     "number": ("minimum", "maximum", "default"),
@@ -77,7 +85,7 @@ class Cancelled(Struct, frozen=True):
         return False
 
 
-ANSWERS: Final[dict[str, Accepted[None] | Declined | Cancelled]] = {
+ANSWERS_BY_ACTION: Final[dict[str, Accepted[None] | Declined | Cancelled]] = {
     "accept": Accepted(None),
     "decline": Declined(),
     "cancel": Cancelled(),
@@ -85,30 +93,34 @@ ANSWERS: Final[dict[str, Accepted[None] | Declined | Cancelled]] = {
 """What an answer without content means."""
 
 
-class Form(Generic[T]):
-    """A type as a form. Made by `form_of`.
+class ElicitationForm(Generic[T]):
+    """A type as a form. Made by `get_form`.
 
     Attributes:
         schema: what the client is asked to fill in.
     """
 
     def __init__(self, kind: type[T]) -> None:
-        survey = Survey(Scope(lambda: None))
-        shape = survey.shape(kind)
-        root = rooted(shape.schema, survey.defs)
-        self._kind = shape.type
-        self._alone = root.get("type") != "object"
-        fields: dict[str, JSON] = {_ALONE: root} if self._alone else root.get("properties", {})
+        survey = TypeCompiler(AnnotationScope(lambda: None))
+        shape = survey.compile_type(kind)
+        root = make_root_schema(shape.schema, survey.defs)
+        self._type = shape.type
+        self._is_single_value = root.get("type") != "object"
+        fields: dict[str, JSON] = (
+            {_SINGLE_FIELD: root} if self._is_single_value else root.get("properties", {})
+        )
         if not fields:
-            raise SignatureError(f"{shown(kind)} has no field that a user could fill in")
+            raise SignatureError(f"{describe_type(kind)} has no field that a user could fill in")
         self.schema: dict[str, JSON] = {
             "type": "object",
             "properties": {
-                name: _field(name, schema, survey.defs, shown(kind) if self._alone else "")
+                name: _build_field(
+                    name, schema, survey.defs, describe_type(kind) if self._is_single_value else ""
+                )
                 for name, schema in fields.items()
             },
         }
-        required = [_ALONE] if self._alone else root.get("required")
+        required = [_SINGLE_FIELD] if self._is_single_value else root.get("required")
         if required:
             self.schema["required"] = required
 
@@ -119,16 +131,18 @@ class Form(Generic[T]):
             ToolError: the client let something pass that does not fit the form.
         """
         if result.action != "accept":
-            return cast("Declined | Cancelled", ANSWERS[result.action])
+            return cast("Declined | Cancelled", ANSWERS_BY_ACTION[result.action])
         content = result.content or {}
         try:
-            content = {name: _whole(self.schema, name, value) for name, value in content.items()}
-            return Accepted(fit(content.get(_ALONE) if self._alone else content, self._kind))
-        except Misfit as error:
+            content = {name: _normalize_integer(self.schema, name, value) for name, value in content.items()}
+            return Accepted(
+                convert_value(content.get(_SINGLE_FIELD) if self._is_single_value else content, self._type)
+            )
+        except ValidationError as error:
             raise ToolError(f"The answer does not fit what was asked: {error}") from error
 
 
-def form_of(kind: type[T]) -> Form[T]:
+def get_form(kind: type[T]) -> ElicitationForm[T]:
     """The form for a type.
 
     Raises:
@@ -138,44 +152,44 @@ def form_of(kind: type[T]) -> Form[T]:
         hash(kind)
     except TypeError:
         if get_origin(kind) is not None:
-            return Form(kind)  # it has marks that cannot be looked up
+            return ElicitationForm(kind)  # it has marks that cannot be looked up
         raise SignatureError(
             f"a form is made from a type, and {kind!r} is none", hint="give the class, or a Literal"
         ) from None
-    return _kept(kind)
+    return _build_cached_form(kind)
 
 
-def forget_forms() -> None:
+def clear_form_cache() -> None:
     """Let go of the types whose forms are kept, and so of the code that they are from."""
-    _kept.cache_clear()
+    _build_cached_form.cache_clear()
 
 
 @lru_cache(maxsize=256)
-def _kept(kind: type[T]) -> Form[T]:
-    return Form(kind)
+def _build_cached_form(kind: type[T]) -> ElicitationForm[T]:
+    return ElicitationForm(kind)
 
 
-def _whole(schema: dict[str, JSON], name: str, value: JSON) -> JSON:
+def _normalize_integer(schema: dict[str, JSON], name: str, value: JSON) -> JSON:
     """A value as it is meant: JSON knows no integers, so 1.0 is one."""
     wanted = schema["properties"].get(name, {}).get("type")
     return int(value) if wanted == "integer" and isinstance(value, float) and value.is_integer() else value
 
 
-def _field(name: str, schema: JSON, defs: dict[str, JSON], what: str = "") -> dict[str, JSON]:
+def _build_field(name: str, schema: JSON, defs: dict[str, JSON], what: str = "") -> dict[str, JSON]:
     """The schema of one field, with nothing in it that a form may not have; `what` is how to call it."""
-    plain = _required({**resolved(schema, defs), **schema}, defs)
+    plain = _strip_null({**resolve_ref(schema, defs), **schema}, defs)
     kind = plain.get("type")
     if "enum" in plain:
-        kind = "string" if _are_texts(plain["enum"]) else None
-    if not isinstance(kind, str) or kind not in _KEEP:
+        kind = "string" if _are_strings(plain["enum"]) else None
+    if not isinstance(kind, str) or kind not in _ALLOWED_KEYWORDS:
         raise SignatureError(
             f"{what or f'the field {name!r}'} cannot stand in a form",
             hint="a form takes text, numbers, yes or no, and choices among texts; nothing inside of anything",
         )
-    keep = ("title", "description", *_KEEP[kind])
+    keep = ("title", "description", *_ALLOWED_KEYWORDS[kind])
     field: dict[str, JSON] = {"type": kind}
     field |= {keyword: plain[keyword] for keyword in keep if plain.get(keyword) is not None}
-    if field.get("format", "email") not in _FORMATS:
+    if field.get("format", "email") not in _PORTABLE_FORMATS:
         del field["format"]
     if kind == "array" and "oneOf" in plain:
         raise SignatureError(
@@ -183,27 +197,27 @@ def _field(name: str, schema: JSON, defs: dict[str, JSON], what: str = "") -> di
             hint="the choices have them: list[Annotated[Literal[...], Titles(...)]]",
         )
     if kind == "array":
-        field["items"] = _choices(name, resolved(field.get("items", {}), defs))
+        field["items"] = _build_choices(name, resolve_ref(field.get("items", {}), defs))
     elif "oneOf" in field:
-        field["oneOf"] = _titled(name, field["oneOf"], field.pop("enum", None))
+        field["oneOf"] = _add_titles(name, field["oneOf"], field.pop("enum", None))
     return field
 
 
-def _required(schema: JSON, defs: dict[str, JSON]) -> JSON:
+def _strip_null(schema: JSON, defs: dict[str, JSON]) -> JSON:
     """The schema without null: a field that may be left out is not asked as "or nothing"."""
-    options = [resolved(option, defs) for option in schema.get("anyOf", ())]
+    options = [resolve_ref(option, defs) for option in schema.get("anyOf", ())]
     others = [option for option in options if option.get("type") != "null"]
     if len(others) == 1 and len(options) == 2:
         return {**others[0], **{key: value for key, value in schema.items() if key != "anyOf"}}
     return schema
 
 
-def _choices(name: str, items: JSON) -> dict[str, Any]:
+def _build_choices(name: str, items: JSON) -> dict[str, Any]:
     """What a field that takes several values may choose among."""
     choices, titles = items.get("enum"), items.get("oneOf") or items.get("anyOf")
-    if titles is not None and (choices is None or _are_texts(choices)):
-        return {"anyOf": _titled(name, titles, choices)}
-    if not _are_texts(choices):
+    if titles is not None and (choices is None or _are_strings(choices)):
+        return {"anyOf": _add_titles(name, titles, choices)}
+    if not _are_strings(choices):
         raise SignatureError(
             f"the field {name!r} takes a list that cannot stand in a form",
             hint="a list in a form is a choice among texts: list[Literal[...]] or list of an enum",
@@ -211,10 +225,10 @@ def _choices(name: str, items: JSON) -> dict[str, Any]:
     return {"type": "string", "enum": choices}
 
 
-def _titled(name: str, titles: list[JSON], choices: list[JSON] | None) -> list[JSON]:
+def _add_titles(name: str, titles: list[JSON], choices: list[JSON] | None) -> list[JSON]:
     """The choices of a field with their titles; what has none is its own."""
     known = {choice.get("const"): choice.get("title") for choice in titles}
-    if not _are_texts([*known, *known.values()]):
+    if not _are_strings([*known, *known.values()]):
         raise SignatureError(
             f"the field {name!r} has choices that cannot stand in a form",
             hint='a choice with a title is {"const": "a", "title": "First"}, as `Titles` writes it',
@@ -228,5 +242,5 @@ def _titled(name: str, titles: list[JSON], choices: list[JSON] | None) -> list[J
     return [{"const": value, "title": known.get(value, value)} for value in choices or known]
 
 
-def _are_texts(choices: list[JSON] | None) -> bool:
+def _are_strings(choices: list[JSON] | None) -> bool:
     return choices is not None and all(isinstance(choice, str) for choice in choices)

@@ -1,4 +1,4 @@
-"""`Generations`: one server after another, for the same clients. The code changes, and nobody is sent away.
+"""`ReloadableServer`: replaces the server behind connected clients when its code changes.
 
 A handler that serves nothing itself: every request goes on to the server of now, and is finished by it
 whatever comes later. Owns who serves, and how long the lifespans of those who served before stay open. Where
@@ -13,27 +13,27 @@ from functools import cached_property
 from typing import Any, Final
 
 from toolpost.errors import InternalError
-from toolpost.protocol.party import Party
+from toolpost.protocol.party import LocalPeer
 from toolpost.server.context import Context
-from toolpost.server.dispatch import Answer, Call, Next, Routes, begin, through
+from toolpost.server.dispatch import Call, Next, RouteResult, Routes, run_middleware, start_request
 from toolpost.server.handler import Handler
-from toolpost.server.library import KINDS, Library
+from toolpost.server.library import LIST_KINDS, RegistryServer
 from toolpost.server.notify import LIST_CHANGED
 from toolpost.server.options import Lifespan
 from toolpost.server.pending import is_pending
-from toolpost.server.serve import Conversation
+from toolpost.server.serve import ServerConversation
 from toolpost.types.base import Params, Result
 from toolpost.types.lifecycle import ServerCapabilities
 from toolpost.types.notices import ListenParams
 
-__all__ = ["Generations"]
+__all__ = ["ReloadableServer"]
 
 logger: Final = logging.getLogger("toolpost.server")
 
 _LISTEN: Final = "subscriptions/listen"
 
 
-class Generations(Handler):
+class ReloadableServer(Handler):
     """A server that can be replaced while it serves.
 
     Name tag, capabilities, instructions, lists, middleware, limits and lifespan are those of the server that
@@ -48,10 +48,10 @@ class Generations(Handler):
         TypeError: the first server chooses others, and cannot be replaced.
     """
 
-    forwards = True
+    is_forwarding = True
 
     def __init__(self, first: Handler, *, lifespan: Lifespan | None = None) -> None:
-        _check(first)
+        _check_replaceable(first)
         super().__init__(
             first.info.name,
             extra=first.extra.values(),
@@ -60,18 +60,18 @@ class Generations(Handler):
             auth=first.auth,
         )
         self.prepare()
-        self.middleware = [self._around]
-        self._whole = lifespan
-        self._living: set[_Generation] = set()
-        self._now: _Generation | None = None
-        self._serves = first
-        first.follow(self)
-        self._become(first)
+        self.middleware = [self._apply_middleware]
+        self._outer_lifespan = lifespan
+        self._running: set[_RunningServer] = set()
+        self._current: _RunningServer | None = None
+        self._current_server = first
+        first.inherit_state_from(self)
+        self._switch_to(first)
 
     @property
     def server(self) -> Handler:
         """Who serves at the moment."""
-        return self._serves
+        return self._current_server
 
     async def replace(self, server: Handler) -> None:
         """Let another server serve from here on, once its lifespan is entered.
@@ -84,133 +84,138 @@ class Generations(Handler):
             RuntimeError: nobody is served at the moment.
             Exception: its lifespan could not be entered, for this reason; the other one serves on.
         """
-        _check(server)
-        before, changed = self._now, _kinds(self._serves) | _kinds(server)
+        _check_replaceable(server)
+        before, changed = (
+            self._current,
+            _find_changed_lists(self._current_server) | _find_changed_lists(server),
+        )
         if before is None:
             raise RuntimeError("a server can be replaced only while it serves")
-        server.follow(self)
-        self._now = await self._begin(server)
-        self._become(server)
-        before.let_go()
-        for listener in self.announcer.everybody():
-            if isinstance(listener, Conversation):
+        server.inherit_state_from(self)
+        self._current = await self._start_server(server)
+        self._switch_to(server)
+        before.release()
+        for listener in self.broadcaster.get_subscribers():
+            if isinstance(listener, ServerConversation):
                 connection = listener.connection
                 connection.extra, connection.limit = server.extra, server.limit
         for what in LIST_CHANGED:
             if what in changed:
-                self.announcer.list_changed(what)
+                self.broadcaster.broadcast_list_changed(what)
 
-    def _become(self, server: Handler) -> None:
-        self._serves = server
+    def _switch_to(self, server: Handler) -> None:
+        self._current_server = server
         self.info, self.instructions = server.info, server.instructions
         self.revisions, self.extra, self.limit = server.revisions, server.extra, server.limit
         self.__dict__.pop("routes", None)
 
-    async def _begin(self, server: Handler) -> "_Generation":
-        generation = _Generation(server)
-        self._living.add(generation)
-        generation.task.add_done_callback(lambda _: self._living.discard(generation))
-        await generation.begun()
+    async def _start_server(self, server: Handler) -> "_RunningServer":
+        generation = _RunningServer(server)
+        self._running.add(generation)
+        generation.task.add_done_callback(lambda _: self._running.discard(generation))
+        await generation.wait_started()
         return generation
 
     @asynccontextmanager
-    async def living(self) -> AsyncGenerator[Any]:
+    async def open_lifespan(self) -> AsyncGenerator[Any]:
         """The lives of those who serve, and of those who have not finished yet."""
-        async with super().living():
+        async with super().open_lifespan():
             try:
-                self._now = await self._begin(self._serves)
-                async with nullcontext() if self._whole is None else self._whole(self):
+                self._current = await self._start_server(self._current_server)
+                async with nullcontext() if self._outer_lifespan is None else self._outer_lifespan(self):
                     yield None
             finally:
-                self._now = None
-                await self._end()
+                self._current = None
+                await self._stop_servers()
 
-    async def _end(self) -> None:
-        for generation in self._living:
-            generation.over.set()
-        await asyncio.gather(*(generation.task for generation in self._living), return_exceptions=True)
+    async def _stop_servers(self) -> None:
+        for generation in self._running:
+            generation.stop_event.set()
+        await asyncio.gather(*(generation.task for generation in self._running), return_exceptions=True)
 
     # ----------------------------------------------------------------- who we are
 
     @property
-    def party(self) -> Party:  # pyright: ignore[reportIncompatibleVariableOverride] - that of another, who may change it
+    def local_peer(self) -> LocalPeer:  # pyright: ignore[reportIncompatibleVariableOverride] - that of another, who may change it
         """For transports: how the server of now presents itself."""
-        return self._serves.party
+        return self._current_server.local_peer
 
     def capabilities(self) -> ServerCapabilities:
         """What the server of now declares."""
-        return self._serves.capabilities()
+        return self._current_server.capabilities()
 
     @cached_property
     def routes(self) -> Routes:
         """Every method goes on to the server of now, but for the subscriptions, which outlive it."""
-        return {**dict.fromkeys(self._serves.routes, self._forward), _LISTEN: self._listen}
+        return {**dict.fromkeys(self._current_server.routes, self._forward), _LISTEN: self._listen}
 
-    def annotated(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
+    def find_header_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
         """For transports: the parameters of a tool that HTTP mirrors in headers."""
-        return self._serves.annotated(tool)
+        return self._current_server.find_header_parameters(tool)
 
-    def needs(self, method: str, about: str) -> frozenset[str]:
+    def get_required_scopes(self, method: str, about: str) -> frozenset[str]:
         """For transports: the scopes of what a request is about."""
-        return self._serves.needs(method, about)
+        return self._current_server.get_required_scopes(method, about)
 
     # ----------------------------------------------------------------- what goes on to others
 
     @contextmanager
-    def _held(self, ctx: Context) -> Generator[tuple[Handler, Context]]:
+    def _hold_current(self, ctx: Context) -> Generator[tuple[Handler, Context]]:
         """The server of now, and what it is asked, as it sees that; its lifespan stays open meanwhile."""
-        generation = self._now
+        generation = self._current
         assert generation is not None, "nobody is served before the first has begun"
-        generation.hold()
+        generation.acquire()
         try:
-            yield generation.server, ctx.passed_on(generation.server, generation.lifespan)
+            yield generation.server, ctx.copy_for_server(generation.server, generation.lifespan)
         finally:
-            generation.let_go()
+            generation.release()
 
-    async def _forward(self, ctx: Context, params: Params) -> Answer:  # noqa: ARG002 - `incoming` has them
+    async def _forward(self, ctx: Context, params: Params) -> RouteResult:  # noqa: ARG002 - `incoming` has them
         incoming = ctx.incoming
         assert incoming is not None, "only requests have routes"
-        with self._held(ctx) as (server, theirs):
-            begun = begin(server.routes, server.middleware, theirs, incoming)
+        with self._hold_current(ctx) as (server, theirs):
+            begun = start_request(server.routes, server.middleware, theirs, incoming)
             return await begun if is_pending(begun) else begun
 
     async def _listen(self, ctx: Context, params: ListenParams) -> Result:
         async def listen(_: Context, params: ListenParams) -> Result:
-            return await self._listens.serve(ctx, params.notifications)
+            return await self._subscriptions.serve(ctx, params.notifications)
 
-        with self._held(ctx) as (server, theirs):
+        with self._hold_current(ctx) as (server, theirs):
             middleware = server.middleware  # not held for as long as a client listens
-        return await through(middleware, Call(_LISTEN, params, theirs), listen)
+        return await run_middleware(middleware, Call(_LISTEN, params, theirs), listen)
 
-    async def _around(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
+    async def _apply_middleware(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
         """The middleware of now, for notices; requests find it where they go on."""
-        if not call.notice:
+        if not call.is_notification:
             return await next(call)
 
         async def go_on(context: Context, params: Any) -> Any:
-            return await next(Call(call.method, params, context, incoming=call.incoming, notice=True))
+            return await next(
+                Call(call.method, params, context, incoming=call.incoming, is_notification=True)
+            )
 
-        with self._held(call.context) as (server, theirs):
-            told = Call(call.method, call.params, theirs, incoming=call.incoming, notice=True)
-            return await through(server.middleware, told, go_on)
+        with self._hold_current(call.context) as (server, theirs):
+            told = Call(call.method, call.params, theirs, incoming=call.incoming, is_notification=True)
+            return await run_middleware(server.middleware, told, go_on)
 
-    async def heard(self, method: str, params: Any, ctx: Context) -> None:
+    async def handle_notification(self, method: str, params: Any, ctx: Context) -> None:
         """Let the server of now hear what a client says."""
-        with self._held(ctx) as (server, theirs):
-            await server.heard(method, params, theirs)
+        with self._hold_current(ctx) as (server, theirs):
+            await server.handle_notification(method, params, theirs)
 
     async def subscribe(self, uri: str, ctx: Context) -> None:
         """Ask the server of now whether a resource can be watched."""
-        with self._held(ctx) as (server, theirs):
+        with self._hold_current(ctx) as (server, theirs):
             await server.subscribe(uri, theirs)
 
     async def unsubscribe(self, uri: str, ctx: Context) -> None:
         """Tell the server of now that a resource is watched no longer."""
-        with self._held(ctx) as (server, theirs):
+        with self._hold_current(ctx) as (server, theirs):
             await server.unsubscribe(uri, theirs)
 
 
-class _Generation:
+class _RunningServer:
     """A server and its lifespan, which stays open until it is replaced and all that it serves is finished.
 
     A task of its own enters the lifespan and leaves it: some contexts insist on that.
@@ -219,56 +224,56 @@ class _Generation:
     def __init__(self, server: Handler) -> None:
         self.server = server
         self.lifespan: Any = None
-        self.over = asyncio.Event()
-        self._users = 1  # it serves
-        self._begun: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.task = asyncio.create_task(self._live())
+        self.stop_event = asyncio.Event()
+        self._use_count = 1  # it serves
+        self._started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.task = asyncio.create_task(self._run())
 
-    async def begun(self) -> None:
+    async def wait_started(self) -> None:
         """Return when the lifespan is entered.
 
         Raises:
             Exception: whatever it raises.
         """
         try:
-            await self._begun
+            await self._started
         except asyncio.CancelledError:
             self.task.cancel()
             await asyncio.wait([self.task])
             raise
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         try:
-            async with self.server.alive() as self.lifespan:
-                self._begun.set_result(None)
-                await self.over.wait()
+            async with self.server.hold_lifespan() as self.lifespan:
+                self._started.set_result(None)
+                await self.stop_event.wait()
         except BaseException as error:  # whatever a lifespan raises
             told = isinstance(error, Exception)
-            if not self._begun.done():
-                self._begun.set_exception(error if told else InternalError("the lifespan was cancelled"))
+            if not self._started.done():
+                self._started.set_exception(error if told else InternalError("the lifespan was cancelled"))
             elif told:
                 logger.exception("the lifespan of %s could not be left in order", self.server.info.name)
             if not told:
                 raise
 
-    def hold(self) -> None:
+    def acquire(self) -> None:
         """One more is served by it."""
-        self._users += 1
+        self._use_count += 1
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """One less."""
-        self._users -= 1
-        if not self._users:
-            self.over.set()
+        self._use_count -= 1
+        if not self._use_count:
+            self.stop_event.set()
 
 
-def _check(server: Handler) -> None:
-    if server.chooses:
+def _check_replaceable(server: Handler) -> None:
+    if server.is_per_client:
         raise TypeError(f"{server.info.name} chooses a server for each client, and cannot be replaced")
 
 
-def _kinds(server: Handler) -> set[str]:
+def _find_changed_lists(server: Handler) -> set[str]:
     """What a server has lists of."""
-    if not isinstance(server, Library):
+    if not isinstance(server, RegistryServer):
         return set(LIST_CHANGED)
-    return {kind.changes for name, kind in KINDS.items() if getattr(server, name).used}
+    return {kind.changed_list for name, kind in LIST_KINDS.items() if getattr(server, name).has_been_used}

@@ -11,25 +11,25 @@ from typing import Annotated, Any, Final, cast, get_args, get_origin
 
 import msgspec
 
-from toolpost.server.problems import Misfit, Problem, SignatureError, path_of
-from toolpost.server.schema import Definitions, Opaque
+from toolpost.server.problems import SignatureError, ValidationError, ValidationIssue, format_path
+from toolpost.server.schema import Definitions, ForeignSchema
 from toolpost.types.base import JSON
 
-__all__ = ["Guest", "is_field", "is_guest", "validated", "written"]
+__all__ = ["PydanticType", "is_pydantic_field", "is_pydantic_type", "to_jsonable", "validate_with_pydantic"]
 
 
-def is_guest(kind: type[Any]) -> bool:
+def is_pydantic_type(kind: type[Any]) -> bool:
     """Whether a class is one of pydantic's, or made for it."""
     return hasattr(kind, "__get_pydantic_core_schema__") or hasattr(kind, "__pydantic_validator__")
 
 
-def is_field(mark: object) -> bool:
+def is_pydantic_field(mark: object) -> bool:
     """Whether a mark, or a default, is pydantic's `Field(…)`."""
     kind = type(mark)
     return kind.__name__ == "FieldInfo" and kind.__module__ == "pydantic.fields"
 
 
-class Guest:
+class PydanticType:
     """A type that pydantic reads and describes.
 
     Args:
@@ -60,90 +60,90 @@ class Guest:
 
     def read(self, value: JSON) -> Any:
         """The value, as pydantic makes it out of JSON."""
-        return validated(self.adapter.validate_json, value)
+        return validate_with_pydantic(self.adapter.validate_json, value)
 
     def check(self, text: bytes) -> None:
         """Return if JSON is what pydantic would read."""
         self.read(msgspec.json.decode(text))
 
-    def write(self, value: Any) -> bytes:
+    def encode(self, value: Any) -> bytes:
         """The JSON of a value, which has been validated before, or is now."""
-        return self.adapter.dump_json(self._made(value), by_alias=True, warnings="error")
+        return self.adapter.dump_json(self._validate(value), by_alias=True, warnings="error")
 
-    def plain(self, value: Any) -> JSON:
-        """What `write` makes, before it is text."""
-        return self.adapter.dump_python(self._made(value), mode="json", by_alias=True)
+    def to_builtins(self, value: Any) -> JSON:
+        """What `encode` makes, before it is text."""
+        return self.adapter.dump_python(self._validate(value), mode="json", by_alias=True)
 
-    def _made(self, value: Any) -> Any:
+    def _validate(self, value: Any) -> Any:
         try:
             return self.adapter.validate_python(value)
         except ValueError as error:
-            raise Misfit(_told(cast("Any", error))) from error
+            raise ValidationError(_convert_issues(cast("Any", error))) from error
 
-    def adopted(self, defs: Definitions) -> Opaque:
+    def adopt_schema(self, defs: Definitions) -> ForeignSchema:
         """The schema, its definitions among ours, without the titles that pydantic invents.
 
         The schema of a class is a definition, too.
         """
-        names = {name: defs.name_of(name, part) for name, part in self.defs.items()}
+        names = {name: defs.assign_foreign_name(name, part) for name, part in self.defs.items()}
         refs = {f"#/$defs/{old}": f"#/$defs/{new}" for old, new in names.items()}
-        defs |= {names[name]: _renamed(part, refs, name) for name, part in self.defs.items()}
-        schema = _renamed(self.schema, refs, self._label)
+        defs |= {names[name]: _rewrite_schema(part, refs, name) for name, part in self.defs.items()}
+        schema = _rewrite_schema(self.schema, refs, self._label)
         if "$ref" in schema or not isinstance(self._annotation, type):
             return schema
-        name = defs.name_of(self._label, self.schema)
+        name = defs.assign_foreign_name(self._label, self.schema)
         defs[name] = schema
-        return Opaque(defs.ref(name))
+        return ForeignSchema(defs.make_ref(name))
 
 
-def written(value: Any) -> JSON:
+def to_jsonable(value: Any) -> JSON:
     """The JSON of a value of one of pydantic's classes."""
     return sys.modules["pydantic_core"].to_jsonable_python(value, by_alias=True)
 
 
-def validated(validate: Callable[[bytes], Any], value: JSON) -> Any:
+def validate_with_pydantic(validate: Callable[[bytes], Any], value: JSON) -> Any:
     """What one of pydantic's validators makes out of decoded JSON.
 
     Raises:
-        Misfit: it does not fit.
+        ValidationError: it does not fit.
     """
     # As JSON, because then a strict model takes a date, which JSON can only say in a string.
     try:
         return validate(msgspec.json.encode(value))
     except ValueError as error:
-        raise Misfit(_told(cast("Any", error))) from error
+        raise ValidationError(_convert_issues(cast("Any", error))) from error
 
 
-def _told(error: Any) -> list[Problem]:
+def _convert_issues(error: Any) -> list[ValidationIssue]:
     """The problems in a validation error of pydantic."""
     told = error.errors(include_url=False, include_context=False, include_input=False)
-    return [Problem(path_of(problem["loc"]), problem["msg"]) for problem in told]
+    return [ValidationIssue(format_path(problem["loc"]), problem["msg"]) for problem in told]
 
 
-_DATA: Final = frozenset({"const", "default", "enum", "examples"})
+_DATA_KEYWORDS: Final = frozenset({"const", "default", "enum", "examples"})
 """Keywords that hold plain data, in which nothing is a reference or a title."""
 
 
-def _renamed(schema: Mapping[str, JSON], refs: Mapping[str, str], label: str) -> Opaque:
+def _rewrite_schema(schema: Mapping[str, JSON], refs: Mapping[str, str], label: str) -> ForeignSchema:
     """A piece of a guest's schema with other references; a title that only repeats `label` is left out."""
-    renamed = Opaque()
+    renamed = ForeignSchema()
     for keyword, value in schema.items():
-        if keyword in _DATA:
+        if keyword in _DATA_KEYWORDS:
             renamed[keyword] = value
         elif keyword == "properties":
-            renamed[keyword] = {name: _renamed(part, refs, name) for name, part in value.items()}
-        elif keyword != "title" or _squashed(value) != _squashed(label):
-            renamed[keyword] = _renamed_value(value, refs)
+            renamed[keyword] = {name: _rewrite_schema(part, refs, name) for name, part in value.items()}
+        elif keyword != "title" or _normalize_title(value) != _normalize_title(label):
+            renamed[keyword] = _rewrite_value(value, refs)
     return renamed
 
 
-def _renamed_value(value: JSON, refs: Mapping[str, str]) -> JSON:
+def _rewrite_value(value: JSON, refs: Mapping[str, str]) -> JSON:
     if isinstance(value, dict):
-        return _renamed(cast("dict[str, JSON]", value), refs, "")
+        return _rewrite_schema(cast("dict[str, JSON]", value), refs, "")
     if isinstance(value, list):
-        return [_renamed_value(item, refs) for item in cast("list[JSON]", value)]
+        return [_rewrite_value(item, refs) for item in cast("list[JSON]", value)]
     return refs.get(value, value) if isinstance(value, str) else value
 
 
-def _squashed(title: str) -> str:
+def _normalize_title(title: str) -> str:
     return title.replace(" ", "").replace("_", "").lower()

@@ -18,22 +18,22 @@ from toolpost.channel import Channel
 from toolpost.errors import InvalidRequest, MethodNotFound
 from toolpost.principal import Principal
 from toolpost.protocol.connection import MAX_IN_FLIGHT, Connection
-from toolpost.protocol.events import Incoming
+from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.framing import MAX_LINE
 from toolpost.protocol.icons import check_icons
 from toolpost.protocol.methods import DATES, Row
-from toolpost.protocol.party import Party
+from toolpost.protocol.party import LocalPeer
 from toolpost.server import options
-from toolpost.server.cache import Cache, kept
+from toolpost.server.cache import Cache, apply_cache
 from toolpost.server.context import Context
 from toolpost.server.dispatch import Middleware, Routes
-from toolpost.server.life import Life
-from toolpost.server.listen import Listens
-from toolpost.server.notify import Announcer
-from toolpost.server.options import Lifespan, Offer
-from toolpost.server.request import arguments_of
-from toolpost.server.serve import Conversation
-from toolpost.server.work import Work
+from toolpost.server.life import SharedLifespan
+from toolpost.server.listen import ServerSubscriptions
+from toolpost.server.notify import ChangeBroadcaster
+from toolpost.server.options import Lifespan, ListName
+from toolpost.server.request import decode_arguments
+from toolpost.server.serve import ServerConversation
+from toolpost.server.work import WorkerThreads
 from toolpost.types.base import JSON, Icon, Params, Result
 from toolpost.types.content import ResourceContents
 from toolpost.types.lifecycle import (
@@ -41,7 +41,7 @@ from toolpost.types.lifecycle import (
     InitializeParams,
     ListCapability,
     LogLevel,
-    PageParams,
+    PaginatedRequestParams,
     ResourcesCapability,
     ServerCapabilities,
     SetLevelParams,
@@ -53,14 +53,14 @@ if TYPE_CHECKING:
     from toolpost.auth.resource import Auth
     from toolpost.protocol.seal import KeyRing
     from toolpost.server.inputs import InputRequired
-    from toolpost.server.states import States
-    from toolpost.server.tools import ServedTool
-    from toolpost.server.web import Application, Served, Web
+    from toolpost.server.states import RequestStates
+    from toolpost.server.tools import RegisteredTool
+    from toolpost.server.web import AsgiApplication, HttpOptions, HttpServerOptions
     from toolpost.stores.promise import Store
 
 __all__ = ["Handler"]
 
-MAX_STATES: Final = 1024
+MAX_PRINCIPAL_STATES: Final = 1024
 """Principals whose state is kept: many users at once, and a bound for those who never come back."""
 
 _IN_MEMORY: Final = "memory://"
@@ -124,7 +124,7 @@ class Handler:
         lifespan: Lifespan | None = None,
         middleware: Iterable[Middleware] = (),
         revisions: Iterable[str] = DATES,
-        declares: Iterable[Offer] = (),
+        declares: Iterable[ListName] = (),
         limit: int = MAX_IN_FLIGHT,
         threads: int = 40,
         extra: Iterable[Row] = (),
@@ -134,44 +134,44 @@ class Handler:
         answer_once: bool = False,
         auth: "Auth | None" = None,
     ) -> None:
-        options.check_texts(name=name, version=version, title=title, description=description)
-        options.check_texts(instructions=instructions, website_url=website_url)
+        options.check_strings(name=name, version=version, title=title, description=description)
+        options.check_strings(instructions=instructions, website_url=website_url)
         options.check_counts(limit=limit, threads=threads)
-        options.check_span(answer_within=answer_within)
+        options.check_durations(answer_within=answer_within)
         check_icons(icons)
         name = name or type(self).__name__
         self.info = Implementation(
             name, version, title=title, description=description, website_url=website_url, icons=icons
         )
         self.instructions = instructions
-        self.middleware = options.layers_of(middleware)
-        self.announcer = Announcer()
-        self.work = Work(threads)
-        self.revisions = options.revisions_of(revisions)
-        self._declares = options.offers_of(declares)
+        self.middleware = options.parse_middleware(middleware)
+        self.broadcaster = ChangeBroadcaster()
+        self.worker_threads = WorkerThreads(threads)
+        self.revisions = options.parse_revisions(revisions)
+        self._declared_lists = options.parse_declared_lists(declares)
         self.extra: dict[str, Row] = {row.name: row for row in extra}
-        self._states: OrderedDict[str, dict[str, Any]] = OrderedDict()
+        self._principal_states: OrderedDict[str, dict[str, Any]] = OrderedDict()
         self.limit = limit
         self.peers: dict[bytes, bytes] = {}
         """For conversations that sleep: what kinds of clients there are."""
-        self.steps: set[asyncio.Task[Any]] = set()
+        self.running_steps: set[asyncio.Task[Any]] = set()
         """For contexts: the steps that are under way."""
-        self.auth = options.auth_of(auth)
+        self.auth = options.parse_auth(auth)
         self._store = store
         if store != _IN_MEMORY:
             _ = self.store  # a store that there is not is told now
         self._lifespan = lifespan
-        self._life = Life(self.living)
-        self._listens = Listens()
+        self._shared_lifespan = SharedLifespan(self.open_lifespan)
+        self._subscriptions = ServerSubscriptions()
         self._state_keys = keys
         self._answer_within = answer_within
         self.answer_once = answer_once
         """Whether what a stateless client brings back counts once."""
 
-    forwards: bool = False
+    is_forwarding: bool = False
     """Whether requests are served by other handlers, which ask for themselves."""
 
-    chooses: bool = False
+    is_per_client: bool = False
     """Whether it decides when a session begins who serves it, by what its principal is allowed."""
 
     # ----------------------------------------------------------------- override what you serve
@@ -181,100 +181,102 @@ class Handler:
 
     async def list_tools(self, cursor: str | None) -> ListToolsResult | Sequence[Tool]:
         """The tools, or one page of them."""
-        return self._none_of("tools")
+        return self._empty_if_declared("tools")
 
     async def call_tool(
         self, name: str, arguments: dict[str, JSON], ctx: Context
     ) -> "CallToolResult | InputRequired":
         """What a tool says."""
-        raise self._lacks("call_tool")
+        raise self._make_method_not_found("call_tool")
 
     async def list_resources(
         self, cursor: str | None
     ) -> "types.ListResourcesResult | Sequence[types.Resource]":
         """The resources, or one page of them."""
-        return self._none_of("resources")
+        return self._empty_if_declared("resources")
 
     async def list_resource_templates(
         self, cursor: str | None
     ) -> "types.ListResourceTemplatesResult | Sequence[types.ResourceTemplate]":
         """The resource templates, or one page of them."""
-        raise self._lacks("list_resource_templates")
+        raise self._make_method_not_found("list_resource_templates")
 
     async def read_resource(
         self, uri: str, ctx: Context
     ) -> "types.ReadResourceResult | Sequence[ResourceContents] | InputRequired":
         """What a resource holds."""
-        raise self._lacks("read_resource")
+        raise self._make_method_not_found("read_resource")
 
     async def subscribe(self, uri: str, ctx: Context) -> None:
-        """A client wants to hear when a resource changes; `announce_update` tells it."""
-        raise self._lacks("subscribe")
+        """A client wants to hear when a resource changes; `notify_resource_updated` tells it."""
+        raise self._make_method_not_found("subscribe")
 
     async def unsubscribe(self, uri: str, ctx: Context) -> None:
         """A client no longer wants to hear of a resource."""
 
     async def list_prompts(self, cursor: str | None) -> "types.ListPromptsResult | Sequence[types.Prompt]":
         """The prompts, or one page of them."""
-        return self._none_of("prompts")
+        return self._empty_if_declared("prompts")
 
     async def get_prompt(
         self, name: str, arguments: dict[str, str], ctx: Context
     ) -> "types.GetPromptResult | InputRequired":
         """A prompt, filled in."""
-        raise self._lacks("get_prompt")
+        raise self._make_method_not_found("get_prompt")
 
     async def complete(self, params: "types.CompleteParams", ctx: Context) -> "types.CompleteResult":
         """How an argument might go on."""
-        raise self._lacks("complete")
+        raise self._make_method_not_found("complete")
 
     async def set_log_level(self, level: LogLevel, ctx: Context) -> None:
         """A client of the session era says from which level on it wants log messages."""
 
-    async def heard(self, method: str, params: Any, ctx: Context) -> None:
+    async def handle_notification(self, method: str, params: Any, ctx: Context) -> None:
         """A client says something: its roots have changed, the handshake is done, or a notice of its own.
 
         `params` is the struct of the method; for a method that is in no revision and no row, it is a dict.
         What is raised here is logged.
         """
 
-    def _lacks(self, name: str) -> MethodNotFound:
+    def _make_method_not_found(self, name: str) -> MethodNotFound:
         return MethodNotFound(f"Method not found: {self.info.name} has no {name}")
 
-    def _none_of(self, what: Offer) -> tuple[()]:
+    def _empty_if_declared(self, what: ListName) -> tuple[()]:
         """An empty list, if it was declared."""
-        if what in self._declares:
+        if what in self._declared_lists:
             return ()
-        raise self._lacks(f"list_{what}")
+        raise self._make_method_not_found(f"list_{what}")
 
     # ----------------------------------------------------------------- what follows from it
 
-    def offers(self, *names: str) -> bool:
+    def is_overridden(self, *names: str) -> bool:
         """Whether any of these methods is overridden."""
         return any(getattr(type(self), name) is not getattr(Handler, name) for name in names)
 
     def capabilities(self) -> ServerCapabilities:
         """What is declared to clients."""
-        declares = self._declares
-        tools = "tools" in declares or self.offers("list_tools", "call_tool")
-        prompts = "prompts" in declares or self.offers("list_prompts", "get_prompt")
+        declares = self._declared_lists
+        tools = "tools" in declares or self.is_overridden("list_tools", "call_tool")
+        prompts = "prompts" in declares or self.is_overridden("list_prompts", "get_prompt")
         resources = None
-        if "resources" in declares or self.offers(
+        if "resources" in declares or self.is_overridden(
             "list_resources", "read_resource", "list_resource_templates"
         ):
-            resources = ResourcesCapability(list_changed=True, subscribe=self.offers("subscribe") or None)
+            resources = ResourcesCapability(
+                list_changed=True, subscribe=self.is_overridden("subscribe") or None
+            )
         return ServerCapabilities(
             tools=ListCapability(list_changed=True) if tools else None,
             resources=resources,
             prompts=ListCapability(list_changed=True) if prompts else None,
-            completions={} if self.offers("complete") else None,
-            logging={} if self.offers("set_log_level") else None,
+            completions={} if self.is_overridden("complete") else None,
+            logging={} if self.is_overridden("set_log_level") else None,
         )
 
     @cached_property
-    def party(self) -> Party:
+    def local_peer(self) -> LocalPeer:
         """For transports: how we present ourselves."""
-        return Party(self.info, self.capabilities(), supported=self.revisions)
+        return LocalPeer(self.info, self.capabilities(), supported=self.revisions)
 
     @cached_property
     def routes(self) -> Routes:
@@ -298,11 +300,11 @@ class Handler:
         }
 
     @cached_property
-    def states(self) -> "States":
+    def request_states(self) -> "RequestStates":
         """For contexts: what clients without a session bring back to go on with a call."""
-        from toolpost.server.states import States  # noqa: PLC0415 - most servers never ask, and it needs seals
+        from toolpost.server.states import RequestStates  # noqa: PLC0415 - most servers never ask, and it needs seals
 
-        return States(self, self._state_keys, self._answer_within, once=self.answer_once)
+        return RequestStates(self, self._state_keys, self._answer_within, once=self.answer_once)
 
     @cached_property
     def store(self) -> "Store":
@@ -314,73 +316,73 @@ class Handler:
         return open_store(self._store)
 
     @property
-    def in_memory(self) -> bool:
+    def is_in_memory(self) -> bool:
         """For transports: whether what is kept is kept in this process alone."""
         return self._store == _IN_MEMORY
 
-    def state_of(self, principal: str) -> dict[str, Any]:
+    def get_principal_state(self, principal: str) -> dict[str, Any]:
         """For contexts: what is kept under the key of a principal, until many others have come."""
-        state = self._states.setdefault(principal, {})
-        self._states.move_to_end(principal)
-        if len(self._states) > MAX_STATES:
-            self._states.popitem(last=False)
+        state = self._principal_states.setdefault(principal, {})
+        self._principal_states.move_to_end(principal)
+        if len(self._principal_states) > MAX_PRINCIPAL_STATES:
+            self._principal_states.popitem(last=False)
         return state
 
-    def connection(self) -> Connection:
+    def create_connection(self) -> Connection:
         """For transports: a fresh connection, to be driven over a channel."""
-        return Connection(self.party, extra=self.extra, limit=self.limit)
+        return Connection(self.local_peer, extra=self.extra, limit=self.limit)
 
     def cache_for(self, method: str) -> Cache | None:
         """How long clients may keep the results of a method; None to keep nothing."""
         return None
 
-    def annotated(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
+    def find_header_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
         """For transports: the parameters of a tool that HTTP mirrors in headers, by header; None for none."""
         return None
 
-    def bare(self, incoming: Incoming) -> "ServedTool[..., Any] | None":
+    def find_fast_path_tool(self, incoming: InboundRequest) -> "RegisteredTool[..., Any] | None":
         """For transports: the tool that a request calls, if only its function has to do with the call."""
         return None
 
-    def needs(self, method: str, about: str) -> frozenset[str]:
+    def get_required_scopes(self, method: str, about: str) -> frozenset[str]:
         """For transports: the scopes of what a request is about, as far as they are known beforehand."""
         return frozenset()
 
     def prepare(self) -> None:
         """For transports: make what all worker processes have to share, before they part."""
-        if self.in_memory and self._state_keys is None:
+        if self.is_in_memory and self._state_keys is None:
             from toolpost.protocol.seal import KeyRing  # noqa: PLC0415 - 3.8 ms of a start, with hashlib and hmac
 
             self._state_keys = KeyRing.random()
 
-    def follow(self, other: "Handler") -> None:
+    def inherit_state_from(self, other: "Handler") -> None:
         """For those who replace servers: go on where another one stands, which has the same clients.
 
         Whoever listens there is told of changes here, and what is kept there is kept here. All that a server
         may have is declared: what comes still later may have it.
         """
-        self.announcer = other.announcer
-        self._states = other._states  # noqa: SLF001 - it is one of us
+        self.broadcaster = other.broadcaster
+        self._principal_states = other._principal_states  # noqa: SLF001 - it is one of us
         self._state_keys = self._state_keys or other._state_keys  # noqa: SLF001 - as above
         if self._store == other._store:  # noqa: SLF001 - as above
             self._store = self.store = other.store  # who has opened it closes it
-        self._declares = get_args(Offer)
-        self.__dict__.pop("party", None)
+        self._declared_lists = get_args(ListName)
+        self.__dict__.pop("local_peer", None)
 
-    def announce_update(self, uri: str) -> None:
+    def notify_resource_updated(self, uri: str) -> None:
         """Tell everybody who watches this resource that it has changed."""
-        self.announcer.updated(uri)
+        self.broadcaster.broadcast_resource_updated(uri)
 
     def complete_elicitation(self, elicitation_id: str) -> None:
         """Tell the client that sent a user to a URL that they are done there (2025-11-25).
 
         Nobody else is told (ELIC-16), and clients of other revisions are not: they ask again by themselves.
         """
-        self.announcer.completed(elicitation_id)
+        self.broadcaster.broadcast_elicitation_complete(elicitation_id)
 
-    def end_listens(self) -> None:
+    def end_subscriptions(self) -> None:
         """For transports: end the subscriptions of stateless clients, each with its result."""
-        self._listens.end()
+        self._subscriptions.end()
 
     async def read(self, uri: str, ctx: Context) -> list[ResourceContents]:
         """For contexts: what a resource of ours holds, for a function that serves another request."""
@@ -394,7 +396,7 @@ class Handler:
         return ctx.introduce(self.instructions)
 
     def _discover(self, ctx: Context, params: Params) -> Result:
-        return kept(ctx.introduce(self.instructions), self.cache_for("server/discover"))
+        return apply_cache(ctx.introduce(self.instructions), self.cache_for("server/discover"))
 
     def _ping(self, ctx: Context, params: Params) -> Result:
         return Result()
@@ -405,36 +407,36 @@ class Handler:
         return Result()
 
     async def _listen(self, ctx: Context, params: ListenParams) -> Result:
-        return await self._listens.serve(ctx, params.notifications)
+        return await self._subscriptions.serve(ctx, params.notifications)
 
     async def _subscribe(self, ctx: Context, params: "types.SubscribeParams") -> Result:
         await self.subscribe(params.uri, ctx)
         try:
-            ctx.watch(params.uri)
+            ctx.add_subscription(params.uri)
         except InvalidRequest:
             await self.unsubscribe(params.uri, ctx)
             raise
         return Result()
 
     async def _unsubscribe(self, ctx: Context, params: "types.SubscribeParams") -> Result:
-        ctx.unwatch(params.uri)
+        ctx.remove_subscription(params.uri)
         await self.unsubscribe(params.uri, ctx)
         return Result()
 
-    async def _list_tools(self, ctx: Context, params: PageParams) -> Result:
+    async def _list_tools(self, ctx: Context, params: PaginatedRequestParams) -> Result:
         page = await self.list_tools(params.cursor)
         return page if isinstance(page, Result) else ListToolsResult(tools=list(page))
 
     async def _call_tool(self, ctx: Context, params: CallToolParams) -> Result:
-        arguments = arguments_of(params.arguments)
-        return await _settled(ctx, lambda: self.call_tool(params.name, arguments, ctx))
+        arguments = decode_arguments(params.arguments)
+        return await _resolve_input_required(ctx, lambda: self.call_tool(params.name, arguments, ctx))
 
-    async def _list_resources(self, ctx: Context, params: PageParams) -> Result:
+    async def _list_resources(self, ctx: Context, params: PaginatedRequestParams) -> Result:
         page = await self.list_resources(params.cursor)
         return page if isinstance(page, Result) else types.ListResourcesResult(resources=list(page))
 
-    async def _list_templates(self, ctx: Context, params: PageParams) -> Result:
-        if not self.offers("list_resource_templates"):
+    async def _list_templates(self, ctx: Context, params: PaginatedRequestParams) -> Result:
+        if not self.is_overridden("list_resource_templates"):
             return types.ListResourceTemplatesResult(resource_templates=[])
         page = await self.list_resource_templates(params.cursor)
         return (
@@ -446,20 +448,20 @@ class Handler:
     async def _read_resource(
         self, ctx: Context, params: "types.ReadResourceParams"
     ) -> "types.ReadResourceResult":
-        read = await _settled(ctx, lambda: self.read_resource(params.uri, ctx))
+        read = await _resolve_input_required(ctx, lambda: self.read_resource(params.uri, ctx))
         return (
             read
             if isinstance(read, types.ReadResourceResult)
             else types.ReadResourceResult(contents=list(read))
         )
 
-    async def _list_prompts(self, ctx: Context, params: PageParams) -> Result:
+    async def _list_prompts(self, ctx: Context, params: PaginatedRequestParams) -> Result:
         page = await self.list_prompts(params.cursor)
         return page if isinstance(page, Result) else types.ListPromptsResult(prompts=list(page))
 
     async def _get_prompt(self, ctx: Context, params: "types.GetPromptParams") -> Result:
         arguments = params.arguments or {}
-        return await _settled(ctx, lambda: self.get_prompt(params.name, arguments, ctx))
+        return await _resolve_input_required(ctx, lambda: self.get_prompt(params.name, arguments, ctx))
 
     async def _complete(self, ctx: Context, params: "types.CompleteParams") -> Result:
         return await self.complete(params, ctx)
@@ -473,16 +475,18 @@ class Handler:
             channel: the way to the client.
             principal: on whose behalf it speaks, where that is known.
         """
-        async with self.alive() as lifespan:
-            await Conversation(self, channel, lifespan, principal=principal).run()
+        async with self.hold_lifespan() as lifespan:
+            await ServerConversation(self, channel, lifespan, principal=principal).run()
 
-    def run(self, *, max_line: int = MAX_LINE, http: str | None = None, **web: "Unpack[Served]") -> None:
+    def run(
+        self, *, max_line: int = MAX_LINE, http: str | None = None, **web: "Unpack[HttpServerOptions]"
+    ) -> None:
         """Serve over stdin and stdout, as hosts start it, or over HTTP, until told to stop.
 
         Args:
             max_line: the longest message to read from stdin, in bytes. A longer request is refused.
             http: where to serve over HTTP, such as "127.0.0.1:8000"; without it, stdin and stdout are served.
-            web: how to serve over HTTP; see `Served`.
+            web: how to serve over HTTP; see `HttpServerOptions`.
 
         Raises:
             RuntimeError: a loop is running here; await `serve_stdio()` or `serve_http()` in it.
@@ -508,45 +512,45 @@ class Handler:
 
         await serve_stdio(self, max_line=max_line)
 
-    async def serve_http(self, address: str = "127.0.0.1:8000", **web: "Unpack[Served]") -> None:
+    async def serve_http(self, address: str = "127.0.0.1:8000", **web: "Unpack[HttpServerOptions]") -> None:
         """Serve over HTTP like `run(http=…)`, in a loop of your own, until it is cancelled."""
         from toolpost.web import serve_http  # noqa: PLC0415 - as above
 
         await serve_http(self, address, **web)
 
-    def asgi(self, path: str = "/mcp", **web: "Unpack[Web]") -> "Application":
+    def asgi(self, path: str = "/mcp", **web: "Unpack[HttpOptions]") -> "AsgiApplication":
         """The server as an ASGI application, for uvicorn and its like, or to be mounted in another one.
 
         Args:
             path: where clients come.
-            web: how to serve; see `Web`.
+            web: how to serve; see `HttpOptions`.
         """
-        from toolpost.web import endpoint  # noqa: PLC0415 - as above
+        from toolpost.web import make_endpoint  # noqa: PLC0415 - as above
 
-        return endpoint(self, path, **web)
+        return make_endpoint(self, path, **web)
 
-    def alive(self) -> AbstractAsyncContextManager[Any]:
+    def hold_lifespan(self) -> AbstractAsyncContextManager[Any]:
         """For transports: hold the lifespan open: entered by the first who needs it, left by the last."""
-        return self._life.held()
+        return self._shared_lifespan.hold_open()
 
     @asynccontextmanager
-    async def living(self) -> AsyncGenerator[Any]:
+    async def open_lifespan(self) -> AsyncGenerator[Any]:
         """What is there from the first client to the last."""
         try:
             async with nullcontext() if self._lifespan is None else self._lifespan(self) as value:
                 yield value
         finally:
-            if self.steps:
-                from toolpost.server.steps import finish  # noqa: PLC0415 - there are some: it is loaded
+            if self.running_steps:
+                from toolpost.server.steps import finish_steps  # noqa: PLC0415 - there are some: it is loaded
 
-                await finish(self.steps)
-            self.work.close()
+                await finish_steps(self.running_steps)
+            self.worker_threads.close()
             if isinstance(self._store, str) and "store" in self.__dict__:
                 await self.store.close()  # who gave a store of their own closes it
 
 
-async def _settled(ctx: Context, serve: "Callable[[], Awaitable[R | InputRequired]]") -> R:
+async def _resolve_input_required(ctx: Context, serve: "Callable[[], Awaitable[R | InputRequired]]") -> R:
     """What a method gives that may ask by hand, once it has all answers."""
-    from toolpost.server.inputs import settled  # noqa: PLC0415 - a `Server` never needs it
+    from toolpost.server.inputs import resolve_input_required  # noqa: PLC0415 - a `Server` never needs it
 
-    return await settled(ctx, serve)
+    return await resolve_input_required(ctx, serve)

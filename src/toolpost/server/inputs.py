@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, TypeVar
 import msgspec
 
 from toolpost import types
-from toolpost.errors import InternalError, NotDeclared
+from toolpost.errors import CapabilityNotDeclared, InternalError
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.eras import lacking
-from toolpost.protocol.inbox import MAX_ANSWERS
-from toolpost.protocol.jsonrpc import Unfit
+from toolpost.protocol.eras import find_missing_capability
+from toolpost.protocol.inbox import MAX_INPUT_RESPONSES
+from toolpost.protocol.jsonrpc import InvalidJSONValue
 from toolpost.protocol.revisions import Revision
-from toolpost.server.journal import ByHand, Journal
+from toolpost.server.journal import ManualQuestion, ReplayJournal
 from toolpost.server.pending import Unanswered
 from toolpost.server.recall import MAX_ROUNDS
 from toolpost.types.base import JSON, UNSET, Raw, Result
@@ -26,11 +26,11 @@ from toolpost.types.base import JSON, UNSET, Raw, Result
 if TYPE_CHECKING:
     from toolpost.server.context import Context
 
-    Question: TypeAlias = types.ElicitParams | types.CreateMessageParams | types.AskParams
+    QuestionParams: TypeAlias = types.ElicitParams | types.CreateMessageParams | types.ClientRequestParams
 
-__all__ = ["InputRequired", "responses", "settled", "state_of"]
+__all__ = ["InputRequired", "read_responses", "read_state", "resolve_input_required"]
 
-STATE_PAUSE: Final = 0.1
+STATE_RETRY_DELAY: Final = 0.1
 """Seconds before a method is called again in a session that asked nothing, but wants its state back."""
 
 R = TypeVar("R")
@@ -45,8 +45,8 @@ class InputRequired:
     sealed.
 
     Args:
-        questions: what to ask, by a name for each: the user, the model, or, by a plain `AskParams()`, which
-            places are open.
+        questions: what to ask, by a name for each: the user, the model, or, by a plain
+            `ClientRequestParams()`, which places are open.
         state: what to bring back: anything that JSON can hold.
 
     Raises:
@@ -64,27 +64,29 @@ class InputRequired:
 
     def __init__(
         self,
-        questions: "Mapping[str, Question] | None" = None,
+        questions: "Mapping[str, QuestionParams] | None" = None,
         state: JSON = None,
     ) -> None:
-        self.questions = {key: (_method(key, asked), asked) for key, asked in (questions or {}).items()}
+        self.questions = {
+            key: (_method_of_question(key, asked), asked) for key, asked in (questions or {}).items()
+        }
         self.state = state
         if not self.questions and state is None:
             raise ValueError("there is neither a question nor a state: nothing would change the next time")
-        if len(self.questions) > MAX_ANSWERS:
+        if len(self.questions) > MAX_INPUT_RESPONSES:
             raise ValueError(
-                f"a client may answer {MAX_ANSWERS} questions at once, not {len(self.questions)}"
+                f"a client may answer {MAX_INPUT_RESPONSES} questions at once, not {len(self.questions)}"
             )
 
     def __repr__(self) -> str:
         return f"InputRequired({', '.join(self.questions)})"
 
 
-def _method(key: str, question: object) -> str:
+def _method_of_question(key: str, question: object) -> str:
     methods: dict[type, str] = {
         types.ElicitParams: "elicitation/create",
         types.CreateMessageParams: "sampling/createMessage",
-        types.AskParams: "roots/list",
+        types.ClientRequestParams: "roots/list",
     }
     method = methods.get(type(question))
     if method is None:
@@ -98,17 +100,17 @@ def _method(key: str, question: object) -> str:
 # --------------------------------------------------------------------- what a handler finds
 
 
-def responses(journal: Journal, revision: Revision) -> Iterator[tuple[str, Result]]:
+def read_responses(journal: ReplayJournal, revision: Revision) -> Iterator[tuple[str, Result]]:
     """The answers to what was asked by hand, as far as they can be read (MRTR-13, MRTR-15)."""
-    for key, asked in journal.by_hand.items():
-        row = revision.asks.get(asked.method)
-        answer = journal.brought.get(key) if asked.answer is UNSET else asked.answer
+    for key, asked in journal.manual_questions.items():
+        row = revision.input_requests.get(asked.method)
+        answer = journal.client_answers.get(key) if asked.answer is UNSET else asked.answer
         if row is not None and answer is not None:
-            with suppress(Unfit):
+            with suppress(InvalidJSONValue):
                 yield asked.name, row.results["complete"](answer)
 
 
-def state_of(journal: Journal) -> JSON:
+def read_state(journal: ReplayJournal) -> JSON:
     """What was to be brought back with these answers."""
     return None if journal.state is UNSET else msgspec.json.decode(journal.state)
 
@@ -116,7 +118,7 @@ def state_of(journal: Journal) -> JSON:
 # --------------------------------------------------------------------- how it is asked
 
 
-async def settled(context: "Context", serve: Callable[[], Awaitable[R | InputRequired]]) -> R:
+async def resolve_input_required(context: "Context", serve: Callable[[], Awaitable[R | InputRequired]]) -> R:
     """What a handler's method gives that may ask by hand, once it has all answers.
 
     Raises:
@@ -126,40 +128,48 @@ async def settled(context: "Context", serve: Callable[[], Awaitable[R | InputReq
         value = await serve()
         if not isinstance(value, InputRequired):
             return value
-        if context.recall.stateless:
-            await _put(context, value)
+        if context.replay.is_stateless:
+            await _record_questions(context, value)
         else:
-            await _ask_now(context, value)
+            await _ask_in_session(context, value)
     raise InternalError(f"{context.method} has asked {MAX_ROUNDS} times, and still has no result")
 
 
-async def _ask_now(context: "Context", wanted: InputRequired) -> None:
+async def _ask_in_session(context: "Context", wanted: InputRequired) -> None:
     """Ask in a session, and hand the answers to the next run."""
     incoming = context.incoming
     assert incoming is not None, "only a request has a handler"
     rows = incoming.peer.revision.requests["server"]
     for method, params in wanted.questions.values():  # nobody is asked half of it
-        missing = lacking(incoming.peer.capabilities, rows[method], params) if method in rows else method
+        missing = (
+            find_missing_capability(incoming.peer.capabilities, rows[method], params)
+            if method in rows
+            else method
+        )
         if missing:
-            raise NotDeclared(missing, f"the client does not offer {missing!r}, which {method} needs")
+            raise CapabilityNotDeclared(
+                missing, f"the client does not offer {missing!r}, which {method} needs"
+            )
     if not wanted.questions:
-        await asyncio.sleep(STATE_PAUSE)  # it wants to be called again, but hardly at once
+        await asyncio.sleep(STATE_RETRY_DELAY)  # it wants to be called again, but hardly at once
     state = msgspec.json.decode(jsonrpc.encode(wanted.state))
     given = {key: await context.ask(method, params) for key, (method, params) in wanted.questions.items()}
-    context.hand_back(given, state)
+    context.set_input_responses(given, state)
 
 
-async def _put(context: "Context", wanted: InputRequired) -> NoReturn:
+async def _record_questions(context: "Context", wanted: InputRequired) -> NoReturn:
     """Note what a method asks by hand, where there is no session."""
-    journal = await context.recall.journal()
-    journal.put_by_hand(UNSET if wanted.state is None else Raw(jsonrpc.encode(wanted.state)))
+    journal = await context.replay.load_journal()
+    journal.begin_manual_questions(UNSET if wanted.state is None else Raw(jsonrpc.encode(wanted.state)))
     for name, (method, params) in wanted.questions.items():
-        before = len(journal.asked)
+        before = len(journal.open_questions)
         try:
             said = await context.ask(method, params, key=name)
         except Unanswered:
-            (key,) = list(journal.asked)[before:]
-            journal.by_hand[key] = ByHand(name, method)
+            (key,) = list(journal.open_questions)[before:]
+            journal.manual_questions[key] = ManualQuestion(name, method)
         else:  # by middleware: the client need not be asked
-            journal.by_hand[f"{name} (answered)"] = ByHand(name, method, Raw(jsonrpc.encode(said)))
+            journal.manual_questions[f"{name} (answered)"] = ManualQuestion(
+                name, method, Raw(jsonrpc.encode(said))
+            )
     raise Unanswered("what was asked by hand has no answer yet")

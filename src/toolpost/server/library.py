@@ -1,4 +1,4 @@
-"""`Library`: a handler whose answers stand in catalogues of tools, resources, templates and prompts.
+"""`RegistryServer`: a handler whose answers stand in catalogues of tools, resources, templates and prompts.
 
 What is declared follows from what they hold. Who fills them is not known here: `app` does, with decorators.
 """
@@ -10,49 +10,54 @@ from typing import TYPE_CHECKING, Any, Final, Self
 
 from toolpost import types
 from toolpost.errors import InvalidParams, ResourceNotFound
-from toolpost.protocol.events import Incoming
+from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import shorten
-from toolpost.server.cache import Cache, kept
-from toolpost.server.catalogue import Catalogue, Handle, Kind
+from toolpost.server.cache import Cache, apply_cache
+from toolpost.server.catalogue import ListKind, Registry, RegistryEntry
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
-from toolpost.server.tools import ServedTool
+from toolpost.server.tools import RegisteredTool
 from toolpost.types.base import Raw
-from toolpost.types.lifecycle import ListCapability, PageParams, ResourcesCapability, ServerCapabilities
+from toolpost.types.lifecycle import (
+    ListCapability,
+    PaginatedRequestParams,
+    ResourcesCapability,
+    ServerCapabilities,
+)
 from toolpost.types.tools import CallToolParams, CallToolResult
 
 if TYPE_CHECKING:
-    from toolpost.server.prompts import ServedPrompt
-    from toolpost.server.resources import ServedResource, ServedTemplate
+    from toolpost.server.prompts import RegisteredPrompt
+    from toolpost.server.resources import RegisteredResource, RegisteredTemplate
 
-__all__ = ["KINDS", "Library"]
+__all__ = ["LIST_KINDS", "RegistryServer"]
 
-KINDS: Final = {
-    "tools": Kind("tools", "tools/list", "ListToolsResult", "tools", "tools"),
-    "resources": Kind("resources", "resources/list", "ListResourcesResult", "resources", "resources"),
-    "templates": Kind(
+LIST_KINDS: Final = {
+    "tools": ListKind("tools", "tools/list", "ListToolsResult", "tools", "tools"),
+    "resources": ListKind("resources", "resources/list", "ListResourcesResult", "resources", "resources"),
+    "templates": ListKind(
         "resource templates",
         "resources/templates/list",
         "ListResourceTemplatesResult",
         "resource_templates",
         "resources",
     ),
-    "prompts": Kind("prompts", "prompts/list", "ListPromptsResult", "prompts", "prompts"),
+    "prompts": ListKind("prompts", "prompts/list", "ListPromptsResult", "prompts", "prompts"),
 }
 """The catalogues, by the attribute that holds each."""
 
 
-class Library(Handler):
+class RegistryServer(Handler):
     """A handler that reads its answers from catalogues. Whoever makes one fills `tools` and the others."""
 
-    tools: Catalogue[ServedTool[..., Any]]
-    resources: "Catalogue[ServedResource[..., Any]]"
-    templates: "Catalogue[ServedTemplate[..., Any]]"
-    prompts: "Catalogue[ServedPrompt[..., Any]]"
+    tools: Registry[RegisteredTool[..., Any]]
+    resources: "Registry[RegisteredResource[..., Any]]"
+    templates: "Registry[RegisteredTemplate[..., Any]]"
+    prompts: "Registry[RegisteredPrompt[..., Any]]"
     caches: Mapping[str, Cache]
     """How long clients may keep answers, by method."""
 
-    def select(self, keep: Callable[[Handle[..., Any]], bool]) -> Self:
+    def select(self, keep: Callable[[RegistryEntry[..., Any]], bool]) -> Self:
         """The same server, showing and serving only some of its entries.
 
         What is registered, changed or removed here from now on appears there too, as far as it is kept, and
@@ -64,18 +69,18 @@ class Library(Handler):
                 every entry again whenever a list has changed, and on every call.
         """
         part = copy(self)
-        part.__dict__.pop("party", None)
+        part.__dict__.pop("local_peer", None)
         part.store = self.store
-        part.caches = {method: cache.unshared() for method, cache in self.caches.items()}
+        part.caches = {method: cache.as_private() for method, cache in self.caches.items()}
         part.routes = {
             method: MethodType(route.__func__, part)
             if isinstance(route, MethodType) and route.__self__ is self
             else route
             for method, route in self.routes.items()
         }
-        for name in KINDS:
-            whole: Catalogue[Any] = getattr(self, name)
-            setattr(part, name, whole.select(keep, lambda _: part.__dict__.pop("party", None)))
+        for name in LIST_KINDS:
+            whole: Registry[Any] = getattr(self, name)
+            setattr(part, name, whole.select(keep, lambda _: part.__dict__.pop("local_peer", None)))
         return part
 
     # ----------------------------------------------------------------- what follows from the catalogues
@@ -84,28 +89,30 @@ class Library(Handler):
         """How long clients may keep the answers to a method; None if nothing was said of it."""
         return self.caches.get(method)
 
-    def annotated(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
+    def find_header_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
         """The parameters of a tool that headers mirror; None if it has none, or is not served."""
         served = self.tools.get(tool)
-        return None if served is None else served.annotated or None
+        return None if served is None else served.header_parameters or None
 
-    def bare(self, incoming: Incoming) -> ServedTool[..., Any] | None:
+    def find_fast_path_tool(self, incoming: InboundRequest) -> RegisteredTool[..., Any] | None:
         """The tool that a request calls, if only its function has to do with the call."""
         if self.middleware or incoming.row.params is not CallToolParams or incoming.row.name in self.extra:
             return None
-        if getattr(self.routes.get("tools/call"), "__func__", None) is not Library._call_tool:
+        if getattr(self.routes.get("tools/call"), "__func__", None) is not RegistryServer._call_tool:
             return None  # somebody else serves calls
         params: CallToolParams = incoming.params
         tool = self.tools.get(params.name)
-        if tool is None or not tool.is_bare or tool.scopes:
+        if tool is None or not tool.is_fast_path or tool.scopes:
             return None
         brings = params.request_state is not None or params.input_responses  # what has to be looked at
         return None if brings else tool
 
     def capabilities(self) -> ServerCapabilities:
         """What is declared to clients: what is registered, and what was promised."""
-        there = {kind.changes for name, kind in KINDS.items() if getattr(self, name).used} | {*self._declares}
-        completes = any(handle.completes for handle in (*self.prompts, *self.templates))
+        there = {
+            kind.changed_list for name, kind in LIST_KINDS.items() if getattr(self, name).has_been_used
+        } | {*self._declared_lists}
+        completes = any(handle.has_completers for handle in (*self.prompts, *self.templates))
         return ServerCapabilities(
             tools=ListCapability(list_changed=True) if "tools" in there else None,
             resources=ResourcesCapability(list_changed=True, subscribe=True)
@@ -116,15 +123,15 @@ class Library(Handler):
             logging={},
         )
 
-    def needs(self, method: str, about: str) -> frozenset[str]:
+    def get_required_scopes(self, method: str, about: str) -> frozenset[str]:
         """The scopes of a tool, prompt or resource; none if it is not there."""
-        handle: Handle[..., Any] | None = None
+        handle: RegistryEntry[..., Any] | None = None
         if method == "tools/call":
             handle = self.tools.get(about)
         elif method == "prompts/get":
             handle = self.prompts.get(about)
         elif method in {"resources/read", "resources/subscribe"}:
-            found = self._templated(about)
+            found = self._match_template(about)
             handle = self.resources.get(about) or (found and found[0])
         return frozenset() if handle is None else handle.scopes
 
@@ -136,23 +143,23 @@ class Library(Handler):
         """
         resource = self.resources.get(uri)
         if resource is None:
-            found = self._templated(uri)
+            found = self._match_template(uri)
             if found is None:
-                raise _not_found(uri)
+                raise _make_not_found(uri)
             resource = found[0]
         ctx.require(*resource.scopes)
 
-    def _list_tools(self, ctx: Context, params: PageParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
-        return ctx.page(self.tools, params.cursor)
+    def _list_tools(self, ctx: Context, params: PaginatedRequestParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
+        return ctx.get_list_page(self.tools, params.cursor)
 
-    def _list_resources(self, ctx: Context, params: PageParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
-        return ctx.page(self.resources, params.cursor)
+    def _list_resources(self, ctx: Context, params: PaginatedRequestParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
+        return ctx.get_list_page(self.resources, params.cursor)
 
-    def _list_templates(self, ctx: Context, params: PageParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
-        return ctx.page(self.templates, params.cursor)
+    def _list_templates(self, ctx: Context, params: PaginatedRequestParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
+        return ctx.get_list_page(self.templates, params.cursor)
 
-    def _list_prompts(self, ctx: Context, params: PageParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
-        return ctx.page(self.prompts, params.cursor)
+    def _list_prompts(self, ctx: Context, params: PaginatedRequestParams) -> Raw:  # pyright: ignore[reportIncompatibleMethodOverride] - answered at once
+        return ctx.get_list_page(self.prompts, params.cursor)
 
     def _call_tool(self, ctx: Context, params: CallToolParams) -> "CoroutineType[Any, Any, CallToolResult]":
         tool = self.tools.get(params.name)
@@ -170,15 +177,15 @@ class Library(Handler):
         resource = self.resources.get(uri)
         if resource is not None:
             ctx.require(*resource.scopes)
-            return kept(await resource.read(ctx, uri), _own(resource, cache))
-        found = self._templated(uri)
+            return apply_cache(await resource.read(ctx, uri), _choose_cache(resource, cache))
+        found = self._match_template(uri)
         if found is None:
-            raise _not_found(uri)
+            raise _make_not_found(uri)
         template, values = found
         ctx.require(*template.scopes)
-        return kept(await template.read(ctx, uri, values), _own(template, cache))
+        return apply_cache(await template.read(ctx, uri, values), _choose_cache(template, cache))
 
-    def _templated(self, uri: str) -> "tuple[ServedTemplate[..., Any], Mapping[str, Any]] | None":
+    def _match_template(self, uri: str) -> "tuple[RegisteredTemplate[..., Any], Mapping[str, Any]] | None":
         for template in self.templates:
             values = template.match(uri) if template.enabled else None
             if values is not None:
@@ -203,14 +210,18 @@ class Library(Handler):
             raise InvalidParams(f"Unknown {what}")
         ctx.require(*handle.scopes)
         known = (params.context.arguments if params.context else None) or {}
-        return await handle.completed(params.argument.name, params.argument.value, known, self.work)
+        return await handle.complete_argument(
+            params.argument.name, params.argument.value, known, self.worker_threads
+        )
 
 
-def _own(handle: "ServedResource[..., Any] | ServedTemplate[..., Any]", cache: Cache | None) -> Cache | None:
+def _choose_cache(
+    handle: "RegisteredResource[..., Any] | RegisteredTemplate[..., Any]", cache: Cache | None
+) -> Cache | None:
     """How long clients may keep what a resource holds; not for others, if it is not for everybody."""
     cache = handle.cache or cache
-    return cache.unshared() if cache is not None and handle.scopes else cache
+    return cache.as_private() if cache is not None and handle.scopes else cache
 
 
-def _not_found(uri: str) -> ResourceNotFound:
+def _make_not_found(uri: str) -> ResourceNotFound:
     return ResourceNotFound(f"Resource not found: {uri}", {"uri": uri})

@@ -14,85 +14,85 @@ import threading
 from types import CodeType, FrameType
 from typing import Final, Self
 
-__all__ = ["Lookout"]
+__all__ = ["SlowCallbackMonitor"]
 
-PATIENCE: Final = 1.0
+SLOW_CALLBACK_THRESHOLD: Final = 1.0
 """Seconds that a loop may be busy before that is told: nobody else is served meanwhile."""
 
-_OURS: Final = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib takes 4 ms to load
-_LOOPS: Final = (asyncio.__path__[0], selectors.__file__)
+_PACKAGE_DIR: Final = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib takes 4 ms to load
+_EVENT_LOOP_FILES: Final = (asyncio.__path__[0], selectors.__file__)
 
 logger: Final = logging.getLogger("toolpost.server")
 
 
-class Lookout:
+class SlowCallbackMonitor:
     """Watches the loop that runs in this thread, from the beginning of a block to its end.
 
     Args:
         patience: seconds that the loop may be busy with one thing.
     """
 
-    def __init__(self, patience: float = PATIENCE) -> None:
-        self._patience = patience
-        self._over = threading.Event()
+    def __init__(self, patience: float = SLOW_CALLBACK_THRESHOLD) -> None:
+        self._threshold = patience
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="toolpost lookout", daemon=True)
 
     async def __aenter__(self) -> Self:
         self._loop = asyncio.get_running_loop()
-        self._watched = threading.get_ident()
-        self._ended = asyncio.Event()
+        self._loop_thread_id = threading.get_ident()
+        self._stopped = asyncio.Event()
         self._thread.start()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._over.set()
-        await self._ended.wait()
+        self._stopping.set()
+        await self._stopped.wait()
 
     def _run(self) -> None:
         try:
             self._watch()
         finally:
             with contextlib.suppress(RuntimeError):  # the loop was closed
-                self._loop.call_soon_threadsafe(self._ended.set)
+                self._loop.call_soon_threadsafe(self._stopped.set)
 
     def _watch(self) -> None:
-        while not self._over.wait(self._patience):
+        while not self._stopping.wait(self._threshold):
             sign = threading.Event()
             try:
                 self._loop.call_soon_threadsafe(sign.set)
             except RuntimeError:  # the loop was closed by somebody who does not leave in order
                 return
-            if sign.wait(self._patience) or not self._told():
+            if sign.wait(self._threshold) or not self._report_blocking_function():
                 continue
-            while not sign.wait(self._patience) and not self._over.is_set():
+            while not sign.wait(self._threshold) and not self._stopping.is_set():
                 pass  # once is enough for each time
 
-    def _told(self) -> bool:
+    def _report_blocking_function(self) -> bool:
         """Whether something blocks the loop; it was told then."""
         frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the only way to look
-        inner = frames.get(self._watched)
-        if inner is None or inner.f_code.co_filename.startswith(_LOOPS):
+        inner = frames.get(self._loop_thread_id)
+        if inner is None or inner.f_code.co_filename.startswith(_EVENT_LOOP_FILES):
             return False  # it only waits, and was kept from its turn by something else than us
-        guilty = _guilty(inner)
+        guilty = _find_blocking_function(inner)
         logger.warning(
             "%s (%s) has kept the event loop for more than %g s, and nobody else is served meanwhile; it is "
             "at %s:%d. A function that blocks is declared with `def`, so that it runs in a thread, or hands "
             "its work to `asyncio.to_thread`.",
             guilty.co_qualname,
             f"{guilty.co_filename}:{guilty.co_firstlineno}",
-            self._patience,
+            self._threshold,
             inner.f_code.co_filename,
             inner.f_lineno,
         )
         return True
 
 
-def _guilty(inner: FrameType) -> CodeType:
+def _find_blocking_function(inner: FrameType) -> CodeType:
     """The function that we have called, and that leads to where the loop stands."""
     frame: FrameType | None = inner
     guilty = inner.f_code
-    while frame is not None and not frame.f_code.co_filename.startswith(_OURS):
-        if frame.f_code.co_filename.startswith(_LOOPS):
+    while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE_DIR):
+        if frame.f_code.co_filename.startswith(_EVENT_LOOP_FILES):
             break
         guilty, frame = frame.f_code, frame.f_back
     return guilty

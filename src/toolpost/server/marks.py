@@ -14,21 +14,29 @@ from typing import Annotated, Any, Final, cast
 
 from msgspec import UNSET, Meta, Struct
 
-from toolpost.server.guest import is_field
-from toolpost.server.problems import Misfit, Problem, SignatureError
-from toolpost.server.schema import MIRRORED, Schema, without_null
-from toolpost.server.shapes import Read, Shape, fit, possible, stand_in
+from toolpost.server.guest import is_pydantic_field
+from toolpost.server.problems import SignatureError, ValidationError, ValidationIssue
+from toolpost.server.schema import HEADER_KEYWORD, Schema, remove_null
+from toolpost.server.shapes import CompiledType, ValueReader, convert_value, is_decodable, make_proxy_type
 from toolpost.types.base import JSON
 
-__all__ = ["Header", "Limit", "Marks", "Titles", "fits", "limited", "read_marks"]
+__all__ = [
+    "AnnotationMetadata",
+    "Header",
+    "Limit",
+    "Titles",
+    "apply_limits",
+    "can_apply_limit",
+    "read_annotation_metadata",
+]
 
-_NUMBERS: Final = (int, float)
-_ORDERED: Final = (*_NUMBERS, Decimal, dt.datetime, dt.date, dt.time, dt.timedelta)
-_SIZED: Final = (str, bytes, bytearray, list, set, frozenset, tuple, dict)
-_SIZES: Final = {"string": "Length", "array": "Items", "object": "Properties"}
+_NUMBER_TYPES: Final = (int, float)
+_ORDERED_TYPES: Final = (*_NUMBER_TYPES, Decimal, dt.datetime, dt.date, dt.time, dt.timedelta)
+_SIZED_TYPES: Final = (str, bytes, bytearray, list, set, frozenset, tuple, dict)
+_SIZE_KEYWORDS: Final = {"string": "Length", "array": "Items", "object": "Properties"}
 
 
-class _Rule(Struct, frozen=True):
+class _LimitRule(Struct, frozen=True):
     """What is known about a kind of limit."""
 
     classes: tuple[type, ...]
@@ -37,38 +45,38 @@ class _Rule(Struct, frozen=True):
     """How JSON Schema says it, if it can."""
     stricter: Callable[[Any, Any], Any] | None = None
     """Of two such limits, the one that holds."""
-    holds: Callable[[Any, Any], Any] | None = None
+    check: Callable[[Any, Any], Any] | None = None
     """How it is checked where msgspec cannot."""
-    words: str = ""
+    message: str = ""
 
 
-_RULES: Final[dict[str, _Rule]] = {
-    "gt": _Rule(_ORDERED, "exclusiveMinimum", max, operator.gt, "expected more than {}"),
-    "ge": _Rule(_ORDERED, "minimum", max, operator.ge, "expected at least {}"),
-    "lt": _Rule(_ORDERED, "exclusiveMaximum", min, operator.lt, "expected less than {}"),
-    "le": _Rule(_ORDERED, "maximum", min, operator.le, "expected at most {}"),
-    "multiple_of": _Rule(
-        (*_NUMBERS, Decimal), "multipleOf", None, lambda it, by: not it % by, "expected a multiple of {}"
+_LIMIT_RULES: Final[dict[str, _LimitRule]] = {
+    "gt": _LimitRule(_ORDERED_TYPES, "exclusiveMinimum", max, operator.gt, "expected more than {}"),
+    "ge": _LimitRule(_ORDERED_TYPES, "minimum", max, operator.ge, "expected at least {}"),
+    "lt": _LimitRule(_ORDERED_TYPES, "exclusiveMaximum", min, operator.lt, "expected less than {}"),
+    "le": _LimitRule(_ORDERED_TYPES, "maximum", min, operator.le, "expected at most {}"),
+    "multiple_of": _LimitRule(
+        (*_NUMBER_TYPES, Decimal), "multipleOf", None, lambda it, by: not it % by, "expected a multiple of {}"
     ),
-    "min_length": _Rule(
-        _SIZED, None, max, lambda it, size: len(it) >= size, "expected a length of at least {}"
+    "min_length": _LimitRule(
+        _SIZED_TYPES, None, max, lambda it, size: len(it) >= size, "expected a length of at least {}"
     ),
-    "max_length": _Rule(
-        _SIZED, None, min, lambda it, size: len(it) <= size, "expected a length of at most {}"
+    "max_length": _LimitRule(
+        _SIZED_TYPES, None, min, lambda it, size: len(it) <= size, "expected a length of at most {}"
     ),
-    "pattern": _Rule((str,), "pattern"),
-    "tz": _Rule((dt.datetime, dt.time)),
-    "predicate": _Rule((), None, None, lambda it, predicate: predicate(it), "{} does not hold"),
+    "pattern": _LimitRule((str,), "pattern"),
+    "tz": _LimitRule((dt.datetime, dt.time)),
+    "predicate": _LimitRule((), None, None, lambda it, predicate: predicate(it), "{} does not hold"),
 }
 """The limits by the names that msgspec has for them, and predicates, which it has not."""
 
 
 class Limit(Struct, frozen=True):
-    """One limit of a value, or a predicate. `own` tells whether msgspec enforces it without our help."""
+    """One limit of a value, or a predicate. `is_native`: msgspec enforces it without our help."""
 
     name: str
     bound: Any
-    own: bool = False
+    is_native: bool = False
 
 
 # --------------------------------------------------------------------- reading marks
@@ -95,7 +103,7 @@ class Header(Struct, frozen=True):
 
     def __get_pydantic_json_schema__(self, core: Any, described: Callable[[Any], dict[str, JSON]]) -> Schema:
         """The schema of a field of a pydantic model: otherwise pydantic would drop the mark."""
-        return {**without_null(described(core)), MIRRORED: self.name}
+        return {**remove_null(described(core)), HEADER_KEYWORD: self.name}
 
 
 class Titles:
@@ -118,13 +126,13 @@ class Titles:
         self.of = {**(of or {}), **more}
 
 
-class Marks(Struct):
+class AnnotationMetadata(Struct):
     """What all metadata of one annotation says together; of two that contradict, the outer one wins."""
 
-    notes: dict[str, JSON] = {}
+    schema_keywords: dict[str, JSON] = {}
     """What goes into the schema as it is: description, title, examples and the like."""
     limits: list[Limit] = []
-    guest: bool = False
+    needs_pydantic: bool = False
     """Whether something is there that only pydantic can do."""
     alias: str | None = None
     optional: bool = False
@@ -133,54 +141,56 @@ class Marks(Struct):
     factory: Callable[[], Any] | None = None
 
 
-def read_marks(metadata: Iterable[Any]) -> Marks:
+def read_annotation_metadata(metadata: Iterable[Any]) -> AnnotationMetadata:
     """What the metadata of an `Annotated` says. Marks of libraries that we do not know are none of ours."""
-    marks = Marks()
+    marks = AnnotationMetadata()
     for mark in metadata:
-        _read(mark, marks)
+        _read_mark(mark, marks)
     return marks
 
 
-def _read(mark: Any, marks: Marks) -> None:
+def _read_mark(mark: Any, marks: AnnotationMetadata) -> None:
     if isinstance(mark, str):
-        marks.notes["description"] = mark
+        marks.schema_keywords["description"] = mark
     elif isinstance(mark, Header):
-        marks.notes[MIRRORED] = mark.name
+        marks.schema_keywords[HEADER_KEYWORD] = mark.name
     elif isinstance(mark, Titles):
-        marks.notes["oneOf"] = [{"const": value, "title": title} for value, title in mark.of.items()]
+        marks.schema_keywords["oneOf"] = [
+            {"const": value, "title": title} for value, title in mark.of.items()
+        ]
     elif isinstance(mark, Limit):
         marks.limits.append(mark)
     elif isinstance(mark, Meta):
         _read_meta(mark, marks)
-    elif is_field(mark):
+    elif is_pydantic_field(mark):
         _read_field(mark, marks)
     elif getattr(mark, "__is_annotated_types_grouped_metadata__", False):
         for part in mark:
-            _read(part, marks)
+            _read_mark(part, marks)
     elif isinstance(getattr(mark, "documentation", None), str):
-        marks.notes["description"] = mark.documentation
+        marks.schema_keywords["description"] = mark.documentation
     else:
         _read_limit(mark, marks)
 
 
-def _read_meta(meta: Meta, marks: Marks) -> None:
+def _read_meta(meta: Meta, marks: AnnotationMetadata) -> None:
     for name in ("title", "description", "examples"):
         if getattr(meta, name) is not None:
-            marks.notes[name] = getattr(meta, name)
-    marks.notes.update(meta.extra_json_schema or {})
-    marks.limits += [Limit(name, bound, own=True) for name, bound in _limits_of(meta)]
+            marks.schema_keywords[name] = getattr(meta, name)
+    marks.schema_keywords.update(meta.extra_json_schema or {})
+    marks.limits += [Limit(name, bound, is_native=True) for name, bound in _find_limits(meta)]
 
 
-def _limits_of(mark: Any) -> list[tuple[str, Any]]:
+def _find_limits(mark: Any) -> list[tuple[str, Any]]:
     """The limits that a mark has under the names that msgspec, too, has for them."""
-    bounds = ((name, getattr(mark, name, None)) for name in _RULES)
+    bounds = ((name, getattr(mark, name, None)) for name in _LIMIT_RULES)
     return [(name, bound) for name, bound in bounds if bound is not None]
 
 
-def _read_field(field: Any, marks: Marks) -> None:
+def _read_field(field: Any, marks: AnnotationMetadata) -> None:
     for name in ("title", "description", "examples", "deprecated"):
         if getattr(field, name) is not None:
-            marks.notes[name] = getattr(field, name)
+            marks.schema_keywords[name] = getattr(field, name)
     alias = field.validation_alias
     if not isinstance(alias, str | None) or field.validate_default:
         raise SignatureError(
@@ -188,17 +198,17 @@ def _read_field(field: Any, marks: Marks) -> None:
         )
     marks.alias = alias or marks.alias
     extra = field.json_schema_extra
-    marks.guest |= field.discriminator is not None or callable(extra)
+    marks.needs_pydantic |= field.discriminator is not None or callable(extra)
     if extra and not callable(extra):
-        marks.notes.update(extra)
+        marks.schema_keywords.update(extra)
     if not field.is_required():
         marks.optional, marks.factory = True, field.default_factory
         marks.default = field.default if marks.factory is None else UNSET
     for part in field.metadata:
-        _read(part, marks)
+        _read_mark(part, marks)
 
 
-def _read_limit(mark: Any, marks: Marks) -> None:
+def _read_limit(mark: Any, marks: AnnotationMetadata) -> None:
     """Read a mark of annotated-types or pydantic; note that pydantic is needed for what only it can do."""
     kind = cast("type[Any]", type(mark))
     homes = {base.__module__.partition(".")[0] for base in kind.__mro__}
@@ -209,17 +219,17 @@ def _read_limit(mark: Any, marks: Marks) -> None:
         if isinstance(pattern, str) and len(mark.__dict__) == 1:
             marks.limits.append(Limit("pattern", pattern))
         else:
-            marks.guest |= name != "Strict"  # everything is read strictly
+            marks.needs_pydantic |= name != "Strict"  # everything is read strictly
     elif hasattr(mark, "__get_pydantic_core_schema__"):
-        marks.guest = True
+        marks.needs_pydantic = True
     elif "annotated_types" not in homes or name == "Unit":
         pass  # somebody else's
     elif name in {"Predicate", "Not"}:
         marks.limits.append(Limit("predicate", mark.func if name == "Predicate" else mark))
     elif name == "Timezone" and mark.tz in {None, ...}:
         marks.limits.append(Limit("tz", mark.tz is not None))
-    elif name != "Timezone" and _limits_of(mark):
-        marks.limits += [Limit(name, bound) for name, bound in _limits_of(mark)]
+    elif name != "Timezone" and _find_limits(mark):
+        marks.limits += [Limit(name, bound) for name, bound in _find_limits(mark)]
     else:
         raise SignatureError(f"nobody can check {mark!r}", hint="use a predicate, or a validator of pydantic")
 
@@ -227,14 +237,14 @@ def _read_limit(mark: Any, marks: Marks) -> None:
 # --------------------------------------------------------------------- keeping limits
 
 
-def fits(limit: Limit, shape: Shape) -> bool:
+def can_apply_limit(limit: Limit, shape: CompiledType) -> bool:
     """Whether the values of a type can have a limit. A predicate decides about any value but null."""
     if limit.name == "predicate":
         return shape.type is not type(None)
-    return shape.base in _RULES[limit.name].classes
+    return shape.base in _LIMIT_RULES[limit.name].classes
 
 
-def limited(shape: Shape, limits: Sequence[Limit], what: str) -> Shape:
+def apply_limits(shape: CompiledType, limits: Sequence[Limit], what: str) -> CompiledType:
     """The shape with limits: through msgspec if it can, checked by us if not.
 
     Args:
@@ -246,23 +256,30 @@ def limited(shape: Shape, limits: Sequence[Limit], what: str) -> Shape:
         SignatureError: a limit does not fit, contradicts another, or is not valid.
     """
     for limit in limits:
-        if not fits(limit, shape):
+        if not can_apply_limit(limit, shape):
             raise SignatureError(f"a limit `{limit.name}` does not fit {what}")
-    limits = list(_merged(limits))
+    limits = list(_merge_limits(limits))
     schema = {**shape.schema}
     for limit in limits:
-        schema.update(_keywords(limit, shape))
-    kind = _with_meta(shape.type, limits)
+        schema.update(_limit_to_keywords(limit, shape))
+    kind = _constrain_type(shape.type, limits)
     if kind is not None:
-        return Shape(kind, schema, shape.native and all(limit.own for limit in limits), shape.base)
-    if not all(_RULES[limit.name].holds for limit in limits):
+        return CompiledType(
+            kind, schema, shape.native and all(limit.is_native for limit in limits), shape.base
+        )
+    if not all(_LIMIT_RULES[limit.name].check for limit in limits):
         raise SignatureError(
             f"the limits of {what} are not valid: {', '.join(f'{one.bound!r}' for one in limits)}"
         )
-    return Shape(stand_in("limited", _checker(shape.type, limits)), schema, native=False, base=shape.base)
+    return CompiledType(
+        make_proxy_type("limited", _make_limit_reader(shape.type, limits)),
+        schema,
+        native=False,
+        base=shape.base,
+    )
 
 
-def _merged(limits: Sequence[Limit]) -> Iterator[Limit]:
+def _merge_limits(limits: Sequence[Limit]) -> Iterator[Limit]:
     """The limits, of two of the same kind only the stricter one."""
     kept: dict[str, Limit] = {}
     for limit in limits:
@@ -271,40 +288,40 @@ def _merged(limits: Sequence[Limit]) -> Iterator[Limit]:
             yield limit
         elif other is None or other.bound == limit.bound:
             kept[limit.name] = limit
-        elif (stricter := _RULES[limit.name].stricter) is not None:
+        elif (stricter := _LIMIT_RULES[limit.name].stricter) is not None:
             kept[limit.name] = Limit(limit.name, stricter(limit.bound, other.bound))
         else:
             raise SignatureError(f"a limit `{limit.name}` is set twice: {other.bound!r} and {limit.bound!r}")
     yield from kept.values()
 
 
-def _keywords(limit: Limit, shape: Shape) -> dict[str, JSON]:
+def _limit_to_keywords(limit: Limit, shape: CompiledType) -> dict[str, JSON]:
     """The keywords that say a limit; none where JSON Schema has no word for it."""
     if limit.name in {"min_length", "max_length"}:
         # Base64 has four characters for three bytes.
         bound = 4 * ((limit.bound + 2) // 3) if "contentEncoding" in shape.schema else limit.bound
-        return {limit.name[:3] + _SIZES[shape.schema["type"]]: bound}
-    keyword = _RULES[limit.name].keyword
-    return {keyword: limit.bound} if keyword and shape.base in {*_NUMBERS, str} else {}
+        return {limit.name[:3] + _SIZE_KEYWORDS[shape.schema["type"]]: bound}
+    keyword = _LIMIT_RULES[limit.name].keyword
+    return {keyword: limit.bound} if keyword and shape.base in {*_NUMBER_TYPES, str} else {}
 
 
-def _with_meta(kind: Any, limits: Sequence[Limit]) -> Any:
+def _constrain_type(kind: Any, limits: Sequence[Limit]) -> Any:
     """The type with its limits as msgspec enforces them; None if it cannot."""
     try:
         narrowed = Annotated[kind, Meta(**{limit.name: limit.bound for limit in limits})]
     except (TypeError, ValueError, re.error):
         return None
-    return narrowed if possible(narrowed) else None
+    return narrowed if is_decodable(narrowed) else None
 
 
-def _checker(kind: Any, limits: Sequence[Limit]) -> Read:
+def _make_limit_reader(kind: Any, limits: Sequence[Limit]) -> ValueReader:
     def read(value: JSON) -> Any:
-        made = fit(value, kind)
+        made = convert_value(value, kind)
         for limit in limits:
-            rule = _RULES[limit.name]
-            if rule.holds is not None and not rule.holds(made, limit.bound):
+            rule = _LIMIT_RULES[limit.name]
+            if rule.check is not None and not rule.check(made, limit.bound):
                 shown = getattr(limit.bound, "__qualname__", limit.bound)
-                raise Misfit([Problem("", rule.words.format(shown))])
+                raise ValidationError([ValidationIssue("", rule.message.format(shown))])
         return made
 
     return read

@@ -7,7 +7,7 @@ nothing. Knows nothing of what it is.
 import asyncio
 from typing import Final
 
-__all__ = ["BURST", "RATE", "Measure"]
+__all__ = ["BURST", "RATE", "TokenBucket"]
 
 BURST: Final = 500
 """How much may be said at once, of each kind: more than anybody reads."""
@@ -16,22 +16,22 @@ RATE: Final = 100.0
 """How much more in each second: faster than any display shows it."""
 
 
-class Measure:
+class TokenBucket:
     """What one request may still say, of one kind."""
 
-    __slots__ = ("_left", "_then")
+    __slots__ = ("_tokens", "_updated_at")
 
     def __init__(self) -> None:
-        self._left = float(BURST)
-        self._then = asyncio.get_running_loop().time()
+        self._tokens = float(BURST)
+        self._updated_at = asyncio.get_running_loop().time()
 
     def take(self) -> bool:
         """Whether one more thing may be said; it counts."""
-        if self._left < 1:
+        if self._tokens < 1:
             now = asyncio.get_running_loop().time()
-            self._left = min(float(BURST), self._left + (now - self._then) * RATE)
-            self._then = now
-            if self._left < 1:
+            self._tokens = min(float(BURST), self._tokens + (now - self._updated_at) * RATE)
+            self._updated_at = now
+            if self._tokens < 1:
                 return False
-        self._left -= 1
+        self._tokens -= 1
         return True

@@ -28,7 +28,7 @@ _SIGNATURES: Final[tuple[tuple[bytes, int, str], ...]] = (
 )
 """How media begin, at which byte, and what they are then."""
 
-UNKNOWN: Final = "application/octet-stream"
+DEFAULT_MIME_TYPE: Final = "application/octet-stream"
 
 
 class Media(ABC):
@@ -54,16 +54,16 @@ class Media(ABC):
     ) -> None:
         self.data = source if isinstance(source, bytes) else None
         self.path = None if isinstance(source, bytes) else os.fspath(source)
-        self.mime_type = mime_type or self._guess()
+        self.mime_type = mime_type or self._guess_mime_type()
         self.annotations = annotations
 
-    def _guess(self) -> str:
+    def _guess_mime_type(self) -> str:
         if self.path is not None:
-            guess = _by_name(self.path)
+            guess = _guess_by_name(self.path)
         else:
             data = self.data or b""
             kinds = (kind for start, at, kind in _SIGNATURES if data.startswith(start, at))
-            guess = next(kinds, UNKNOWN)
+            guess = next(kinds, DEFAULT_MIME_TYPE)
         if not guess.startswith(self.family):
             what = "the first bytes do" if self.path is None else f"the name {self.path!r} does"
             raise ValueError(f"{what} not tell which {self.family[:-1]} it is; say so with mime_type=")
@@ -76,7 +76,7 @@ class Media(ABC):
         with open(self.path, "rb") as file:  # noqa: PTH123 - pathlib is slow to load, and few servers need it
             return file.read()
 
-    def loaded(self) -> Self:
+    def load(self) -> Self:
         """The same with the bytes in memory; the file is read now, and read again another time."""
         if self.path is None:
             return self
@@ -84,7 +84,7 @@ class Media(ABC):
         loaded.data, loaded.path = self.read(), None
         return loaded
 
-    def _base64(self) -> str:
+    def _encode_base64(self) -> str:
         return b64encode(self.read()).decode()
 
     @abstractmethod
@@ -106,7 +106,9 @@ class Image(Media):
 
     def content(self) -> Content:
         """The content block."""
-        return ImageContent(data=self._base64(), mime_type=self.mime_type, annotations=self.annotations)
+        return ImageContent(
+            data=self._encode_base64(), mime_type=self.mime_type, annotations=self.annotations
+        )
 
 
 class Audio(Media):
@@ -121,7 +123,9 @@ class Audio(Media):
 
     def content(self) -> Content:
         """The content block."""
-        return AudioContent(data=self._base64(), mime_type=self.mime_type, annotations=self.annotations)
+        return AudioContent(
+            data=self._encode_base64(), mime_type=self.mime_type, annotations=self.annotations
+        )
 
 
 class File(Media):
@@ -157,12 +161,12 @@ class File(Media):
         if self.mime_type.startswith("text/"):
             contents.text = self.read().decode(errors="replace")
         else:
-            contents.blob = self._base64()
+            contents.blob = self._encode_base64()
         return EmbeddedResource(resource=contents, annotations=self.annotations)
 
 
-def _by_name(name: str) -> str:
+def _guess_by_name(name: str) -> str:
     import mimetypes  # noqa: PLC0415 - few servers need it, and it is slow to load
 
     # A table of its own: the global one depends on what is installed on the machine.
-    return mimetypes.MimeTypes().guess_type(name, strict=False)[0] or UNKNOWN
+    return mimetypes.MimeTypes().guess_type(name, strict=False)[0] or DEFAULT_MIME_TYPE

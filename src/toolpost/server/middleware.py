@@ -14,12 +14,12 @@ from weakref import WeakKeyDictionary
 
 from toolpost.errors import InternalError, RateLimited, RPCError
 from toolpost.server.dispatch import Call, Middleware, Next
-from toolpost.server.options import check_counts, check_times
+from toolpost.server.options import check_counts, check_timeouts
 from toolpost.types.tools import CallToolParams
 
 __all__ = ["Call", "Concurrency", "Logging", "MaskErrors", "Middleware", "Next", "RateLimit", "Timeout"]
 
-_ALWAYS: Final = frozenset({"initialize", "ping", "subscriptions/listen"})
+_EXEMPT_METHODS: Final = frozenset({"initialize", "ping", "subscriptions/listen"})
 """What is neither timed nor counted: the handshake, signs of life, and requests that are meant to last."""
 
 
@@ -27,21 +27,21 @@ MAX_CLIENTS: Final = 65_536
 """Clients whose rate is known at one time; beyond, the one that has been quiet for longest is forgotten."""
 
 
-def _serves(call: Call) -> bool:
+def _is_limitable(call: Call) -> bool:
     """Whether a call is the work that a client asks for, which can be timed and counted."""
-    return call.incoming and not call.notice and call.method not in _ALWAYS
+    return call.incoming and not call.is_notification and call.method not in _EXEMPT_METHODS
 
 
 class Timeout:
     """Give up requests that take too long."""
 
     def __init__(self, seconds: float) -> None:
-        check_times(seconds=seconds)
+        check_timeouts(seconds=seconds)
         self.seconds = seconds
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
         """Serve the call within the time."""
-        if not _serves(call):
+        if not _is_limitable(call):
             return await next(call)
         limit = asyncio.timeout(self.seconds)
         try:
@@ -67,16 +67,20 @@ class Concurrency:
 
     def __init__(self, most: int) -> None:
         check_counts(most=most)
-        self._most = most
+        self._limit = most
         # A semaphore belongs to the loop in which somebody first waited for it.
-        self._places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+        self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            WeakKeyDictionary()
+        )
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
         """Serve the call when there is a place."""
-        if not _serves(call):
+        if not _is_limitable(call):
             return await next(call)
         loop = asyncio.get_running_loop()
-        places = self._places.get(loop) or self._places.setdefault(loop, asyncio.Semaphore(self._most))
+        places = self._semaphores.get(loop) or self._semaphores.setdefault(
+            loop, asyncio.Semaphore(self._limit)
+        )
         async with places:
             return await next(call)
 
@@ -105,19 +109,25 @@ class RateLimit:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_counts(calls=calls)
-        check_times(seconds=seconds)
+        check_timeouts(seconds=seconds)
         self._calls = calls
         self._refill = calls / seconds
         self._method = "tools/call" if tool is not None else method
         self._tool = tool
         self._clock = clock
         self._seconds = seconds
-        self._named: OrderedDict[object, tuple[float, float]] = OrderedDict()  # the last used at the end
-        self._sessions: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
+        self._buckets_by_key: OrderedDict[object, tuple[float, float]] = (
+            OrderedDict()
+        )  # the last used at the end
+        self._buckets_by_session: WeakKeyDictionary[Any, tuple[float, float]] = WeakKeyDictionary()
 
     async def __call__(self, call: Call, next: Next) -> Any:  # noqa: A002 - the word for it
         """Serve the call unless its client has had its share."""
-        if _serves(call) and self._method in (None, call.method) and self._tool in (None, _tool(call)):
+        if (
+            _is_limitable(call)
+            and self._method in (None, call.method)
+            and self._tool in (None, _get_tool_name(call))
+        ):
             self._take(call.context.conversation)
         return await next(call)
 
@@ -125,7 +135,7 @@ class RateLimit:
         now = self._clock()
         self._forget(now)
         buckets: MutableMapping[Any, tuple[float, float]]
-        buckets = self._named if isinstance(client, str) else self._sessions
+        buckets = self._buckets_by_key if isinstance(client, str) else self._buckets_by_session
         left, then = buckets.pop(client, (float(self._calls), now))
         left = min(float(self._calls), left + (now - then) * self._refill)
         if left < 1:
@@ -139,14 +149,17 @@ class RateLimit:
 
     def _forget(self, now: float) -> None:
         """Forget who may have all again, or was quiet for longest if there are many."""
-        while self._named:
-            oldest = next(iter(self._named))
-            if now - self._named[oldest][1] < self._seconds and len(self._named) < MAX_CLIENTS:
+        while self._buckets_by_key:
+            oldest = next(iter(self._buckets_by_key))
+            if (
+                now - self._buckets_by_key[oldest][1] < self._seconds
+                and len(self._buckets_by_key) < MAX_CLIENTS
+            ):
                 return
-            del self._named[oldest]
+            del self._buckets_by_key[oldest]
 
 
-def _tool(call: Call) -> str | None:
+def _get_tool_name(call: Call) -> str | None:
     return call.params.name if isinstance(call.params, CallToolParams) else None
 
 
@@ -185,6 +198,6 @@ class MaskErrors:
         except RPCError:
             raise
         except Exception as error:  # whatever it is, it is not for clients
-            if not call.incoming or call.notice:
+            if not call.incoming or call.is_notification:
                 raise
             raise InternalError(self._text) from error

@@ -10,17 +10,17 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from toolpost.server.context import Context
-from toolpost.server.scope import layers
+from toolpost.server.scope import unwrap_layers
 from toolpost.server.sync import SyncContext
-from toolpost.server.work import Work
+from toolpost.server.work import WorkerThreads
 
-__all__ = ["UNHEARD", "Hearer"]
+__all__ = ["RESERVED_NOTIFICATIONS", "NotificationReceiver"]
 
-UNHEARD: Final = frozenset({"notifications/cancelled", "notifications/progress"})
+RESERVED_NOTIFICATIONS: Final = frozenset({"notifications/cancelled", "notifications/progress"})
 """What the protocol acts upon itself: a function learns of it by `ctx.cancelled`, or by the answer."""
 
 
-class Hearer:
+class NotificationReceiver:
     """A function that hears a notice.
 
     Args:
@@ -32,22 +32,22 @@ class Hearer:
         TypeError: it takes neither one argument nor two.
     """
 
-    def __init__(self, fn: Callable[..., Any], work: Work) -> None:
+    def __init__(self, fn: Callable[..., Any], work: WorkerThreads) -> None:
         self._fn = fn
         self._work = work
-        self._takes = _takes(fn)
-        self._is_async = any(map(inspect.iscoroutinefunction, layers(fn)))
+        self._argument_count = _count_receiver_arguments(fn)
+        self._is_async = any(map(inspect.iscoroutinefunction, unwrap_layers(fn)))
 
     async def __call__(self, context: Context, params: Any) -> None:
         """Call the function."""
         if self._is_async:
-            await self._fn(*(context, params)[: self._takes])
+            await self._fn(*(context, params)[: self._argument_count])
             return
-        given = (SyncContext(context, asyncio.get_running_loop()), params)[: self._takes]
-        await self._work.in_thread(lambda: self._fn(*given))
+        given = (SyncContext(context, asyncio.get_running_loop()), params)[: self._argument_count]
+        await self._work.run_in_thread(lambda: self._fn(*given))
 
 
-def _takes(fn: Callable[..., Any]) -> int:
+def _count_receiver_arguments(fn: Callable[..., Any]) -> int:
     """How many of (context, params) a function takes."""
     signature = inspect.signature(fn)
     for given in ((None, None), (None,)):

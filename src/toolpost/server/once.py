@@ -8,29 +8,29 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from toolpost.errors import NotDeclared, RPCError
+from toolpost.errors import CapabilityNotDeclared, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.events import Incoming
+from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import Row
 from toolpost.server.bare import StartedCall
 from toolpost.server.context import Context
-from toolpost.server.dispatch import begin, being_cancelled, refusal
-from toolpost.server.passage import asked, said
+from toolpost.server.dispatch import is_being_cancelled, start_request, to_rpc_error
+from toolpost.server.passage import send_client_request, send_notification
 from toolpost.server.pending import is_pending
-from toolpost.server.questions import question
-from toolpost.types.base import JSON, RequestId, Result, Wire
+from toolpost.server.questions import build_client_request
+from toolpost.types.base import JSON, RequestId, Result, WireStruct
 
 if TYPE_CHECKING:
     from toolpost.server.handler import Handler
 
-__all__ = ["Once", "Sayer", "answered"]
+__all__ = ["NotificationSender", "StatelessExchange", "serve_stateless_request"]
 
-Sayer = Callable[[bytes], Awaitable[None]]
+NotificationSender = Callable[[bytes], Awaitable[None]]
 """Says something to the client before its answer."""
 
 
-class Once:
+class StatelessExchange:
     """Who has sent a request that belongs to no session, for whom nothing is kept behind it.
 
     Args:
@@ -41,14 +41,23 @@ class Once:
         address: where it came from, as far as that is known.
     """
 
-    __slots__ = ("_headers", "_principal", "_say", "address", "connection", "state", "visits", "watched")
+    __slots__ = (
+        "_headers",
+        "_principal",
+        "_send_notification",
+        "address",
+        "connection",
+        "state",
+        "subscribed_uris",
+        "url_elicitations",
+    )
 
-    remote = True
+    is_remote = True
 
     def __init__(
         self,
         connection: Connection,
-        say: Sayer,
+        say: NotificationSender,
         principal: Principal | None,
         headers: Mapping[str, str],
         address: str = "",
@@ -56,23 +65,23 @@ class Once:
         self.connection = connection
         self._principal = principal
         self.state: dict[str, Any] = {}
-        self.watched: set[str] = set()
-        self.visits: dict[str, None] = {}
-        self._say = say
+        self.subscribed_uris: set[str] = set()
+        self.url_elicitations: dict[str, None] = {}
+        self._send_notification = say
         self._headers = headers
         self.address = address
 
-    def headers_of(self, incoming: Incoming | None) -> Mapping[str, str]:
+    def headers_of(self, incoming: InboundRequest | None) -> Mapping[str, str]:
         """The HTTP headers that the request came with."""
         del incoming
         return self._headers
 
-    def principal_of(self, incoming: Incoming | None) -> Principal | None:
+    def principal_of(self, incoming: InboundRequest | None) -> Principal | None:
         """On whose behalf the client speaks."""
         del incoming
         return self._principal
 
-    async def interrupt(self, incoming: Incoming) -> None:
+    async def interrupt(self, incoming: InboundRequest) -> None:
         """Do nothing: a client cannot come back to a stream that has no session."""
 
     async def hand_over(self, handler: "Handler") -> None:
@@ -81,19 +90,19 @@ class Once:
     async def send(self, data: bytes, related: RequestId | None = None) -> None:
         """Say something before the answer."""
         del related
-        await self._say(data)
+        await self._send_notification(data)
 
-    async def tell(
+    async def send_notification(
         self, context: Context, method: str, params: Any, build: Callable[[Any], bytes | None]
     ) -> None:
         """Say something, once all middleware has seen it."""
-        await said(self, context, method, params, build)
+        await send_notification(self, context, method, params, build)
 
-    async def ask(
+    async def send_request(
         self,
         context: Context,
         method: str | Row,
-        params: Wire | Mapping[str, JSON] | None,
+        params: WireStruct | Mapping[str, JSON] | None,
         timeout: float | None,
         key: str | None = None,
     ) -> Result:
@@ -105,24 +114,32 @@ class Once:
             LocalProtocolError: there is no way for an answer.
         """
         del timeout
-        return await asked(
-            context, method, params, lambda context, params: self._refuse(context, method, params), key
+        return await send_client_request(
+            context,
+            method,
+            params,
+            lambda context, params: self._reject_request(context, method, params),
+            key,
         )
 
-    async def _refuse(
-        self, context: Context, method: str | Row, params: Wire | Mapping[str, JSON] | None
+    async def _reject_request(
+        self, context: Context, method: str | Row, params: WireStruct | Mapping[str, JSON] | None
     ) -> Result:
-        outgoing = question(self.connection, context.incoming, method, params)
+        outgoing = build_client_request(self.connection, context.incoming, method, params)
         self.connection.cancel(outgoing.id)
-        raise NotDeclared(
+        raise CapabilityNotDeclared(
             outgoing.row.needs or outgoing.row.name,
             f"{outgoing.row.name} cannot be asked: there is no session over which the client could answer",
             hint="serve with stateless=False",
         )
 
 
-async def answered(
-    handler: "Handler", once: Once, incoming: Incoming, lifespan: Any, started: StartedCall | None = None
+async def serve_stateless_request(
+    handler: "Handler",
+    once: StatelessExchange,
+    incoming: InboundRequest,
+    lifespan: Any,
+    started: StartedCall | None = None,
 ) -> tuple[bytes, RPCError | None]:
     """The bytes that answer a request, and the error in them, if it is one; none if nobody wants them.
 
@@ -137,18 +154,18 @@ async def answered(
     try:
         context = Context(handler, once, incoming.row.name, incoming, lifespan=lifespan)
         begun = (
-            begin(handler.routes, handler.middleware, context, incoming)
+            start_request(handler.routes, handler.middleware, context, incoming)
             if started is None
             else started.go_on(context)
         )
         data = connection.reply(incoming.id, await begun if is_pending(begun) else begun)
         error = None
     except asyncio.CancelledError as cancelled:
-        if being_cancelled():
+        if is_being_cancelled():
             raise
-        error = refusal(incoming, cancelled)  # the handler raised it, nobody cancelled the request
+        error = to_rpc_error(incoming, cancelled)  # the handler raised it, nobody cancelled the request
         data = connection.fail(incoming.id, error)
     except BaseException as raised:  # noqa: BLE001 - whatever a handler raises stays with its request
-        error = refusal(incoming, raised)
+        error = to_rpc_error(incoming, raised)
         data = connection.fail(incoming.id, error)
     return data or b"", error

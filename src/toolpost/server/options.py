@@ -19,30 +19,30 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Lifespan",
-    "Offer",
-    "Options",
-    "auth_of",
+    "ListName",
+    "ServerOptions",
     "check_counts",
-    "check_span",
-    "check_texts",
-    "check_times",
-    "layers_of",
-    "offers_of",
-    "revisions_of",
+    "check_durations",
+    "check_strings",
+    "check_timeouts",
+    "parse_auth",
+    "parse_declared_lists",
+    "parse_middleware",
+    "parse_revisions",
 ]
 
-MAX_SPAN: Final = 366 * 86400.0
+MAX_DURATION: Final = 366 * 86400.0
 """Seconds of a year: what has to be kept for longer is not waited for."""
 
 Lifespan: TypeAlias = Callable[[Any], AbstractAsyncContextManager[Any]]
 """What a server does before it serves and after: an async context manager, given the server."""
 
 
-Offer: TypeAlias = Literal["tools", "resources", "prompts"]
+ListName: TypeAlias = Literal["tools", "resources", "prompts"]
 """What a server may declare before there is any."""
 
 
-class Options(TypedDict, total=False):
+class ServerOptions(TypedDict, total=False):
     """The keywords of a `Handler`."""
 
     version: str
@@ -54,7 +54,7 @@ class Options(TypedDict, total=False):
     lifespan: Lifespan | None
     middleware: Iterable[Middleware]
     revisions: Iterable[str]
-    declares: Iterable[Offer]
+    declares: Iterable[ListName]
     limit: int
     threads: int
     extra: Iterable[Row]
@@ -69,7 +69,7 @@ class Options(TypedDict, total=False):
 # Of arguments that a type checker would refuse: not everybody has one. So they take anything.
 
 
-def check_texts(**given: Any) -> None:
+def check_strings(**given: Any) -> None:
     """Return if all arguments are texts, or not given.
 
     Raises:
@@ -94,7 +94,7 @@ def check_counts(**given: Any) -> None:
             raise ValueError(f"{name} has to be at least 1, not {value!r}")
 
 
-def check_times(**given: Any) -> None:
+def check_timeouts(**given: Any) -> None:
     """Return if all arguments are times in seconds, or not given.
 
     Raises:
@@ -110,7 +110,7 @@ def check_times(**given: Any) -> None:
             raise ValueError(f"{name} has to be more than 0 seconds, or None for no limit, not {value!r}")
 
 
-def check_span(**given: Any) -> None:
+def check_durations(**given: Any) -> None:
     """Return if all arguments are spans of time in seconds that end some day.
 
     Raises:
@@ -118,12 +118,12 @@ def check_span(**given: Any) -> None:
         ValueError: one is no time, or has no end.
     """
     for name, value in given.items():
-        check_times(**{name: value})
-        if value is None or value > MAX_SPAN:
-            raise ValueError(f"{name} has to be at most {MAX_SPAN:g} seconds, not {value!r}")
+        check_timeouts(**{name: value})
+        if value is None or value > MAX_DURATION:
+            raise ValueError(f"{name} has to be at most {MAX_DURATION:g} seconds, not {value!r}")
 
 
-def layers_of(middleware: Any) -> list[Middleware]:
+def parse_middleware(middleware: Any) -> list[Middleware]:
     """The middleware that was given, in its order.
 
     Raises:
@@ -141,30 +141,30 @@ def layers_of(middleware: Any) -> list[Middleware]:
     return given
 
 
-def revisions_of(revisions: Any) -> tuple[str, ...]:
+def parse_revisions(revisions: Any) -> tuple[str, ...]:
     """The protocol revisions that were given.
 
     Raises:
         TypeError: they are no list.
         ValueError: there is none, or one that nobody knows.
     """
-    dates = _some_of(DATES, "revisions", revisions)
+    dates = _parse_choices(DATES, "revisions", revisions)
     if not dates:
         raise ValueError(f"revisions has to name at least one of {', '.join(DATES)}")
     return dates
 
 
-def offers_of(declares: Any) -> tuple[str, ...]:
+def parse_declared_lists(declares: Any) -> tuple[str, ...]:
     """What is to be declared whether it is there or not.
 
     Raises:
         TypeError: it is no list.
         ValueError: nothing of the kind can be declared.
     """
-    return _some_of(get_args(Offer), "declares", declares)
+    return _parse_choices(get_args(ListName), "declares", declares)
 
 
-def _some_of(known: Sequence[str], name: str, given: Any) -> tuple[str, ...]:
+def _parse_choices(known: Sequence[str], name: str, given: Any) -> tuple[str, ...]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise TypeError(f"{name} has to be a list, such as [{known[0]!r}], not {given!r}")
     chosen = tuple(cast("Iterable[Any]", given))
@@ -174,7 +174,7 @@ def _some_of(known: Sequence[str], name: str, given: Any) -> tuple[str, ...]:
     return chosen
 
 
-def auth_of(auth: Any) -> Any:
+def parse_auth(auth: Any) -> Any:
     """How clients are recognised, as it was given.
 
     Raises:

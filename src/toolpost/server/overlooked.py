@@ -11,9 +11,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal, cast, get_args, get
 
 from msgspec import Meta
 
-from toolpost.server.marks import Limit, read_marks
-from toolpost.server.problems import SignatureError, within
-from toolpost.server.scope import Scope, meant
+from toolpost.server.marks import Limit, read_annotation_metadata
+from toolpost.server.problems import SignatureError, prefix_signature_errors
+from toolpost.server.scope import AnnotationScope, resolve_alias
 
 __all__ = ["refuse_overlooked"]
 
@@ -24,7 +24,7 @@ _WITH_FIELDS: Final = ("__dataclass_fields__", "__required_keys__", "_fields")
 """What tells a dataclass, a typed dict, be it of typing or of its extensions, and a named tuple."""
 
 
-def refuse_overlooked(it: Any, scope: Scope) -> None:
+def refuse_overlooked(it: Any, scope: AnnotationScope) -> None:
     """Return if pydantic heeds all limits in a type.
 
     Args:
@@ -37,7 +37,7 @@ def refuse_overlooked(it: Any, scope: Scope) -> None:
     _visit(it, scope, set())
 
 
-def _visit(it: Any, scope: Scope, seen: set[Any]) -> None:
+def _visit(it: Any, scope: AnnotationScope, seen: set[Any]) -> None:
     origin, args = get_origin(it), get_args(it)
     if origin in _LEAVES:
         return
@@ -46,7 +46,7 @@ def _visit(it: Any, scope: Scope, seen: set[Any]) -> None:
         args = args[:1]
     for arg in args:
         _visit(arg, scope, seen)
-    behind, named = meant(it), origin or it
+    behind, named = resolve_alias(it), origin or it
     # A name is followed once, whatever its arguments: these have been visited, and may have no hash.
     if (behind is it and not inspect.isclass(named)) or named in seen:
         return
@@ -57,20 +57,20 @@ def _visit(it: Any, scope: Scope, seen: set[Any]) -> None:
         _visit(behind, scope, seen)
         return
     for name, kind, marks in _fields(it, named, scope):
-        with within(f"`{name}` of {named.__name__}"):
+        with prefix_signature_errors(f"`{name}` of {named.__name__}"):
             _check(marks)
             _visit(kind, scope, seen)
 
 
 def _check(marks: Iterable[Any]) -> None:
-    for limit in read_marks(mark for mark in marks if isinstance(mark, Meta | Limit)).limits:
+    for limit in read_annotation_metadata(mark for mark in marks if isinstance(mark, Meta | Limit)).limits:
         raise SignatureError(
             f"pydantic reads this, and would ignore the limit `{limit.name}`",
             hint="write it as `pydantic.Field`, in the same `Annotated` as what else is for pydantic",
         )
 
 
-def _fields(it: Any, cls: Any, scope: Scope) -> Iterator[tuple[str, Any, Any]]:
+def _fields(it: Any, cls: Any, scope: AnnotationScope) -> Iterator[tuple[str, Any, Any]]:
     """The fields that pydantic reads or writes in a class: name, type, and marks that stand beside it."""
     own = cast("dict[str, Any] | None", getattr(cls, "__pydantic_fields__", None))
     if own is not None:
@@ -79,4 +79,4 @@ def _fields(it: Any, cls: Any, scope: Scope) -> Iterator[tuple[str, Any, Any]]:
         yield from ((name, field.return_type, ()) for name, field in computed.items())
     elif any(hasattr(cls, mark) for mark in _WITH_FIELDS):
         with suppress(SignatureError):  # pydantic found what the names mean elsewhere
-            yield from ((name, kind, ()) for name, kind in scope.hints(it)[0].items())
+            yield from ((name, kind, ()) for name, kind in scope.resolve_class_hints(it)[0].items())

@@ -1,7 +1,7 @@
 """Notices on their way through middleware: those that a client sends, and those that we send to it.
 
-The counterpart of `dispatch`, which takes requests that way. Knows no channel and no task: a `Speaker` says
-what comes through.
+The counterpart of `dispatch`, which takes requests that way. Knows no channel and no task: a
+`ClientConnection` says what comes through.
 """
 
 import logging
@@ -9,56 +9,60 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.principal import Principal
-from toolpost.protocol.events import NoticeReceived
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.events import NotificationReceived
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
-from toolpost.server.dispatch import Call, through
-from toolpost.server.questions import unwanted
-from toolpost.server.request import Speaker
+from toolpost.server.dispatch import Call, run_middleware
+from toolpost.server.questions import make_abandoned_error
+from toolpost.server.request import ClientConnection
 from toolpost.types.base import JSON, Result
 
 if TYPE_CHECKING:
     from toolpost.server.handler import Handler
 
-__all__ = ["asked", "heard", "is_heard", "said"]
+__all__ = ["dispatch_notification", "is_notification_handled", "send_client_request", "send_notification"]
 
 logger: Final = logging.getLogger("toolpost.server")
 
-_OPENED: Final = "notifications/initialized"
+_INITIALIZED: Final = "notifications/initialized"
 """The end of the handshake: a handler may hear it, but it is none of the business of middleware."""
 
-_PARAMS: Final = Reader(dict[str, JSON])
+_PARAMS_READER: Final = JSONReader(dict[str, JSON])
 
 
-def is_heard(handler: "Handler", event: NoticeReceived) -> bool:
+def is_notification_handled(handler: "Handler", event: NotificationReceived) -> bool:
     """Whether anybody hears what a client says."""
-    return handler.offers("heard") or (bool(handler.middleware) and event.method != _OPENED)
+    return handler.is_overridden("handle_notification") or (
+        bool(handler.middleware) and event.method != _INITIALIZED
+    )
 
 
-async def heard(
+async def dispatch_notification(
     handler: "Handler",
-    speaker: Speaker,
+    speaker: ClientConnection,
     lifespan: Any,
-    event: NoticeReceived,
+    event: NotificationReceived,
     sender: Principal | None = None,
 ) -> None:
     """Let middleware and the handler hear what a client says; `sender` as in `Context`."""
     method = event.method
     try:
-        params = _PARAMS(event.raw) if event.row is None else event.params
-    except Unfit as error:
+        params = _PARAMS_READER(event.raw) if event.row is None else event.params
+    except InvalidJSONValue as error:
         logger.debug("dropped: %s cannot be read: %s", method, error)
         return
     context = Context(handler, speaker, method, lifespan=lifespan, sender=sender)
-    if not handler.middleware or method == _OPENED:
-        await handler.heard(method, params, context)
+    if not handler.middleware or method == _INITIALIZED:
+        await handler.handle_notification(method, params, context)
         return
-    call = Call(method, params, context, notice=True)
-    await through(handler.middleware, call, lambda context, params: handler.heard(method, params, context))
+    call = Call(method, params, context, is_notification=True)
+    await run_middleware(
+        handler.middleware, call, lambda context, params: handler.handle_notification(method, params, context)
+    )
 
 
-async def asked(
+async def send_client_request(
     context: Context,
     method: str | Row,
     params: Any,
@@ -75,21 +79,25 @@ async def asked(
         key: what a client without a session is to call the question.
     """
 
-    async def recall(context: Context, params: Any) -> Result:
+    async def replay_answer(context: Context, params: Any) -> Result:
         if context.cancelled:
-            raise unwanted(context)
-        return await context.recall_answer(str(method), params, key)
+            raise make_abandoned_error(context)
+        return await context.replay_answer(str(method), params, key)
 
     stateless = context.incoming is not None and context.incoming.peer.revision.stateless
-    inner = recall if stateless and isinstance(method, str) else ask
+    inner = replay_answer if stateless and isinstance(method, str) else ask
     if not context.server.middleware:
         return await inner(context, params)
     name = method if isinstance(method, str) else method.name
-    return await through(context.server.middleware, Call(name, params, context, incoming=False), inner)
+    return await run_middleware(context.server.middleware, Call(name, params, context, incoming=False), inner)
 
 
-async def said(
-    speaker: Speaker, context: Context, method: str, params: Any, build: Callable[[Any], bytes | None]
+async def send_notification(
+    speaker: ClientConnection,
+    context: Context,
+    method: str,
+    params: Any,
+    build: Callable[[Any], bytes | None],
 ) -> None:
     """Say something to the peer, once all middleware has seen it.
 
@@ -101,7 +109,7 @@ async def said(
     """
     unsaid: list[Exception] = []
 
-    async def say(context: Context, params: Any) -> None:
+    async def send(context: Context, params: Any) -> None:
         try:
             data = build(params)
             if data is not None:
@@ -110,9 +118,9 @@ async def said(
             unsaid.append(error)
             raise
 
-    call = Call(method, params, context, incoming=False, notice=True)
+    call = Call(method, params, context, incoming=False, is_notification=True)
     try:
-        await through(context.server.middleware, call, say)
+        await run_middleware(context.server.middleware, call, send)
     except Exception as error:  # middleware may raise anything
         if error in unsaid:
             raise

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Unanswered", "is_pending", "is_unanswered"]
 
-_THERE: Final[frozenset[type[Any]]] = frozenset(
+_PLAIN_TYPES: Final[frozenset[type[Any]]] = frozenset(
     {NoneType, bool, int, float, str, bytes, dict, list, tuple, Raw, CallToolResult}
 )
 
@@ -26,7 +26,7 @@ _THERE: Final[frozenset[type[Any]]] = frozenset(
 def is_pending(value: object) -> "TypeIs[Awaitable[Any]]":
     """Whether a value has to be awaited: as `isawaitable` says, in 0.1 us instead of 0.6 for most."""
     kind = type(value)
-    return kind is CoroutineType or (kind not in _THERE and isawaitable(value))
+    return kind is CoroutineType or (kind not in _PLAIN_TYPES and isawaitable(value))
 
 
 class Unanswered(BaseException):
@@ -41,14 +41,14 @@ def is_unanswered(error: BaseException) -> bool:
 
     An error of its own counts more, as it would in a session.
     """
-    leaves = list(_leaves(error))
+    leaves = list(_iter_leaves(error))
     asked = any(isinstance(leaf, Unanswered) for leaf in leaves)
     return asked and all(isinstance(leaf, Unanswered | CancelledError) for leaf in leaves)
 
 
-def _leaves(error: BaseException) -> Iterator[BaseException]:
+def _iter_leaves(error: BaseException) -> Iterator[BaseException]:
     if isinstance(error, BaseExceptionGroup):
         for each in cast("BaseExceptionGroup[BaseException]", error).exceptions:
-            yield from _leaves(each)
+            yield from _iter_leaves(each)
     else:
         yield error

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.errors import InternalError, UrlElicitationRequired, UserRejected
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import STATELESS
-from toolpost.protocol.events import Incoming
-from toolpost.protocol.inbox import MAX_ANSWERS
+from toolpost.protocol.eras import STATELESS_ERA
+from toolpost.protocol.events import InboundRequest
+from toolpost.protocol.inbox import MAX_INPUT_RESPONSES
 from toolpost.server.forms import Accepted
-from toolpost.server.journal import Journal
+from toolpost.server.journal import ReplayJournal
 from toolpost.server.pending import Unanswered
-from toolpost.server.steps import Steps, read_again
-from toolpost.types.base import Raw, Result, Wire
+from toolpost.server.steps import Steps, decode_step_value
+from toolpost.types.base import Raw, Result, WireStruct
 from toolpost.types.inputs import InputRequiredResult
 
 if TYPE_CHECKING:
     from toolpost.server.context import Context
     from toolpost.server.handler import Handler
 
-__all__ = ["MAX_ROUNDS", "Recall", "visit"]
+__all__ = ["MAX_ROUNDS", "CallReplay", "request_url_visits"]
 
 MAX_ROUNDS: Final = 100
 """How often one call may ask: more than any client goes along with, and a bound for what asks in a circle."""
@@ -35,7 +35,7 @@ MAX_ROUNDS: Final = 100
 logger: Final = logging.getLogger("toolpost.server")
 
 
-class Recall:
+class CallReplay:
     """What one request has asked and done before it ran again; in a session, what it does now.
 
     Args:
@@ -44,28 +44,28 @@ class Recall:
         principal: on whose behalf its client speaks.
     """
 
-    __slots__ = ("_incoming", "_journal", "_over", "_principal", "_server", "_steps")
+    __slots__ = ("_incoming", "_is_over", "_journal", "_principal", "_server", "_steps")
 
-    def __init__(self, server: "Handler", incoming: Incoming | None, principal: str | None) -> None:
+    def __init__(self, server: "Handler", incoming: InboundRequest | None, principal: str | None) -> None:
         self._server = server
         self._incoming = incoming
         self._principal = principal
-        self._journal: Journal | None = None
+        self._journal: ReplayJournal | None = None
         self._steps = Steps(server)
-        self._over = False
+        self._is_over = False
 
     @property
-    def stateless(self) -> bool:
+    def is_stateless(self) -> bool:
         """Whether the client is asked by a result."""
         incoming = self._incoming
-        return incoming is not None and incoming.row.asks and incoming.peer.revision.stateless
+        return incoming is not None and incoming.row.can_require_input and incoming.peer.revision.stateless
 
     @property
-    def opened(self) -> Journal | None:
+    def loaded_journal(self) -> ReplayJournal | None:
         """What was asked and done before, if anybody has looked."""
         return self._journal
 
-    async def journal(self) -> Journal:
+    async def load_journal(self) -> ReplayJournal:
         """What was asked and done before.
 
         Raises:
@@ -73,13 +73,15 @@ class Recall:
         """
         if self._journal is None:
             incoming = self._incoming
-            if self.stateless and incoming is not None:
-                self._journal = await self._server.states.open(incoming, self._principal)
+            if self.is_stateless and incoming is not None:
+                self._journal = await self._server.request_states.open(incoming, self._principal)
             else:
-                self._journal = Journal()
+                self._journal = ReplayJournal()
         return self._journal
 
-    async def answer(self, connection: Connection, method: str, params: Wire, key: str | None) -> Result:
+    async def get_answer(
+        self, connection: Connection, method: str, params: WireStruct, key: str | None
+    ) -> Result:
         """What the client has answered to a question.
 
         Raises:
@@ -87,80 +89,80 @@ class Recall:
             LocalProtocolError: the request may not ask.
             Unanswered: it was not asked before.
         """
-        self._check_going_on()
+        self._check_running()
         incoming = self._incoming
         assert incoming is not None, "outside of a request nothing can be asked in this era"
-        asked = STATELESS.ask(connection, incoming, method, params)
-        journal = await self.journal()
-        return journal.answer(asked, incoming.peer.revision.asks[method].results["complete"], key)
+        asked = STATELESS_ERA.make_client_request(connection, incoming, method, params)
+        journal = await self.load_journal()
+        return journal.answer(asked, incoming.peer.revision.input_requests[method].results["complete"], key)
 
-    def check_outside(self) -> None:
+    def check_not_in_step(self) -> None:
         """Return unless a step asks.
 
         Raises:
             LocalProtocolError: it does.
         """
-        self._steps.check_outside("ask")
+        self._steps.check_not_in_step("ask")
 
     # ----------------------------------------------------------------- steps
 
     async def step(self, name: str, fn: Callable[..., Any], call: Callable[[], Any]) -> Any:
         """What a function gives, or gave when it ran before; `call` calls it."""
-        self._check_going_on()
-        return await self._steps.run(await self.journal(), name, fn, call)
+        self._check_running()
+        return await self._steps.run(await self.load_journal(), name, fn, call)
 
-    def step_here(
+    def step_in_thread(
         self, wait: Callable[[Any], Any], name: str, fn: Callable[..., Any], call: Callable[[], Any]
     ) -> Any:
         """The same for a function that runs in a thread; `wait` waits for what the loop has to do."""
 
-        async def begin() -> tuple[str, Raw | None]:
-            self._check_going_on()
-            return self._steps.begin(await self.journal(), name)
+        async def begin_step() -> tuple[str, Raw | None]:
+            self._check_running()
+            return self._steps.begin_step(await self.load_journal(), name)
 
-        async def note(key: str, value: Any) -> Raw:
-            return (await self.journal()).note(key, name, value)
+        async def record_step(key: str, value: Any) -> Raw:
+            return (await self.load_journal()).record_step(key, name, value)
 
-        async def awaited(value: Awaitable[Any]) -> Any:
+        async def await_value(value: Awaitable[Any]) -> Any:
             return await value
 
-        key, written = wait(begin())
+        key, written = wait(begin_step())
         if written is None:
-            written = wait(note(key, self._steps.call(call, lambda value: wait(awaited(value)))))
-        return read_again(name, written, fn)
+            written = wait(record_step(key, self._steps.call(call, lambda value: wait(await_value(value)))))
+        return decode_step_value(name, written, fn)
 
-    def _check_going_on(self) -> None:
+    def _check_running(self) -> None:
         """Return unless the function has ended with its questions; what still runs of it must do no more."""
-        if self._over:
+        if self._is_over:
             raise Unanswered("the run that this belongs to is over; the function runs again from the top")
 
     # ----------------------------------------------------------------- the end of a run
 
-    async def interim(self, method: str) -> InputRequiredResult:
+    async def build_input_required(self, method: str) -> InputRequiredResult:
         """The questions that have no answer, and what is to come back with the answers."""
         await self._steps.settle()
-        self._over = True
-        journal = await self.journal()
+        self._is_over = True
+        journal = await self.load_journal()
         if journal.rounds >= MAX_ROUNDS:
             raise InternalError(f"{method} has asked {MAX_ROUNDS} times, and still has no result")
         assert self._incoming is not None, "only a request can ask"
         # What is too much for one round is asked in the next.
-        journal.asked = dict(islice(journal.asked.items(), MAX_ANSWERS))
-        if journal.unused:
+        journal.open_questions = dict(islice(journal.open_questions.items(), MAX_INPUT_RESPONSES))
+        if journal.unused_keys:
             logger.info(
                 "%s: %d answers were not asked for again; a question has to be the same in each run",
                 method,
-                len(journal.unused),
+                len(journal.unused_keys),
             )
-        state = await self._server.states.seal(journal, self._incoming, self._principal)
-        return InputRequiredResult(input_requests=journal.asked or None, request_state=state)
+        state = await self._server.request_states.seal(journal, self._incoming, self._principal)
+        return InputRequiredResult(input_requests=journal.open_questions or None, request_state=state)
 
     def give_up(self) -> None:
         """Do no more: nobody waits for the answer. Steps that have begun are finished."""
-        self._over = True
+        self._is_over = True
 
 
-async def visit(context: "Context", wanted: UrlElicitationRequired) -> None:
+async def request_url_visits(context: "Context", wanted: UrlElicitationRequired) -> None:
     """Ask whether the user visits the URLs without which the request cannot be served.
 
     Whoever has agreed before was not there yet, or it would not be wanted again: they are asked once more.

@@ -13,31 +13,31 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from toolpost.server.schema import Schema
-from toolpost.server.scope import Scope
+from toolpost.server.scope import AnnotationScope
 from toolpost.types.base import JSON
 
-__all__ = ["Field", "Record", "describe", "record_schema"]
+__all__ = ["RecordField", "RecordType", "build_record_schema", "describe_record"]
 
-Hints: TypeAlias = Mapping[str, Any]
+TypeHints: TypeAlias = Mapping[str, Any]
 """The annotations of a class by name, evaluated."""
 
 _QUALIFIERS: Final = frozenset({"Required", "NotRequired", "ReadOnly"})
 
 
-class Field(Struct, frozen=True):
+class RecordField(Struct, frozen=True):
     """One field: its name in Python and on the wire, its type, and whether it must be there."""
 
     name: str
-    wire: str
+    wire_name: str
     annotation: Any
     required: bool = True
     default: Any = UNSET
 
 
-class Record(Struct, frozen=True, kw_only=True):
+class RecordType(Struct, frozen=True, kw_only=True):
     """What a class with fields asks for."""
 
-    fields: list[Field]
+    fields: list[RecordField]
     array: bool = False
     """Whether it is an array on the wire, not an object."""
     closed: bool = False
@@ -49,7 +49,7 @@ class Record(Struct, frozen=True, kw_only=True):
     """Makes a value from fields by keyword."""
 
 
-def describe(it: Any, scope: Scope, *, output: bool) -> Record | None:
+def describe_record(it: Any, scope: AnnotationScope, *, output: bool) -> RecordType | None:
     """What a class asks for; None if it is none with fields.
 
     Args:
@@ -61,20 +61,20 @@ def describe(it: Any, scope: Scope, *, output: bool) -> Record | None:
         SignatureError: an annotation of it cannot be evaluated.
     """
     cls = cast("type[Any]", get_origin(it) or it)
-    reader = next((reader for mark, reader in _READERS.items() if hasattr(cls, mark)), None)
+    reader = next((reader for mark, reader in _DESCRIBERS.items() if hasattr(cls, mark)), None)
     if reader is None:
         return None
-    hints, whole = scope.hints(it)
+    hints, whole = scope.resolve_class_hints(it)
     record = reader(cls, hints, output)
     checks = output and (hasattr(cls, "__post_init__") or hasattr(cls, "__attrs_post_init__"))
     return replace(record, ordinary=record.ordinary and whole and not checks)
 
 
-def record_schema(record: Record, parts: Sequence[Schema], about: str) -> dict[str, JSON]:
+def build_record_schema(record: RecordType, parts: Sequence[Schema], about: str) -> dict[str, JSON]:
     """The schema of a class with fields, given those of the fields and what its docstring says."""
     schema: dict[str, JSON] = {"description": about} if about else {}
-    names = [field.wire for field in record.fields]
-    needed = [field.wire for field in record.fields if field.required]
+    names = [field.wire_name for field in record.fields]
+    needed = [field.wire_name for field in record.fields if field.required]
     if record.tag is not None:
         names, parts = [record.tag[0], *names], [{"const": record.tag[1]}, *parts]
         needed = [record.tag[0], *needed]
@@ -87,18 +87,20 @@ def record_schema(record: Record, parts: Sequence[Schema], about: str) -> dict[s
     return schema | ({"additionalProperties": False} if record.closed else {})
 
 
-def _struct(cls: Any, hints: Hints, _output: bool) -> Record:
+def _describe_struct(cls: Any, hints: TypeHints, _output: bool) -> RecordType:
     config = cls.__struct_config__
     nothing = msgspec.NODEFAULT
     defaults = cls.__struct_defaults__
     defaults = (nothing,) * (len(cls.__struct_fields__) - len(defaults)) + defaults
     fields = [
-        Field(name, wire, hints[name], default is nothing, UNSET if hasattr(default, "factory") else default)
+        RecordField(
+            name, wire, hints[name], default is nothing, UNSET if hasattr(default, "factory") else default
+        )
         for name, wire, default in zip(
             cls.__struct_fields__, cls.__struct_encode_fields__, defaults, strict=True
         )
     ]
-    return Record(
+    return RecordType(
         fields=fields,
         array=config.array_like,
         closed=config.forbid_unknown_fields,
@@ -107,11 +109,11 @@ def _struct(cls: Any, hints: Hints, _output: bool) -> Record:
     )
 
 
-def _dataclass(cls: Any, hints: Hints, output: bool) -> Record:
+def _describe_dataclass(cls: Any, hints: TypeHints, output: bool) -> RecordType:
     ordinary = True
     missing = sys.modules["dataclasses"].MISSING
     init_only = sys.modules["dataclasses"].InitVar
-    fields: list[Field] = []
+    fields: list[RecordField] = []
     for field in cls.__dataclass_fields__.values():
         kind = hints[field.name]
         if kind is ClassVar or get_origin(kind) is ClassVar:
@@ -125,14 +127,14 @@ def _dataclass(cls: Any, hints: Hints, output: bool) -> Record:
         kind = getattr(kind, "type", Any) if at_start else kind
         required = field.default is missing and field.default_factory is missing
         default = UNSET if field.default is missing else field.default
-        fields.append(Field(field.name, field.name, kind, required, default))
-    return Record(fields=fields, ordinary=ordinary, build=cls)
+        fields.append(RecordField(field.name, field.name, kind, required, default))
+    return RecordType(fields=fields, ordinary=ordinary, build=cls)
 
 
-def _attrs(cls: Any, hints: Hints, output: bool) -> Record:
+def _describe_attrs(cls: Any, hints: TypeHints, output: bool) -> RecordType:
     ordinary = True
     nothing = sys.modules["attr"].NOTHING
-    fields: list[Field] = []
+    fields: list[RecordField] = []
     for field in cls.__attrs_attrs__:
         hidden = field.name.startswith("_") if output else not field.init  # as msgspec writes them
         if not hidden:
@@ -140,40 +142,40 @@ def _attrs(cls: Any, hints: Hints, output: bool) -> Record:
             default = UNSET if field.default is nothing or made else field.default
             wire = field.name if output else field.alias
             kind = hints.get(field.name, field.type or Any)
-            fields.append(Field(wire, wire, kind, field.default is nothing, default))
+            fields.append(RecordField(wire, wire, kind, field.default is nothing, default))
         simple = field.init and field.converter is None and field.alias == field.name
         checked = field.validator is not None and output
         made_of_self = getattr(field.default, "takes_self", False)
         ordinary = ordinary and simple and not checked and not made_of_self
-    return Record(fields=fields, ordinary=ordinary, build=cls)
+    return RecordType(fields=fields, ordinary=ordinary, build=cls)
 
 
-def _typed_dict(cls: Any, hints: Hints, _output: bool) -> Record:
-    fields: list[Field] = []
+def _describe_typed_dict(cls: Any, hints: TypeHints, _output: bool) -> RecordType:
+    fields: list[RecordField] = []
     for name, annotation in hints.items():
         # A string annotation hides `NotRequired` from the class itself, so the evaluated one decides.
         required, kind = name in cls.__required_keys__, annotation
         while (qualifier := str(get_origin(kind)).rpartition(".")[2]) in _QUALIFIERS:
             required = required if qualifier == "ReadOnly" else qualifier == "Required"
             (kind,) = get_args(kind)
-        fields.append(Field(name, name, kind, required))
-    return Record(fields=fields, build=dict)
+        fields.append(RecordField(name, name, kind, required))
+    return RecordType(fields=fields, build=dict)
 
 
-def _named_tuple(cls: Any, hints: Hints, _output: bool) -> Record:
+def _describe_named_tuple(cls: Any, hints: TypeHints, _output: bool) -> RecordType:
     defaults = cls._field_defaults
     fields = [
-        Field(name, name, hints.get(name, Any), name not in defaults, defaults.get(name, UNSET))
+        RecordField(name, name, hints.get(name, Any), name not in defaults, defaults.get(name, UNSET))
         for name in cls._fields
     ]
-    return Record(fields=fields, array=True, closed=True, build=cls)
+    return RecordType(fields=fields, array=True, closed=True, build=cls)
 
 
-_READERS: Final[dict[str, Callable[[Any, Hints, bool], Record]]] = {
-    "__struct_fields__": _struct,
-    "__dataclass_fields__": _dataclass,
-    "__attrs_attrs__": _attrs,
-    "__required_keys__": _typed_dict,
-    "_field_defaults": _named_tuple,
+_DESCRIBERS: Final[dict[str, Callable[[Any, TypeHints, bool], RecordType]]] = {
+    "__struct_fields__": _describe_struct,
+    "__dataclass_fields__": _describe_dataclass,
+    "__attrs_attrs__": _describe_attrs,
+    "__required_keys__": _describe_typed_dict,
+    "_field_defaults": _describe_named_tuple,
 }
 """What a class with fields is known by."""

@@ -10,44 +10,44 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from toolpost.errors import InvalidParams
 from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.events import Incoming
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.events import InboundRequest
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import Row
-from toolpost.types.base import JSON, UNSET, Meta, Params, Raw, RequestId, Result, Unset, Wire
+from toolpost.types.base import JSON, UNSET, Meta, Params, Raw, RequestId, Result, Unset, WireStruct
 from toolpost.types.lifecycle import ClientCapabilities, Implementation
 
 if TYPE_CHECKING:
     from toolpost.server.context import Context
     from toolpost.server.handler import Handler
 
-__all__ = ["Client", "Request", "Speaker", "arguments_of"]
+__all__ = ["ClientConnection", "ClientInfo", "ContextRequest", "decode_arguments"]
 
-_OBJECT: Final = Reader(dict[str, JSON])
+_OBJECT_READER: Final = JSONReader(dict[str, JSON])
 
 
-class Speaker(Protocol):
+class ClientConnection(Protocol):
     """What a context needs of the conversation that it belongs to."""
 
     connection: Connection
     state: dict[str, Any]
-    watched: set[str]
-    visits: dict[str, None]
+    subscribed_uris: set[str]
+    url_elicitations: dict[str, None]
     """The elicitations by URL whose end the peer may be told, oldest first."""
 
-    def headers_of(self, incoming: Incoming | None) -> Mapping[str, str]:
+    def headers_of(self, incoming: InboundRequest | None) -> Mapping[str, str]:
         """The HTTP headers that a request came with."""
         ...
 
-    def principal_of(self, incoming: Incoming | None) -> Principal | None:
+    def principal_of(self, incoming: InboundRequest | None) -> Principal | None:
         """On whose behalf a request speaks, where that is known; None: of the conversation."""
         ...
 
     @property
-    def remote(self) -> bool:
+    def is_remote(self) -> bool:
         """Whether anybody could be at the other end, so that what is not known to be allowed is not."""
         ...
 
-    async def interrupt(self, incoming: Incoming) -> None:
+    async def interrupt(self, incoming: InboundRequest) -> None:
         """Let the client of a request come back for the rest of its stream."""
         ...
 
@@ -59,17 +59,17 @@ class Speaker(Protocol):
         """Hand a message over to the peer."""
         ...
 
-    async def tell(
+    async def send_notification(
         self, context: "Context", method: str, params: Any, build: Callable[[Any], bytes | None]
     ) -> None:
         """Take a notice through middleware; `build` makes the message of what comes out of it."""
         ...
 
-    async def ask(
+    async def send_request(
         self,
         context: "Context",
         method: str | Row,
-        params: Wire | Mapping[str, JSON] | None,
+        params: WireStruct | Mapping[str, JSON] | None,
         timeout: float | None,
         key: str | None = None,
     ) -> Result:
@@ -77,14 +77,16 @@ class Speaker(Protocol):
         ...
 
 
-class Request:
+class ContextRequest:
     """The request itself, or the notice. Called, it sends a request of your own to the client."""
 
-    __slots__ = ("_context", "_incoming", "_speaker", "method")
+    __slots__ = ("_client_connection", "_context", "_incoming", "method")
 
-    def __init__(self, context: "Context", speaker: Speaker, method: str, incoming: Incoming | None) -> None:
+    def __init__(
+        self, context: "Context", speaker: ClientConnection, method: str, incoming: InboundRequest | None
+    ) -> None:
         self._context = context
-        self._speaker = speaker
+        self._client_connection = speaker
         self._incoming = incoming
         self.method = method
         """What was asked for, or said."""
@@ -93,13 +95,15 @@ class Request:
         self, method: str, params: Mapping[str, JSON] | None = None, *, timeout: float | None = None
     ) -> Result:
         """The client's answer to a request of a method that is in no revision; see its `raw`."""
-        row = self._speaker.connection.extra.get(method) or Row(method, Params, Result)
-        return await self._speaker.ask(self._context, row, params, timeout)
+        row = self._client_connection.connection.extra.get(method) or Row(method, Params, Result)
+        return await self._client_connection.send_request(self._context, row, params, timeout)
 
     @property
     def headers(self) -> Mapping[str, str]:
         """The HTTP headers that it came with, by their names in lower case; none on other transports."""
-        return dict(self._speaker.headers_of(self._incoming))  # another request may have the same ones
+        return dict(
+            self._client_connection.headers_of(self._incoming)
+        )  # another request may have the same ones
 
     @property
     def id(self) -> RequestId | None:
@@ -112,7 +116,7 @@ class Request:
         return {} if self._incoming is None else self._incoming.meta
 
 
-class Client:
+class ClientInfo:
     """Who is asking: `info` is its name tag, if it wears one, and `capabilities` what it can do for us."""
 
     __slots__ = ("capabilities", "info")
@@ -125,13 +129,13 @@ class Client:
         return f"<Client {self.info.name} {self.info.version}>" if self.info else "<Client>"
 
 
-def arguments_of(raw: Raw | bytes | Unset) -> dict[str, JSON]:
+def decode_arguments(raw: Raw | bytes | Unset) -> dict[str, JSON]:
     """The arguments of a call, as a dict; null counts as absent, since some send it.
 
     Raises:
         InvalidParams: they are no object.
     """
     try:
-        return _OBJECT(UNSET if raw == Raw(b"null") else raw)
-    except Unfit as error:
+        return _OBJECT_READER(UNSET if raw == Raw(b"null") else raw)
+    except InvalidJSONValue as error:
         raise InvalidParams(f"Invalid params: arguments must be an object: {error}") from error

@@ -12,28 +12,28 @@ from typing import Any, Final, ParamSpec, TypeVar, cast
 from toolpost.errors import ResourceNotFound, ToolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.icons import check_icons
-from toolpost.protocol.uri import Template
-from toolpost.server.bind import Bound
+from toolpost.protocol.uri import UriTemplate
+from toolpost.server.bind import BoundFunction
 from toolpost.server.cache import Cache
-from toolpost.server.catalogue import Catalogue, Handle
-from toolpost.server.complete import Completes
+from toolpost.server.catalogue import Registry, RegistryEntry
+from toolpost.server.complete import Completable
 from toolpost.server.context import Context
 from toolpost.server.media import Media
-from toolpost.server.options import check_texts
-from toolpost.server.work import Work
+from toolpost.server.options import check_strings
+from toolpost.server.work import WorkerThreads
 from toolpost.types.content import ResourceContents
 from toolpost.types.resources import ReadResourceResult, Resource, ResourceTemplate
 
-__all__ = ["ServedResource", "ServedTemplate", "contents_of", "template_of"]
+__all__ = ["RegisteredResource", "RegisteredTemplate", "parse_uri_template", "to_read_result"]
 
 # A scheme by RFC 3986, or one that a variable fills in; `{+name}` could be anything.
-_SCHEME: Final = re.compile(r"(?:[A-Za-z]|\{\w+\})(?:[A-Za-z0-9+.-]|\{\w+\})*:")
+_SCHEME_PATTERN: Final = re.compile(r"(?:[A-Za-z]|\{\w+\})(?:[A-Za-z0-9+.-]|\{\w+\})*:")
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 
-def template_of(uri: Any) -> Template:
+def parse_uri_template(uri: Any) -> UriTemplate:
     """The template in a URI that an author wrote; a URI without variables is one, too.
 
     Raises:
@@ -43,80 +43,80 @@ def template_of(uri: Any) -> Template:
     if not isinstance(uri, str):
         example = '@server.resource("config://app")'
         raise TypeError(f"{uri!r} is no URI; give the URI: {example}")
-    template = Template(uri)
-    if _SCHEME.match(uri) is None:
+    template = UriTemplate(uri)
+    if _SCHEME_PATTERN.match(uri) is None:
         raise ValueError(
             f"{uri!r} is no URI: it has to begin with a scheme, as in {'config://' + uri.lstrip('/')!r}"
         )
     return template
 
 
-class ServedResource(Handle[P, R], Completes):
+class RegisteredResource(RegistryEntry[P, R], Completable):
     """A resource of a server; its function takes no arguments but a context, so none can be completed."""
 
     def __init__(
         self,
         resource: Resource,
-        bound: Bound,
-        home: Catalogue[Any],
-        work: Work,
+        bound: BoundFunction,
+        home: Registry[Any],
+        work: WorkerThreads,
         cache: Cache | None = None,
     ) -> None:
-        check_texts(name=resource.name, title=resource.title, description=resource.description)
+        check_strings(name=resource.name, title=resource.title, description=resource.description)
         check_icons(resource.icons)
         super().__init__(resource.uri, bound.fn, home)
-        Completes.__init__(self, (), home.touch)
+        Completable.__init__(self, (), home.mark_changed)
         self.resource = resource
         self.cache = cache
         """How long clients may keep what it holds, if not as long as the server says."""
         self._bound = bound
-        self._work = work
+        self._worker_threads = work
 
-    def shown(self, structured: str | None) -> Resource:  # noqa: ARG002 - the same for every peer
+    def to_list_item(self, structured: str | None) -> Resource:  # noqa: ARG002 - the same for every peer
         """The resource."""
         return self.resource
 
     def update(self, **changes: Any) -> None:
         """Change what the list shows, such as `title=` or `description=`."""
-        self.resource = _changed(self.resource, changes)
-        self._home.touch()
+        self.resource = _apply_changes(self.resource, changes)
+        self._registry.mark_changed()
 
     async def read(self, context: Context, uri: str) -> ReadResourceResult:
         """What it holds."""
-        value = await self._work.run(self._bound, self._bound.read_strings({}), context)
-        return contents_of(value, uri, self.resource.mime_type)
+        value = await self._worker_threads.run(self._bound, self._bound.read_strings({}), context)
+        return to_read_result(value, uri, self.resource.mime_type)
 
 
-class ServedTemplate(Handle[P, R], Completes):
+class RegisteredTemplate(RegistryEntry[P, R], Completable):
     """Many resources of a server; the variables of the template are the arguments of the function."""
 
     def __init__(
         self,
         template: ResourceTemplate,
-        bound: Bound,
-        home: Catalogue[Any],
-        work: Work,
+        bound: BoundFunction,
+        home: Registry[Any],
+        work: WorkerThreads,
         cache: Cache | None = None,
     ) -> None:
-        check_texts(name=template.name, title=template.title, description=template.description)
+        check_strings(name=template.name, title=template.title, description=template.description)
         check_icons(template.icons)
         super().__init__(template.uri_template, bound.fn, home)
-        Completes.__init__(self, [parameter.name for parameter in bound.parameters], home.touch)
+        Completable.__init__(self, [parameter.name for parameter in bound.parameters], home.mark_changed)
         self.template = template
         self.cache = cache
         """How long clients may keep what they hold, if not as long as the server says."""
-        self._match = Template(template.uri_template).match
+        self._match = UriTemplate(template.uri_template).match
         self._bound = bound
-        self._work = work
+        self._worker_threads = work
 
-    def shown(self, structured: str | None) -> ResourceTemplate:  # noqa: ARG002 - the same for every peer
+    def to_list_item(self, structured: str | None) -> ResourceTemplate:  # noqa: ARG002 - the same for every peer
         """The template."""
         return self.template
 
     def update(self, **changes: Any) -> None:
         """Change what the list shows, such as `title=` or `description=`."""
-        self.template = _changed(self.template, changes)
-        self._home.touch()
+        self.template = _apply_changes(self.template, changes)
+        self._registry.mark_changed()
 
     def match(self, uri: str) -> Mapping[str, Any] | None:
         """The arguments that a URI carries; None if it is none of the template's."""
@@ -132,14 +132,14 @@ class ServedTemplate(Handle[P, R], Completes):
             arguments = self._bound.read_strings(values)
         except ToolError as error:
             raise ResourceNotFound(f"Resource not found: {uri} ({error})", {"uri": uri}) from error
-        value = await self._work.run(self._bound, arguments, context)
-        return contents_of(value, uri, self.template.mime_type)
+        value = await self._worker_threads.run(self._bound, arguments, context)
+        return to_read_result(value, uri, self.template.mime_type)
 
 
 W = TypeVar("W", Resource, ResourceTemplate)
 
 
-def _changed(shown: W, changes: Mapping[str, Any]) -> W:
+def _apply_changes(shown: W, changes: Mapping[str, Any]) -> W:
     changed = copy(shown)
     for name, value in changes.items():
         if name not in shown.__struct_fields__ or name in {"uri", "uri_template"}:
@@ -149,22 +149,22 @@ def _changed(shown: W, changes: Mapping[str, Any]) -> W:
     return changed
 
 
-def contents_of(value: Any, uri: str, mime_type: str | None) -> ReadResourceResult:
+def to_read_result(value: Any, uri: str, mime_type: str | None) -> ReadResourceResult:
     """The result of reading a resource, from what its function returned."""
     if isinstance(value, ReadResourceResult):
         return value
-    items: list[Any] = value if _is_parts(value) else [value]
-    return ReadResourceResult(contents=[_part(item, uri, mime_type) for item in items])
+    items: list[Any] = value if _is_contents_list(value) else [value]
+    return ReadResourceResult(contents=[_to_contents(item, uri, mime_type) for item in items])
 
 
-def _is_parts(value: Any) -> bool:
+def _is_contents_list(value: Any) -> bool:
     """Whether a value is a list of several parts of a resource, and not one JSON array."""
     if not isinstance(value, list) or not value:
         return False
     return all(isinstance(item, ResourceContents | Media | bytes) for item in cast("list[Any]", value))
 
 
-def _part(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
+def _to_contents(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
     if isinstance(value, ResourceContents):
         return value
     if isinstance(value, str):

@@ -11,13 +11,13 @@ from toolpost.errors import LocalProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.jsonrpc import Reader
-from toolpost.protocol.party import Party
+from toolpost.protocol.jsonrpc import JSONReader
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import REVISIONS
-from toolpost.server.notify import LIST_CHANGED, Announcer
+from toolpost.server.notify import LIST_CHANGED, ChangeBroadcaster
 from toolpost.types.base import JSON, RequestId, Struct
 from toolpost.types.lifecycle import ClientCapabilities, Implementation, LogLevel
-from toolpost.types.notices import NoticeParams
+from toolpost.types.notices import NotificationParams
 
 __all__ = ["Rested"]
 
@@ -38,7 +38,7 @@ class _Client(Struct):
     info: Implementation | None = None
 
 
-_CLIENT: Final = Reader(_Client)
+_CLIENT: Final = JSONReader(_Client)
 
 
 class Rested(Struct, eq=False, kw_only=True):
@@ -56,21 +56,21 @@ class Rested(Struct, eq=False, kw_only=True):
         news: what has changed since, to be told when it goes on.
     """
 
-    party: Party
+    party: LocalPeer
     client: bytes
     log_level: LogLevel | None
     next_id: int
     withdrawn: tuple[RequestId, ...]
-    announcer: Announcer
+    announcer: ChangeBroadcaster
     key: str
     wake: Callable[[str], object]
-    news: tuple[tuple[str, NoticeParams], ...] = ()
+    news: tuple[tuple[str, NotificationParams], ...] = ()
 
     @classmethod
-    def of(
+    def from_connection(
         cls,
         connection: Connection,
-        announcer: Announcer,
+        announcer: ChangeBroadcaster,
         key: str,
         wake: Callable[[str], object],
         *,
@@ -86,7 +86,7 @@ class Rested(Struct, eq=False, kw_only=True):
             known: what other clients have said of themselves.
         """
         peer = connection.peer
-        if peer is None or not connection.idle:
+        if peer is None or not connection.is_idle:
             return None
         said: JSON = {"revision": peer.revision.date, "capabilities": peer.capabilities, "info": peer.info}
         try:
@@ -98,17 +98,17 @@ class Rested(Struct, eq=False, kw_only=True):
                 known.clear()
             client = known.setdefault(client, client)
         return cls(
-            party=connection.party,
+            party=connection.local_peer,
             client=client,
             log_level=connection.log_level,
             next_id=connection.next_id,
-            withdrawn=tuple(connection.withdrawn or ()),
+            withdrawn=tuple(connection.early_cancellations or ()),
             announcer=announcer,
             key=key,
             wake=wake,
         )
 
-    def hear(self, method: str, params: NoticeParams) -> None:
+    def on_change(self, method: str, params: NotificationParams) -> None:
         """Wake up, if the client has to be told; who sleeps watches no resource, and waits for no user."""
         if method in _LISTS:
             self.news = (*self.news, (method, params))
@@ -116,14 +116,14 @@ class Rested(Struct, eq=False, kw_only=True):
 
     def end(self) -> None:
         """Hear no more: the session has ended, or goes on."""
-        self.announcer.leave(self)
+        self.announcer.remove_subscriber(self)
 
     def connect(self, connection: Connection) -> None:
         """Let a fresh connection go on."""
         client = _CLIENT(self.client)
-        connection.party = self.party
+        connection.local_peer = self.party
         connection.peer = Peer(REVISIONS[client.revision], client.capabilities, client.info)
         connection.lifecycle.state = "ready"
         connection.log_level = self.log_level
         connection.next_id = self.next_id
-        connection.withdrawn = dict.fromkeys(self.withdrawn) or None
+        connection.early_cancellations = dict.fromkeys(self.withdrawn) or None

@@ -15,40 +15,40 @@ from toolpost.errors import MCPError
 from toolpost.types.base import JSON
 
 __all__ = [
-    "MIRRORED",
-    "RESULT",
+    "HEADER_KEYWORD",
+    "RESULT_KEY",
     "Definitions",
-    "Opaque",
+    "ForeignSchema",
     "Schema",
-    "accepts",
-    "any_of",
-    "choice_of",
-    "compiled",
-    "kind_of",
-    "noted",
-    "of_kind",
-    "overlap",
-    "reached",
-    "resolved",
-    "rooted",
-    "unfolded",
-    "with_defs",
-    "without_null",
-    "wrapped",
+    "add_keywords",
+    "attach_definitions",
+    "can_accept",
+    "can_overlap",
+    "collect_definitions",
+    "compile_validator",
+    "get_json_type",
+    "inline_refs",
+    "is_type_allowed",
+    "make_any_of",
+    "make_enum_schema",
+    "make_root_schema",
+    "remove_null",
+    "resolve_ref",
+    "wrap_schema",
 ]
 
 Schema: TypeAlias = Mapping[str, JSON]
 
-MIRRORED: Final = "x-mcp-header"
+HEADER_KEYWORD: Final = "x-mcp-header"
 """The keyword that names the header of a property."""
-RESULT: Final = "result"
+RESULT_KEY: Final = "result"
 """The key under which a peer that takes only objects finds another value."""
-_PREFIX: Final = "#/$defs/"
-_NOT_IN_NAMES: Final = r"[^A-Za-z0-9_.-]+"
-_REFERENCE: Final = r'"\$ref":"#/\$defs/([^"]+)"'
+_DEFS_PREFIX: Final = "#/$defs/"
+_NAME_SEPARATORS: Final = r"[^A-Za-z0-9_.-]+"
+_REF_PATTERN: Final = r'"\$ref":"#/\$defs/([^"]+)"'
 
 
-_KIND_OF: Final[dict[Any, str]] = {
+_JSON_TYPES: Final[dict[Any, str]] = {
     bool: "boolean",
     int: "integer",
     float: "number",
@@ -59,7 +59,7 @@ _KIND_OF: Final[dict[Any, str]] = {
 }
 
 
-class Opaque(dict[str, JSON]):
+class ForeignSchema(dict[str, JSON]):
     """A piece of JSON Schema that somebody else made and explains better."""
 
 
@@ -70,75 +70,79 @@ class Definitions(dict[str, JSON]):
         super().__init__()
         self._names: dict[Any, str] = {}
 
-    def name(self, key: Hashable, wanted: str) -> str:
+    def assign_name(self, key: Hashable, wanted: str) -> str:
         """The name of a definition: the wanted one, with a number if another one has it."""
         if key not in self._names:
-            wanted = re.sub(_NOT_IN_NAMES, "_", wanted).strip("_")
+            wanted = re.sub(_NAME_SEPARATORS, "_", wanted).strip("_")
             taken = set(self._names.values())
             numbered = (f"{wanted}_{number}" for number in count(2))
             self._names[key] = next(name for name in chain([wanted], numbered) if name not in taken)
         return self._names[key]
 
-    def name_of(self, wanted: str, definition: Schema) -> str:
+    def assign_foreign_name(self, wanted: str, definition: Schema) -> str:
         """The name of a definition that somebody else made; equal ones share it."""
-        return self.name((wanted, msgspec.json.encode(definition)), wanted)
+        return self.assign_name((wanted, msgspec.json.encode(definition)), wanted)
 
-    def ref(self, name: str) -> dict[str, JSON]:
+    def make_ref(self, name: str) -> dict[str, JSON]:
         """A reference to a definition."""
-        return {"$ref": f"{_PREFIX}{name}"}
+        return {"$ref": f"{_DEFS_PREFIX}{name}"}
 
 
-def resolved(schema: Schema, defs: Schema) -> Schema:
+def resolve_ref(schema: Schema, defs: Schema) -> Schema:
     """The schema that a reference refers to; itself if it is none."""
     while "$ref" in schema:
         # A class that is still being surveyed has no definition yet; it is neither a string nor null.
-        schema = defs.get(schema["$ref"].removeprefix(_PREFIX), {"type": "object"})
+        schema = defs.get(schema["$ref"].removeprefix(_DEFS_PREFIX), {"type": "object"})
     return schema
 
 
-def kind_of(value: JSON) -> str:
+def get_json_type(value: JSON) -> str:
     """The JSON type of a value; a whole float is an integer."""
     if isinstance(value, float) and value.is_integer():
         return "integer"
-    return _KIND_OF[type(value)]
+    return _JSON_TYPES[type(value)]
 
 
-def of_kind(schema: Schema, kind: str) -> bool:
+def is_type_allowed(schema: Schema, kind: str) -> bool:
     """Whether the `type` of a schema, if it has one, allows a JSON type."""
     types = schema.get("type", kind)
     return kind in types or (kind == "integer" and "number" in types)
 
 
-def accepts(schema: Schema, kind: str, defs: Schema) -> bool:
+def can_accept(schema: Schema, kind: str, defs: Schema) -> bool:
     """Whether some value of a JSON type, such as "string" or "null", may fit a schema."""
-    schema = resolved(schema, defs)
+    schema = resolve_ref(schema, defs)
     for options in ("anyOf", "oneOf"):
         if options in schema:
-            return any(accepts(option, kind, defs) for option in schema[options])
+            return any(can_accept(option, kind, defs) for option in schema[options])
     choices = schema.get("enum")
-    return of_kind(schema, kind) if choices is None else any(kind_of(choice) == kind for choice in choices)
+    return (
+        is_type_allowed(schema, kind)
+        if choices is None
+        else any(get_json_type(choice) == kind for choice in choices)
+    )
 
 
-def overlap(one: Schema, other: Schema, defs: Schema) -> bool:
+def can_overlap(one: Schema, other: Schema, defs: Schema) -> bool:
     """Whether both schemas take values of some JSON type."""
-    return any(accepts(one, kind, defs) and accepts(other, kind, defs) for kind in _KIND_OF.values())
+    return any(can_accept(one, kind, defs) and can_accept(other, kind, defs) for kind in _JSON_TYPES.values())
 
 
-def noted(schema: Schema, notes: Schema) -> Schema:
+def add_keywords(schema: Schema, notes: Schema) -> Schema:
     """A schema with more keywords; who made it stays the same."""
     if not notes:
         return schema
     together = {**schema, **notes}
-    return Opaque(together) if isinstance(schema, Opaque) else together
+    return ForeignSchema(together) if isinstance(schema, ForeignSchema) else together
 
 
-def choice_of(choices: list[JSON]) -> Schema:
+def make_enum_schema(choices: list[JSON]) -> Schema:
     """A schema that allows these values; it names their type if they have one in common."""
-    kinds = {kind_of(choice) for choice in choices}
+    kinds = {get_json_type(choice) for choice in choices}
     return {"enum": choices} if len(kinds) > 1 else {"type": kinds.pop(), "enum": choices}
 
 
-def any_of(options: list[Schema]) -> Schema:
+def make_any_of(options: list[Schema]) -> Schema:
     """A schema that allows what one of several allows."""
     flat: list[Schema] = []
     for option in options:
@@ -148,33 +152,33 @@ def any_of(options: list[Schema]) -> Schema:
     return {"anyOf": flat} if len(flat) > 1 else flat[0]
 
 
-def without_null(schema: Schema) -> Schema:
+def remove_null(schema: Schema) -> Schema:
     """A schema that does not allow null where it allows something else; one with several choices stays."""
     kept = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
     if len(kept) != 1:
         return schema
-    return noted(kept[0], {keyword: value for keyword, value in schema.items() if keyword != "anyOf"})
+    return add_keywords(kept[0], {keyword: value for keyword, value in schema.items() if keyword != "anyOf"})
 
 
-def reached(schema: Schema, defs: Schema) -> dict[str, JSON]:
+def collect_definitions(schema: Schema, defs: Schema) -> dict[str, JSON]:
     """The definitions that a schema refers to, also by way of others; of one that is being made the name."""
     found: dict[str, JSON] = {}
     texts = [msgspec.json.encode(schema)]
     for text in texts:  # grows while it is walked
-        for name in re.findall(_REFERENCE, text.decode()) if b'"$ref"' in text else ():
+        for name in re.findall(_REF_PATTERN, text.decode()) if b'"$ref"' in text else ():
             if name not in found:
                 found[name] = defs.get(name)
                 texts.append(msgspec.json.encode(found[name]))
     return found
 
 
-def with_defs(schema: Schema, defs: Schema) -> dict[str, JSON]:
+def attach_definitions(schema: Schema, defs: Schema) -> dict[str, JSON]:
     """A schema together with the definitions that it needs, and no others."""
-    needed = reached(schema, defs)
+    needed = collect_definitions(schema, defs)
     return {**schema, "$defs": needed} if needed else dict(schema)
 
 
-def unfolded(schema: Schema, defs: Schema, keyword: str, above: frozenset[str] = frozenset()) -> Schema:
+def inline_refs(schema: Schema, defs: Schema, keyword: str, above: frozenset[str] = frozenset()) -> Schema:
     """A schema in which no reference stands between the root and a property that has a keyword.
 
     Args:
@@ -184,38 +188,38 @@ def unfolded(schema: Schema, defs: Schema, keyword: str, above: frozenset[str] =
         above: the definitions that it is a part of; one that contains itself is still referred to.
     """
     if "$ref" in schema:
-        name = schema["$ref"].removeprefix(_PREFIX)
-        told = msgspec.json.encode([schema, reached(schema, defs)])
+        name = schema["$ref"].removeprefix(_DEFS_PREFIX)
+        told = msgspec.json.encode([schema, collect_definitions(schema, defs)])
         if name in above or f'"{keyword}"'.encode() not in told:
             return schema
         above |= {name}
         schema = {**defs[name], **{kept: value for kept, value in schema.items() if kept != "$ref"}}
-        return unfolded(schema, defs, keyword, above)
+        return inline_refs(schema, defs, keyword, above)
     if "properties" not in schema:
         return schema
     parts = schema["properties"].items()
-    return {**schema, "properties": {name: unfolded(part, defs, keyword, above) for name, part in parts}}
+    return {**schema, "properties": {name: inline_refs(part, defs, keyword, above) for name, part in parts}}
 
 
-def rooted(schema: Schema, defs: Schema) -> dict[str, JSON]:
+def make_root_schema(schema: Schema, defs: Schema) -> dict[str, JSON]:
     """A schema with its definitions; one that allows only objects says so at its root."""
     root = dict(schema)
     while "$ref" in root:
-        root = {**defs[root.pop("$ref").removeprefix(_PREFIX)], **root}
+        root = {**defs[root.pop("$ref").removeprefix(_DEFS_PREFIX)], **root}
     options = root.get("anyOf", [])
-    if options and all(resolved(option, defs).get("type") == "object" for option in options):
+    if options and all(resolve_ref(option, defs).get("type") == "object" for option in options):
         root["type"] = "object"
-    return with_defs(root, defs)
+    return attach_definitions(root, defs)
 
 
-def wrapped(schema: Schema) -> dict[str, JSON]:
+def wrap_schema(schema: Schema) -> dict[str, JSON]:
     """The schema of an object that holds what `schema` allows under the key `result`."""
     inner = {keyword: value for keyword, value in schema.items() if keyword != "$defs"}
-    outer: dict[str, JSON] = {"type": "object", "properties": {RESULT: inner}, "required": [RESULT]}
+    outer: dict[str, JSON] = {"type": "object", "properties": {RESULT_KEY: inner}, "required": [RESULT_KEY]}
     return outer | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
 
 
-def compiled(schema: dict[str, JSON], what: str) -> Any:
+def compile_validator(schema: dict[str, JSON], what: str) -> Any:
     """The validator of jsonschema-rs for a schema that an author wrote.
 
     It fetches nothing, matches patterns in linear time, and repeats no value in its messages.

@@ -25,12 +25,12 @@ from typing import (
 
 from toolpost.server.problems import SignatureError
 
-__all__ = ["UNIONS", "Scope", "label", "layers", "meant", "shown"]
+__all__ = ["UNION_TYPES", "AnnotationScope", "describe_type", "make_label", "resolve_alias", "unwrap_layers"]
 
-UNIONS: Final = frozenset({Union, types.UnionType})
+UNION_TYPES: Final = frozenset({Union, types.UnionType})
 
 
-def layers(fn: Any) -> Iterator[Any]:
+def unwrap_layers(fn: Any) -> Iterator[Any]:
     """The callable, and what it calls in turn, down to the function that was written."""
     while True:
         yield fn
@@ -46,7 +46,7 @@ def layers(fn: Any) -> Iterator[Any]:
             return
 
 
-class Scope:
+class AnnotationScope:
     """Where the names in the annotations of one function are looked up.
 
     First where Python looks. A name that is not there may be local to the function that is defining this one
@@ -59,7 +59,7 @@ class Scope:
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._globals: dict[str, Any] = {}
         self._locals: dict[str, Any] = {}
-        *_, written = layers(fn)
+        *_, written = unwrap_layers(fn)
         if isinstance(written, types.FunctionType):
             self._globals = written.__globals__
             for name, cell in zip(written.__code__.co_freevars, written.__closure__ or (), strict=True):
@@ -77,19 +77,19 @@ class Scope:
             return cast("Any", annotation)
         return self._evaluate(annotation, self._globals, self._locals)[0]
 
-    def hints(self, it: Any) -> tuple[dict[str, Any], bool]:
+    def resolve_class_hints(self, it: Any) -> tuple[dict[str, Any], bool]:
         """The annotations of a class by name, and whether the class's own module knows all names in them."""
         cls = get_origin(it) or it
         found: dict[str, Any] = {}
         whole = True
-        for owner, variables in _bases(cls, get_args(it)):
+        for owner, variables in _iter_bases(cls, get_args(it)):
             home = getattr(sys.modules.get(owner.__module__), "__dict__", {})
             local = {kind.__name__: kind for kind in getattr(owner, "__type_params__", ())}
             for name, annotation in inspect.get_annotations(owner).items():
                 if name not in found:
                     # The module comes first, as in msgspec: a field may be called like its type.
                     kind, known = self._evaluate(annotation, {**vars(owner), **local}, home)
-                    found[name] = _substituted(kind, variables)
+                    found[name] = _substitute(kind, variables)
                     whole = whole and known
         return found, whole
 
@@ -102,7 +102,7 @@ class Scope:
             try:
                 return typing.get_type_hints(holder, outer, inner, include_extras=True)["it"], True
             except NameError:
-                inner = self._callers() | self._locals | inner
+                inner = self._find_caller_locals() | self._locals | inner
                 return typing.get_type_hints(holder, outer, inner, include_extras=True)["it"], False
         except Exception as error:  # an annotation is code: it may raise anything
             shown = annotation if isinstance(annotation, str) else repr(annotation)
@@ -111,7 +111,7 @@ class Scope:
                 hint="define or import what it names, outside of `if TYPE_CHECKING`",
             ) from error
 
-    def _callers(self) -> dict[str, Any]:
+    def _find_caller_locals(self) -> dict[str, Any]:
         """The local names of the calls in progress in the function's module; inner ones win."""
         found: dict[str, Any] = {}
         frame = inspect.currentframe()
@@ -122,24 +122,24 @@ class Scope:
         return found
 
 
-def _bases(cls: type[Any], args: tuple[Any, ...]) -> Iterator[tuple[type[Any], Mapping[Any, Any]]]:
+def _iter_bases(cls: type[Any], args: tuple[Any, ...]) -> Iterator[tuple[type[Any], Mapping[Any, Any]]]:
     """The classes that a class is made of, each with what its type variables stand for."""
-    meant: dict[type[Any], dict[Any, Any]] = {cls: _paired(cls, args)}
+    meant: dict[type[Any], dict[Any, Any]] = {cls: _pair_type_variables(cls, args)}
     for owner in cls.__mro__[:-1]:
         variables = meant.get(owner, {})
         for base in owner.__dict__.get("__orig_bases__", ()):
             origin = get_origin(base)
             if isinstance(origin, type):
-                given = tuple(_substituted(arg, variables) for arg in get_args(base))
-                meant.setdefault(origin, _paired(origin, given))
+                given = tuple(_substitute(arg, variables) for arg in get_args(base))
+                meant.setdefault(origin, _pair_type_variables(origin, given))
         yield owner, variables
 
 
-def _paired(cls: type[Any], args: tuple[Any, ...]) -> dict[Any, Any]:
+def _pair_type_variables(cls: type[Any], args: tuple[Any, ...]) -> dict[Any, Any]:
     return dict(zip(getattr(cls, "__parameters__", ()), args, strict=False))
 
 
-def _substituted(it: Any, variables: Mapping[Any, Any]) -> Any:
+def _substitute(it: Any, variables: Mapping[Any, Any]) -> Any:
     """A type with its type variables replaced."""
     if isinstance(it, TypeVar):
         return variables.get(it, it)
@@ -150,7 +150,7 @@ def _substituted(it: Any, variables: Mapping[Any, Any]) -> Any:
 # --------------------------------------------------------------------- types
 
 
-def meant(it: Any) -> Any:
+def resolve_alias(it: Any) -> Any:
     """The type behind a name for it; itself if it is no such name."""
     origin = get_origin(it)
     if hasattr(origin or it, "__value__"):  # `type X = …`, with or without arguments
@@ -160,16 +160,16 @@ def meant(it: Any) -> Any:
     return str if it is LiteralString else getattr(it, "__supertype__", it)
 
 
-def shown(it: Any) -> str:
+def describe_type(it: Any) -> str:
     """A type as its author wrote it, more or less."""
     if isinstance(it, type) and get_origin(it) is None:
         return it.__name__
     return repr(it).replace("typing.", "").replace("collections.abc.", "")
 
 
-def label(it: Any) -> str:
+def make_label(it: Any) -> str:
     """A name for a type, made of the names of its parts."""
     if get_origin(it) is Annotated:
-        return label(get_args(it)[0])
-    names = [getattr(get_origin(it) or it, "__name__", "value"), *map(label, get_args(it))]
+        return make_label(get_args(it)[0])
+    names = [getattr(get_origin(it) or it, "__name__", "value"), *map(make_label, get_args(it))]
     return "_".join(names)

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING, Any, Final, get_type_hints
 import msgspec
 
 from toolpost.errors import LocalProtocolError
-from toolpost.server.journal import Journal
+from toolpost.server.journal import ReplayJournal
 from toolpost.types.base import Raw
 
 if TYPE_CHECKING:
     from toolpost.server.handler import Handler
 
-__all__ = ["Steps", "finish", "read_again"]
+__all__ = ["Steps", "decode_step_value", "finish_steps"]
 
-PATIENCE: Final = 5.0
+STEP_SHUTDOWN_TIMEOUT: Final = 5.0
 """Seconds that steps get to end when their server does."""
 
-_WITHIN: ContextVar["Steps | None"] = ContextVar("_WITHIN", default=None)
+_RUNNING_STEPS: ContextVar["Steps | None"] = ContextVar("_RUNNING_STEPS", default=None)
 """Whose step is running here."""
 
 
@@ -35,99 +35,101 @@ class Steps:
         server: who serves it; it waits for them when it ends.
     """
 
-    __slots__ = ("_server", "_under_way")
+    __slots__ = ("_running", "_server")
 
     def __init__(self, server: "Handler") -> None:
         self._server = server
-        self._under_way: dict[str, asyncio.Task[Raw | BaseException]] = {}
+        self._running: dict[str, asyncio.Task[Raw | BaseException]] = {}
 
-    def check_outside(self, what: str) -> None:
+    def check_not_in_step(self, what: str) -> None:
         """Return unless this is called by a step of the same call.
 
         Raises:
             LocalProtocolError: it is.
         """
-        if _WITHIN.get() is self:
+        if _RUNNING_STEPS.get() is self:
             raise LocalProtocolError(
                 f"a step cannot {what}: it runs once, and what it {what}s would not be remembered",
                 hint="let the function do it, before the step or after",
             )
 
-    async def run(self, journal: Journal, name: str, fn: Callable[..., Any], call: Callable[[], Any]) -> Any:
+    async def run(
+        self, journal: ReplayJournal, name: str, fn: Callable[..., Any], call: Callable[[], Any]
+    ) -> Any:
         """What a function gives, or gave when it ran before; `call` calls it.
 
         Raises:
             LocalProtocolError: it gives nothing that JSON can hold, or something else than it says; or
                 another one of this name is running.
         """
-        key, written = self.begin(journal, name)
+        key, written = self.begin_step(journal, name)
         if written is None:
             # Whoever asks beside it may end the function; what has begun is done, and remembered.
-            work = self._do(journal, key, name, call, is_async=iscoroutinefunction(fn))
+            work = self._run_step(journal, key, name, call, is_async=iscoroutinefunction(fn))
             task = asyncio.get_running_loop().create_task(work)
-            self._server.steps.add(task)
-            self._under_way[name] = task
-            task.add_done_callback(self._server.steps.discard)
-            task.add_done_callback(lambda _: self._under_way.pop(name))
+            self._server.running_steps.add(task)
+            self._running[name] = task
+            task.add_done_callback(self._server.running_steps.discard)
+            task.add_done_callback(lambda _: self._running.pop(name))
             done = await asyncio.shield(task)
             if isinstance(done, BaseException):
                 raise done
             written = done
-        return read_again(name, written, fn)
+        return decode_step_value(name, written, fn)
 
     def call(self, call: Callable[[], Any], wait: Callable[[Awaitable[Any]], Any]) -> Any:
         """What a step gives that runs in the thread of the call; `wait` is for what has to be awaited."""
-        before = _WITHIN.set(self)
+        before = _RUNNING_STEPS.set(self)
         try:
             value = call()
             return wait(value) if isawaitable(value) else value
         finally:
-            _WITHIN.reset(before)
+            _RUNNING_STEPS.reset(before)
 
-    def begin(self, journal: Journal, name: str) -> tuple[str, Raw | None]:
+    def begin_step(self, journal: ReplayJournal, name: str) -> tuple[str, Raw | None]:
         """The key of a step, and what it gave if it ran before.
 
         Raises:
             LocalProtocolError: another one of this name is running, or the caller is a step itself.
         """
-        self.check_outside("run another")
-        if name in self._under_way:
+        self.check_not_in_step("run another")
+        if name in self._running:
             raise LocalProtocolError(
                 f"two steps {name!r} run at once, and nobody could tell later which gave what",
                 hint="give each a name of its own",
             )
-        return journal.done(name)
+        return journal.look_up_step(name)
 
-    async def _do(
-        self, journal: Journal, key: str, name: str, call: Callable[[], Any], *, is_async: bool
+    async def _run_step(
+        self, journal: ReplayJournal, key: str, name: str, call: Callable[[], Any], *, is_async: bool
     ) -> Raw | BaseException:
         """What a step gives, or raises: as a value, for some exceptions would end the loop with the task."""
-        _WITHIN.set(self)
+        _RUNNING_STEPS.set(self)
         try:
-            value: Any = call() if is_async else await self._server.work.in_thread(call)
-            return journal.note(key, name, await value if isawaitable(value) else value)
+            value: Any = call() if is_async else await self._server.worker_threads.run_in_thread(call)
+            return journal.record_step(key, name, await value if isawaitable(value) else value)
         except BaseException as error:  # noqa: BLE001 - it belongs to whoever waits for the step
             return error
 
     async def settle(self) -> None:
         """Return when none is under way."""
-        while self._under_way:
-            await asyncio.wait(self._under_way.values())
+        while self._running:
+            await asyncio.wait(self._running.values())
 
 
-async def finish(steps: set["asyncio.Task[Any]"]) -> None:
+async def finish_steps(steps: set["asyncio.Task[Any]"]) -> None:
     """Let the steps of a server that ends come to an end as well, for a while."""
     loop = asyncio.get_running_loop()
     ours = {task for task in steps if task.get_loop() is loop}
     if ours:
-        _, late = await asyncio.wait(ours, timeout=PATIENCE)
+        _, late = await asyncio.wait(ours, timeout=STEP_SHUTDOWN_TIMEOUT)
         for task in late:
             task.cancel()
         if late:
             await asyncio.wait(late)
 
 
-def read_again(name: str, written: Raw, fn: Callable[..., Any]) -> Any:
+def decode_step_value(name: str, written: Raw, fn: Callable[..., Any]) -> Any:
     """What a step gave: as the type that its function says it returns, be it remembered or not."""
     try:
         kind = get_type_hints(fn).get("return", Any)

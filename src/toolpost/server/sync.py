@@ -14,7 +14,7 @@ from toolpost import types
 from toolpost.errors import ChannelClosed, UrlElicitationRequired
 from toolpost.principal import Principal
 from toolpost.server.context import Context
-from toolpost.server.request import Client, Request
+from toolpost.server.request import ClientInfo, ContextRequest
 from toolpost.types.base import JSON, Meta, Number, RequestId, Result
 from toolpost.types.content import Content, ResourceContents
 from toolpost.types.lifecycle import LogLevel
@@ -23,18 +23,20 @@ from toolpost.types.tools import Tool
 if TYPE_CHECKING:
     from toolpost.server.forms import Accepted, Cancelled, Declined
 
-__all__ = ["SyncContext", "SyncRequest"]
+__all__ = ["SyncContext", "SyncContextRequest"]
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class SyncRequest:
+class SyncContextRequest:
     """The request itself, or the notice. Called, it sends a request of your own to the client."""
 
     __slots__ = ("_request", "_wait")
 
-    def __init__(self, request: Request, wait: Callable[[Coroutine[Any, Any, Result]], Result]) -> None:
+    def __init__(
+        self, request: ContextRequest, wait: Callable[[Coroutine[Any, Any, Result]], Result]
+    ) -> None:
         self._request = request
         self._wait = wait
 
@@ -100,12 +102,12 @@ class SyncContext:
             raise ChannelClosed("the server has ended") from error
 
     @property
-    def request(self) -> SyncRequest:
+    def request(self) -> SyncContextRequest:
         """The request itself; call it to send one of a method of your own to the client."""
-        return SyncRequest(self._context.request, self._wait)
+        return SyncContextRequest(self._context.request, self._wait)
 
     @property
-    def client(self) -> Client:
+    def client(self) -> ClientInfo:
         """Who is asking."""
         return self._context.client
 
@@ -217,10 +219,10 @@ class SyncContext:
     ) -> UrlElicitationRequired:
         """The error for a request that can be served only after the user has visited a URL: raise it."""
 
-        async def made() -> UrlElicitationRequired:
+        async def make_error() -> UrlElicitationRequired:
             return self._context.url_required(message, url, elicitation_id=elicitation_id)
 
-        return self._wait(made())
+        return self._wait(make_error())
 
     def sample(
         self,
@@ -265,7 +267,7 @@ class SyncContext:
         if iscoroutinefunction(fn):
             return self._wait(self._context.step(name, fn, *args, **kwargs))
         # Here is a thread already: to want another one of the pool might be to wait for oneself.
-        return self._context.recall.step_here(self._wait, name, fn, lambda: fn(*args, **kwargs))
+        return self._context.replay.step_in_thread(self._wait, name, fn, lambda: fn(*args, **kwargs))
 
     def roots(self, *, key: str | None = None, timeout: float | None = None) -> "list[types.Root]":
         """The places that the user has opened."""

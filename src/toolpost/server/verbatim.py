@@ -11,18 +11,18 @@ from typing import Any, Final
 from toolpost.protocol import headers
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.server.bind import bind
-from toolpost.server.problems import MAX_PROBLEMS, ArgumentError, Problem, SignatureError, path_of
-from toolpost.server.request import arguments_of
-from toolpost.server.schema import compiled
+from toolpost.server.problems import MAX_ISSUES, ArgumentError, SignatureError, ValidationIssue, format_path
+from toolpost.server.request import decode_arguments
+from toolpost.server.schema import compile_validator
 from toolpost.types.base import JSON, Raw, Unset
 
-__all__ = ["Verbatim"]
+__all__ = ["RawSchemaFunction"]
 
-MAX_MESSAGE: Final = 500
+MAX_VALIDATOR_MESSAGE: Final = 500
 """How much of a validator's message is told: it may name keys, which the caller chose."""
 
 
-class Verbatim:
+class RawSchemaFunction:
     """A function whose arguments come as one dict, checked by a schema.
 
     Args:
@@ -46,11 +46,11 @@ class Verbatim:
         context_types: tuple[type, ...],
         name: str,
     ) -> None:
-        self._errors = compiled(schema, f"the input schema of {name!r}").iter_errors
+        self._iter_errors = compile_validator(schema, f"the input schema of {name!r}").iter_errors
         if schema.get("type") != "object":
             raise ValueError(f'the input schema of {name!r} must say "type": "object" at its root')
         try:
-            self.annotated = headers.annotations(schema)
+            self.header_parameters = headers.find_annotations(schema)
         except ValueError as error:
             raise ValueError(f"the input schema of {name!r}: {error}") from error
         bound = bind(fn, context_types=context_types, name=name)
@@ -62,7 +62,7 @@ class Verbatim:
         self.fn = fn
         self.name = name
         self.is_async = bound.is_async
-        self.asked = bound.asked
+        self.ask_plan = bound.ask_plan
         self._bound = bound
 
     def read(self, raw: Raw | bytes | Unset) -> dict[str, JSON]:
@@ -72,19 +72,19 @@ class Verbatim:
             ArgumentError: they do not fit.
             InvalidParams: they are no object.
         """
-        arguments = arguments_of(raw)
+        arguments = decode_arguments(raw)
         problems = [
-            Problem(path_of(error.instance_path), shorten(error.message, MAX_MESSAGE))
-            for error in islice(self._errors(arguments), MAX_PROBLEMS)
+            ValidationIssue(format_path(error.instance_path), shorten(error.message, MAX_VALIDATOR_MESSAGE))
+            for error in islice(self._iter_errors(arguments), MAX_ISSUES)
         ]
         if problems:
             raise ArgumentError(problems)
         return arguments
 
-    def values(self, arguments: dict[str, JSON]) -> dict[str, Any]:
+    def to_keywords(self, arguments: dict[str, JSON]) -> dict[str, Any]:
         """The arguments by the name of their one parameter."""
         return {self._bound.parameters[0].field: arguments}
 
     def call(self, arguments: dict[str, JSON], context: Any = None, **extra: Any) -> Any:
         """What the function returns: an awaitable if it is asynchronous."""
-        return self._bound.apply(self.values(arguments) | extra, context)
+        return self._bound.apply(self.to_keywords(arguments) | extra, context)

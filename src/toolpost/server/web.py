@@ -9,10 +9,10 @@ from typing import Any, Protocol, TypedDict
 
 from toolpost.principal import Principal
 
-__all__ = ["Application", "Served", "Web", "check_unused"]
+__all__ = ["AsgiApplication", "HttpOptions", "HttpServerOptions", "check_unused"]
 
 
-class Application(Protocol):
+class AsgiApplication(Protocol):
     """A server as an ASGI application.
 
     It is ready with its first request. Who wants to begin and to end it in order has three ways: the lifespan
@@ -58,7 +58,7 @@ class Application(Protocol):
         ...
 
 
-class Web(TypedDict, total=False):
+class HttpOptions(TypedDict, total=False):
     """How a server is reached over HTTP.
 
     Args:
@@ -105,7 +105,7 @@ class Web(TypedDict, total=False):
     principal: Callable[[Any], Principal | str | Awaitable[Principal | str | None] | None] | None
 
 
-class Served(Web, total=False):
+class HttpServerOptions(HttpOptions, total=False):
     """How a server serves over HTTP by itself.
 
     Args:

@@ -12,41 +12,45 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from toolpost.server.context import Context
 from toolpost.server.pending import is_pending
 from toolpost.server.sync import SyncContext
-from toolpost.threads import Threads
+from toolpost.threads import ThreadPool
 
 if TYPE_CHECKING:
-    from toolpost.server.bind import Bound
-    from toolpost.server.verbatim import Verbatim
+    from toolpost.server.bind import BoundFunction
+    from toolpost.server.verbatim import RawSchemaFunction
 
-__all__ = ["FILELESS", "Work"]
+__all__ = ["FILE_FREE_TYPES", "WorkerThreads"]
 
-_MANY: Final = (list, tuple)
-FILELESS: Final[frozenset[type[Any]]] = frozenset({NoneType, bool, int, float, str, bytes, dict})
+_SEQUENCE_TYPES: Final = (list, tuple)
+FILE_FREE_TYPES: Final[frozenset[type[Any]]] = frozenset({NoneType, bool, int, float, str, bytes, dict})
 """What most functions return, in which there is no file to be read."""
 
 
-class Work(Threads):
+class WorkerThreads(ThreadPool):
     """The threads of one server, and what runs in them."""
 
-    async def run(self, bound: "Bound | Verbatim", arguments: Any, context: Context) -> Any:
+    async def run(self, bound: "BoundFunction | RawSchemaFunction", arguments: Any, context: Context) -> Any:
         """What a function returns that was bound: on the loop if it is async, otherwise in a thread."""
         extra: dict[str, Any] = {}
-        if bound.asked is not None:
-            extra = await bound.asked.answers(bound.values(arguments), context, self._find_out)
+        if bound.ask_plan is not None:
+            extra = await bound.ask_plan.collect_answers(
+                bound.to_keywords(arguments), context, self._call_resolver
+            )
         if bound.is_async:
             value = bound.call(arguments, context, **extra)
         else:
             loop = asyncio.get_running_loop()
-            value = await self.in_thread(lambda: bound.call(arguments, SyncContext(context, loop), **extra))
+            value = await self.run_in_thread(
+                lambda: bound.call(arguments, SyncContext(context, loop), **extra)
+            )
         if is_pending(value):  # a wrapper may hide that there is something to await, or that there is not
             value = await value
-        return value if type(value) in FILELESS else await self.loaded(value)
+        return value if type(value) in FILE_FREE_TYPES else await self.load_files(value)
 
-    async def loaded(self, value: Any) -> Any:
+    async def load_files(self, value: Any) -> Any:
         """The value with the files in it read."""
-        return await self.in_thread(lambda: _loaded(value)) if _has_file(value) else value
+        return await self.run_in_thread(lambda: _load_files(value)) if _has_file(value) else value
 
-    def _find_out(
+    def _call_resolver(
         self,
         fn: Callable[..., Any],
         is_async: bool,
@@ -58,7 +62,7 @@ class Work(Threads):
         if is_async:
             return fn(**given, **({} if wants is None else {wants: context}))
         sync = {} if wants is None else {wants: SyncContext(context, asyncio.get_running_loop())}
-        return self.in_thread(lambda: fn(**given, **sync))
+        return self.run_in_thread(lambda: fn(**given, **sync))
 
 
 def _has_file(value: Any) -> bool:
@@ -67,15 +71,15 @@ def _has_file(value: Any) -> bool:
         return False  # nobody can have made one
     from toolpost.server.media import Media  # noqa: PLC0415 - 0.2 ms of a start
 
-    if isinstance(value, _MANY):
+    if isinstance(value, _SEQUENCE_TYPES):
         return any(isinstance(item, Media) and item.path is not None for item in cast("list[Any]", value))
     return isinstance(value, Media) and value.path is not None
 
 
-def _loaded(value: Any) -> Any:
+def _load_files(value: Any) -> Any:
     """The value with the files in it read."""
     from toolpost.server.media import Media  # noqa: PLC0415 - as above
 
     if isinstance(value, Media):
-        return value.loaded()
-    return [item.loaded() if isinstance(item, Media) else item for item in value]
+        return value.load()
+    return [item.load() if isinstance(item, Media) else item for item in value]

@@ -5,7 +5,17 @@ only, so that the same code runs on one worker in memory or on many over a share
 """
 
 from toolpost.stores.memory import MemoryStore
-from toolpost.stores.promise import Entry, LogGap, Logs, Records, Store, TopicGap, Topics
+from toolpost.stores.promise import LogEntry, LogGap, LogStore, RecordStore, Store, TopicGap, TopicStore
 from toolpost.stores.schemes import open_store
 
-__all__ = ["Entry", "LogGap", "Logs", "MemoryStore", "Records", "Store", "TopicGap", "Topics", "open_store"]
+__all__ = [
+    "LogEntry",
+    "LogGap",
+    "LogStore",
+    "MemoryStore",
+    "RecordStore",
+    "Store",
+    "TopicGap",
+    "TopicStore",
+    "open_store",
+]

@@ -13,24 +13,26 @@ from contextlib import asynccontextmanager
 from math import inf
 from typing import Final, Self
 
-from toolpost.stores.promise import Entry, LogGap, Logs, Records, TopicGap, Topics
-from toolpost.stores.shelf import Shelf
+from toolpost.stores.promise import LogEntry, LogGap, LogStore, RecordStore, TopicGap, TopicStore
+from toolpost.stores.shelf import ExpiringDict
 
 __all__ = ["MemoryStore"]
 
-ENTRIES: Final = 1024
+MAX_ENTRIES: Final = 1024
 """How many entries a log keeps, and how many messages wait for a subscriber: minutes of a lively stream."""
 
-SIZE: Final = 4 * 1024 * 1024
+MAX_LOG_BYTES: Final = 4 * 1024 * 1024
 """The same in bytes: as much as the largest message."""
 
-TOTAL: Final = 256 * 1024 * 1024
+MAX_TOTAL_BYTES: Final = 256 * 1024 * 1024
 """Bytes of all logs together: some dozens that are full, which are those that nobody reads."""
 
-SPARED: Final = 7 / 8
-"""The part of `TOTAL` that stays when it is too much: so one look at all logs is followed by many appends."""
+TRIM_TARGET: Final = 7 / 8
+"""The part of `MAX_TOTAL_BYTES` that a trim leaves, so that one look at all logs is followed by many
+appends.
+"""
 
-DIGITS: Final = 18
+MAX_POSITION_DIGITS: Final = 18
 """No log is longer. A peer may name any id, and to make a number of many digits takes quadratic time."""
 
 
@@ -47,249 +49,249 @@ class MemoryStore:
     def __init__(
         self,
         *,
-        entries: int = ENTRIES,
-        size: int = SIZE,
-        total: int = TOTAL,
+        entries: int = MAX_ENTRIES,
+        size: int = MAX_LOG_BYTES,
+        total: int = MAX_TOTAL_BYTES,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.records: Records = _Records(clock)
-        self.logs: Logs = _Logs(entries, size, total, clock)
-        self.topics: Topics = _Topics(entries, size)
+        self.records: RecordStore = _MemoryRecords(clock)
+        self.logs: LogStore = _MemoryLogs(entries, size, total, clock)
+        self.topics: TopicStore = _MemoryTopics(entries, size)
 
     async def close(self) -> None:
         """Do nothing: there is no connection to let go of."""
 
 
-class _Reader:
+class _Waiter:
     """One who waits in its own event loop, which may be closed by the time that somebody wakes it."""
 
-    __slots__ = ("_loop", "_news")
+    __slots__ = ("_loop", "_wakeup")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._news: asyncio.Future[None] | None = None  # 0.8 KiB less than an event
+        self._wakeup: asyncio.Future[None] | None = None  # 0.8 KiB less than an event
 
     def wait(self) -> "asyncio.Future[None]":
-        self._news = self._loop.create_future()
-        return self._news
+        self._wakeup = self._loop.create_future()
+        return self._wakeup
 
     def wake(self) -> None:
-        if self._news is not None and not (self._news.done() or self._loop.is_closed()):
-            self._news.set_result(None)
+        if self._wakeup is not None and not (self._wakeup.done() or self._loop.is_closed()):
+            self._wakeup.set_result(None)
 
 
 # --------------------------------------------------------------------- records
 
 
-class _Records:
+class _MemoryRecords:
     def __init__(self, clock: Callable[[], float]) -> None:
-        self._shelf: Shelf[bytes] = Shelf(clock)
+        self._values: ExpiringDict[bytes] = ExpiringDict(clock)
 
     async def get(self, key: str) -> bytes | None:
-        return self._shelf.get(key)
+        return self._values.get(key)
 
     async def put(self, key: str, value: bytes, ttl: float | None) -> None:
-        self._shelf.put(key, value, ttl)
+        self._values.put(key, value, ttl)
 
     async def swap(self, key: str, old: bytes | None, new: bytes | None, ttl: float | None) -> bool:
-        if self._shelf.get(key) != old:
+        if self._values.get(key) != old:
             return False
         if new is None:
-            self._shelf.remove(key)
+            self._values.remove(key)
         else:
-            self._shelf.put(key, new, ttl)
+            self._values.put(key, new, ttl)
         return True
 
     async def touch(self, key: str, ttl: float | None) -> bool:
-        return self._shelf.touch(key, ttl)
+        return self._values.touch(key, ttl)
 
     async def delete(self, key: str) -> bool:
-        return self._shelf.remove(key)
+        return self._values.remove(key)
 
 
 # --------------------------------------------------------------------- logs
 
 
-class _Log:
+class _MemoryLog:
     """One log. A position is how many entries there were up to there; an id is the label and a position."""
 
-    __slots__ = ("_data", "_gone", "_label", "ended", "readers", "size")
+    __slots__ = ("_data", "_label", "_trimmed_count", "is_ended", "readers", "size")
 
     def __init__(self) -> None:
         self._data: list[bytes] = []  # it is short; a deque takes 0.7 KiB more, and most logs have one entry
-        self._gone = 0
+        self._trimmed_count = 0
         self._label = secrets.token_hex(8)  # tells us from an earlier log of the same name
         self.size = 0
-        self.ended = False
-        self.readers: list[_Tail] = []
+        self.is_ended = False
+        self.readers: list[_LogTail] = []
 
     @property
-    def last(self) -> int:
-        return self._gone + len(self._data)
+    def last_position(self) -> int:
+        return self._trimmed_count + len(self._data)
 
     def append(self, data: bytes, entries: int, size: int) -> str:
         self._data.append(data)
         self.size += len(data)
-        self.cut(entries, size)
+        self.trim(entries, size)
         self._wake()
-        return f"{self._label}-{self.last}"
+        return f"{self._label}-{self.last_position}"
 
-    def cut(self, entries: int, size: int) -> None:
+    def trim(self, entries: int, size: int) -> None:
         """Let the oldest entries go, until there are no more than this; the newest stays."""
         gone = 0
         while len(self._data) - gone > 1 and (len(self._data) - gone > entries or self.size > size):
             self.size -= len(self._data[gone])
             gone += 1
         del self._data[:gone]
-        self._gone += gone
+        self._trimmed_count += gone
 
     def end(self) -> None:
-        self.ended = True
+        self.is_ended = True
         self._wake()
 
     def seek(self, after: str | None) -> int:
         if after is None:
-            return self._gone
+            return self._trimmed_count
         label, _, digits = after.rpartition("-")
-        if label == self._label and digits.isdecimal() and len(digits) <= DIGITS:
+        if label == self._label and digits.isdecimal() and len(digits) <= MAX_POSITION_DIGITS:
             position = int(digits)
-            if self._gone <= position <= self.last:
+            if self._trimmed_count <= position <= self.last_position:
                 return position
         raise LogGap("entries behind this id are gone, or it is no id of this log; read without an id")
 
-    def behind(self, position: int, most: int | None = None) -> list[Entry]:
-        start = position - self._gone
+    def read_after(self, position: int, most: int | None = None) -> list[LogEntry]:
+        start = position - self._trimmed_count
         if start < 0:
             raise LogGap("entries have gone before they were read; read without an id")
         data = self._data[start : None if most is None else start + most]
-        return [Entry(f"{self._label}-{number}", each) for number, each in enumerate(data, position + 1)]
+        return [LogEntry(f"{self._label}-{number}", each) for number, each in enumerate(data, position + 1)]
 
     def _wake(self) -> None:
         for reader in self.readers:
             reader.wake()
 
 
-class _Tail(_Reader):
+class _LogTail(_Waiter):
     """One who reads a log, from `async with` on; a generator that does the same takes 0.5 KiB more."""
 
     __slots__ = ("_after", "_log", "_logs", "_name", "_position")
 
-    def __init__(self, logs: "_Logs", name: str, after: str | None) -> None:
+    def __init__(self, logs: "_MemoryLogs", name: str, after: str | None) -> None:
         super().__init__()
         self._logs = logs
         self._name = name
         self._after = after
 
     async def __aenter__(self) -> Self:
-        self._log, self._position = self._logs.enter(self._name, self, self._after)
+        self._log, self._position = self._logs.add_reader(self._name, self, self._after)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        self._logs.leave(self._name, self, self._log)
+        self._logs.remove_reader(self._name, self, self._log)
 
-    def __aiter__(self) -> "_Tail":
+    def __aiter__(self) -> "_LogTail":
         return self
 
-    async def __anext__(self) -> Entry:
-        while not (found := self._log.behind(self._position, 1)):
-            if self._log.ended:
+    async def __anext__(self) -> LogEntry:
+        while not (found := self._log.read_after(self._position, 1)):
+            if self._log.is_ended:
                 raise StopAsyncIteration
             await self.wait()
         self._position += 1
         return found[0]
 
 
-class _Logs:
+class _MemoryLogs:
     def __init__(self, entries: int, size: int, total: int, clock: Callable[[], float]) -> None:
-        self._entries = entries
-        self._size = size
-        self._most = total
-        self._due: float = total
-        self._total = 0
-        self._shelf: Shelf[_Log] = Shelf(clock, gone=self._end)
+        self._max_entries = entries
+        self._max_log_bytes = size
+        self._max_total_bytes = total
+        self._trim_threshold: float = total
+        self._total_bytes = 0
+        self._logs: ExpiringDict[_MemoryLog] = ExpiringDict(clock, gone=self._end_log)
 
     async def append(self, log: str, data: bytes, ttl: float | None) -> str:
-        found = self._find(log)
-        self._shelf.put(log, found, ttl)
+        found = self._get_or_create(log)
+        self._logs.put(log, found, ttl)
         before = found.size
-        entry = found.append(data, self._entries, self._size)
-        self._total += found.size - before
-        if self._total > self._due:
-            self._make_room()
+        entry = found.append(data, self._max_entries, self._max_log_bytes)
+        self._total_bytes += found.size - before
+        if self._total_bytes > self._trim_threshold:
+            self._trim_largest()
         return entry
 
-    async def read(self, log: str, after: str | None = None) -> list[Entry]:
-        found = self._find(log)
-        return found.behind(found.seek(after))
+    async def read(self, log: str, after: str | None = None) -> list[LogEntry]:
+        found = self._get_or_create(log)
+        return found.read_after(found.seek(after))
 
-    def tail(self, log: str, after: str | None = None) -> _Tail:
-        return _Tail(self, log, after)
+    def tail(self, log: str, after: str | None = None) -> _LogTail:
+        return _LogTail(self, log, after)
 
-    def enter(self, log: str, reader: _Tail, after: str | None) -> tuple[_Log, int]:
+    def add_reader(self, log: str, reader: _LogTail, after: str | None) -> tuple[_MemoryLog, int]:
         """The log that somebody reads from now on, and from where on."""
-        found = self._find(log)
+        found = self._get_or_create(log)
         position = found.seek(after)
-        if not found.last:
-            self._shelf.put(log, found, None)  # where the first entry will look for us
+        if not found.last_position:
+            self._logs.put(log, found, None)  # where the first entry will look for us
         found.readers.append(reader)
         return found, position
 
-    def leave(self, log: str, reader: _Tail, found: _Log) -> None:
+    def remove_reader(self, log: str, reader: _LogTail, found: _MemoryLog) -> None:
         """Somebody reads a log no more."""
         found.readers.remove(reader)
-        if not (found.last or found.readers or found.ended):
-            self._shelf.remove(log)
+        if not (found.last_position or found.readers or found.is_ended):
+            self._logs.remove(log)
 
     async def touch(self, log: str, ttl: float | None) -> bool:
-        return self._find(log).last > 0 and self._shelf.touch(log, ttl)
+        return self._get_or_create(log).last_position > 0 and self._logs.touch(log, ttl)
 
     async def drop(self, log: str) -> None:
-        self._shelf.remove(log)
+        self._logs.remove(log)
 
-    def _end(self, log: _Log) -> None:
-        self._total -= log.size
-        self._due = self._next_look(self._due)
+    def _end_log(self, log: _MemoryLog) -> None:
+        self._total_bytes -= log.size
+        self._trim_threshold = self._compute_threshold(self._trim_threshold)
         log.end()
 
-    def _make_room(self) -> None:
+    def _trim_largest(self) -> None:
         """Let the oldest entries of the largest logs go: who keeps up with a log has read them."""
-        too_much = self._total - int(self._most * SPARED)
-        for log in sorted(self._shelf, key=lambda log: log.size, reverse=True):
+        too_much = self._total_bytes - int(self._max_total_bytes * TRIM_TARGET)
+        for log in sorted(self._logs, key=lambda log: log.size, reverse=True):
             if too_much <= 0:
                 break
             before = log.size
-            log.cut(self._entries, max(0, before - too_much))
+            log.trim(self._max_entries, max(0, before - too_much))
             too_much -= before - log.size
-            self._total -= before - log.size
-        self._due = self._next_look(inf)  # what is left are last entries
+            self._total_bytes -= before - log.size
+        self._trim_threshold = self._compute_threshold(inf)  # what is left are last entries
 
-    def _next_look(self, due: float) -> float:
+    def _compute_threshold(self, due: float) -> float:
         """How many bytes there have to be before it pays to look at all logs: not at each append."""
-        return max(self._most, min(due, self._total + self._most / 8))
+        return max(self._max_total_bytes, min(due, self._total_bytes + self._max_total_bytes / 8))
 
-    def _find(self, log: str) -> _Log:
+    def _get_or_create(self, log: str) -> _MemoryLog:
         """The log, or a new one that nobody knows of yet."""
-        return self._shelf.get(log) or _Log()
+        return self._logs.get(log) or _MemoryLog()
 
 
 # --------------------------------------------------------------------- topics
 
 
-class _Subscriber(_Reader):
-    __slots__ = ("_backlog", "_cut", "_size")
+class _Subscriber(_Waiter):
+    __slots__ = ("_backlog", "_is_cut_off", "_size")
 
     def __init__(self) -> None:
         super().__init__()
         self._backlog: deque[bytes] = deque()
-        self._cut = False
+        self._is_cut_off = False
         self._size = 0
 
-    def tell(self, data: bytes, entries: int, size: int) -> None:
+    def deliver(self, data: bytes, entries: int, size: int) -> None:
         self._size += len(data)
         if self._backlog and (len(self._backlog) >= entries or self._size > size):
-            self._cut = True
+            self._is_cut_off = True
             self._backlog.clear()
-        if not self._cut:
+        if not self._is_cut_off:
             self._backlog.append(data)
         self.wake()
 
@@ -298,7 +300,7 @@ class _Subscriber(_Reader):
 
     async def __anext__(self) -> bytes:
         while not self._backlog:
-            if self._cut:
+            if self._is_cut_off:
                 raise TopicGap("messages have come faster than they were read; subscribe again")
             await self.wait()
         data = self._backlog.popleft()
@@ -306,24 +308,24 @@ class _Subscriber(_Reader):
         return data
 
 
-class _Topics:
+class _MemoryTopics:
     def __init__(self, entries: int, size: int) -> None:
-        self._entries = entries
-        self._size = size
-        self._topics: dict[str, set[_Subscriber]] = {}
+        self._max_entries = entries
+        self._max_bytes = size
+        self._subscribers: dict[str, set[_Subscriber]] = {}
 
     async def publish(self, topic: str, data: bytes) -> None:
-        for subscriber in self._topics.get(topic, ()):
-            subscriber.tell(data, self._entries, self._size)
+        for subscriber in self._subscribers.get(topic, ()):
+            subscriber.deliver(data, self._max_entries, self._max_bytes)
 
     @asynccontextmanager
     async def subscribe(self, topic: str) -> AsyncGenerator[AsyncIterator[bytes]]:
         subscriber = _Subscriber()
-        subscribers = self._topics.setdefault(topic, set())
+        subscribers = self._subscribers.setdefault(topic, set())
         subscribers.add(subscriber)
         try:
             yield subscriber
         finally:
             subscribers.remove(subscriber)
             if not subscribers:
-                del self._topics[topic]
+                del self._subscribers[topic]

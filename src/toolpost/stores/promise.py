@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
 from typing import NamedTuple, Protocol
 
-__all__ = ["Entry", "LogGap", "Logs", "Records", "Store", "TopicGap", "Topics"]
+__all__ = ["LogEntry", "LogGap", "LogStore", "RecordStore", "Store", "TopicGap", "TopicStore"]
 
 
 class LogGap(LookupError):
@@ -20,14 +20,14 @@ class TopicGap(LookupError):
     """The subscriber was too slow and has missed messages. Subscribe again, and look up the state anew."""
 
 
-class Entry(NamedTuple):
+class LogEntry(NamedTuple):
     """One entry of a log."""
 
     id: str
     data: bytes
 
 
-class Records(Protocol):
+class RecordStore(Protocol):
     """Values under keys. Each call happens at one instant, whoever else is at work on the same key.
 
     The time to live (`ttl`) is counted in seconds from the call that sets it, and None is for ever. When it
@@ -63,11 +63,11 @@ class Records(Protocol):
         ...
 
 
-class Logs(Protocol):
+class LogStore(Protocol):
     """Entries in the order in which they were appended, each with an id to read on from.
 
     A log comes to be with its first entry, and goes by `drop` or at the end of its time to live, for which
-    the rules of `Records` hold. If it comes again, none of its ids is one of the old.
+    the rules of `RecordStore` hold. If it comes again, none of its ids is one of the old.
 
     A store bounds each log in the number of entries and in bytes: the oldest go, the newest always stays. It
     may bound all logs together in the same way.
@@ -80,7 +80,7 @@ class Logs(Protocol):
         """The id of the new entry, the last of the log, which lives that long from now on."""
         ...
 
-    async def read(self, log: str, after: str | None = None) -> list[Entry]:
+    async def read(self, log: str, after: str | None = None) -> list[LogEntry]:
         """What there is behind the entry with this id, or all there is, oldest first.
 
         Raises:
@@ -88,7 +88,9 @@ class Logs(Protocol):
         """
         ...
 
-    def tail(self, log: str, after: str | None = None) -> AbstractAsyncContextManager[AsyncIterator[Entry]]:
+    def tail(
+        self, log: str, after: str | None = None
+    ) -> AbstractAsyncContextManager[AsyncIterator[LogEntry]]:
         """What `read` would give, and then each new entry as it comes; for one task, inside `async with`.
 
         There need not be a log yet. When the log goes, the iteration ends behind its last entry: at once on
@@ -112,7 +114,7 @@ class Logs(Protocol):
         ...
 
 
-class Topics(Protocol):
+class TopicStore(Protocol):
     """Messages to those who listen at this moment, on whichever worker; nothing is kept for later."""
 
     async def publish(self, topic: str, data: bytes) -> None:
@@ -140,17 +142,17 @@ class Store(Protocol):
     """
 
     @property
-    def records(self) -> Records:
+    def records(self) -> RecordStore:
         """Sessions, leases, keys, counters: what is looked up by name."""
         ...
 
     @property
-    def logs(self) -> Logs:
+    def logs(self) -> LogStore:
         """Event streams: what somebody reads on from where they were."""
         ...
 
     @property
-    def topics(self) -> Topics:
+    def topics(self) -> TopicStore:
         """News and answers: what has to reach whoever waits for it now."""
         ...
 

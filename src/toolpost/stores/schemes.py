@@ -12,13 +12,13 @@ from toolpost.stores.promise import Store
 __all__ = ["open_store"]
 
 
-def _memory(rest: str) -> Store:
+def _open_memory(rest: str) -> Store:
     if rest:
         raise ValueError("memory:// takes nothing behind it; each store in memory is one of its own")
     return MemoryStore()
 
 
-SCHEMES: Final[dict[str, Callable[[str], Store]]] = {"memory": _memory}
+STORE_SCHEMES: Final[dict[str, Callable[[str], Store]]] = {"memory": _open_memory}
 
 
 def open_store(url: str) -> Store:
@@ -28,8 +28,8 @@ def open_store(url: str) -> Store:
         ValueError: there is no such store; the text says what there is.
     """
     scheme, separator, rest = url.partition("://")
-    opener = SCHEMES.get(scheme.lower()) if separator else None
+    opener = STORE_SCHEMES.get(scheme.lower()) if separator else None
     if opener is None:
         what = "a store at redis:// is not there yet" if scheme == "redis" else "no store has a URL like this"
-        raise ValueError(f"{what}; there is: {', '.join(f'{known}://' for known in SCHEMES)}")
+        raise ValueError(f"{what}; there is: {', '.join(f'{known}://' for known in STORE_SCHEMES)}")
     return opener(rest)

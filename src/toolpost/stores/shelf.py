@@ -10,15 +10,15 @@ from itertools import islice
 from math import inf
 from typing import Final, Generic, TypeVar
 
-__all__ = ["Shelf"]
+__all__ = ["ExpiringDict"]
 
 T = TypeVar("T")
 
-SWEPT: Final = 2
+SWEEP_COUNT: Final = 2
 """How many things each `put` looks at: one for the new one, and one so that what has expired gets fewer."""
 
 
-class Shelf(Generic[T]):
+class ExpiringDict(Generic[T]):
     """Things that expire.
 
     Args:
@@ -28,20 +28,20 @@ class Shelf(Generic[T]):
 
     def __init__(self, clock: Callable[[], float], gone: Callable[[T], None] | None = None) -> None:
         self._clock = clock
-        self._gone = gone
-        self._held: OrderedDict[str, tuple[T, float]] = (
+        self._on_removed = gone
+        self._items: OrderedDict[str, tuple[T, float]] = (
             OrderedDict()
         )  # what is at the front is looked at next
 
     def __iter__(self) -> Iterator[T]:
         """All things, those among them whose time is over."""
-        return (thing for thing, _ in self._held.values())
+        return (thing for thing, _ in self._items.values())
 
     def get(self, key: str) -> T | None:
         """The thing; None where there is none or its time is over."""
-        held = self._held.get(key)
+        held = self._items.get(key)
         if held is not None and held[1] <= self._clock():
-            self._take(key)
+            self._pop(key)
             return None
         return held and held[0]
 
@@ -54,12 +54,12 @@ class Shelf(Generic[T]):
         if ttl is not None and not 0 < ttl < inf:
             raise ValueError(f"ttl is {ttl}; give seconds, more than 0, or None for no end")
         now = self._clock()
-        self._held[key] = (thing, inf if ttl is None else now + ttl)
-        for other in list(islice(self._held, SWEPT)):
-            if self._held[other][1] <= now:
-                self._take(other)
+        self._items[key] = (thing, inf if ttl is None else now + ttl)
+        for other in list(islice(self._items, SWEEP_COUNT)):
+            if self._items[other][1] <= now:
+                self._pop(other)
             else:
-                self._held.move_to_end(other)
+                self._items.move_to_end(other)
 
     def touch(self, key: str, ttl: float | None) -> bool:
         """Whether the thing is there; it is held for so many seconds from now on.
@@ -77,10 +77,10 @@ class Shelf(Generic[T]):
         """Whether the thing was there; it is gone now."""
         if self.get(key) is None:
             return False
-        self._take(key)
+        self._pop(key)
         return True
 
-    def _take(self, key: str) -> None:
-        thing, _ = self._held.pop(key)
-        if self._gone is not None:
-            self._gone(thing)
+    def _pop(self, key: str) -> None:
+        thing, _ = self._items.pop(key)
+        if self._on_removed is not None:
+            self._on_removed(thing)

@@ -2,8 +2,8 @@
 
 The fixtures are in `plugin`, which pytest loads by itself. `Transcript`, `record` and `faulty` are put around
 whatever a client connects to; `replay` plays the server of a recording. `ScriptedChannel` lets the test be
-the peer, message by message, and `pair` joins two ends in memory. `AuthorizationServer` issues tokens, and
-`Mint` makes them without a word: neither is for production.
+the peer, message by message, and `memory_pair` joins two ends in memory. `AuthorizationServer` issues tokens,
+and `TokenIssuer` makes them without a word: neither is for production.
 """
 
 from importlib import import_module
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from toolpost.testing.faults import Faulty as Faulty
     from toolpost.testing.faults import faulty as faulty
     from toolpost.testing.inprocess import in_process as in_process
-    from toolpost.testing.leftovers import no_leftovers as no_leftovers
+    from toolpost.testing.leftovers import no_leaks as no_leaks
     from toolpost.testing.masking import Mask as Mask
-    from toolpost.testing.minting import Mint as Mint
+    from toolpost.testing.minting import TokenIssuer as TokenIssuer
     from toolpost.testing.plugin import ClientFactory as ClientFactory
     from toolpost.testing.plugin import SyncClientFactory as SyncClientFactory
     from toolpost.testing.recording import record as record
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from toolpost.testing.tape import Tape as Tape
     from toolpost.testing.tape import read_tape as read_tape
     from toolpost.testing.transcript import Transcript as Transcript
-    from toolpost.transports.memory import pair as pair
+    from toolpost.transports.memory import memory_pair as memory_pair
 
 _HOMES: Final = {
     "protocol.revisions": ("REVISIONS",),
@@ -61,18 +61,18 @@ __all__ = [
     "Fault",
     "Faulty",
     "Mask",
-    "Mint",
     "Replay",
     "ScriptedChannel",
     "SyncClientFactory",
     "Tape",
+    "TokenIssuer",
     "Transcript",
     "assert_tool_schema",
     "faulty",
     "in_process",
     "lint_tools",
-    "no_leftovers",
-    "pair",
+    "memory_pair",
+    "no_leaks",
     "read_tape",
     "record",
     "replay",

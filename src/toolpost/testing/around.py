@@ -1,8 +1,8 @@
 """What is put around a target or a channel, to hear or to change what is said over it.
 
-Owns the one place where a test gets between a client and whatever it connects to: `Around` is a target that
-`Client` takes, `Wrapper` the channel in between. Keeps the negotiation, the fallbacks and the traits of what
-is inside. Knows nothing of what is said.
+Owns the one place where a test gets between a client and whatever it connects to: `WrappedTarget` is a target
+that `Client` takes, `ChannelWrapper` the channel in between. Keeps the negotiation, the fallbacks and the
+traits of what is inside. Knows nothing of what is said.
 """
 
 from collections.abc import Callable
@@ -10,28 +10,28 @@ from functools import cache
 from typing import Any, Final, TypeVar, cast
 
 from toolpost.channel import Channel
-from toolpost.client.negotiate import Way
-from toolpost.connect import Options, Target, way_to
+from toolpost.client.negotiate import Connector
+from toolpost.connect import Target, TargetOptions, make_connector
 
-__all__ = ["Around", "Wrapper", "around"]
+__all__ = ["ChannelWrapper", "WrappedTarget", "wrap_target"]
 
 _TRAITS: Final = (
-    "annotated",
-    "early_end",
-    "last_words",
+    "find_header_parameters",
+    "early_exit_hint",
+    "stderr_tail",
     "local",
-    "on_detained",
-    "on_lost",
+    "on_login_pending",
+    "on_request_lost",
     "on_oversized",
     "principal",
     "returncode",
-    "unheard",
+    "stderr_hint",
 )
 """What a channel may offer beyond its promise, as in `toolpost.client.traits`. The short cuts are left out:
 everything has to come past `send` and `receive`."""
 
 
-class Wrapper:
+class ChannelWrapper:
     """A channel around a channel. It has the traits that the inner one has.
 
     Args:
@@ -54,31 +54,33 @@ class Wrapper:
         await self.inner.close()
 
 
-W = TypeVar("W", bound=Wrapper)
+W = TypeVar("W", bound=ChannelWrapper)
 
 
 def with_traits(kind: type[W], inner: Channel) -> type[W]:
     """The class of wrappers that has the traits of a channel."""
-    return _kind(kind, tuple(name for name in _TRAITS if hasattr(inner, name) and not hasattr(kind, name)))
+    return _make_class(
+        kind, tuple(name for name in _TRAITS if hasattr(inner, name) and not hasattr(kind, name))
+    )
 
 
 @cache
-def _kind(kind: type[W], traits: tuple[str, ...]) -> type[W]:
+def _make_class(kind: type[W], traits: tuple[str, ...]) -> type[W]:
     # Properties of a class, because newer Pythons do not find a trait that only `__getattr__` knows.
-    return cast("type[W]", type(kind.__name__, (kind,), {name: _handed_on(name) for name in traits}))
+    return cast("type[W]", type(kind.__name__, (kind,), {name: _make_forwarder(name) for name in traits}))
 
 
-def _handed_on(name: str) -> property:
-    def get(self: Wrapper) -> Any:
+def _make_forwarder(name: str) -> property:
+    def get(self: ChannelWrapper) -> Any:
         return getattr(self.inner, name)
 
-    def put(self: Wrapper, value: Any) -> None:
+    def put(self: ChannelWrapper, value: Any) -> None:
         setattr(self.inner, name, value)
 
     return property(get, put)
 
 
-class Around:
+class WrappedTarget:
     """A target with something around each channel to it.
 
     Args:
@@ -90,19 +92,21 @@ class Around:
         self.target = target
         self.wrap = wrap
 
-    def way(self, options: Options) -> Way:
+    def make_connector(self, options: TargetOptions) -> Connector:
         """How to reach it: as the target is reached, with something around it."""
         server, headers, http, auth = options
         inner: Any = self.target
-        return _wrapped(way_to(inner, server, headers=headers, http=http, auth=cast("Any", auth)), self.wrap)
+        return _wrap_way(
+            make_connector(inner, server, headers=headers, http=http, auth=cast("Any", auth)), self.wrap
+        )
 
 
-def around(target: Target, wrap: Callable[[Channel], Channel]) -> Around:
+def wrap_target(target: Target, wrap: Callable[[Channel], Channel]) -> WrappedTarget:
     """A target with something around each channel to it.
 
     Example:
         >>> from toolpost import Server
-        >>> talk = around(Server("quiet"), lambda channel: channel)
+        >>> talk = wrap_target(Server("quiet"), lambda channel: channel)
 
     Args:
         target: whatever a client takes.
@@ -111,21 +115,21 @@ def around(target: Target, wrap: Callable[[Channel], Channel]) -> Around:
     Raises:
         TypeError: it is no target.
     """
-    wrapped = Around(target, wrap)
-    way_to(wrapped)  # so that it fails here, and not where somebody connects
+    wrapped = WrappedTarget(target, wrap)
+    make_connector(wrapped)  # so that it fails here, and not where somebody connects
     return wrapped
 
 
-def _wrapped(way: Way, wrap: Callable[[Channel], Channel]) -> Way:
+def _wrap_way(way: Connector, wrap: Callable[[Channel], Channel]) -> Connector:
     async def open_it() -> Channel:
         return wrap(await way.open())
 
-    find = way.find
+    find = way.resolve
 
-    async def find_it() -> Way:
+    async def find_it() -> Connector:
         assert find is not None, "it is asked only where there is something to find"
-        return _wrapped(await find(), wrap)
+        return _wrap_way(await find(), wrap)
 
-    fallback = None if way.fallback is None else _wrapped(way.fallback, wrap)
+    fallback = None if way.fallback is None else _wrap_way(way.fallback, wrap)
     # What is known of the target from elsewhere does not count: a test wants to see the same every time.
-    return way._replace(open=open_it, fallback=fallback, key=None, find=None if find is None else find_it)
+    return way._replace(open=open_it, fallback=fallback, key=None, resolve=None if find is None else find_it)

@@ -18,10 +18,10 @@ from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
 
 import msgspec
 
-from toolpost.auth.proof import ALGORITHMS, ShownProofs
+from toolpost.auth.proof import PROOF_ALGORITHMS, DpopVerifier
 from toolpost.errors import MCPError, TokenRejected
-from toolpost.testing.consent import HEADERS, error_page, page
-from toolpost.testing.minting import Mint
+from toolpost.testing.consent import HTML_HEADERS, render_consent_page, render_error_page
+from toolpost.testing.minting import TokenIssuer
 from toolpost.types.base import Struct
 
 __all__ = ["AuthorizationServer"]
@@ -29,11 +29,11 @@ __all__ = ["AuthorizationServer"]
 MAX_BODY: Final = 64 * 1024
 """Bytes of a request: forms and registrations are small."""
 
-CODE_LIFE: Final = 60.0
+CODE_LIFETIME: Final = 60.0
 """Seconds for which a code can be redeemed."""
 
-_LOOPBACK: Final = frozenset({"localhost", "127.0.0.1", "::1"})
-_JSON: Final = (
+_LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_JSON_HEADERS: Final = (
     (b"content-type", b"application/json"),
     (b"cache-control", b"no-store"),
     (b"access-control-allow-origin", b"*"),
@@ -44,7 +44,7 @@ Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Reply: TypeAlias = tuple[int, Iterable[tuple[bytes, bytes]], bytes]
 
 
-class Client(Struct):
+class RegisteredClient(Struct):
     """A client that is known."""
 
     id: str
@@ -54,7 +54,7 @@ class Client(Struct):
     method: str = "none"
 
 
-class Grant(Struct):
+class UserGrant(Struct):
     """What a user has allowed."""
 
     client: str
@@ -68,7 +68,7 @@ class Grant(Struct):
     family: str = ""
 
 
-class Wrong(Exception):
+class OAuthError(Exception):
     """A request is answered with an error of OAuth."""
 
     def __init__(self, error: str, text: str, status: int = 400) -> None:
@@ -78,7 +78,7 @@ class Wrong(Exception):
         self.status = status
 
 
-class AuthorizationServer(Mint):
+class AuthorizationServer(TokenIssuer):
     """An ASGI application that issues tokens, for tests and demos. Not for production.
 
     Args:
@@ -93,7 +93,7 @@ class AuthorizationServer(Mint):
         lifetime: seconds for which tokens are good.
 
     Attributes:
-        asked: how often each endpoint was asked, by its name.
+        request_counts: how often each endpoint was asked, by its name.
     """
 
     def __init__(
@@ -116,15 +116,17 @@ class AuthorizationServer(Mint):
         self.scopes = list(scopes)
         self.refresh = refresh
         self.clients = {
-            name: Client(name, secret, (), name, "none" if secret is None else "client_secret_basic")
+            name: RegisteredClient(
+                name, secret, (), name, "none" if secret is None else "client_secret_basic"
+            )
             for name, secret in (clients or {}).items()
         }
-        self.asked: Counter[str] = Counter()
+        self.request_counts: Counter[str] = Counter()
         self.revoked: set[str] = set()
         self._tickets: dict[str, dict[str, str]] = {}
-        self._codes: dict[str, Grant] = {}
-        self._refreshers: dict[str, Grant] = {}
-        self._proofs = ShownProofs()
+        self._codes: dict[str, UserGrant] = {}
+        self._refresh_tokens: dict[str, UserGrant] = {}
+        self._proof_verifier = DpopVerifier()
         base = urlsplit(issuer).path.rstrip("/")
         self._base = base
         self._routes: dict[str, Callable[[str, Mapping[str, str], dict[str, str]], Reply]] = {
@@ -140,7 +142,7 @@ class AuthorizationServer(Mint):
 
     @classmethod
     @asynccontextmanager
-    async def listening(cls, path: str = "", **options: Any) -> AsyncGenerator["AuthorizationServer"]:
+    async def serve(cls, path: str = "", **options: Any) -> AsyncGenerator["AuthorizationServer"]:
         """One that listens on a free port of this machine.
 
         Args:
@@ -188,18 +190,18 @@ class AuthorizationServer(Mint):
             body += event.get("body", b"")
             if event["type"] != "http.request" or not event.get("more_body") or len(body) > MAX_BODY:
                 break
-        status, headers, data = self._reply(scope, body[:MAX_BODY])
+        status, headers, data = self._respond(scope, body[:MAX_BODY])
         await send({"type": "http.response.start", "status": status, "headers": [*headers]})
         await send({"type": "http.response.body", "body": data})
 
-    def _reply(self, scope: MutableMapping[str, Any], body: bytes) -> Reply:
+    def _respond(self, scope: MutableMapping[str, Any], body: bytes) -> Reply:
         path: str = scope["path"].removeprefix(scope.get("root_path", ""))
         route = self._routes.get(path)
         if scope["method"] == "OPTIONS":
-            return 204, _JSON, b""
+            return 204, _JSON_HEADERS, b""
         if route is None:
-            return 404, _JSON, b"{}"
-        self.asked[path.rpartition("/")[2] if route != self._metadata else "metadata"] += 1
+            return 404, _JSON_HEADERS, b"{}"
+        self.request_counts[path.rpartition("/")[2] if route != self._metadata else "metadata"] += 1
         sent = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         sent[":method"] = scope["method"]
         text = (
@@ -208,8 +210,8 @@ class AuthorizationServer(Mint):
         given = {} if route == self._register else dict(parse_qsl(text, keep_blank_values=True))
         try:
             return route(text, sent, given)
-        except Wrong as wrong:
-            return wrong.status, _JSON, _json(error=wrong.error, error_description=wrong.text)
+        except OAuthError as wrong:
+            return wrong.status, _JSON_HEADERS, _encode_json(error=wrong.error, error_description=wrong.text)
 
     # ----------------------------------------------------------------- what it publishes
 
@@ -228,7 +230,7 @@ class AuthorizationServer(Mint):
             "code_challenge_methods_supported": ["S256"],
             "token_endpoint_auth_methods_supported": ["none", "client_secret_basic", "client_secret_post"],
             "authorization_response_iss_parameter_supported": True,
-            "dpop_signing_alg_values_supported": ALGORITHMS,
+            "dpop_signing_alg_values_supported": PROOF_ALGORITHMS,
             "subject_types_supported": ["public"],
             "id_token_signing_alg_values_supported": [self.algorithm],
         }
@@ -238,11 +240,11 @@ class AuthorizationServer(Mint):
             told["scopes_supported"] = self.scopes
         if any(name.startswith("https://") for name in self.clients):
             told["client_id_metadata_document_supported"] = True
-        return 200, _JSON, msgspec.json.encode(told)
+        return 200, _JSON_HEADERS, msgspec.json.encode(told)
 
     def _jwks(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
         del text, sent, given
-        return 200, _JSON, msgspec.json.encode(self.jwks)
+        return 200, _JSON_HEADERS, msgspec.json.encode(self.jwks)
 
     def _register(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
         """Dynamic registration (RFC 7591)."""
@@ -251,14 +253,14 @@ class AuthorizationServer(Mint):
             wanted = msgspec.json.decode(text, type=dict[str, Any])
             redirects = tuple(str(each) for each in wanted["redirect_uris"])
         except (msgspec.MsgspecError, KeyError, TypeError):
-            raise Wrong("invalid_client_metadata", "redirect_uris are needed, in JSON") from None
+            raise OAuthError("invalid_client_metadata", "redirect_uris are needed, in JSON") from None
         if not self.registration:
-            raise Wrong("access_denied", "registration is closed", 403)
-        if not redirects or not all(map(_is_safe, redirects)):
-            raise Wrong("invalid_redirect_uri", "a redirect goes to https, or to this machine")
+            raise OAuthError("access_denied", "registration is closed", 403)
+        if not redirects or not all(map(_is_safe_redirect, redirects)):
+            raise OAuthError("invalid_redirect_uri", "a redirect goes to https, or to this machine")
         method = str(wanted.get("token_endpoint_auth_method", "client_secret_basic"))
         secret = None if method == "none" else secrets.token_urlsafe(24)
-        client = Client(
+        client = RegisteredClient(
             secrets.token_urlsafe(9), secret, redirects, str(wanted.get("client_name", "")), method
         )
         self.clients[client.id] = client
@@ -266,7 +268,7 @@ class AuthorizationServer(Mint):
         about["token_endpoint_auth_method"] = method
         if secret is not None:
             about |= {"client_secret": secret, "client_secret_expires_at": 0}
-        return 201, _JSON, msgspec.json.encode(about)
+        return 201, _JSON_HEADERS, msgspec.json.encode(about)
 
     # ----------------------------------------------------------------- the user's part
 
@@ -276,47 +278,49 @@ class AuthorizationServer(Mint):
         if sent[":method"] == "POST":
             asked = self._tickets.pop(given.get("ticket", ""), None)
             if asked is None:
-                return 400, HEADERS, error_page("This page was answered before, or is too old.")
+                return 400, HTML_HEADERS, render_error_page("This page was answered before, or is too old.")
             allowed = given.get("answer") == "allow"
-            return self._answered(asked, given.get("user") or self.user if allowed else None)
+            return self._complete_login(asked, given.get("user") or self.user if allowed else None)
         client, redirect = self.clients.get(given.get("client_id", "")), given.get("redirect_uri", "")
-        if client is None or not _is_registered(client, redirect):
+        if client is None or not _is_registered_redirect(client, redirect):
             # Whoever is unknown gets nobody sent anywhere (RFC 6749 §4.1.2.1).
             return (
                 400,
-                HEADERS,
-                error_page("The client, or where it wants you to be sent, is not registered."),
+                HTML_HEADERS,
+                render_error_page("The client, or where it wants you to be sent, is not registered."),
             )
-        wrong = _misfit(given)
+        wrong = _find_request_error(given)
         if wrong is not None:
-            return self._back(given, error=wrong)
+            return self._redirect_back(given, error=wrong)
         if not self.consent:
-            return self._answered(given, self.user)
+            return self._complete_login(given, self.user)
         ticket = secrets.token_urlsafe(16)
         self._tickets[ticket] = given
         scopes = given.get("scope", "").split()
         action = f"{self._base}/authorize"
         shown = client.name or client.id
-        asking = page(ticket, action, client=shown, redirect=redirect, scopes=scopes, user=self.user)
-        return 200, HEADERS, asking
+        asking = render_consent_page(
+            ticket, action, client=shown, redirect=redirect, scopes=scopes, user=self.user
+        )
+        return 200, HTML_HEADERS, asking
 
-    def _answered(self, asked: dict[str, str], subject: str | None) -> Reply:
+    def _complete_login(self, asked: dict[str, str], subject: str | None) -> Reply:
         if subject is None:
-            return self._back(asked, error="access_denied")
+            return self._redirect_back(asked, error="access_denied")
         code = secrets.token_urlsafe(24)
-        self._codes[code] = Grant(
+        self._codes[code] = UserGrant(
             asked["client_id"],
             subject,
             asked.get("scope", ""),
             asked.get("resource", ""),
             asked["redirect_uri"],
             asked["code_challenge"],
-            time.time() + CODE_LIFE,
+            time.time() + CODE_LIFETIME,
             family=secrets.token_hex(8),
         )
-        return self._back(asked, code=code)
+        return self._redirect_back(asked, code=code)
 
-    def _back(self, asked: dict[str, str], **told: str) -> Reply:
+    def _redirect_back(self, asked: dict[str, str], **told: str) -> Reply:
         """Send the user back to the client."""
         told["iss"] = self.issuer
         if "state" in asked:
@@ -333,19 +337,19 @@ class AuthorizationServer(Mint):
 
     def _token(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
         del text
-        client = self._client(sent, given)
-        bound = self._bound(sent)
+        client = self._authenticate_client(sent, given)
+        bound = self._read_proof_key(sent)
         match given.get("grant_type"):
             case "authorization_code":
-                grant = self._redeemed(client, given)
+                grant = self._redeem_code(client, given)
             case "refresh_token":
-                grant = self._refreshed(client, given)
+                grant = self._rotate_refresh_token(client, given)
             case "client_credentials" if client.secret is not None:
-                grant = Grant(client.id, client.id, given.get("scope", ""), given.get("resource", ""))
+                grant = UserGrant(client.id, client.id, given.get("scope", ""), given.get("resource", ""))
             case _:
-                raise Wrong("unsupported_grant_type", "this grant is not for this client")
+                raise OAuthError("unsupported_grant_type", "this grant is not for this client")
         if given.get("resource", grant.resource) != grant.resource:
-            raise Wrong("invalid_target", "the user has allowed another resource")
+            raise OAuthError("invalid_target", "the user has allowed another resource")
         about: dict[str, Any] = {} if bound is None else {"cnf": {"jkt": bound}}
         resource = grant.resource or self.issuer
         scopes = grant.scope.split()
@@ -359,42 +363,42 @@ class AuthorizationServer(Mint):
         }
         if grant.family and self.refresh:
             told["refresh_token"] = again = secrets.token_urlsafe(24)
-            self._refreshers[again] = msgspec.structs.replace(grant, used=False)
-        return 200, _JSON, msgspec.json.encode(told)
+            self._refresh_tokens[again] = msgspec.structs.replace(grant, used=False)
+        return 200, _JSON_HEADERS, msgspec.json.encode(told)
 
-    def _redeemed(self, client: Client, given: Mapping[str, str]) -> Grant:
+    def _redeem_code(self, client: RegisteredClient, given: Mapping[str, str]) -> UserGrant:
         grant = self._codes.get(given.get("code", ""))
         if grant is None or grant.client != client.id or grant.ends < time.time():
-            raise Wrong("invalid_grant", "the code is not good")
+            raise OAuthError("invalid_grant", "the code is not good")
         if grant.used:
-            self._end(grant.family)  # somebody has stolen it, or what it gave (RFC 6749 §4.1.2)
-            raise Wrong("invalid_grant", "the code was redeemed before")
+            self._revoke_family(grant.family)  # somebody has stolen it, or what it gave (RFC 6749 §4.1.2)
+            raise OAuthError("invalid_grant", "the code was redeemed before")
         grant.used = True
         proven = urlsafe_b64encode(sha256(given.get("code_verifier", "").encode()).digest()).rstrip(b"=")
         if not secrets.compare_digest(proven, grant.challenge.encode()):
-            raise Wrong("invalid_grant", "the code is somebody else's")
+            raise OAuthError("invalid_grant", "the code is somebody else's")
         if given.get("redirect_uri", grant.redirect) != grant.redirect:
-            raise Wrong("invalid_grant", "the code was sent elsewhere")
+            raise OAuthError("invalid_grant", "the code was sent elsewhere")
         return grant
 
-    def _refreshed(self, client: Client, given: Mapping[str, str]) -> Grant:
+    def _rotate_refresh_token(self, client: RegisteredClient, given: Mapping[str, str]) -> UserGrant:
         """The grant behind a refresh token, which is good once (AS-13)."""
-        grant = self._refreshers.get(given.get("refresh_token", ""))
+        grant = self._refresh_tokens.get(given.get("refresh_token", ""))
         if grant is None or grant.client != client.id or grant.family in self.revoked:
-            raise Wrong("invalid_grant", "the refresh token is not good")
+            raise OAuthError("invalid_grant", "the refresh token is not good")
         if grant.used:
-            self._end(grant.family)
-            raise Wrong("invalid_grant", "the refresh token was used before")
+            self._revoke_family(grant.family)
+            raise OAuthError("invalid_grant", "the refresh token was used before")
         grant.used = True
         fewer = given.get("scope", grant.scope)
         if not set(fewer.split()) <= set(grant.scope.split()):
-            raise Wrong("invalid_scope", "the user has not allowed that")
+            raise OAuthError("invalid_scope", "the user has not allowed that")
         return msgspec.structs.replace(grant, scope=fewer)
 
-    def _end(self, family: str) -> None:
+    def _revoke_family(self, family: str) -> None:
         self.revoked.add(family)
 
-    def _client(self, sent: Mapping[str, str], given: Mapping[str, str]) -> Client:
+    def _authenticate_client(self, sent: Mapping[str, str], given: Mapping[str, str]) -> RegisteredClient:
         """The client that a request comes from, and that has proven it."""
         scheme, _, pair = sent.get("authorization", "").partition(" ")
         name, secret = given.get("client_id", ""), given.get("client_secret")
@@ -402,39 +406,41 @@ class AuthorizationServer(Mint):
             try:
                 name, _, secret = b64decode(pair, validate=True).decode().partition(":")
             except ValueError:
-                raise Wrong("invalid_client", "the credentials cannot be read", 401) from None
+                raise OAuthError("invalid_client", "the credentials cannot be read", 401) from None
             name, secret = unquote_plus(name), unquote_plus(secret)
         client = self.clients.get(name)
         if client is None or not secrets.compare_digest(
             (client.secret or "").encode(), (secret or "").encode()
         ):
-            raise Wrong("invalid_client", "the client is not known, or has not proven it", 401)
+            raise OAuthError("invalid_client", "the client is not known, or has not proven it", 401)
         return client
 
-    def _bound(self, sent: Mapping[str, str]) -> str | None:
+    def _read_proof_key(self, sent: Mapping[str, str]) -> str | None:
         """The key to which a token is to be bound, if its client proves that it has one (RFC 9449 §5)."""
         if "dpop" not in sent:
             return None
         try:
-            return self._proofs.key_of(sent["dpop"], "POST", f"{self.issuer.rstrip('/')}/token")
+            return self._proof_verifier.read_thumbprint(
+                sent["dpop"], "POST", f"{self.issuer.rstrip('/')}/token"
+            )
         except TokenRejected:
-            raise Wrong("invalid_dpop_proof", "the proof is not good") from None
+            raise OAuthError("invalid_dpop_proof", "the proof is not good") from None
 
     def _introspect(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
         """Whose a token is (RFC 7662)."""
         del text
-        self._client(sent, given)
+        self._authenticate_client(sent, given)
         said = self.claims_of(given.get("token", ""))
         if said is None or said.get("sid") in self.revoked or said.get("jti") in self.revoked:
-            return 200, _JSON, _json(active=False)
-        return 200, _JSON, _json(active=True, **said)
+            return 200, _JSON_HEADERS, _encode_json(active=False)
+        return 200, _JSON_HEADERS, _encode_json(active=True, **said)
 
 
-def _json(**told: Any) -> bytes:
+def _encode_json(**told: Any) -> bytes:
     return msgspec.json.encode(told)
 
 
-def _misfit(given: Mapping[str, str]) -> str | None:
+def _find_request_error(given: Mapping[str, str]) -> str | None:
     """What is wrong with a request for a code, as OAuth names it."""
     if given.get("response_type") != "code":
         return "unsupported_response_type"
@@ -443,19 +449,19 @@ def _misfit(given: Mapping[str, str]) -> str | None:
     return None
 
 
-def _is_safe(redirect: str) -> bool:
+def _is_safe_redirect(redirect: str) -> bool:
     parts = urlsplit(redirect)
-    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK)
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK_HOSTS)
 
 
-def _is_registered(client: Client, redirect: str) -> bool:
+def _is_registered_redirect(client: RegisteredClient, redirect: str) -> bool:
     """Whether a client may be answered there; on this machine, at any port (RFC 8252 §7.3)."""
     if not client.redirects:
-        return _is_safe(redirect)
+        return _is_safe_redirect(redirect)
     if redirect in client.redirects:
         return True
     here = urlsplit(redirect)
-    return here.hostname in _LOOPBACK and any(
+    return here.hostname in _LOOPBACK_HOSTS and any(
         here._replace(netloc="") == each._replace(netloc="") and here.hostname == each.hostname
         for each in map(urlsplit, client.redirects)
     )

@@ -35,9 +35,9 @@ class ScriptedChannel:
         """For each message that was sent, the request that it belongs to."""
         self.broken: Exception | None = None
         """Set it, and every further `send` raises it."""
-        self.flows = asyncio.Event()
+        self.writable = asyncio.Event()
         """Clear it, and `send` waits until it is set, as with a peer that does not read."""
-        self.flows.set()
+        self.writable.set()
         self._arriving: asyncio.Queue[bytes | Exception] = asyncio.Queue()
         self._leaving: asyncio.Queue[bytes] = asyncio.Queue()
         self._ended: Exception | None = None
@@ -56,7 +56,7 @@ class ScriptedChannel:
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:
         """Keep a message for the test to read."""
-        await self.flows.wait()
+        await self.writable.wait()
         if self.broken is not None:
             raise self.broken
         if self.closed:

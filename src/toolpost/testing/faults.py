@@ -16,14 +16,14 @@ import msgspec
 from toolpost.channel import Channel
 from toolpost.connect import Target
 from toolpost.errors import ChannelClosed, MCPError
-from toolpost.testing.around import Wrapper, around, with_traits
+from toolpost.testing.around import ChannelWrapper, with_traits, wrap_target
 from toolpost.testing.tape import Sender
 
-__all__ = ["JUNK", "Chance", "Fault", "Faulty", "faulty", "garbled"]
+__all__ = ["JUNK_MESSAGES", "Chance", "Fault", "Faulty", "faulty", "garble_message"]
 
-Kind = Literal["cut", "delay", "drop", "duplicate", "garbage", "reorder"]
+FaultKind = Literal["cut", "delay", "drop", "duplicate", "garbage", "reorder"]
 
-JUNK: Final = (
+JUNK_MESSAGES: Final = (
     b"",
     b"\n",
     b"null",
@@ -49,7 +49,7 @@ JUNK: Final = (
 )
 """What may arrive out of nowhere. None of it names anything that is under way."""
 
-_CUT: Final = "the wire was cut"
+_CUT_REASON: Final = "the wire was cut"
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Fault:
         ValueError: this can never happen, so that a test with it would prove nothing.
     """
 
-    kind: Kind
+    kind: FaultKind
     sender: Sender = "server"
     nth: int = 1
     method: str | None = None
@@ -78,7 +78,7 @@ class Fault:
     data: bytes | None = None
 
     def __post_init__(self) -> None:
-        for name, kinds in (("kind", Kind), ("sender", Sender)):
+        for name, kinds in (("kind", FaultKind), ("sender", Sender)):
             if getattr(self, name) not in get_args(kinds):
                 choice = ", ".join(map(repr, get_args(kinds)))
                 raise ValueError(f"{name}: {getattr(self, name)!r} is none of {choice}")
@@ -117,7 +117,7 @@ class Chance:
         self._rng = random.Random(seed)  # noqa: S311 - dice that anybody can foresee are wanted
         self._sender = sender
         self._seconds = seconds
-        self._likely: dict[Kind, float] = {
+        self._probabilities: dict[FaultKind, float] = {
             "cut": cut,
             "delay": delay,
             "drop": drop,
@@ -126,16 +126,16 @@ class Chance:
             "reorder": reorder,
         }
 
-    def meeting(self, sender: Sender, data: bytes) -> Iterator[Fault]:
+    def select_faults(self, sender: Sender, data: bytes) -> Iterator[Fault]:
         """What goes wrong with a message."""
         if self._sender in {None, sender}:
-            for kind, likely in self._likely.items():
+            for kind, likely in self._probabilities.items():
                 if self._rng.random() < likely:
                     seconds = self._rng.random() * self._seconds
-                    yield Fault(kind, sender, seconds=seconds, data=garbled(self._rng, data))
+                    yield Fault(kind, sender, seconds=seconds, data=garble_message(self._rng, data))
 
 
-def garbled(rng: random.Random, data: bytes) -> bytes:
+def garble_message(rng: random.Random, data: bytes) -> bytes:
     """A message in which something is missing, or wrong, or more than there was."""
     some = bytearray(data or b" ")
     place = rng.randrange(len(some))
@@ -151,7 +151,7 @@ def garbled(rng: random.Random, data: bytes) -> bytes:
     return bytes(some)
 
 
-class Plan:
+class FaultPlan:
     """What goes wrong, and how many messages there were so far.
 
     Args:
@@ -163,7 +163,7 @@ class Plan:
         self._chances = [chance for chance in faults if isinstance(chance, Chance)]
         self._seen = [0] * len(self._faults)
 
-    def meeting(self, sender: Sender, method: str | None, data: bytes) -> list[Fault]:
+    def select_faults(self, sender: Sender, method: str | None, data: bytes) -> list[Fault]:
         """What goes wrong with the next message."""
         found: list[Fault] = []
         for place, fault in enumerate(self._faults):
@@ -171,7 +171,7 @@ class Plan:
                 self._seen[place] += 1
                 if self._seen[place] == fault.nth:
                     found.append(fault)
-        return found + [fault for chance in self._chances for fault in chance.meeting(sender, data)]
+        return found + [fault for chance in self._chances for fault in chance.select_faults(sender, data)]
 
 
 def faulty(target: Target, *faults: Fault | Chance) -> Target:
@@ -198,11 +198,11 @@ def faulty(target: Target, *faults: Fault | Chance) -> Target:
         target: whatever a client takes.
         faults: what goes wrong. Faults of a plan happen once, however often the client connects.
     """
-    plan = Plan(faults)
-    return around(target, lambda channel: with_traits(Faulty, channel)(channel, plan))
+    plan = FaultPlan(faults)
+    return wrap_target(target, lambda channel: with_traits(Faulty, channel)(channel, plan))
 
 
-class Faulty(Wrapper):
+class Faulty(ChannelWrapper):
     """A channel on which things go wrong, both ways.
 
     Args:
@@ -211,19 +211,19 @@ class Faulty(Wrapper):
         end: whose channel it is.
     """
 
-    def __init__(self, inner: Channel, *faults: Fault | Chance | Plan, end: Sender = "client") -> None:
+    def __init__(self, inner: Channel, *faults: Fault | Chance | FaultPlan, end: Sender = "client") -> None:
         super().__init__(inner)
-        plan = faults[0] if faults and isinstance(faults[0], Plan) else None
-        self._plan = plan or Plan(cast("tuple[Fault | Chance, ...]", faults))
+        plan = faults[0] if faults and isinstance(faults[0], FaultPlan) else None
+        self._plan = plan or FaultPlan(cast("tuple[Fault | Chance, ...]", faults))
         self._here: Sender = end
         self._there: Sender = "server" if end == "client" else "client"
         self._methods: dict[Any, str] = {}
         self._cut = False
         self._ready: deque[tuple[float, bytes]] = deque()
         self._overtaken: tuple[float, bytes] | None = None
-        self._turn = asyncio.Lock()
+        self._send_lock = asyncio.Lock()
         self._waiting: tuple[bytes, int | str | None] | None = None
-        self._late: asyncio.Task[None] | None = None
+        self._late_task: asyncio.Task[None] | None = None
 
     # ----------------------------------------------------------------- what arrives
 
@@ -231,7 +231,7 @@ class Faulty(Wrapper):
         """The next message of the peer that arrives."""
         now = asyncio.get_running_loop().time
         while True:
-            self._check()
+            self._check_cut()
             if self._ready:
                 wait = self._ready[0][0] - now()
                 if wait <= 0:
@@ -242,33 +242,33 @@ class Faulty(Wrapper):
                 async with asyncio.timeout_at(self._overtaken[0] if self._overtaken else None):
                     data = await self.inner.receive()
             except TimeoutError:
-                self._let_go()
+                self._release_overtaken()
             except ChannelClosed:
-                self._check()
+                self._check_cut()
                 if self._overtaken is None:
                     raise
-                self._let_go()
+                self._release_overtaken()
             else:
                 await self._arrive(data, now())
 
     async def _arrive(self, data: bytes, now: float) -> None:
         """Decide what becomes of a message of the peer."""
-        faults = {fault.kind: fault for fault in self._meeting(self._there, data)}
+        faults = {fault.kind: fault for fault in self._select_faults(self._there, data)}
         if "cut" in faults:
-            await self._sever()
+            await self._cut_channel()
             return
         if "drop" in faults:
             return
         if "garbage" in faults:
-            data = _spoilt(faults["garbage"], data)
+            data = _corrupt(faults["garbage"], data)
         due = now + faults["delay"].seconds if "delay" in faults else now
         if "reorder" in faults and self._overtaken is None:
             self._overtaken = now + faults["reorder"].seconds, data
             return
         self._ready.extend([(due, data)] * (2 if "duplicate" in faults else 1))
-        self._let_go()
+        self._release_overtaken()
 
-    def _let_go(self) -> None:
+    def _release_overtaken(self) -> None:
         """Let a message arrive that was overtaken, or waited for long enough."""
         if self._overtaken is not None:
             self._ready.append((0.0, self._overtaken[1]))
@@ -278,38 +278,40 @@ class Faulty(Wrapper):
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:
         """Send something that may or may not arrive."""
-        async with self._turn:
-            self._check()
-            faults = {fault.kind: fault for fault in self._meeting(self._here, data)}
+        async with self._send_lock:
+            self._check_cut()
+            faults = {fault.kind: fault for fault in self._select_faults(self._here, data)}
             if "cut" in faults:
-                await self._sever()
-                self._check()
+                await self._cut_channel()
+                self._check_cut()
             if "drop" in faults:
                 return
             if "delay" in faults:
                 await asyncio.sleep(faults["delay"].seconds)
             if "garbage" in faults:
-                data = _spoilt(faults["garbage"], data)
+                data = _corrupt(faults["garbage"], data)
             if "reorder" in faults and self._waiting is None:
                 self._waiting = data, related
-                if self._late is not None:
-                    self._late.cancel()  # it has nothing more to send, and we have the turn
-                self._late = asyncio.get_running_loop().create_task(self._follow(faults["reorder"].seconds))
+                if self._late_task is not None:
+                    self._late_task.cancel()  # it has nothing more to send, and we have the turn
+                self._late_task = asyncio.get_running_loop().create_task(
+                    self._send_later(faults["reorder"].seconds)
+                )
                 return
             for _ in range(2 if "duplicate" in faults else 1):
                 await self.inner.send(data, related)
-            await self._overtake()
+            await self._send_overtaken()
 
-    async def _follow(self, seconds: float) -> None:
+    async def _send_later(self, seconds: float) -> None:
         """Send what waits to be overtaken, if nothing else comes."""
         await asyncio.sleep(seconds)
-        async with self._turn:
+        async with self._send_lock:
             try:
-                await self._overtake()
+                await self._send_overtaken()
             except MCPError:
                 return  # whoever sent it hears of it as if it had been sent
 
-    async def _overtake(self) -> None:
+    async def _send_overtaken(self) -> None:
         """Send what was overtaken."""
         if self._waiting is not None:
             (data, related), self._waiting = self._waiting, None
@@ -319,28 +321,28 @@ class Faulty(Wrapper):
 
     async def close(self) -> None:
         """End the inner channel."""
-        if self._late is not None:
-            self._late.cancel()
-            await asyncio.wait([self._late])
+        if self._late_task is not None:
+            self._late_task.cancel()
+            await asyncio.wait([self._late_task])
         await self.inner.close()
 
-    async def _sever(self) -> None:
+    async def _cut_channel(self) -> None:
         self._cut = True
         await self.inner.close()
 
-    def _check(self) -> None:
+    def _check_cut(self) -> None:
         if self._cut:
-            raise ChannelClosed(_CUT, sent=False)
+            raise ChannelClosed(_CUT_REASON, sent=False)
 
     # ----------------------------------------------------------------- what is known of a message
 
-    def _meeting(self, sender: Sender, data: bytes) -> list[Fault]:
-        return self._plan.meeting(sender, self._method(sender, data), data)
+    def _select_faults(self, sender: Sender, data: bytes) -> list[Fault]:
+        return self._plan.select_faults(sender, self._method(sender, data), data)
 
     def _method(self, sender: Sender, data: bytes) -> str | None:
         """The method that a message is about; of an answer that of the request."""
         try:
-            head = _HEAD.decode(data)
+            head = _HEAD_DECODER.decode(data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             return None
         other: Sender = "server" if sender == "client" else "client"
@@ -351,13 +353,13 @@ class Faulty(Wrapper):
         return head.method
 
 
-class _Head(msgspec.Struct):
+class _MessageHead(msgspec.Struct):
     id: int | str | None = None
     method: str | None = None
 
 
-_HEAD: Final = msgspec.json.Decoder(_Head)
+_HEAD_DECODER: Final = msgspec.json.Decoder(_MessageHead)
 
 
-def _spoilt(fault: Fault, data: bytes) -> bytes:
+def _corrupt(fault: Fault, data: bytes) -> bytes:
     return data[: len(data) // 2] if fault.data is None else fault.data

@@ -7,12 +7,12 @@ from typing import Any, Final, Literal, Protocol, TypeAlias
 
 from toolpost.transports.address import Http
 
-__all__ = ["HasApp", "Web", "in_process"]
+__all__ = ["HasApp", "WebTransport", "in_process"]
 
-Web: TypeAlias = Literal["http", "sse"]
+WebTransport: TypeAlias = Literal["http", "sse"]
 """Streamable HTTP, or HTTP+SSE, the way of the first revision."""
 
-_URLS: Final[dict[Web, str]] = {"http": "http://127.0.0.1/mcp", "sse": "http://127.0.0.1/sse"}
+_URLS: Final[dict[WebTransport, str]] = {"http": "http://127.0.0.1/mcp", "sse": "http://127.0.0.1/sse"}
 
 
 class HasApp(Protocol):
@@ -23,7 +23,7 @@ class HasApp(Protocol):
         ...
 
 
-def in_process(server: HasApp, over: Web = "http") -> Http:
+def in_process(server: HasApp, over: WebTransport = "http") -> Http:
     """The target of a client that talks over HTTP to a server in this process.
 
     Example:

@@ -19,25 +19,25 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-__all__ = ["PATIENCE", "Holdings", "no_leftovers", "telling", "told"]
+__all__ = ["LEAK_TIMEOUT", "HeldResources", "describe_leaks", "no_leaks", "record_cancelled_tasks"]
 
-SOON: Final = 0.05
+GC_DELAY: Final = 0.05
 """Seconds in which what was told to end usually has; only then does it pay to look for garbage."""
 
-PATIENCE: Final = 5.0
+LEAK_TIMEOUT: Final = 5.0
 """Seconds after which nothing is expected to end by itself any more."""
 
-PAUSE: Final = 0.001
+POLL_INTERVAL: Final = 0.001
 """Seconds between two looks."""
 
-_BORROWED: Final = "asyncio_"
+_LOOP_THREAD_PREFIX: Final = "asyncio_"
 """How threads are called that belong to a loop, and end with it."""
 
-_FOREIGN: Final = "_DummyThread"
+_FOREIGN_THREAD_CLASS: Final = "_DummyThread"
 """What stands for a thread that `threading` did not start, and never sees end."""
 
 
-def descriptors() -> dict[str, int]:
+def list_descriptors() -> dict[str, int]:
     """The open descriptors of this process, and the number of what each is open on."""
     found: dict[str, int] = {}
     with suppress(FileNotFoundError):  # there is no /proc
@@ -47,7 +47,7 @@ def descriptors() -> dict[str, int]:
     return found
 
 
-def children() -> set[str]:
+def list_children() -> set[str]:
     """The numbers of the child processes of this process, zombies included."""
     found: set[str] = set()
     with suppress(AttributeError, ChildProcessError, FileNotFoundError):  # cannot tell, has none, as above
@@ -61,7 +61,7 @@ def children() -> set[str]:
     return found
 
 
-class Holdings:
+class HeldResources:
     """What this process holds at a moment.
 
     Args:
@@ -69,13 +69,13 @@ class Holdings:
     """
 
     def __init__(self, loops: Iterable[asyncio.AbstractEventLoop] = ()) -> None:
-        current = asyncio.current_task() if _loop_runs() else None
+        current = asyncio.current_task() if _is_loop_running() else None
         self.tasks = {task for loop in loops for task in asyncio.all_tasks(loop) if task is not current}
-        self.threads = {one for one in threading.enumerate() if type(one).__name__ != _FOREIGN}
-        self.children = children()
-        self.descriptors = set(descriptors().items())
+        self.threads = {one for one in threading.enumerate() if type(one).__name__ != _FOREIGN_THREAD_CLASS}
+        self.children = list_children()
+        self.descriptors = set(list_descriptors().items())
 
-    def __sub__(self, other: "Holdings") -> dict[str, set[Any]]:
+    def __sub__(self, other: "HeldResources") -> dict[str, set[Any]]:
         return {kind: held - vars(other)[kind] for kind, held in vars(self).items()}
 
     def add(self, more: dict[str, set[Any]]) -> None:
@@ -84,64 +84,64 @@ class Holdings:
             vars(self)[kind] |= held
 
 
-class Looks:
+class LeakPoller:
     """Looks again and again, until what ends by itself has ended.
 
     Args:
         before: what there was before.
         look: what there is.
-        patience: seconds to wait.
+        timeout: seconds to wait.
     """
 
-    def __init__(self, before: Holdings, look: Callable[[], Holdings], patience: float) -> None:
+    def __init__(self, before: HeldResources, look: Callable[[], HeldResources], timeout: float) -> None:
         self._before = before
-        self._look = look
-        self._patience = patience
+        self._take_snapshot = look
+        self._timeout = timeout
         self._began = time.monotonic()
-        self._collected = False
-        self.left: dict[str, set[Any]] = {}
+        self._has_collected = False
+        self.leaks: dict[str, set[Any]] = {}
         """What there is more than before."""
 
-    def again(self) -> bool:
+    def poll(self) -> bool:
         """Look; whether it makes sense to look once more."""
-        self.left = self._look() - self._before
-        if not any(self.left.values()):
+        self.leaks = self._take_snapshot() - self._before
+        if not any(self.leaks.values()):
             return False
         waited = time.monotonic() - self._began
-        if waited > self._patience:
+        if waited > self._timeout:
             return False
-        if waited > SOON and not self._collected:
-            self.left.clear()  # what is held here is no garbage
+        if waited > GC_DELAY and not self._has_collected:
+            self.leaks.clear()  # what is held here is no garbage
             gc.collect()
-            self._collected = True
+            self._has_collected = True
         return True
 
 
-def _process(number: str) -> str:
+def _describe_process(number: str) -> str:
     folder = Path("/proc", number)
     words = (folder / "cmdline").read_text(errors="replace").split("\0")[:-1]
     words = words or (folder / "stat").read_text().split()[1:3]  # of a zombie its name and a Z
     return " ".join([number, *words])
 
 
-def _descriptor(held: tuple[str, int]) -> str:
+def _describe_descriptor(held: tuple[str, int]) -> str:
     return f"{held[0]}, {os.readlink(f'/proc/self/fd/{held[0]}')}"  # noqa: PTH115 - `socket:[1]` is no path
 
 
-WORDS: dict[str, tuple[str, Callable[[Any], str]]] = {
+DESCRIPTIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "tasks": ("task", repr),
     "threads": ("thread", repr),
-    "children": ("process", _process),
-    "descriptors": ("descriptor", _descriptor),
+    "children": ("process", _describe_process),
+    "descriptors": ("descriptor", _describe_descriptor),
 }
 """What a kind of holding is called, and what tells one from another."""
 
 
-def told(left: dict[str, set[Any]]) -> list[str]:
+def describe_leaks(left: dict[str, set[Any]]) -> list[str]:
     """What is left, in words, one line for each."""
     lines: list[str] = []
     for kind, held in left.items():
-        word, name = WORDS[kind]
+        word, name = DESCRIPTIONS[kind]
         for one in held:
             with suppress(OSError):  # it has ended in the meantime
                 lines.append(f"{word} {name(one)}")
@@ -151,15 +151,15 @@ def told(left: dict[str, set[Any]]) -> list[str]:
 # --------------------------------------------------------------------- loops that end
 
 # A runner cancels tasks before it closes its loop; who has no runner only closes it.
-_ENDS: Final = ((asyncio.runners, "_cancel_all_tasks"), (BaseEventLoop, "close"))
+_LOOP_ENDINGS: Final = ((asyncio.runners, "_cancel_all_tasks"), (BaseEventLoop, "close"))
 
 
 @contextmanager
-def telling(cut_off: list[str]) -> Generator[None]:
+def record_cancelled_tasks(cut_off: list[str]) -> Generator[None]:
     """Have loops tell which tasks they still had when they ended: `asyncio.run` cancels them silently."""
-    kept = [(owner, name, getattr(owner, name)) for owner, name in _ENDS if hasattr(owner, name)]
+    kept = [(owner, name, getattr(owner, name)) for owner, name in _LOOP_ENDINGS if hasattr(owner, name)]
     for owner, name, function in kept:
-        setattr(owner, name, _telling(function, cut_off))
+        setattr(owner, name, _wrap_loop_ending(function, cut_off))
     try:
         yield
     finally:
@@ -167,7 +167,7 @@ def telling(cut_off: list[str]) -> Generator[None]:
             setattr(owner, name, function)
 
 
-def _telling(
+def _wrap_loop_ending(
     function: Callable[[BaseEventLoop], None], cut_off: list[str]
 ) -> Callable[[BaseEventLoop], None]:
     @functools.wraps(function)
@@ -182,7 +182,7 @@ def _telling(
 # --------------------------------------------------------------------- the check
 
 
-class no_leftovers:  # noqa: N801 - it is used like a function, as `contextlib.suppress` is
+class no_leaks:  # noqa: N801 - it is used like a function, as `contextlib.suppress` is
     """Fails if what is done inside leaves something running: `with` and `async with`.
 
     What ends by itself is waited for. Where a loop runs, use `async with`: it sees the tasks of that loop.
@@ -192,65 +192,65 @@ class no_leftovers:  # noqa: N801 - it is used like a function, as `contextlib.s
         >>> async def main():
         ...     sleeper = asyncio.create_task(asyncio.sleep(60), name="sleeper")
         ...     await asyncio.sleep(0)
-        >>> with no_leftovers():
+        >>> with no_leaks():
         ...     asyncio.run(main())
         Traceback (most recent call last):
         AssertionError: left behind:
         task <Task pending name='sleeper' coro=<sleep() running at ...
 
     Args:
-        patience: seconds in which what was told to end may do so.
+        timeout: seconds in which what was told to end may do so.
 
     Raises:
         AssertionError: something is left; the text says what. Nothing is raised if the inside failed itself.
         RuntimeError: a loop runs, and this was not `async with`.
     """
 
-    def __init__(self, patience: float = PATIENCE) -> None:
-        self._patience = patience
-        self._cut_off: list[str] = []
-        self._telling = telling(self._cut_off)
-        self._before = Holdings.__new__(Holdings)
+    def __init__(self, timeout: float = LEAK_TIMEOUT) -> None:
+        self._timeout = timeout
+        self._cancelled_tasks: list[str] = []
+        self._task_recorder = record_cancelled_tasks(self._cancelled_tasks)
+        self._before = HeldResources.__new__(HeldResources)
 
     def __enter__(self) -> Self:
-        if _loop_runs():
+        if _is_loop_running():
             raise RuntimeError(
                 "a loop is running, which has to go on meanwhile: use `async with no_leftovers():`"
             )
-        self._telling.__enter__()
-        self._before = Holdings()
+        self._task_recorder.__enter__()
+        self._before = HeldResources()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        looks = Looks(self._before, Holdings, 0 if error else self._patience)
-        while looks.again():
-            time.sleep(PAUSE)
-        self._telling.__exit__(None, None, None)
-        self._judge(looks, error)
+        looks = LeakPoller(self._before, HeldResources, 0 if error else self._timeout)
+        while looks.poll():
+            time.sleep(POLL_INTERVAL)
+        self._task_recorder.__exit__(None, None, None)
+        self._report(looks, error)
 
     async def __aenter__(self) -> Self:
-        self._telling.__enter__()
-        self._before = _here()
+        self._task_recorder.__enter__()
+        self._before = _snapshot_running_loop()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        looks = Looks(self._before, _here, 0 if error else self._patience)
-        while looks.again():  # noqa: ASYNC110 - nobody tells when a process or a descriptor has ended
-            await asyncio.sleep(PAUSE)
-        self._telling.__exit__(None, None, None)
-        self._judge(looks, error)
+        looks = LeakPoller(self._before, _snapshot_running_loop, 0 if error else self._timeout)
+        while looks.poll():  # noqa: ASYNC110 - nobody tells when a process or a descriptor has ended
+            await asyncio.sleep(POLL_INTERVAL)
+        self._task_recorder.__exit__(None, None, None)
+        self._report(looks, error)
 
-    def _judge(self, looks: Looks, error: BaseException | None) -> None:
-        lines = [f"task {task}" for task in self._cut_off] + told(looks.left)
+    def _report(self, looks: LeakPoller, error: BaseException | None) -> None:
+        lines = [f"task {task}" for task in self._cancelled_tasks] + describe_leaks(looks.leaks)
         if lines and error is None:
             raise AssertionError("left behind:\n" + "\n".join(lines))
 
 
-def _loop_runs() -> bool:
+def _is_loop_running() -> bool:
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -258,8 +258,8 @@ def _loop_runs() -> bool:
     return True
 
 
-def _here() -> Holdings:
+def _snapshot_running_loop() -> HeldResources:
     """What is held where a loop runs."""
-    held = Holdings([asyncio.get_running_loop()])
-    held.threads = {thread for thread in held.threads if not thread.name.startswith(_BORROWED)}
+    held = HeldResources([asyncio.get_running_loop()])
+    held.threads = {thread for thread in held.threads if not thread.name.startswith(_LOOP_THREAD_PREFIX)}
     return held

@@ -9,10 +9,10 @@ import msgspec
 
 from toolpost.testing.masking import MASKED
 
-__all__ = ["alike", "fits", "member"]
+__all__ = ["get_member", "matches_pattern", "matches_recorded"]
 
 
-def fits(pattern: str, text: str, gap: str) -> bool:
+def matches_pattern(pattern: str, text: str, gap: str) -> bool:
     """Whether a text fits a pattern, in which a gap stands for anything. The work is linear."""
     first, *rest = pattern.split(gap)
     if not rest:
@@ -28,28 +28,32 @@ def fits(pattern: str, text: str, gap: str) -> bool:
     return len(text) - place >= len(rest[-1]) and text.endswith(rest[-1])
 
 
-def alike(recorded: Any, now: Any) -> bool:
+def matches_recorded(recorded: Any, now: Any) -> bool:
     """Whether two JSON values are the same, as far as the recorded one was not masked."""
     if isinstance(recorded, str) and isinstance(now, str):
-        return fits(recorded, now, MASKED) or (MASKED in recorded and _are_alike_as_json(recorded, now))
+        return matches_pattern(recorded, now, MASKED) or (
+            MASKED in recorded and _matches_as_json(recorded, now)
+        )
     if isinstance(recorded, dict) and isinstance(now, dict):
         ours, theirs = cast("dict[str, Any]", recorded), cast("dict[str, Any]", now)
-        return ours.keys() == theirs.keys() and all(alike(ours[name], theirs[name]) for name in ours)
+        return ours.keys() == theirs.keys() and all(
+            matches_recorded(ours[name], theirs[name]) for name in ours
+        )
     if isinstance(recorded, list) and isinstance(now, list):
         some, others = cast("list[Any]", recorded), cast("list[Any]", now)
-        return len(some) == len(others) and all(map(alike, some, others))
+        return len(some) == len(others) and all(map(matches_recorded, some, others))
     return recorded == MASKED or (recorded == now and isinstance(recorded, bool) == isinstance(now, bool))
 
 
-def _are_alike_as_json(recorded: str, now: str) -> bool:
+def _matches_as_json(recorded: str, now: str) -> bool:
     """Whether two texts are JSON that is alike: one with a secret is written anew when that is masked."""
     try:
-        return alike([msgspec.json.decode(recorded)], [msgspec.json.decode(now)])
+        return matches_recorded([msgspec.json.decode(recorded)], [msgspec.json.decode(now)])
     except (msgspec.DecodeError, RecursionError):
         return False
 
 
-def member(value: Any, *names: str) -> Any:
+def get_member(value: Any, *names: str) -> Any:
     """A member of an object, or of a member of it; None if there is no such thing."""
     for name in names:
         value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None

@@ -43,13 +43,13 @@ _ENDINGS: Final = (
 )
 """How the names of secrets end, in lower case and without hyphens and the like."""
 
-_WHOLE: Final = frozenset({"jwt", "otp", "pass", "passcode", "requeststate"})
+_WHOLE_NAMES: Final = frozenset({"jwt", "otp", "pass", "passcode", "requeststate"})
 """Names of secrets that are also the ends of other words; a request state may hold answers of the user."""
 
 _HARMLESS: Final = frozenset({"pagetoken", "nextpagetoken", "nexttoken", "progresstoken"})
 """Names that end so, and stand for something that everybody may know."""
 
-_TELLING: Final = (
+_SECRET_PATTERNS: Final = (
     re.compile(r"(\b(?:Bearer|Basic|DPoP) +)[\w.~+/=-]{8,}", re.IGNORECASE),
     re.compile(r"((?<![\w-]))eyJ[\w-]{8,}\.[\w-]+\.[\w-]*"),  # a JWT
     re.compile(r"((?<![\w-])(?:sk|pk|rk|ghp|gho|ghs|github_pat|glpat|xox[abps])[-_])[\w-]{12,}"),
@@ -60,7 +60,7 @@ _TELLING: Final = (
 )
 """What secrets look like where no name tells. The first group is kept."""
 
-_NAMED: Final = (
+_NAMED_VALUE_PATTERNS: Final = (
     re.compile(r"((?<![\w.-])([\w.-]{1,80})=)[^\s\"'&;,<>]+"),
     re.compile(r"(\"([\w.-]{1,80})\\{0,9}\"\s{0,9}:\s{0,9}\\{0,9}\")[^\"\\]+"),
 )
@@ -69,7 +69,7 @@ _NAMED: Final = (
 _IN_SCHEMAS: Final = frozenset({"$defs", "definitions", "patternProperties", "properties"})
 """Members of a schema whose members have names of the author's, and hold schemas."""
 
-_WORD: Final = re.compile(r"[^a-z0-9]")
+_SEPARATORS: Final = re.compile(r"[^a-z0-9]")
 
 
 class Mask:
@@ -90,75 +90,82 @@ class Mask:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         given = {secret for secret in secrets if secret}
-        forms = {form for secret in given for form in (secret, quote(secret, safe=""), _escaped(secret))}
+        forms = {form for secret in given for form in (secret, quote(secret, safe=""), _escape_json(secret))}
         longest_first = sorted(forms, key=len, reverse=True)
-        self._named = re.compile("|".join(map(re.escape, longest_first))) if forms else None
+        self._given_secrets = re.compile("|".join(map(re.escape, longest_first))) if forms else None
 
     def __call__(self, value: Any) -> Any:
         """The value without its secrets. What was handed over is not changed."""
-        return self._masked(value, MAX_DEPTH)
+        return self._mask_value(value, MAX_DEPTH)
 
     def headers(self, headers: Mapping[str, str]) -> dict[str, str]:
         """HTTP headers without their secrets."""
-        return {name: MASKED if is_secret(name) else self._text(value) for name, value in headers.items()}
+        return {
+            name: MASKED if is_secret(name) else self._mask_text(value) for name, value in headers.items()
+        }
 
-    def _masked(self, value: Any, depth: int, owner: str = "") -> Any:
+    def _mask_value(self, value: Any, depth: int, owner: str = "") -> Any:
         if isinstance(value, str):
-            return self._json(value, depth)
+            return self._mask_json(value, depth)
         if isinstance(value, dict | list) and not depth:
             return MASKED
         if isinstance(value, dict):
             members = cast("dict[str, Any]", value).items()
-            return {self._text(name): self._member(owner, name, each, depth - 1) for name, each in members}
+            return {
+                self._mask_text(name): self._mask_member(owner, name, each, depth - 1)
+                for name, each in members
+            }
         if isinstance(value, list):
-            return [self._masked(each, depth - 1) for each in cast("list[Any]", value)]
+            return [self._mask_value(each, depth - 1) for each in cast("list[Any]", value)]
         return value
 
-    def _member(self, owner: str, name: str, value: Any, depth: int) -> Any:
+    def _mask_member(self, owner: str, name: str, value: Any, depth: int) -> Any:
         is_schema = owner in _IN_SCHEMAS and isinstance(value, dict)
-        return self._masked(value, depth, name) if is_schema or not is_secret(name) else _hidden(value, depth)
+        return (
+            self._mask_value(value, depth, name) if is_schema or not is_secret(name) else _hide(value, depth)
+        )
 
-    def _json(self, text: str, depth: int) -> str:
+    def _mask_json(self, text: str, depth: int) -> str:
         """A text, which may be JSON itself, as results of tools are; it is written anew only for a secret."""
         if depth and text.lstrip()[:1] in {"{", "["}:
             try:
                 value = msgspec.json.decode(text)
             except (msgspec.DecodeError, RecursionError):
-                return self._text(text)
-            masked = self._masked(value, depth - 1)
+                return self._mask_text(text)
+            masked = self._mask_value(value, depth - 1)
             return text if masked == value else msgspec.json.encode(masked).decode()
-        return self._text(text)
+        return self._mask_text(text)
 
-    def _text(self, text: str) -> str:
-        if self._named is not None:
-            text = self._named.sub(MASKED, text)
-        for pattern in _TELLING:
+    def _mask_text(self, text: str) -> str:
+        if self._given_secrets is not None:
+            text = self._given_secrets.sub(MASKED, text)
+        for pattern in _SECRET_PATTERNS:
             text = pattern.sub(rf"\1{MASKED}", text)
-        for pattern in _NAMED:
-            text = pattern.sub(_without_value, text)
+        for pattern in _NAMED_VALUE_PATTERNS:
+            text = pattern.sub(_mask_match, text)
         return text
 
 
-def _hidden(value: Any, depth: int) -> Any:
+def _hide(value: Any, depth: int) -> Any:
     """A secret: all that is in it is masked, and its shape is kept."""
     if isinstance(value, dict) and depth > 0:
         members = cast("dict[str, Any]", value).items()
-        return {name: _hidden(each, depth - 1) for name, each in members}
+        return {name: _hide(each, depth - 1) for name, each in members}
     if isinstance(value, list) and depth > 0:
-        return [_hidden(each, depth - 1) for each in cast("list[Any]", value)]
+        return [_hide(each, depth - 1) for each in cast("list[Any]", value)]
     return value if value is None or isinstance(value, bool) else MASKED
 
 
-def _without_value(found: re.Match[str]) -> str:
+def _mask_match(found: re.Match[str]) -> str:
     return f"{found[1]}{MASKED}" if is_secret(found[2]) else found[0]
 
 
-def _escaped(secret: str) -> str:
+def _escape_json(secret: str) -> str:
     """A secret as it stands within a text that is JSON."""
     return msgspec.json.encode(secret).decode()[1:-1]
 
 
 def is_secret(name: str) -> bool:
     """Whether a member or a header with this name holds a secret."""
-    word = _WORD.sub("", name.lower())
-    return (word.endswith(_ENDINGS) and word not in _HARMLESS) or word in _WHOLE
+    word = _SEPARATORS.sub("", name.lower())
+    return (word.endswith(_ENDINGS) and word not in _HARMLESS) or word in _WHOLE_NAMES

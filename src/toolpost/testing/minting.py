@@ -10,15 +10,15 @@ from typing import Any, Final
 
 import msgspec
 
-from toolpost.auth.compact import object_in, split
-from toolpost.auth.keys import jose
+from toolpost.auth.compact import decode_object, split_jws
+from toolpost.auth.keys import import_jose
 
-__all__ = ["Mint"]
+__all__ = ["TokenIssuer"]
 
 _CURVE: Final = {"ES256": "P-256", "ES384": "P-384"}
 
 
-class Mint:
+class TokenIssuer:
     """Signs tokens for one issuer.
 
     Args:
@@ -43,7 +43,7 @@ class Mint:
         Args:
             forget: whether the old keys are withdrawn, so that what they have signed is good no longer.
         """
-        jwk = jose().jwk
+        jwk = import_jose().jwk
         about = {"kid": secrets.token_hex(4), "use": "sig", "alg": self.algorithm}
         if self.algorithm in _CURVE:
             key = jwk.ECKey.generate_key(_CURVE[self.algorithm], about)
@@ -94,12 +94,12 @@ class Mint:
         key = self._keys[0]
         header = {"alg": self.algorithm, "typ": "at+jwt", "kid": key.kid, **(headers or {})}
         header = {name: value for name, value in header.items() if value is not None}
-        return jose().jws.serialize_compact(header, payload, key, [self.algorithm])
+        return import_jose().jws.serialize_compact(header, payload, key, [self.algorithm])
 
     def claims_of(self, token: str) -> dict[str, Any] | None:
         """What a token of ours says, if it is one and has not ended."""
         try:
-            said = object_in(split(token).payload)
+            said = decode_object(split_jws(token).payload)
         except ValueError:
             return None
         return said if said.get("iss") == self.issuer and said.get("exp", 0) > time.time() else None

@@ -22,16 +22,16 @@ __all__ = ["ClientFactory", "Over", "SyncClientFactory"]
 Over: TypeAlias = Literal["memory", "http", "sse"]
 """What lies between a client and a server in the same process: nothing, Streamable HTTP, or HTTP+SSE."""
 
-WIDTH: Final = 500
+MAX_LINE_LENGTH: Final = 500
 """How many characters of a message the report of a failure shows."""
 
-HEIGHT: Final = 200
+MAX_LINES: Final = 200
 """How many messages the report of a failure shows: the last ones, which are nearest to what went wrong."""
 
-_ASYNC: Final = frozenset({"client", "every_revision", "mcp_client", "no_leftovers", "transcript"})
+_ASYNC_FIXTURES: Final = frozenset({"client", "every_revision", "mcp_client", "no_leftovers", "transcript"})
 """Fixtures whose tests we run if they are async and nobody else does."""
 
-_TRANSCRIPT: Final = pytest.StashKey["Transcript"]()
+_TRANSCRIPT_KEY: Final = pytest.StashKey["Transcript"]()
 
 
 class ClientFactory(Protocol):
@@ -61,13 +61,13 @@ class SyncClientFactory(Protocol):
         ...
 
 
-def _way(transcript: "Transcript", target: Any, over: Over) -> Any:
+def _make_target(transcript: "Transcript", target: Any, over: Over) -> Any:
     """The target as a client is given it: overheard, and over HTTP if that is wanted."""
     from toolpost.testing.inprocess import in_process  # noqa: PLC0415 - see the module's docstring
 
     if over not in get_args(Over):
         raise ValueError(f"over: {over!r} is none of {', '.join(map(repr, get_args(Over)))}")
-    return transcript.around(target if over == "memory" else in_process(target, over))
+    return transcript.wrap(target if over == "memory" else in_process(target, over))
 
 
 # --------------------------------------------------------------------- fixtures
@@ -79,7 +79,7 @@ def transcript(request: pytest.FixtureRequest) -> "Transcript":
     from toolpost.testing.transcript import Transcript  # noqa: PLC0415 - see the module's docstring
 
     kept: Transcript = Transcript()
-    request.node.stash[_TRANSCRIPT] = kept
+    request.node.stash[_TRANSCRIPT_KEY] = kept
     return kept
 
 
@@ -89,12 +89,12 @@ def mcp_client(transcript: "Transcript") -> ClientFactory:
     from toolpost.client.client import Client  # noqa: PLC0415 - see the module's docstring
 
     def make(target: Any, *, revision: str | None = None, over: Over = "memory", **options: Any) -> Client:
-        return Client(_way(transcript, target, over), revision=revision, **options)
+        return Client(_make_target(transcript, target, over), revision=revision, **options)
 
     return make
 
 
-class _Clients:
+class _ClientFixture:
     """The fixture whose name others like as well."""
 
     @pytest.fixture
@@ -115,7 +115,7 @@ def sync_client(request: pytest.FixtureRequest, transcript: "Transcript") -> Ite
         def make(
             target: Any, *, revision: str | None = None, over: Over = "memory", **options: Any
         ) -> SyncClient:
-            client = SyncClient(_way(transcript, target, over), revision=revision, **options)
+            client = SyncClient(_make_target(transcript, target, over), revision=revision, **options)
             return stack.enter_context(client)
 
         yield make
@@ -128,12 +128,12 @@ def every_revision(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def no_leftovers(request: pytest.FixtureRequest) -> Iterator[None]:
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a test that leaves a task, thread, process, socket or file behind, unless it failed before."""
     from toolpost.testing import leftovers  # noqa: PLC0415 - see the module's docstring
 
     failures = request.session.testsfailed
-    check = leftovers.no_leftovers()
+    check = leftovers.no_leaks()
     check.__enter__()
     yield
     failed = request.session.testsfailed > failures
@@ -153,7 +153,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Offer `client`, unless another plugin does, as those of Django and Flask: theirs has to stay theirs."""
     others = [plugin for name, plugin in config.pluginmanager.list_name_plugin() if _is_distributed(name)]
     if not any(_is_fixture(getattr(plugin, "client", None)) for plugin in others):
-        config.pluginmanager.register(_Clients(), "toolpost-client")
+        config.pluginmanager.register(_ClientFixture(), "toolpost-client")
 
 
 def _is_distributed(name: str) -> bool:
@@ -179,7 +179,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     Those that do are asked earlier, or have made a function of it that is not async.
     """
     test: Callable[..., Any] = pyfuncitem.obj
-    if not inspect.iscoroutinefunction(test) or _ASYNC.isdisjoint(pyfuncitem.fixturenames):
+    if not inspect.iscoroutinefunction(test) or _ASYNC_FIXTURES.isdisjoint(pyfuncitem.fixturenames):
         return None
     import asyncio  # noqa: PLC0415 - most runs of pytest need none
 
@@ -194,9 +194,9 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Show the transcript of a test that failed."""
     report = yield
-    kept = item.stash.get(_TRANSCRIPT, None)
+    kept = item.stash.get(_TRANSCRIPT_KEY, None)
     if report.failed and kept:
-        lines = kept.lines(times=True, width=WIDTH)
-        before = [f"… {len(lines) - HEIGHT} before these"] if len(lines) > HEIGHT else []
-        report.sections.append(("transcript", "\n".join(before + lines[-HEIGHT:])))
+        lines = kept.lines(times=True, width=MAX_LINE_LENGTH)
+        before = [f"… {len(lines) - MAX_LINES} before these"] if len(lines) > MAX_LINES else []
+        report.sections.append(("transcript", "\n".join(before + lines[-MAX_LINES:])))
     return report

@@ -9,9 +9,9 @@ from os import PathLike
 from typing import Any
 
 from toolpost.channel import Channel
-from toolpost.connect import Target, way_to
+from toolpost.connect import Target, make_connector
 from toolpost.errors import AuthError, ChannelClosed, MCPError, TransportError
-from toolpost.testing.around import Wrapper, around, with_traits
+from toolpost.testing.around import ChannelWrapper, with_traits, wrap_target
 from toolpost.testing.tape import Tape
 
 __all__ = ["record"]
@@ -49,11 +49,11 @@ def record(target: Target, path: str | PathLike[str], *, secrets: Iterable[str] 
     Raises:
         TypeError: it is no target.
     """
-    name = way_to(target).name
-    return around(target, _Recorder(path, name, tuple(secrets)))
+    name = make_connector(target).name
+    return wrap_target(target, _ChannelRecorder(path, name, tuple(secrets)))
 
 
-class _Recorder:
+class _ChannelRecorder:
     """Puts recorded channels around channels, all of them on one tape."""
 
     def __init__(self, path: str | PathLike[str], name: str, secrets: tuple[str, ...]) -> None:
@@ -61,8 +61,8 @@ class _Recorder:
         self._name = name
         self._secrets = secrets
         self._tape: Tape | None = None
-        self._links = 0
-        self._open = 0
+        self._link_count = 0
+        self._open_count = 0
 
     def __call__(self, channel: Channel) -> Channel:
         if self._tape is None:
@@ -70,25 +70,25 @@ class _Recorder:
                 self._tape = Tape(self._path, target=self._name, secrets=self._secrets)
             except OSError as error:  # which would be taken for one of the server's
                 raise MCPError(f"the recording cannot be written: {error}") from error
-        self._links += 1
-        self._open += 1
-        kind = _RecordedLossy if hasattr(channel, "on_lost") else _Recorded
-        return with_traits(kind, channel)(channel, self._tape, self._links, self._left)
+        self._link_count += 1
+        self._open_count += 1
+        kind = _RecordedLossyChannel if hasattr(channel, "on_request_lost") else _RecordedChannel
+        return with_traits(kind, channel)(channel, self._tape, self._link_count, self._release_tape)
 
-    def _left(self) -> None:
-        self._open -= 1
-        if not self._open and self._tape is not None:
+    def _release_tape(self) -> None:
+        self._open_count -= 1
+        if not self._open_count and self._tape is not None:
             self._tape.close()
 
 
-class _Recorded(Wrapper):
+class _RecordedChannel(ChannelWrapper):
     """A channel to a server that is recorded."""
 
     def __init__(self, inner: Channel, tape: Tape, link: int, left: Callable[[], None]) -> None:
         super().__init__(inner)
         self._tape = tape
         self._link = link
-        self._left = left
+        self._on_close = left
         self._ended = False
         self._closed = False
 
@@ -98,7 +98,7 @@ class _Recorded(Wrapper):
         except ChannelClosed as error:
             if not (self._ended or self._closed):
                 self._ended = True
-                self._tape.end("server", error.message, link=self._link)
+                self._tape.write_end("server", error.message, link=self._link)
             raise
         self._tape.write("server", data, link=self._link)
         return data
@@ -111,20 +111,20 @@ class _Recorded(Wrapper):
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            self._tape.end("client", "the client left", link=self._link)
+            self._tape.write_end("client", "the client left", link=self._link)
             try:
                 await self.inner.close()
             finally:
-                self._left()
+                self._on_close()
 
 
-class _RecordedLossy(_Recorded):
+class _RecordedLossyChannel(_RecordedChannel):
     """One that can lose a single request."""
 
-    def on_lost(self, tell: Callable[[Any, TransportError | AuthError], object]) -> None:
-        def lost(request_id: Any, error: TransportError | AuthError) -> None:
-            self._tape.lose(request_id, error.message, link=self._link)
+    def on_request_lost(self, tell: Callable[[Any, TransportError | AuthError], object]) -> None:
+        def record_loss(request_id: Any, error: TransportError | AuthError) -> None:
+            self._tape.write_loss(request_id, error.message, link=self._link)
             tell(request_id, error)
 
         inner: Any = self.inner
-        inner.on_lost(lost)
+        inner.on_request_lost(record_loss)

@@ -12,15 +12,23 @@ import msgspec
 
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed, InternalError, MethodNotFound, RPCError
-from toolpost.protocol.jsonrpc import encode, encode_failure
-from toolpost.testing.likeness import alike, member
-from toolpost.testing.scenes import SUBSCRIPTION, Scene, messages_in, nearest, plain, scenes_of, shown
+from toolpost.protocol.jsonrpc import encode, encode_error
+from toolpost.testing.likeness import get_member, matches_recorded
+from toolpost.testing.scenes import (
+    SUBSCRIPTION_ID,
+    RecordedExchange,
+    describe_message,
+    find_nearest,
+    group_exchanges,
+    iterate_messages,
+    normalize_params,
+)
 from toolpost.testing.tape import read_tape
 
 __all__ = ["Replay", "replay"]
 
-_DISCOVER: Final = "server/discover"
-_PING: Final = "ping"
+_DISCOVER_METHOD: Final = "server/discover"
+_PING_METHOD: Final = "ping"
 
 
 class Replay:
@@ -39,52 +47,54 @@ class Replay:
         header, lines = read_tape(path)
         self.name = header.target or self._path
         """The name of the server, as it was recorded."""
-        self._scenes = scenes_of(lines)
+        self._exchanges = group_exchanges(lines)
         self._again = again
-        self._unplayed = dict.fromkeys(self._scenes)
+        self._unplayed = dict.fromkeys(self._exchanges)
 
     @property
-    def unplayed(self) -> list[str]:
+    def unplayed_requests(self) -> list[str]:
         """The recorded requests that the last client has not made."""
         return [str(scene) for scene in self._unplayed if scene.id is not None]
 
     async def serve(self, channel: Channel) -> None:
         """Play the server on a channel, from the beginning, until the client leaves."""
-        stage = _Stage(channel)
-        self._unplayed = unplayed = dict.fromkeys(self._scenes)
+        stage = _ReplaySession(channel)
+        self._unplayed = unplayed = dict.fromkeys(self._exchanges)
         try:
-            for scene in self._scenes:
+            for scene in self._exchanges:
                 if not scene.method:  # said before anybody asked
                     del unplayed[scene]
                     await stage.begin(scene, {})
             while True:
-                for message in _read(await channel.receive()):
-                    await self._take(stage, unplayed, message)
+                for message in _decode_messages(await channel.receive()):
+                    await self._handle_message(stage, unplayed, message)
         except ChannelClosed:
             return
 
-    async def _take(self, stage: "_Stage", unplayed: dict[Scene, None], message: dict[str, Any]) -> None:
+    async def _handle_message(
+        self, stage: "_ReplaySession", unplayed: dict[RecordedExchange, None], message: dict[str, Any]
+    ) -> None:
         if "method" not in message:
-            await stage.answered(message)
+            await stage.handle_answer(message)
             return
         method = str(message["method"])
-        params = plain(method, message.get("params"))
-        scene = _next(unplayed, method, params)
+        params = normalize_params(method, message.get("params"))
+        scene = _find_next(unplayed, method, params)
         if scene is not None:
             del unplayed[scene]
             await stage.begin(scene, message)
             return
-        meant = [scene for scene in self._scenes if scene.means(method, params)]
+        meant = [scene for scene in self._exchanges if scene.matches(method, params)]
         if meant and self._again:
             await stage.begin(meant[-1], message)
-        elif "id" in message and method == _PING:
-            await stage.say({"jsonrpc": "2.0", "id": message["id"], "result": {}}, message["id"])
+        elif "id" in message and method == _PING_METHOD:
+            await stage.send({"jsonrpc": "2.0", "id": message["id"], "result": {}}, message["id"])
         elif "id" in message:
-            await stage.refuse(message["id"], self._unknown(method, params, meant))
+            await stage.refuse(message["id"], self._make_unrecorded_error(method, params, meant))
 
-    def _unknown(self, method: str, params: Any, meant: list[Scene]) -> RPCError:
+    def _make_unrecorded_error(self, method: str, params: Any, meant: list[RecordedExchange]) -> RPCError:
         """What is said to a request that was not recorded, or not so often."""
-        asked = shown(method, params)
+        asked = describe_message(method, params)
         if meant:
             times = "once" if len(meant) == 1 else f"{len(meant)} times"
             lines = ", ".join(str(scene.line) for scene in meant)
@@ -92,9 +102,9 @@ class Replay:
                 f"{asked} was recorded {times} in {self._path} (line {lines}), and is now asked more often; "
                 "record it anew, or use replay(…, again=True)"
             )
-        if method == _DISCOVER:  # what a server says that is older than it
+        if method == _DISCOVER_METHOD:  # what a server says that is older than it
             return MethodNotFound(f"{method} was not recorded in {self._path}")
-        near = nearest(method, params, self._scenes)
+        near = find_nearest(method, params, self._exchanges)
         told = "" if near is None else f"; the nearest is line {near.line}: {near}"
         return InternalError(f"{asked} was not recorded in {self._path}{told}")
 
@@ -116,12 +126,12 @@ def replay(path: str | PathLike[str], *, again: bool = False) -> Replay:
     return Replay(path, again=again)
 
 
-def _next(unplayed: Iterable[Scene], method: str, params: Any) -> Scene | None:
+def _find_next(unplayed: Iterable[RecordedExchange], method: str, params: Any) -> RecordedExchange | None:
     """The first scene that is left for a message; one that got lost only if it was not sent again."""
     lost = None
     for scene in unplayed:
-        if scene.means(method, params):
-            if scene.lost is None:
+        if scene.matches(method, params):
+            if scene.loss_reason is None:
                 return scene
             lost = lost or scene
     return lost
@@ -130,23 +140,23 @@ def _next(unplayed: Iterable[Scene], method: str, params: Any) -> Scene | None:
 # --------------------------------------------------------------------- playing
 
 
-class _Act(NamedTuple):
+class _ActiveExchange(NamedTuple):
     """A scene that is being played.
 
     Args:
-        scene: which one.
-        begun: the message of the client that it is played for.
+        exchange: which one.
+        trigger: the message of the client that it is played for.
         steps: what is left of it.
-        names: the ids that recorded questions have now.
+        request_ids: the ids that recorded questions have now.
     """
 
-    scene: Scene
-    begun: dict[str, Any]
+    exchange: RecordedExchange
+    trigger: dict[str, Any]
     steps: list[dict[str, Any]]
-    names: dict[Any, int]
+    request_ids: dict[Any, int]
 
 
-class _Stage:
+class _ReplaySession:
     """One channel, and the scenes that wait for an answer of its client.
 
     Args:
@@ -155,83 +165,84 @@ class _Stage:
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._asked = 0
-        self._waiting: dict[Any, _Act] = {}
+        self._last_id = 0
+        self._waiting: dict[Any, _ActiveExchange] = {}
 
-    async def begin(self, scene: Scene, message: dict[str, Any]) -> None:
+    async def begin(self, scene: RecordedExchange, message: dict[str, Any]) -> None:
         """Play a scene, for a message of the client that means it."""
-        if scene.lost is None:
-            await self._go_on(_Act(scene, message, list(scene.steps), {}))
+        if scene.loss_reason is None:
+            await self._advance(_ActiveExchange(scene, message, list(scene.steps), {}))
         else:
-            why = f"{scene} was lost, too, when it was recorded: {scene.lost}"
+            why = f"{scene} was lost, too, when it was recorded: {scene.loss_reason}"
             await self.refuse(message["id"], InternalError(why))
 
-    async def answered(self, message: dict[str, Any]) -> None:
+    async def handle_answer(self, message: dict[str, Any]) -> None:
         """Go on with the scene in which the client was asked."""
         act = self._waiting.pop(message.get("id"), None)
         if act is None:
             return
-        recorded, now = _words(act.steps.pop(0)), _words(message)
-        if alike(recorded, now):
-            await self._go_on(act)
-        elif "id" in act.begun:
-            why = f"in {act.scene} the client answered {shown('', now)}; recorded was {shown('', recorded)}"
-            await self.refuse(act.begun["id"], InternalError(why))
+        recorded, now = _extract_answer(act.steps.pop(0)), _extract_answer(message)
+        if matches_recorded(recorded, now):
+            await self._advance(act)
+        elif "id" in act.trigger:
+            answered, expected = describe_message("", now), describe_message("", recorded)
+            why = f"in {act.exchange} the client answered {answered}; recorded was {expected}"
+            await self.refuse(act.trigger["id"], InternalError(why))
 
     async def refuse(self, request_id: Any, error: RPCError) -> None:
         """Answer a request with an error."""
-        await self._channel.send(encode_failure(request_id, error), request_id)
+        await self._channel.send(encode_error(request_id, error), request_id)
 
-    async def say(self, message: dict[str, Any], related: Any) -> None:
+    async def send(self, message: dict[str, Any], related: Any) -> None:
         """Send something to the client."""
         await self._channel.send(encode(message), related)
 
-    async def _go_on(self, act: _Act) -> None:
+    async def _advance(self, act: _ActiveExchange) -> None:
         """Say what the server said, up to the next answer of the client."""
         while act.steps:
             step = act.steps[0]
-            if "method" not in step and step.get("id") in act.names:
-                self._waiting[act.names[step["id"]]] = act
+            if "method" not in step and step.get("id") in act.request_ids:
+                self._waiting[act.request_ids[step["id"]]] = act
                 return
-            message = self._of_now(act, act.steps.pop(0))
+            message = self._renumber(act, act.steps.pop(0))
             if message is not None:
-                await self.say(message, act.begun.get("id"))
+                await self.send(message, act.trigger.get("id"))
 
-    def _of_now(self, act: _Act, step: dict[str, Any]) -> dict[str, Any] | None:
+    def _renumber(self, act: _ActiveExchange, step: dict[str, Any]) -> dict[str, Any] | None:
         """A recorded message with the ids of now; None if nobody wants it now."""
         if "method" not in step:
-            return _subscribed({**step, "id": act.begun.get("id")}, "result", act)
+            return _renumber_subscription({**step, "id": act.trigger.get("id")}, "result", act)
         if "id" in step:
-            self._asked += 1
-            act.names[step["id"]] = self._asked
-            return {**step, "id": self._asked}
+            self._last_id += 1
+            act.request_ids[step["id"]] = self._last_id
+            return {**step, "id": self._last_id}
         params: Any = step.get("params")
-        if member(params, "progressToken") is not None:
-            token = member(act.begun, "params", "_meta", "progressToken")
+        if get_member(params, "progressToken") is not None:
+            token = get_member(act.trigger, "params", "_meta", "progressToken")
             return None if token is None else {**step, "params": {**params, "progressToken": token}}
-        if member(params, "requestId") in act.names:
-            return {**step, "params": {**params, "requestId": act.names[params["requestId"]]}}
-        return _subscribed(step, "params", act)
+        if get_member(params, "requestId") in act.request_ids:
+            return {**step, "params": {**params, "requestId": act.request_ids[params["requestId"]]}}
+        return _renumber_subscription(step, "params", act)
 
 
-def _subscribed(message: dict[str, Any], body: str, act: _Act) -> dict[str, Any]:
+def _renumber_subscription(message: dict[str, Any], body: str, act: _ActiveExchange) -> dict[str, Any]:
     """The message, about the subscription of now if it is about one."""
-    recorded = member(message, body, "_meta", SUBSCRIPTION)
+    recorded = get_member(message, body, "_meta", SUBSCRIPTION_ID)
     if recorded is None:
         return message
-    now = act.begun.get("id")
-    meta = {**message[body]["_meta"], SUBSCRIPTION: str(now) if isinstance(recorded, str) else now}
+    now = act.trigger.get("id")
+    meta = {**message[body]["_meta"], SUBSCRIPTION_ID: str(now) if isinstance(recorded, str) else now}
     return {**message, body: {**message[body], "_meta": meta}}
 
 
-def _read(data: bytes) -> list[dict[str, Any]]:
+def _decode_messages(data: bytes) -> list[dict[str, Any]]:
     """The messages in what a client has sent; none if that is garbage, as a test may want it."""
     try:
-        return list(messages_in(msgspec.json.decode(data)))
+        return list(iterate_messages(msgspec.json.decode(data)))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
         return []
 
 
-def _words(answer: dict[str, Any]) -> Any:
+def _extract_answer(answer: dict[str, Any]) -> Any:
     """What an answer of the client says."""
-    return plain("", answer.get("result", answer.get("error")))
+    return normalize_params("", answer.get("result", answer.get("error")))

@@ -17,28 +17,28 @@ from toolpost.types.tools import Tool
 
 __all__ = ["assert_tool_schema", "lint_tools"]
 
-Tools: TypeAlias = "Target | Sequence[Tool]"
+ToolSource: TypeAlias = "Target | Sequence[Tool]"
 """Tools that were listed, or whatever a client takes."""
 
-Schema: TypeAlias = Mapping[Any, Any]
+ExpectedSchema: TypeAlias = Mapping[Any, Any]
 """A schema, with an ellipsis where anything will do."""
 
 MAX_DEPTH: Final = 40
 """How deeply schemas are looked into for references."""
 
-MAX_SAID: Final = 200
+MAX_REASON_LENGTH: Final = 200
 """How much is repeated of what is wrong with a schema."""
 
-_HOSTS_TAKE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_PORTABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 """What the models of most hosts take for the name of a tool; the protocol allows more."""
 
 
 def assert_tool_schema(
-    tools: Tools,
+    tools: ToolSource,
     name: str,
     *,
-    input: Schema | EllipsisType = ...,  # noqa: A002 - what the schema is for
-    output: Schema | EllipsisType | None = ...,
+    input: ExpectedSchema | EllipsisType = ...,  # noqa: A002 - what the schema is for
+    output: ExpectedSchema | EllipsisType | None = ...,
 ) -> None:
     """Return if a tool has these schemas.
 
@@ -71,7 +71,7 @@ def assert_tool_schema(
         AssertionError: there is no such tool, or a schema is another one; the text shows the difference.
     """
     __tracebackhide__ = True
-    listed = {tool.name: tool for tool in _listed(tools)}
+    listed = {tool.name: tool for tool in _list_tools(tools)}
     if name not in listed:
         raise AssertionError(f"there is no tool {name!r}; there are {', '.join(sorted(listed)) or 'none'}")
     tool = listed[name]
@@ -79,12 +79,14 @@ def assert_tool_schema(
         ("input", input, tool.input_schema),
         ("output", output, tool.output_schema),
     ):
-        filled = _filled(wanted, found)
-        if filled != _sorted(found):
-            raise AssertionError(f"the {kind} schema of {name} is another one:\n{_difference(filled, found)}")
+        filled = _fill_ellipses(wanted, found)
+        if filled != _sort_required(found):
+            raise AssertionError(
+                f"the {kind} schema of {name} is another one:\n{_format_difference(filled, found)}"
+            )
 
 
-def _listed(tools: Tools) -> Sequence[Tool]:
+def _list_tools(tools: ToolSource) -> Sequence[Tool]:
     if (
         isinstance(tools, Sequence)
         and not isinstance(tools, str)
@@ -95,43 +97,47 @@ def _listed(tools: Tools) -> Sequence[Tool]:
         return client.list_tools()
 
 
-def _filled(wanted: Any, found: Any) -> Any:
+def _fill_ellipses(wanted: Any, found: Any) -> Any:
     """What is wanted, with what was found where anything will do."""
     if wanted is ...:
-        return "…" if found is ... else _sorted(found)  # where anything will do, but there is nothing
+        return "…" if found is ... else _sort_required(found)  # where anything will do, but there is nothing
     if isinstance(wanted, Mapping):
         ours = cast("Mapping[Any, Any]", wanted)
         theirs = cast("dict[Any, Any]", found) if isinstance(found, dict) else {}
         filled = {
-            name: _filled(value, theirs.get(name, ...)) for name, value in ours.items() if name is not ...
+            name: _fill_ellipses(value, theirs.get(name, ...))
+            for name, value in ours.items()
+            if name is not ...
         }
-        filled = _sorted(filled)
+        filled = _sort_required(filled)
         if ... in ours:
-            filled = {**_sorted(theirs), **filled}
+            filled = {**_sort_required(theirs), **filled}
         return filled
     if isinstance(wanted, list):
         ours, theirs = cast("list[Any]", wanted), cast("list[Any]", found) if isinstance(found, list) else []
-        return [_filled(value, theirs[at] if at < len(theirs) else ...) for at, value in enumerate(ours)]
+        return [
+            _fill_ellipses(value, theirs[at] if at < len(theirs) else ...) for at, value in enumerate(ours)
+        ]
     return wanted
 
 
-def _sorted(schema: Any) -> Any:
+def _sort_required(schema: Any) -> Any:
     """A schema, with the names that are required in an order."""
     if isinstance(schema, list):
-        return [_sorted(each) for each in cast("list[Any]", schema)]
+        return [_sort_required(each) for each in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
         return schema
-    members = {name: _sorted(value) for name, value in cast("dict[str, Any]", schema).items()}
+    members = {name: _sort_required(value) for name, value in cast("dict[str, Any]", schema).items()}
     required = members.get("required")
     if isinstance(required, list):
         members["required"] = sorted(cast("list[Any]", required), key=str)
     return members
 
 
-def _difference(wanted: Any, found: Any) -> str:
+def _format_difference(wanted: Any, found: Any) -> str:
     ours, theirs = (
         json.dumps(each, indent=2, sort_keys=True, ensure_ascii=False).splitlines()
-        for each in (wanted, _sorted(found))
+        for each in (wanted, _sort_required(found))
     )
     return "\n".join(unified_diff(ours, theirs, "expected", "found", lineterm=""))
 
@@ -139,7 +145,7 @@ def _difference(wanted: Any, found: Any) -> str:
 # --------------------------------------------------------------------- mistakes
 
 
-def lint_tools(tools: Tools) -> list[str]:
+def lint_tools(tools: ToolSource) -> list[str]:
     """What is wrong with the tools of a server, one line for each mistake; empty if nothing is.
 
     Whether a schema is valid JSON Schema is looked at where `jsonschema-rs` is installed, which is in the
@@ -153,28 +159,30 @@ def lint_tools(tools: Tools) -> list[str]:
     Args:
         tools: a server, or whatever a client takes; or tools that were listed.
     """
-    return [f"{tool.name}: {wrong}" for tool in _listed(tools) for rule in RULES for wrong in rule(tool)]
+    return [
+        f"{tool.name}: {wrong}" for tool in _list_tools(tools) for rule in LINT_RULES for wrong in rule(tool)
+    ]
 
 
-def _name(tool: Tool) -> Iterator[str]:
-    if not _HOSTS_TAKE.fullmatch(tool.name):
+def _check_name(tool: Tool) -> Iterator[str]:
+    if not _PORTABLE_NAME.fullmatch(tool.name):
         yield "many hosts take only names of 1 to 64 letters, digits, '_' and '-'"
 
 
-def _description(tool: Tool) -> Iterator[str]:
+def _check_description(tool: Tool) -> Iterator[str]:
     if not (tool.description or "").strip():
         yield "no description"
 
 
-def _object(tool: Tool) -> Iterator[str]:
-    for kind, schema in _schemas(tool):
+def _check_input_type(tool: Tool) -> Iterator[str]:
+    for kind, schema in _iterate_schemas(tool):
         found = schema.get("type")
         if kind == "input" and found != "object":
             yield f"the type of its input schema is {found!r}, and has to be 'object'"
 
 
-def _required(tool: Tool) -> Iterator[str]:
-    for kind, schema in _schemas(tool):
+def _check_required(tool: Tool) -> Iterator[str]:
+    for kind, schema in _iterate_schemas(tool):
         required, properties = schema.get("required"), schema.get("properties")
         if not isinstance(required, list) or not isinstance(properties, dict):
             continue
@@ -183,29 +191,29 @@ def _required(tool: Tool) -> Iterator[str]:
                 yield f"its {kind} schema requires {name!r}, which is not among its properties"
 
 
-def _elsewhere(tool: Tool) -> Iterator[str]:
-    for kind, schema in _schemas(tool):
-        for reference in _remote(schema):
+def _check_references(tool: Tool) -> Iterator[str]:
+    for kind, schema in _iterate_schemas(tool):
+        for reference in _find_remote_references(schema):
             yield f"its {kind} schema needs {shorten(reference)}, which hosts do not fetch"
 
 
-def _valid(tool: Tool) -> Iterator[str]:
-    judge = _judge()
+def _check_validity(tool: Tool) -> Iterator[str]:
+    judge = _import_jsonschema()
     if judge is None:
         return
-    for kind, schema in _schemas(tool):
-        if _remote(schema):
+    for kind, schema in _iterate_schemas(tool):
+        if _find_remote_references(schema):
             continue
         try:
             # A schema must not make us fetch or open anything: neither by `$ref`, nor by `$schema`.
             judge.validator_for(schema, offline=True, pattern_options=judge.RegexOptions())
         except (ValueError, judge.ReferencingError) as error:
             where = ".".join(str(step) for step in getattr(error, "instance_path", ()))
-            said = shorten(str(error).splitlines()[0], MAX_SAID)
+            said = shorten(str(error).splitlines()[0], MAX_REASON_LENGTH)
             yield f"its {kind} schema is not valid: {f'{where}: ' if where else ''}{said}"
 
 
-def _remote(value: Any, depth: int = MAX_DEPTH) -> list[str]:
+def _find_remote_references(value: Any, depth: int = MAX_DEPTH) -> list[str]:
     """The references in a schema that lead out of it."""
     if not depth or not isinstance(value, dict | list):
         return []
@@ -213,16 +221,18 @@ def _remote(value: Any, depth: int = MAX_DEPTH) -> list[str]:
     found = members.get("$ref")
     own = [found] if isinstance(found, str) and not found.startswith("#") else []
     inner = members.values() if members else cast("Iterable[Any]", value)
-    return list(dict.fromkeys([*own, *(each for one in inner for each in _remote(one, depth - 1))]))
+    return list(
+        dict.fromkeys([*own, *(each for one in inner for each in _find_remote_references(one, depth - 1))])
+    )
 
 
-def _schemas(tool: Tool) -> Iterator[tuple[str, dict[str, Any]]]:
+def _iterate_schemas(tool: Tool) -> Iterator[tuple[str, dict[str, Any]]]:
     for kind, schema in (("input", tool.input_schema), ("output", tool.output_schema)):
         if schema is not None:
             yield kind, schema
 
 
-def _judge() -> ModuleType | Any:
+def _import_jsonschema() -> ModuleType | Any:
     try:
         import jsonschema_rs  # noqa: PLC0415 - of the extra `schema`
     except ModuleNotFoundError:
@@ -230,12 +240,12 @@ def _judge() -> ModuleType | Any:
     return jsonschema_rs
 
 
-RULES: Final[Mapping[Callable[[Tool], Iterator[str]], Literal["warn", "fail"]]] = {
-    _name: "warn",
-    _description: "warn",
-    _object: "fail",
-    _required: "warn",
-    _elsewhere: "warn",
-    _valid: "fail",
+LINT_RULES: Final[Mapping[Callable[[Tool], Iterator[str]], Literal["warn", "fail"]]] = {
+    _check_name: "warn",
+    _check_description: "warn",
+    _check_input_type: "fail",
+    _check_required: "warn",
+    _check_references: "warn",
+    _check_validity: "fail",
 }
 """What is looked at, in the order in which it is told, and how bad it is."""

@@ -21,16 +21,16 @@ from toolpost.errors import MCPError
 from toolpost.testing.masking import Mask
 from toolpost.version import __version__
 
-__all__ = ["FORMAT", "Header", "Line", "Sender", "Tape", "read_tape"]
+__all__ = ["TAPE_FORMAT", "Sender", "Tape", "TapeHeader", "TapeLine", "read_tape"]
 
-FORMAT: Final = 1
+TAPE_FORMAT: Final = 1
 """What the header of a file says that is written here. A reader refuses others."""
 
 Sender = Literal["client", "server"]
 """Who said something."""
 
 
-class Header(msgspec.Struct, frozen=True, omit_defaults=True):
+class TapeHeader(msgspec.Struct, frozen=True, omit_defaults=True):
     """The first line of a file.
 
     Args:
@@ -44,7 +44,7 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
     target: str = ""
 
 
-class Line(msgspec.Struct, frozen=True, omit_defaults=True, rename={"sender": "from"}):
+class TapeLine(msgspec.Struct, frozen=True, omit_defaults=True, rename={"sender": "from"}):
     """Every other line of a file. It has one of `message`, `text`, `lost` and `closed`.
 
     Readers ignore members that they do not know, so that a writer may add what it likes to know.
@@ -93,7 +93,7 @@ class Tape:
         self._path = Path(path)
         self._began = time.monotonic()
         self._file = self._path.open("wb")
-        self._put(Header(FORMAT, f"toolpost {__version__}", str(self.mask(target))))
+        self._write_row(TapeHeader(TAPE_FORMAT, f"toolpost {__version__}", str(self.mask(target))))
 
     def write(self, sender: Sender, data: bytes, *, link: int = 1) -> None:
         """Keep what was said, message or not."""
@@ -101,17 +101,19 @@ class Tape:
             message = msgspec.json.decode(data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             text = str(self.mask(data.decode(errors="replace")))
-            self._put(Line(self._at(), sender, text=text, link=link))
+            self._write_row(TapeLine(self._elapsed(), sender, text=text, link=link))
         else:
-            self._put(Line(self._at(), sender, self.mask(message), link=link))
+            self._write_row(TapeLine(self._elapsed(), sender, self.mask(message), link=link))
 
-    def lose(self, request_id: int | str, why: str, *, link: int = 1) -> None:
+    def write_loss(self, request_id: int | str, why: str, *, link: int = 1) -> None:
         """Keep that a request of the client will not be answered."""
-        self._put(Line(self._at(), "server", lost=request_id, why=str(self.mask(why)), link=link))
+        self._write_row(
+            TapeLine(self._elapsed(), "server", lost=request_id, why=str(self.mask(why)), link=link)
+        )
 
-    def end(self, sender: Sender, why: str, *, link: int = 1) -> None:
+    def write_end(self, sender: Sender, why: str, *, link: int = 1) -> None:
         """Keep that nothing more will come of somebody."""
-        self._put(Line(self._at(), sender, closed=str(self.mask(why)), link=link))
+        self._write_row(TapeLine(self._elapsed(), sender, closed=str(self.mask(why)), link=link))
 
     def close(self) -> None:
         """Close the file. Closing twice is fine; what is written afterwards opens it again."""
@@ -125,17 +127,17 @@ class Tape:
     ) -> None:
         self.close()
 
-    def _at(self) -> float:
+    def _elapsed(self) -> float:
         return round(time.monotonic() - self._began, 6)
 
-    def _put(self, line: Header | Line) -> None:
+    def _write_row(self, line: TapeHeader | TapeLine) -> None:
         if self._file.closed:
             self._file = self._path.open("ab")
         self._file.write(msgspec.json.encode(line) + b"\n")
         self._file.flush()  # whoever is killed has kept what was said until then
 
 
-def read_tape(path: str | PathLike[str]) -> tuple[Header, list[Line]]:
+def read_tape(path: str | PathLike[str]) -> tuple[TapeHeader, list[TapeLine]]:
     """The header and the lines of a file.
 
     Raises:
@@ -143,27 +145,29 @@ def read_tape(path: str | PathLike[str]) -> tuple[Header, list[Line]]:
     """
     with Path(path).open("rb") as file:
         rows = file.read().splitlines()
-    header = _read(path, 1, rows[0] if rows else b"", Header)
-    if header.tape != FORMAT:
+    header = _decode_row(path, 1, rows[0] if rows else b"", TapeHeader)
+    if header.tape != TAPE_FORMAT:
         raise MCPError(
-            f"{path} has format {header.tape}; here format {FORMAT} is read", hint="record it anew"
+            f"{path} has format {header.tape}; here format {TAPE_FORMAT} is read", hint="record it anew"
         )
-    return header, [_read(path, number, row, Line) for number, row in enumerate(rows[1:], 2) if row.strip()]
+    return header, [
+        _decode_row(path, number, row, TapeLine) for number, row in enumerate(rows[1:], 2) if row.strip()
+    ]
 
 
-def _read(path: str | PathLike[str], number: int, row: bytes, kind: type[Any]) -> Any:
+def _decode_row(path: str | PathLike[str], number: int, row: bytes, kind: type[Any]) -> Any:
     try:
         return msgspec.json.decode(row, type=kind)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        what, hint = _WRONG[kind]
+        what, hint = _ROW_ERRORS[kind]
         raise MCPError(f"{path}, line {number}: {what}: {error}", hint=hint) from None
 
 
-_WRONG: Final = {
-    Header: (
+_ROW_ERRORS: Final = {
+    TapeHeader: (
         "this is no recording",
         "`toolpost.testing.record` and `toolpost tap --record` write them",
     ),
-    Line: ("this line of the recording cannot be read", "mend or remove it, or record it anew"),
+    TapeLine: ("this line of the recording cannot be read", "mend or remove it, or record it anew"),
 }
 """What is said of a line that is none, and what to do."""

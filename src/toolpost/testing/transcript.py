@@ -12,36 +12,36 @@ import msgspec
 
 from toolpost.channel import Channel
 from toolpost.connect import Target
-from toolpost.testing.around import Wrapper, around, with_traits
-from toolpost.testing.likeness import fits, member
+from toolpost.testing.around import ChannelWrapper, with_traits, wrap_target
+from toolpost.testing.likeness import get_member, matches_pattern
 from toolpost.testing.masking import Mask
-from toolpost.testing.tape import Line, Sender
+from toolpost.testing.tape import Sender, TapeLine
 
-__all__ = ["Said", "Transcript"]
+__all__ = ["Transcript", "TranscriptEntry"]
 
 ELLIPSIS: Final = "…"
 
-LONG: Final = 200
+MAX_STRING_LENGTH: Final = 200
 """How many characters of a string are shown: pictures and sound are longer."""
 
-WIDTH: Final = 500
+MAX_LINE_LENGTH: Final = 500
 """How many characters of a message are shown where a conversation is another one than expected."""
 
-HEIGHT: Final = 100
+CONTEXT_LINES: Final = 100
 """How many messages are shown there, before and after the first that is another one."""
 
 _ARROWS: Final = {"client": "→", "server": "←"}
-_TYPED: Final = {"->": "→", "<-": "←"}
+_TYPED_ARROWS: Final = {"->": "→", "<-": "←"}
 """What a pattern may hold for what is not on every keyboard."""
 
-_OURS: Final = "io.modelcontextprotocol/"
-_RANDOM: Final = frozenset({"cursor", "elicitationId", "nextCursor", "requestState"})
+_PROTOCOL_PREFIX: Final = "io.modelcontextprotocol/"
+_UNPREDICTABLE_MEMBERS: Final = frozenset({"cursor", "elicitationId", "nextCursor", "requestState"})
 """Members whose values nobody can foresee."""
 
 _encode: Final = msgspec.json.Encoder().encode
 
 
-class Said(NamedTuple):
+class TranscriptEntry(NamedTuple):
     """Something that was said.
 
     Args:
@@ -83,17 +83,17 @@ class Transcript:
     """
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self.said: list[Said] = []
+        self.entries: list[TranscriptEntry] = []
         """All that was said, in order."""
         self._mask = Mask(secrets)
         self._links = 0
         self._began = time.monotonic()
 
-    def around(self, target: Target) -> Target:
+    def wrap(self, target: Target) -> Target:
         """The target, overheard: what a client of it says and hears is added here."""
-        return around(target, self.overhear)
+        return wrap_target(target, self.wrap_channel)
 
-    def overhear(self, channel: Channel, *, end: Sender = "client") -> Channel:
+    def wrap_channel(self, channel: Channel, *, end: Sender = "client") -> Channel:
         """A channel, overheard.
 
         Args:
@@ -101,7 +101,7 @@ class Transcript:
             end: whose it is.
         """
         self._links += 1
-        return with_traits(_Overheard, channel)(channel, self, end, self._links)
+        return with_traits(_TranscribedChannel, channel)(channel, self, end, self._links)
 
     def add(self, sender: Sender, data: bytes, *, link: int = 1) -> None:
         """Add something that was said."""
@@ -109,20 +109,20 @@ class Transcript:
             message = msgspec.json.decode(data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
             message = data.decode(errors="replace")
-        if not self.said:
+        if not self.entries:
             self._began = time.monotonic()
         at = time.monotonic() - self._began
         batch: list[Any] = cast("list[Any]", message) if isinstance(message, list) else [message]
-        self.said += [Said(sender, each, at, link) for each in batch]
+        self.entries += [TranscriptEntry(sender, each, at, link) for each in batch]
 
     @classmethod
-    def of(cls, lines: Iterable[Line]) -> "Transcript":
+    def from_lines(cls, lines: Iterable[TapeLine]) -> "Transcript":
         """What a recording holds, as a transcript."""
         transcript = cls()
         for line in lines:
             if line.message is not msgspec.UNSET or line.text is not msgspec.UNSET:
                 message = line.text if line.message is msgspec.UNSET else line.message
-                transcript.said.append(Said(line.sender, message, line.at, line.link))
+                transcript.entries.append(TranscriptEntry(line.sender, message, line.at, line.link))
         return transcript
 
     # ----------------------------------------------------------------- reading it
@@ -131,8 +131,9 @@ class Transcript:
         """The messages, decoded; those of one method, or of one sender, if that is said."""
         return [
             each.message
-            for each in self.said
-            if sender in {None, each.sender} and (method is None or member(each.message, "method") == method)
+            for each in self.entries
+            if sender in {None, each.sender}
+            and (method is None or get_member(each.message, "method") == method)
         ]
 
     def lines(self, *, times: bool = False, width: int | None = None) -> list[str]:
@@ -145,19 +146,19 @@ class Transcript:
             times: begin each line with the seconds since the first.
             width: the number of characters that a line may have.
         """
-        pen = _Pen()
+        pen = _LineFormatter()
         found: list[str] = []
-        for said in self.said:
-            line = pen.written(said._replace(message=self._mask(said.message)))
+        for said in self.entries:
+            line = pen.format_line(said._replace(message=self._mask(said.message)))
             line = f"{said.at:8.3f} {line}" if times else line
-            found.append(line if width is None else _cut(line, width))
+            found.append(line if width is None else _truncate(line, width))
         return found
 
     def __str__(self) -> str:
         return "\n".join(self.lines())
 
     def __len__(self) -> int:
-        return len(self.said)
+        return len(self.entries)
 
     # ----------------------------------------------------------------- comparing it
 
@@ -173,21 +174,21 @@ class Transcript:
             AssertionError: it does not; the text shows where, and the conversation around it.
         """
         __tracebackhide__ = True
-        wanted = [_typed(line.strip()) for line in pattern.splitlines() if line.strip()]
+        wanted = [_parse_pattern_line(line.strip()) for line in pattern.splitlines() if line.strip()]
         lines = self.lines()
-        place = _unlike(wanted, lines)
+        place = _find_mismatch(wanted, lines)
         if place is None:
             return
         expected = wanted[place[0]] if place[0] < len(wanted) else "nothing more"
         heard = lines[place[1]] if place[1] < len(lines) else "nothing more"
-        near = range(max(0, place[1] - HEIGHT), min(len(lines), place[1] + HEIGHT))
-        shown = [f"{'>' if at == place[1] else ' '} {_cut(lines[at], WIDTH)}" for at in near]
+        near = range(max(0, place[1] - CONTEXT_LINES), min(len(lines), place[1] + CONTEXT_LINES))
+        shown = [f"{'>' if at == place[1] else ' '} {_truncate(lines[at], MAX_LINE_LENGTH)}" for at in near]
         shown = [ELLIPSIS] * (near.start > 0) + shown + [ELLIPSIS] * (near.stop < len(lines))
         whole = "\n".join(shown)
         raise AssertionError(f"expected: {expected}\nheard:    {heard}\nin:\n{whole}")
 
 
-class _Overheard(Wrapper):
+class _TranscribedChannel(ChannelWrapper):
     """A channel of which a transcript is made."""
 
     def __init__(self, inner: Channel, transcript: Transcript, end: Sender, link: int) -> None:
@@ -211,7 +212,7 @@ class _Overheard(Wrapper):
 # --------------------------------------------------------------------- the readable form
 
 
-class _Pen:
+class _LineFormatter:
     """Writes lines, and knows the numbers of the requests that were made so far."""
 
     def __init__(self) -> None:
@@ -219,108 +220,108 @@ class _Pen:
         self._tokens: dict[tuple[int, Sender, Any], str] = {}
         self._counts = {"client": 0, "server": 0}
 
-    def written(self, said: Said) -> str:
+    def format_line(self, said: TranscriptEntry) -> str:
         arrow = _ARROWS[said.sender] if said.link == 1 else f"{said.link}{_ARROWS[said.sender]}"
-        return f"{arrow} {self._words(said)}"
+        return f"{arrow} {self._format_message(said)}"
 
-    def _words(self, said: Said) -> str:
+    def _format_message(self, said: TranscriptEntry) -> str:
         message = said.message
         if not isinstance(message, dict):
-            return f"not JSON-RPC: {_json(_tidy(message))}"
+            return f"not JSON-RPC: {_encode_json(_normalize(message))}"
         members = cast("dict[str, Any]", message)
         if "method" in members:
-            return self._asked(said, members)
+            return self._format_request(said, members)
         other: Sender = "server" if said.sender == "client" else "client"
-        number = self._numbers.get((said.link, other, _key(members.get("id"))), "?")
+        number = self._numbers.get((said.link, other, _id_key(members.get("id"))), "?")
         if "error" in members:
-            return f"{number} error {_json(_tidy(members['error']))}"
-        return f"{number} result {_json(_tidy(members.get('result')))}"
+            return f"{number} error {_encode_json(_normalize(members['error']))}"
+        return f"{number} result {_encode_json(_normalize(members.get('result')))}"
 
-    def _asked(self, said: Said, members: dict[str, Any]) -> str:
+    def _format_request(self, said: TranscriptEntry, members: dict[str, Any]) -> str:
         params = members.get("params")
         words = [str(members["method"])]
         if "id" in members:
-            words.insert(0, self._number(said, members["id"], params))
-        shown = self._renumbered(said, _tidy(params))
+            words.insert(0, self._assign_number(said, members["id"], params))
+        shown = self._renumber_params(said, _normalize(params))
         if shown:
-            words.append(_json(shown))
+            words.append(_encode_json(shown))
         return " ".join(words)
 
-    def _number(self, said: Said, request_id: Any, params: Any) -> str:
+    def _assign_number(self, said: TranscriptEntry, request_id: Any, params: Any) -> str:
         self._counts[said.sender] += 1
         number = f"{'s' if said.sender == 'server' else ''}{self._counts[said.sender]}"
-        self._numbers[said.link, said.sender, _key(request_id)] = number
-        token = member(params, "_meta", "progressToken")
+        self._numbers[said.link, said.sender, _id_key(request_id)] = number
+        token = get_member(params, "_meta", "progressToken")
         if token is not None:
-            self._tokens[said.link, said.sender, _key(token)] = number
+            self._tokens[said.link, said.sender, _id_key(token)] = number
         return number
 
-    def _renumbered(self, said: Said, params: Any) -> Any:
+    def _renumber_params(self, said: TranscriptEntry, params: Any) -> Any:
         """The params of a notice about a request, with the number that it has here."""
         other: Sender = "server" if said.sender == "client" else "client"
-        if member(params, "requestId") is not None:
-            number = self._numbers.get((said.link, said.sender, _key(params["requestId"])), "?")
+        if get_member(params, "requestId") is not None:
+            number = self._numbers.get((said.link, said.sender, _id_key(params["requestId"])), "?")
             return {**params, "requestId": number}
-        if member(params, "progressToken") is not None:
-            number = self._tokens.get((said.link, other, _key(params["progressToken"])), "?")
+        if get_member(params, "progressToken") is not None:
+            number = self._tokens.get((said.link, other, _id_key(params["progressToken"])), "?")
             return {**params, "progressToken": number}
         return params
 
 
-def _key(request_id: Any) -> Any:
+def _id_key(request_id: Any) -> Any:
     return (type(request_id), request_id if isinstance(request_id, int | str) else repr(request_id))
 
 
-def _tidy(value: Any) -> Any:
+def _normalize(value: Any) -> Any:
     """A value without what differs from run to run."""
     if isinstance(value, str):
-        return value if len(value) <= LONG else value[:LONG] + ELLIPSIS
+        return value if len(value) <= MAX_STRING_LENGTH else value[:MAX_STRING_LENGTH] + ELLIPSIS
     if isinstance(value, list):
-        return [_tidy(each) for each in cast("list[Any]", value)]
+        return [_normalize(each) for each in cast("list[Any]", value)]
     if not isinstance(value, dict):
         return value
-    return dict(_tidy_members(cast("dict[str, Any]", value)))
+    return dict(_normalize_members(cast("dict[str, Any]", value)))
 
 
-def _tidy_members(members: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+def _normalize_members(members: dict[str, Any]) -> Iterator[tuple[str, Any]]:
     for name, value in members.items():
-        if name in _RANDOM and isinstance(value, str):
+        if name in _UNPREDICTABLE_MEMBERS and isinstance(value, str):
             yield name, ELLIPSIS
         elif name == "_meta" and isinstance(value, dict):
             facts = cast("dict[str, Any]", value)
-            kept = {key: each for key, each in facts.items() if not _is_ours(key)}
+            kept = {key: each for key, each in facts.items() if not _is_protocol_key(key)}
             if kept:
-                yield name, _tidy(kept)
+                yield name, _normalize(kept)
         else:
-            yield name, _tidy(value)
+            yield name, _normalize(value)
 
 
-def _cut(line: str, width: int) -> str:
+def _truncate(line: str, width: int) -> str:
     return line if len(line) <= width else line[: width - 1] + ELLIPSIS
 
 
-def _is_ours(key: str) -> bool:
-    return key.startswith(_OURS) or key == "progressToken"
+def _is_protocol_key(key: str) -> bool:
+    return key.startswith(_PROTOCOL_PREFIX) or key == "progressToken"
 
 
-def _json(value: Any) -> str:
+def _encode_json(value: Any) -> str:
     return _encode(value).decode()
 
 
 # --------------------------------------------------------------------- the pattern
 
 
-def _typed(line: str) -> str:
+def _parse_pattern_line(line: str) -> str:
     """A line of a pattern with the signs that are meant."""
     number = line[: len(line) - len(line.lstrip("0123456789"))]  # of a connection, in front of the arrow
     rest = line[len(number) :].replace("...", ELLIPSIS)
-    for typed, meant in _TYPED.items():
+    for typed, meant in _TYPED_ARROWS.items():
         if rest.startswith(typed):
             return number + meant + rest[len(typed) :]
     return number + rest
 
 
-def _unlike(wanted: list[str], lines: list[str]) -> tuple[int, int] | None:
+def _find_mismatch(wanted: list[str], lines: list[str]) -> tuple[int, int] | None:
     """Where lines do not fit a pattern, furthest down that it does; None if they fit."""
     at, line, furthest = 0, 0, (0, 0)
     star: tuple[int, int] | None = None
@@ -329,7 +330,7 @@ def _unlike(wanted: list[str], lines: list[str]) -> tuple[int, int] | None:
         if at < len(wanted) and wanted[at] == ELLIPSIS:
             star = (at, line)
             at += 1
-        elif at < len(wanted) and line < len(lines) and fits(wanted[at], lines[line], ELLIPSIS):
+        elif at < len(wanted) and line < len(lines) and matches_pattern(wanted[at], lines[line], ELLIPSIS):
             at, line = at + 1, line + 1
         elif star is not None and star[1] < len(lines):
             star = (star[0], star[1] + 1)  # let it stand for one line more

@@ -15,22 +15,22 @@ from msgspec.structs import force_setattr
 
 from toolpost.errors import ConnectFailed
 
-__all__ = ["Http", "resolve", "shown"]
+__all__ = ["Http", "display_url", "resolve_url"]
 
 MAX_ANSWER: Final = 4 * 1024 * 1024
 """The largest answer or event in bytes that a client reads: a picture of 3 MiB in base64, as over stdio."""
 
-_PORTS: Final = {"http": 80, "https": 443}
-_FORBIDDEN: Final = frozenset('\\"<>^`{|} \x7f')
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_FORBIDDEN_URL_CHARACTERS: Final = frozenset('\\"<>^`{|} \x7f')
 """What no URL holds as it is. Some readers take a backslash for a slash, and then see another host."""
 
-_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
-_FRAMING: Final = frozenset({"connection", "content-length", "transfer-encoding"})
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+_FRAMING_HEADERS: Final = frozenset({"connection", "content-length", "transfer-encoding"})
 """Headers that say where a message ends. Whoever writes the message sets them, and nobody else."""
 
-_SSE: Final = "sse"
-_TYPES: Final = frozenset({"http", "streamablehttp", _SSE})
+_SSE_TYPE: Final = "sse"
+_HTTP_TYPES: Final = frozenset({"http", "streamablehttp", _SSE_TYPE})
 """What an entry of an `mcp.json` calls this way to a server; programs disagree on hyphens."""
 
 
@@ -63,9 +63,9 @@ class Http(Struct, frozen=True):
     auth: object = None
 
     def __post_init__(self) -> None:
-        _parts(self.url)
+        _parse_url(self.url)
         force_setattr(self, "url", self.url.partition("#")[0])  # a fragment never leaves the client
-        headers = {name.lower(): _checked(name, value) for name, value in (self.headers or {}).items()}
+        headers = {name.lower(): _check_header(name, value) for name, value in (self.headers or {}).items()}
         force_setattr(self, "headers", MappingProxyType(headers))
         if self.auth is not None and "authorization" in headers:
             raise ConnectFailed(
@@ -74,10 +74,10 @@ class Http(Struct, frozen=True):
 
     def __repr__(self) -> str:
         # The values of headers are often secrets, and a repr ends up in logs.
-        return f"Http({shown(self.url)!r}, headers={dict.fromkeys(self.headers or {}, '…')!r})"
+        return f"Http({display_url(self.url)!r}, headers={dict.fromkeys(self.headers or {}, '…')!r})"
 
     @classmethod
-    def of(cls, target: "Http | str | Mapping[str, Any]") -> "Http":
+    def from_target(cls, target: "Http | str | Mapping[str, Any]") -> "Http":
         """The description that somebody gave in a shorter way.
 
         Args:
@@ -88,15 +88,15 @@ class Http(Struct, frozen=True):
         """
         if isinstance(target, Http):
             return target
-        return _of_entry(target) if isinstance(target, Mapping) else cls(target)
+        return _parse_http_entry(target) if isinstance(target, Mapping) else cls(target)
 
     @property
     def label(self) -> str:
         """What to call it."""
-        return self.name or shown(self.url)
+        return self.name or display_url(self.url)
 
 
-def shown(url: str) -> str:
+def display_url(url: str) -> str:
     """A URL as an error may show it: without user, password, query and fragment, which may hold secrets."""
     scheme, rest, path = url.partition("://")
     place = path.partition("#")[0].partition("?")[0]
@@ -104,7 +104,7 @@ def shown(url: str) -> str:
     return f"{scheme}{rest}{host.rpartition('@')[2]}{slash}{tail}"
 
 
-def resolve(base: str, reference: str) -> str:
+def resolve_url(base: str, reference: str) -> str:
     """The URL that a reference of the server leads to, if it stays within the origin.
 
     Raises:
@@ -114,22 +114,22 @@ def resolve(base: str, reference: str) -> str:
         url = urljoin(base, reference)
     except ValueError as error:
         raise ConnectFailed("it cannot be read") from error
-    if _origin(_parts(url)) != _origin(_parts(base)):
-        raise ConnectFailed(f"{shown(url)} is another origin than {shown(base)}")
+    if _get_origin(_parse_url(url)) != _get_origin(_parse_url(base)):
+        raise ConnectFailed(f"{display_url(url)} is another origin than {display_url(base)}")
     return url.partition("#")[0]
 
 
-def _origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
-    return parts.scheme, parts.hostname, parts.port or _PORTS[parts.scheme]
+def _get_origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    return parts.scheme, parts.hostname, parts.port or _DEFAULT_PORTS[parts.scheme]
 
 
-def _parts(url: str) -> SplitResult:
+def _parse_url(url: str) -> SplitResult:
     """The parts of a URL that an HTTP request can be sent to. Its text is not repeated: it may hold secrets.
 
     Raises:
         ConnectFailed: it is none.
     """
-    if not url.isprintable() or not _FORBIDDEN.isdisjoint(url):
+    if not url.isprintable() or not _FORBIDDEN_URL_CHARACTERS.isdisjoint(url):
         raise ConnectFailed(
             "the URL holds a character that no URL has, such as a space, a line break or a backslash",
             hint="strip it, or write it as %XX",
@@ -144,7 +144,7 @@ def _parts(url: str) -> SplitResult:
             "a URL must not hold a user or a password",
             hint='send them as headers={"Authorization": "Basic …"}',
         )
-    if parts.scheme not in _PORTS or not valid:
+    if parts.scheme not in _DEFAULT_PORTS or not valid:
         raise ConnectFailed(
             "the URL of a server starts with http:// or https://, and names a host and maybe a port",
             hint="it looks like https://example.com/mcp",
@@ -152,17 +152,17 @@ def _parts(url: str) -> SplitResult:
     return parts
 
 
-def _checked(name: str, value: object) -> str:
+def _check_header(name: str, value: object) -> str:
     """The value of a header that can be sent.
 
     Raises:
         ConnectFailed: it cannot; the text names the header but not its value.
     """
-    if not _TOKEN.fullmatch(name):
+    if not _HEADER_NAME.fullmatch(name):
         raise ConnectFailed(f"{name!r} is no name of a header", hint="it has letters, digits and hyphens")
-    if name.lower() in _FRAMING:
+    if name.lower() in _FRAMING_HEADERS:
         raise ConnectFailed(f"the header {name!r} is not yours to set", hint="leave it out")
-    if not isinstance(value, str) or not _VALUE.fullmatch(value):
+    if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
         raise ConnectFailed(
             f"the value of the header {name!r} cannot be sent",
             hint="a value is text of visible ASCII; a line break at its end is a common reason",
@@ -170,7 +170,7 @@ def _checked(name: str, value: object) -> str:
     return value.strip(" \t")
 
 
-class _Entry(Struct):
+class _HttpEntry(Struct):
     """What an entry of an `mcp.json` says about a URL. Keys that only other programs know are ignored."""
 
     url: str
@@ -180,9 +180,9 @@ class _Entry(Struct):
     auth: str | None = None
 
 
-def _of_entry(entry: Mapping[str, Any]) -> Http:
+def _parse_http_entry(entry: Mapping[str, Any]) -> Http:
     try:
-        read = convert(entry, _Entry)
+        read = convert(entry, _HttpEntry)
     except ValidationError as error:
         raise ConnectFailed(
             f"this entry describes no HTTP server: {error}",
@@ -190,6 +190,6 @@ def _of_entry(entry: Mapping[str, Any]) -> Http:
         ) from error
     kind = read.type or read.transport or "http"
     plain = kind.lower().replace("-", "").replace("_", "")
-    if plain not in _TYPES:
+    if plain not in _HTTP_TYPES:
         raise ConnectFailed(f"{kind!r} is no way to a URL", hint='"type" is "http" or "sse"')
-    return Http(read.url, read.headers, sse=plain == _SSE, auth=read.auth)
+    return Http(read.url, read.headers, sse=plain == _SSE_TYPE, auth=read.auth)

@@ -10,43 +10,49 @@ from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from contextvars import copy_context
 from typing import Any, Final, Protocol, TypeAlias
 
-from toolpost.transports.patrol import Patrol
+from toolpost.transports.patrol import DisconnectTimer
 
-__all__ = ["PORTER", "Attended", "Attention", "Porter", "Pulse"]
+__all__ = [
+    "CONNECTION_MONITOR",
+    "ConnectionMonitor",
+    "DisconnectWatcher",
+    "KeepAliveCallback",
+    "WatchedRequest",
+]
 
-Pulse: TypeAlias = Callable[[], Awaitable[object]]
+KeepAliveCallback: TypeAlias = Callable[[], Awaitable[object]]
 
 logger: Final = logging.getLogger("toolpost.http")
 
-PORTER: Final = "toolpost.porter"
-"""In a scope of ASGI: the `Porter` who tells when the client has gone. Where a server has one, no task has to
-wait for that, which takes 2.2 KiB of an idle stream with all that it waits in."""
+CONNECTION_MONITOR: Final = "toolpost.porter"
+"""In a scope of ASGI: the `ConnectionMonitor` that reports a disconnect. Where a server has one, no task has
+to wait for that, which takes 2.2 KiB of an idle stream with all that it waits in."""
 
 
-class Attended(Protocol):
+class WatchedRequest(Protocol):
     """A request that takes long."""
 
     scope: MutableMapping[str, Any]
-    left: bool
+    is_disconnected: bool
     """Whether its client has gone."""
 
-    async def gone(self) -> None:
+    async def wait_for_disconnect(self) -> None:
         """Wait until the client has gone."""
         ...
 
-    async def sign(self) -> None:
+    async def send_keep_alive(self) -> None:
         """Give a sign of life."""
         ...
 
 
-class Porter(Protocol):
+class ConnectionMonitor(Protocol):
     """Who sees clients come and go: what a server can tell beyond ASGI."""
 
-    def await_departure(self, guest: "Attention", /) -> bool:
-        """Call `depart` when the client of the request that is being served has gone. Whether we will."""
+    def watch_disconnect(self, guest: "DisconnectWatcher", /) -> bool:
+        """Call `on_disconnect` when the client of the current request has gone. Return whether we will."""
         ...
 
-    def dismiss(self, guest: "Attention", /) -> None:
+    def unwatch_disconnect(self, guest: "DisconnectWatcher", /) -> None:
         """Call it no more."""
         ...
 
@@ -55,7 +61,7 @@ class Porter(Protocol):
         ...
 
 
-class Attention:
+class DisconnectWatcher:
     """What looks after work that goes on: it ends with its client, and gives signs of life.
 
     Args:
@@ -65,27 +71,27 @@ class Attention:
         unwanted: called when the client has gone, before the work is cancelled.
 
     Attributes:
-        cut: whether we have cancelled the work.
+        is_aborted: whether we have cancelled the work.
     """
 
     __slots__ = (
         "_beating",
         "_context",
         "_exchange",
-        "_patrol",
         "_pulse",
         "_task",
+        "_timer",
         "_told",
         "_unwanted",
         "_watching",
-        "cut",
+        "is_aborted",
     )
 
     def __init__(
         self,
-        exchange: Attended,
+        exchange: WatchedRequest,
         task: "asyncio.Task[Any]",
-        pulse: Pulse | None,
+        pulse: KeepAliveCallback | None,
         unwanted: Callable[[], object] | None,
     ) -> None:
         self._exchange = exchange
@@ -95,49 +101,49 @@ class Attention:
         self._context = copy_context()  # the patrol has none of ours
         self._watching: asyncio.Task[None] | None = None
         self._beating: asyncio.Task[None] | None = None
-        self._told = self.cut = False
-        self._patrol = Patrol.here()
-        self._patrol.join(self)
+        self._told = self.is_aborted = False
+        self._timer = DisconnectTimer.for_running_loop()
+        self._timer.add(self)
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         """Cancel the work, once."""
-        if not self.cut:
-            self.cut = True
+        if not self.is_aborted:
+            self.is_aborted = True
             self._task.cancel()
 
-    def depart(self) -> None:
+    def on_disconnect(self) -> None:
         """Cancel the work: the client has gone."""
         self._told = False  # nobody goes twice
-        if not self.cut:
-            self._exchange.left = True
+        if not self.is_aborted:
+            self._exchange.is_disconnected = True
             try:
                 if self._unwanted is not None:
                     self._unwanted()
             finally:
-                self.hang_up()
+                self.abort()
 
-    def look(self) -> None:
+    def on_first_check(self) -> None:
         """See to it that we hear when the client goes."""
-        porter: Porter | None = self._exchange.scope.get(PORTER)
-        self._told = porter is not None and porter.await_departure(self)
+        porter: ConnectionMonitor | None = self._exchange.scope.get(CONNECTION_MONITOR)
+        self._told = porter is not None and porter.watch_disconnect(self)
         if not self._told:
-            self._watching = self._begin(self._watch())
+            self._watching = self._start_task(self._wait_for_disconnect())
 
-    def beat(self) -> None:
+    def on_keep_alive(self) -> None:
         """Give a sign of life, unless the last one is still under way."""
         if self._beating is None or self._beating.done():
-            self._beating = self._begin(self._live())
+            self._beating = self._start_task(self._send_keep_alive())
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         return asyncio.get_running_loop().create_task(work, context=self._context)
 
-    async def _watch(self) -> None:
-        await self._exchange.gone()
-        self.depart()
+    async def _wait_for_disconnect(self) -> None:
+        await self._exchange.wait_for_disconnect()
+        self.on_disconnect()
 
-    async def _live(self) -> None:
+    async def _send_keep_alive(self) -> None:
         try:
-            await self._exchange.sign()
+            await self._exchange.send_keep_alive()
             if self._pulse is not None:
                 await self._pulse()
         except Exception:  # what is wrong shows where the stream is written
@@ -145,10 +151,10 @@ class Attention:
 
     def end(self) -> None:
         """Look no more, and give no more signs of life."""
-        self._patrol.leave(self)
-        porter: Porter | None = self._exchange.scope.get(PORTER)
+        self._timer.remove(self)
+        porter: ConnectionMonitor | None = self._exchange.scope.get(CONNECTION_MONITOR)
         if self._told and porter is not None:  # there is none any more if the client has gone
-            porter.dismiss(self)
+            porter.unwatch_disconnect(self)
         for task in (self._watching, self._beating):
             if task is not None:
                 task.cancel()

@@ -13,35 +13,35 @@ from typing import Final, NamedTuple, Protocol, TypeAlias, cast, runtime_checkab
 from urllib.parse import urlsplit
 
 from toolpost.errors import AuthError
-from toolpost.flight import Flight
-from toolpost.threads import Threads
+from toolpost.flight import SingleFlight
+from toolpost.threads import ThreadPool
 
 __all__ = [
-    "Asked",
-    "Auth",
     "Authorizer",
-    "Errand",
-    "Refused",
-    "Token",
+    "ClientAuth",
+    "CredentialsRejection",
+    "OutgoingRequest",
+    "StaticToken",
+    "TokenFunction",
     "TokenSource",
-    "authorizer_of",
-    "bearer",
+    "build_bearer_header",
     "check_encrypted",
+    "make_authorizer",
 ]
 
-TOKEN: Final = re.compile(r"[\x21-\x7e]+")
+TOKEN_PATTERN: Final = re.compile(r"[\x21-\x7e]+")
 """What a token may consist of. RFC 6750 allows less, and some services give more."""
 
-THREADS: Final = 4
+MAX_TOKEN_THREADS: Final = 4
 """Functions at a time that give tokens and may block: all requests wait for the same token."""
 
-LAPSE: Final = 30.0
+TOKEN_PROBATION: Final = 30.0
 """Seconds for which a token that a function gave is in doubt: its first request may have been lost."""
 
-Sent: TypeAlias = Mapping[str, str]
+SentHeaders: TypeAlias = Mapping[str, str]
 
 
-class Errand(NamedTuple):
+class OutgoingRequest(NamedTuple):
     """A request, as far as it matters for authorization.
 
     Args:
@@ -57,7 +57,7 @@ class Errand(NamedTuple):
     unattended: bool = False
 
 
-class Refused(NamedTuple):
+class CredentialsRejection(NamedTuple):
     """A response that wants other credentials.
 
     Args:
@@ -68,10 +68,10 @@ class Refused(NamedTuple):
 
     status: int
     headers: Mapping[str, str]
-    sent: Sent
+    sent: SentHeaders
 
     def __repr__(self) -> str:
-        return f"Refused({self.status})"  # what was sent is a secret
+        return f"CredentialsRejection({self.status})"  # what was sent is a secret
 
     @property
     def challenge(self) -> str:
@@ -85,7 +85,7 @@ class Refused(NamedTuple):
 class Authorizer(Protocol):
     """Says who we are. Any number of requests may be under way at once."""
 
-    async def headers(self, errand: Errand, /) -> Mapping[str, str]:
+    async def headers(self, errand: OutgoingRequest, /) -> Mapping[str, str]:
         """The headers that a request needs; none if nothing is known yet.
 
         Raises:
@@ -93,7 +93,7 @@ class Authorizer(Protocol):
         """
         ...
 
-    async def refused(self, errand: Errand, refused: Refused, /) -> bool:
+    async def on_rejected(self, errand: OutgoingRequest, refused: CredentialsRejection, /) -> bool:
         """Whether to send a request again that was refused with 401 or 403; `headers` is asked anew then.
 
         It may take as long as a person needs: the time-outs of requests stand still meanwhile. For one that
@@ -104,7 +104,7 @@ class Authorizer(Protocol):
         """
         ...
 
-    def heard(self, errand: Errand, headers: Mapping[str, str], sent: Sent, /) -> None:
+    def on_accepted(self, errand: OutgoingRequest, headers: Mapping[str, str], sent: SentHeaders, /) -> None:
         """A request was not refused for lack of credentials. Must not wait."""
         ...
 
@@ -112,11 +112,11 @@ class Authorizer(Protocol):
 TokenSource: TypeAlias = Callable[[], "str | Awaitable[str]"]
 """Gives a token, sync or async. Asked once, and again when the server refuses the token."""
 
-Auth: TypeAlias = "str | TokenSource | Authorizer"
+ClientAuth: TypeAlias = "str | TokenSource | Authorizer"
 """How a client authorizes itself: a token, a function that gives one, or an authorizer such as `OAuth`."""
 
 
-def authorizer_of(auth: object) -> Authorizer | None:
+def make_authorizer(auth: object) -> Authorizer | None:
     """What keeps the promise for what a user gave.
 
     Raises:
@@ -126,24 +126,24 @@ def authorizer_of(auth: object) -> Authorizer | None:
     if auth is None:
         return None
     if isinstance(auth, str):
-        return Token(auth)
+        return StaticToken(auth)
     if isinstance(auth, type):
         raise TypeError(f"auth={auth.__name__}: this is a class; make one of it, as in {auth.__name__}(…)")
     if isinstance(auth, Authorizer):
         return auth
     if callable(auth):
-        return Asked(cast("TokenSource", auth))
+        return TokenFunction(cast("TokenSource", auth))
     kind = type(auth).__name__
     raise TypeError(f"auth= takes a token, a function that gives one, or OAuth(…) and the like, not a {kind}")
 
 
-def bearer(token: object) -> dict[str, str]:
+def build_bearer_header(token: object) -> dict[str, str]:
     """The header that carries a token (AUTH-43).
 
     Raises:
         AuthError: no header can carry it. The text does not repeat it.
     """
-    if not isinstance(token, str) or not TOKEN.fullmatch(token):
+    if not isinstance(token, str) or not TOKEN_PATTERN.fullmatch(token):
         what = "is no text" if not isinstance(token, str) else "holds what none has" if token else "is empty"
         raise AuthError(
             f"the token {what}",
@@ -171,7 +171,7 @@ def check_encrypted(url: str) -> None:
         )
 
 
-class Token:
+class StaticToken:
     """A token that was given.
 
     Args:
@@ -179,24 +179,26 @@ class Token:
     """
 
     def __init__(self, token: str) -> None:
-        self._headers = bearer(token)
+        self._headers = build_bearer_header(token)
 
     def __repr__(self) -> str:
-        return "Token(…)"
+        return "StaticToken(…)"
 
-    async def headers(self, _errand: Errand, /) -> Mapping[str, str]:
+    async def headers(self, _errand: OutgoingRequest, /) -> Mapping[str, str]:
         """The token."""
         return self._headers
 
-    async def refused(self, _errand: Errand, _refused: Refused, /) -> bool:
+    async def on_rejected(self, _errand: OutgoingRequest, _refused: CredentialsRejection, /) -> bool:
         """There is no other token."""
         return False
 
-    def heard(self, _errand: Errand, _headers: Mapping[str, str], _sent: Sent, /) -> None:
+    def on_accepted(
+        self, _errand: OutgoingRequest, _headers: Mapping[str, str], _sent: SentHeaders, /
+    ) -> None:
         """Nothing is learnt from that."""
 
 
-class Asked:
+class TokenFunction:
     """A token that a function gives: asked for once, and again when the server refuses it.
 
     Args:
@@ -205,52 +207,56 @@ class Asked:
 
     def __init__(self, source: TokenSource) -> None:
         self._source = source
-        self._threads = Threads(THREADS)
-        self._flight: Flight[dict[str, str]] = Flight()
-        self._held: dict[str, str] | None = None
-        self._unproven: float | None = None  # since when
+        self._threads = ThreadPool(MAX_TOKEN_THREADS)
+        self._flight: SingleFlight[dict[str, str]] = SingleFlight()
+        self._current_headers: dict[str, str] | None = None
+        self._unproven_since: float | None = None  # since when
 
     def __repr__(self) -> str:
-        return f"Asked({self._name})"
+        return f"TokenFunction({self._name})"
 
     @property
     def _name(self) -> str:
         return getattr(self._source, "__qualname__", type(self._source).__name__)
 
-    async def headers(self, _errand: Errand, /) -> Mapping[str, str]:
+    async def headers(self, _errand: OutgoingRequest, /) -> Mapping[str, str]:
         """The token, asked for if there is none yet."""
-        if self._held is None:
-            self._held = await self._flight.join(self._ask)
-        return self._held
+        if self._current_headers is None:
+            self._current_headers = await self._flight.join(self._fetch_token)
+        return self._current_headers
 
-    async def refused(self, _errand: Errand, refused: Refused, /) -> bool:
+    async def on_rejected(self, _errand: OutgoingRequest, refused: CredentialsRejection, /) -> bool:
         """Whether there is another token than the one that was refused."""
-        if self._held is not None and self._held != refused.sent:
+        if self._current_headers is not None and self._current_headers != refused.sent:
             return True  # somebody else has asked in the meantime
-        doubtful = self._unproven is not None and time.monotonic() - self._unproven < LAPSE
+        doubtful = (
+            self._unproven_since is not None and time.monotonic() - self._unproven_since < TOKEN_PROBATION
+        )
         if refused.status != 401 or doubtful:
             return False
-        fresh = await self._flight.join(self._ask)
+        fresh = await self._flight.join(self._fetch_token)
         if fresh == refused.sent:
             return False
-        if self._held != fresh:
-            self._unproven = time.monotonic()
-        self._held = fresh
+        if self._current_headers != fresh:
+            self._unproven_since = time.monotonic()
+        self._current_headers = fresh
         return True
 
-    def heard(self, _errand: Errand, _headers: Mapping[str, str], sent: Sent, /) -> None:
+    def on_accepted(
+        self, _errand: OutgoingRequest, _headers: Mapping[str, str], sent: SentHeaders, /
+    ) -> None:
         """The token is good."""
-        if sent is self._held:
-            self._unproven = None
+        if sent is self._current_headers:
+            self._unproven_since = None
 
-    async def _ask(self) -> dict[str, str]:
+    async def _fetch_token(self) -> dict[str, str]:
         """The token that the function gives now.
 
         Raises:
             AuthError: it fails, or gives none. What it says may hold secrets, and is told by the cause only.
         """
         try:
-            token = await self._given()
+            token = await self._call_source()
         except AuthError:
             raise
         except Exception as error:
@@ -259,7 +265,7 @@ class Asked:
                 hint="the cause of this error tells more",
             ) from error
         try:
-            return bearer(token)
+            return build_bearer_header(token)
         except AuthError as error:
             kind = "None" if token is None else f"a {type(token).__name__}"
             what = f"none: {error.message}" if isinstance(token, str) else f"{kind} instead of a text"
@@ -268,10 +274,10 @@ class Asked:
                 hint=error.hint,
             ) from None
 
-    async def _given(self) -> object:
+    async def _call_source(self) -> object:
         source = self._source
         call = getattr(source, "__call__", source)  # noqa: B004 - the method of an object, looked at
         if inspect.iscoroutinefunction(source) or inspect.iscoroutinefunction(call):
             return await cast("Awaitable[str]", source())
-        given = await self._threads.in_thread(source)
+        given = await self._threads.run_in_thread(source)
         return await given if inspect.isawaitable(given) else given

@@ -15,18 +15,24 @@ from multidict import CIMultiDict, istr
 from yarl import URL
 
 from toolpost.errors import RequestFailed
-from toolpost.transports.http_backend import CONNECT_TIMEOUT, KEEP_ALIVE, MAX_BODY, Response, reason
-from toolpost.transports.read_size import bound_reads
+from toolpost.transports.http_backend import (
+    CONNECT_TIMEOUT,
+    KEEP_ALIVE_TIMEOUT,
+    MAX_RESPONSE_BODY,
+    Response,
+    describe_error,
+)
+from toolpost.transports.read_size import limit_read_size
 
 __all__ = ["AiohttpBackend"]
 
-LARGE: Final = 1024 * 1024
+LARGE_BODY: Final = 1024 * 1024
 """From this size on aiohttp wants a body as a file, so that it can write it piece by piece."""
 
-MAX_PLACES: Final = 64
+MAX_CACHED_ROUTES: Final = 64
 """How many URLs are kept as they were read: a server has one, and some that it sends us on to."""
 
-_UNSENT: Final = (
+_UNSENT_ERRORS: Final = (
     aiohttp.ClientConnectorError,
     aiohttp.ClientHttpProxyError,
     aiohttp.ConnectionTimeoutError,
@@ -45,13 +51,13 @@ class AiohttpBackend:
 
     def __init__(self, session: aiohttp.ClientSession | None = None) -> None:
         self._proxies: dict[URL, _Proxy] | None = None
-        self._places: dict[str, _Place] = {}
-        self._ours = session is None
+        self._routes: dict[str, _ProxyRoute] = {}
+        self._owns_session = session is None
         if session is None:
             # aiohttp reads the environment and ~/.netrc in a thread for each request; we read it once.
             self._proxies = {}
             session = aiohttp.ClientSession(
-                connector=_Connector(limit=0, keepalive_timeout=KEEP_ALIVE),
+                connector=_Connector(limit=0, keepalive_timeout=KEEP_ALIVE_TIMEOUT),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
             self._timeout = aiohttp.ClientTimeout(total=None, connect=CONNECT_TIMEOUT)
@@ -64,11 +70,11 @@ class AiohttpBackend:
 
     def send(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
-    ) -> "_Exchange":
+    ) -> "_AiohttpExchange":
         """Send a request, as `Backend` promises."""
-        return _Exchange(self, method, url, headers, body)
+        return _AiohttpExchange(self, method, url, headers, body)
 
-    def dress(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+    def prepare_headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         """Headers as aiohttp keeps them, whose names it need not look at again."""
         return CIMultiDict((istr(name), value) for name, value in headers.items())
 
@@ -78,7 +84,7 @@ class AiohttpBackend:
         """The response to a request, to be closed by whoever gets it."""
         if self._session.closed:
             raise RequestFailed("the session of aiohttp was closed", sent=False)
-        place = self._places.get(url) or self._place(url)
+        place = self._routes.get(url) or self._find_route(url)
         proxy = place.proxy
         if proxy.headers is not None and place.url.scheme == "http":
             # There is no tunnel: the proxy reads the request itself.
@@ -86,7 +92,7 @@ class AiohttpBackend:
         data: Any = body
         if body is not None:
             # Which payload it needs is known: to have it found takes 0.7 µs more.
-            data = io.BytesIO(body) if len(body) > LARGE else aiohttp.BytesPayload(body)
+            data = io.BytesIO(body) if len(body) > LARGE_BODY else aiohttp.BytesPayload(body)
         return self._session.request(
             method,
             place.url,
@@ -101,26 +107,26 @@ class AiohttpBackend:
 
     async def close(self) -> None:
         """Close the session if it is ours."""
-        if self._ours:
+        if self._owns_session:
             await self._session.close()
 
-    def _place(self, url: str) -> "_Place":
+    def _find_route(self, url: str) -> "_ProxyRoute":
         """Where a URL leads, and how."""
         # A URL that is in ASCII is sent as it is: somebody may have signed it.
         address = URL(url, encoded=url.isascii())
-        if len(self._places) >= MAX_PLACES:
-            self._places.clear()
-        place = self._places[url] = _Place(address, self._proxy(address))
+        if len(self._routes) >= MAX_CACHED_ROUTES:
+            self._routes.clear()
+        place = self._routes[url] = _ProxyRoute(address, self._find_proxy(address))
         return place
 
-    def _proxy(self, url: URL) -> "_Proxy":
+    def _find_proxy(self, url: URL) -> "_Proxy":
         """What the environment says about an origin."""
         if self._proxies is None:
             return _NO_PROXY
         origin = url.origin()
         proxy = self._proxies.get(origin)
         if proxy is None:
-            proxy = self._proxies[origin] = _proxy(origin)
+            proxy = self._proxies[origin] = _read_proxy(origin)
         return proxy
 
 
@@ -129,7 +135,7 @@ class _Connector(aiohttp.TCPConnector):
 
     async def connect(self, *args: Any, **more: Any) -> Connection:
         connection = await super().connect(*args, **more)
-        bound_reads(connection.transport)
+        limit_read_size(connection.transport)
         return connection
 
 
@@ -141,12 +147,12 @@ class _Proxy(NamedTuple):
 _NO_PROXY: Final = _Proxy()
 
 
-class _Place(NamedTuple):
+class _ProxyRoute(NamedTuple):
     url: URL
     proxy: _Proxy
 
 
-def _proxy(origin: URL) -> _Proxy:
+def _read_proxy(origin: URL) -> _Proxy:
     proxies = getproxies_environment()
     named = proxies.get(origin.scheme) or proxies.get("all")
     if not named or proxy_bypass(f"{origin.host}:{origin.port}"):
@@ -167,7 +173,7 @@ def _proxy(origin: URL) -> _Proxy:
     return _Proxy(url.with_user(None), {"Proxy-Authorization": login})
 
 
-class _Exchange(Response):
+class _AiohttpExchange(Response):
     """A request and its response, and the iterator over its body.
 
     One object for all three, and no generator behind it: 1.4 µs less for each request.
@@ -186,7 +192,7 @@ class _Exchange(Response):
         try:
             response = self._response = await self._request(self._method, self._url, self._sent, self._body)
         except (aiohttp.ClientError, OSError) as error:
-            raise _failure(error) from error
+            raise _translate_error(error) from error
         self.status = response.status
         self.headers = response.headers
         self._content = response.content
@@ -198,7 +204,7 @@ class _Exchange(Response):
         if self._response.connection is not None:  # else the body has ended, and it is in the pool again
             self._response.close()
 
-    async def read(self, limit: int = MAX_BODY) -> bytes:
+    async def read(self, limit: int = MAX_RESPONSE_BODY) -> bytes:
         content = self._content
         if content.is_eof() and content.exception() is None and content.total_bytes <= limit:
             return content.read_nowait()  # as mostly all of it has come, with the headers
@@ -216,22 +222,22 @@ class _Exchange(Response):
         try:
             chunk = await self._content.readany()
         except (aiohttp.ClientError, OSError) as error:
-            raise _failure(error) from error
+            raise _translate_error(error) from error
         if not chunk:
             raise StopAsyncIteration
         return chunk
 
 
-def _failure(error: aiohttp.ClientError | OSError) -> RequestFailed:
+def _translate_error(error: aiohttp.ClientError | OSError) -> RequestFailed:
     """What a library's error means."""
-    sent = not isinstance(error, _UNSENT)
+    sent = not isinstance(error, _UNSENT_ERRORS)
     match error:
         case aiohttp.ConnectionTimeoutError():
             text = "no connection came about in time"
         case aiohttp.ClientHttpProxyError():
             text = f"the proxy refuses to connect, with status {error.status}"
         case aiohttp.ClientProxyConnectionError():
-            text = f"the proxy cannot be reached: {reason(error)}"
+            text = f"the proxy cannot be reached: {describe_error(error)}"
         case aiohttp.ServerFingerprintMismatch():
             text = "the certificate of the server has another fingerprint"
         case aiohttp.ServerDisconnectedError():
@@ -241,5 +247,5 @@ def _failure(error: aiohttp.ClientError | OSError) -> RequestFailed:
         case aiohttp.ClientResponseError():
             text = "the answer is no HTTP"
         case _:
-            text = reason(error)
+            text = describe_error(error)
     return RequestFailed(text, sent=sent)

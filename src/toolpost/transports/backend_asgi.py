@@ -12,18 +12,18 @@ from typing import Any, Final, cast
 from urllib.parse import quote, unquote, urlsplit
 
 from toolpost.errors import RequestFailed
-from toolpost.transports.asgi_lifespan import App, Lifespan, Message
+from toolpost.transports.asgi_lifespan import AsgiApp, AsgiLifespan, AsgiMessage
 from toolpost.transports.http_backend import Response
 
 __all__ = ["AsgiBackend"]
 
-CLOSE_PATIENCE: Final = 2.0
+REQUEST_CLOSE_TIMEOUT: Final = 2.0
 """Seconds that what the application still runs has to end: first by itself, then when it is cancelled."""
 
-HIGH_WATER: Final = 64 * 1024
+BODY_HIGH_WATER: Final = 64 * 1024
 """How many bytes of a body may wait before the application does, as with the buffer of a socket."""
 
-_PORTS: Final = {"http": 80, "https": 443}
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 logger: Final = logging.getLogger("toolpost.http")
 
@@ -41,8 +41,8 @@ class AsgiBackend:
     def __init__(self, app: Callable[..., Any]) -> None:
         self.local = True
         """What is sent leaves this process nowhere."""
-        self._app = cast("App", app)
-        self._lifespan: Lifespan | None = None
+        self._app = cast("AsgiApp", app)
+        self._lifespan: AsgiLifespan | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -54,34 +54,34 @@ class AsgiBackend:
         if self._closed:
             raise RequestFailed("the connection to the application was closed", sent=False)
         if self._lifespan is None:
-            self._lifespan = Lifespan(self._app)
-        state = await self._lifespan.started()
-        exchange = _Exchange(body or b"")
-        scope = _scope(method, url, headers, len(exchange.body)) | {"state": dict(state)}
+            self._lifespan = AsgiLifespan(self._app)
+        state = await self._lifespan.wait_for_startup()
+        exchange = _AsgiExchange(body or b"")
+        scope = _build_scope(method, url, headers, len(exchange.body)) | {"state": dict(state)}
         task = asyncio.get_running_loop().create_task(exchange.run(self._app, scope))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         try:
-            await exchange.begun()
+            await exchange.wait_for_response()
             yield exchange
         finally:
-            exchange.leave()
+            exchange.disconnect()
 
     async def close(self) -> None:
         """End what the application still runs, and its lifespan."""
         self._closed = True
         tasks = [*self._tasks]
         if tasks:
-            _, left = await asyncio.wait(tasks, timeout=CLOSE_PATIENCE)
+            _, left = await asyncio.wait(tasks, timeout=REQUEST_CLOSE_TIMEOUT)
             for task in left:
                 task.cancel()
             if left:
-                await asyncio.wait(left, timeout=CLOSE_PATIENCE)
+                await asyncio.wait(left, timeout=REQUEST_CLOSE_TIMEOUT)
         if self._lifespan is not None:
             await self._lifespan.stop()
 
 
-def _scope(method: str, url: str, headers: Mapping[str, str], size: int) -> dict[str, Any]:
+def _build_scope(method: str, url: str, headers: Mapping[str, str], size: int) -> dict[str, Any]:
     parts = urlsplit(url)
     raw_path = quote(parts.path or "/", safe="/%:@!$&'()*+,;=~")
     sent = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
@@ -102,31 +102,31 @@ def _scope(method: str, url: str, headers: Mapping[str, str], size: int) -> dict
         "root_path": "",
         "headers": sent,
         "client": ("127.0.0.1", 0),
-        "server": (parts.hostname, parts.port or _PORTS[parts.scheme]),
+        "server": (parts.hostname, parts.port or _DEFAULT_PORTS[parts.scheme]),
     }
 
 
-class _Exchange(Response):
+class _AsgiExchange(Response):
     """One request, and the response to it; the iterator over its body."""
 
     def __init__(self, body: bytes) -> None:
         self.body = body
         self.status = 0
         self.headers: Mapping[str, str] = {}
-        self._asked = False
-        self._left = asyncio.Event()
+        self._is_body_sent = False
+        self._disconnected = asyncio.Event()
         self._chunks: deque[bytes] = deque()
         self._size = 0
-        self._whole = False
+        self._is_complete = False
         self._ended = False
         self._failure: BaseException | None = None
-        self._news = asyncio.Event()  # for us: something came
-        self._room = asyncio.Event()  # for the application: something was taken
-        self._room.set()
+        self._data_ready = asyncio.Event()  # for us: something came
+        self._writable = asyncio.Event()  # for the application: something was taken
+        self._writable.set()
 
     # ----------------------------------------------------------------- the side of the application
 
-    async def run(self, app: App, scope: dict[str, Any]) -> None:
+    async def run(self, app: AsgiApp, scope: dict[str, Any]) -> None:
         try:
             await app(scope, self._receive, self._send)
         except asyncio.CancelledError as error:
@@ -134,40 +134,40 @@ class _Exchange(Response):
             raise
         except Exception as error:
             self._failure = error
-            if self._left.is_set():  # nobody else hears of it
+            if self._disconnected.is_set():  # nobody else hears of it
                 logger.info("the application failed when its answer was no longer read", exc_info=error)
         finally:
             self._ended = True
-            self._news.set()
+            self._data_ready.set()
 
-    async def _receive(self) -> Message:
-        if not self._asked:
-            self._asked = True
+    async def _receive(self) -> AsgiMessage:
+        if not self._is_body_sent:
+            self._is_body_sent = True
             return {"type": "http.request", "body": self.body, "more_body": False}
-        await self._left.wait()
+        await self._disconnected.wait()
         return {"type": "http.disconnect"}
 
-    async def _send(self, message: Message) -> None:
-        if self._left.is_set():
+    async def _send(self, message: AsgiMessage) -> None:
+        if self._disconnected.is_set():
             return
         if message["type"] == "http.response.start":
-            self.headers = _joined(message.get("headers", ()))
+            self.headers = _join_headers(message.get("headers", ()))
             self.status = message["status"]
-        elif message["type"] == "http.response.body" and not self._whole:
+        elif message["type"] == "http.response.body" and not self._is_complete:
             if chunk := message.get("body", b""):
                 self._chunks.append(bytes(chunk))
                 self._size += len(chunk)
-            self._whole = not message.get("more_body", False)
-            if self._whole:
-                self._left.set()
-        self._news.set()
-        if self._size > HIGH_WATER and not self._whole:
-            self._room.clear()
-            await self._room.wait()
+            self._is_complete = not message.get("more_body", False)
+            if self._is_complete:
+                self._disconnected.set()
+        self._data_ready.set()
+        if self._size > BODY_HIGH_WATER and not self._is_complete:
+            self._writable.clear()
+            await self._writable.wait()
 
     # ----------------------------------------------------------------- our side
 
-    async def begun(self) -> None:
+    async def wait_for_response(self) -> None:
         """Wait for the status and the headers.
 
         Raises:
@@ -175,13 +175,13 @@ class _Exchange(Response):
         """
         while not self.status:
             if self._ended:
-                raise self._broken("the application did not answer")
+                raise self._make_error("the application did not answer")
             await self._wait()
 
-    def leave(self) -> None:
+    def disconnect(self) -> None:
         """Let the application know that nobody reads any more."""
-        self._left.set()
-        self._room.set()
+        self._disconnected.set()
+        self._writable.set()
 
     def chunks(self) -> AsyncIterator[bytes]:
         return self
@@ -191,28 +191,28 @@ class _Exchange(Response):
 
     async def __anext__(self) -> bytes:
         while not self._chunks:
-            if self._whole:
+            if self._is_complete:
                 raise StopAsyncIteration
             if self._ended:
-                raise self._broken("the application ended before its answer did")
+                raise self._make_error("the application ended before its answer did")
             await self._wait()
         chunk = self._chunks.popleft()
         self._size -= len(chunk)
-        if self._size <= HIGH_WATER:
-            self._room.set()
+        if self._size <= BODY_HIGH_WATER:
+            self._writable.set()
         return chunk
 
     async def _wait(self) -> None:
-        self._news.clear()
-        await self._news.wait()
+        self._data_ready.clear()
+        await self._data_ready.wait()
 
-    def _broken(self, text: str) -> RequestFailed:
+    def _make_error(self, text: str) -> RequestFailed:
         error = RequestFailed(text if self._failure is None else f"{text}: {type(self._failure).__name__}")
         error.__cause__ = self._failure
         return error
 
 
-def _joined(pairs: Any) -> dict[str, str]:
+def _join_headers(pairs: Any) -> dict[str, str]:
     """The headers by their names in lower case; those that stand there twice are joined as HTTP says."""
     headers: dict[str, str] = {}
     for name, value in pairs:

@@ -11,11 +11,11 @@ from typing import Final
 import httpx2
 
 from toolpost.errors import ConnectFailed, RequestFailed
-from toolpost.transports.http_backend import CONNECT_TIMEOUT, KEEP_ALIVE, Response, reason
+from toolpost.transports.http_backend import CONNECT_TIMEOUT, KEEP_ALIVE_TIMEOUT, Response, describe_error
 
 __all__ = ["Httpx2Backend"]
 
-_UNSENT: Final = (
+_UNSENT_ERRORS: Final = (
     httpx2.ConnectError,
     httpx2.ConnectTimeout,
     httpx2.InvalidURL,
@@ -23,7 +23,7 @@ _UNSENT: Final = (
     httpx2.ProxyError,
     httpx2.UnsupportedProtocol,
 )
-_ERRORS: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError)
+_HTTPX2_ERRORS: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError)
 
 
 class Httpx2Backend:
@@ -35,12 +35,12 @@ class Httpx2Backend:
     """
 
     def __init__(self, client: httpx2.AsyncClient | None = None) -> None:
-        self._ours = client is None
+        self._owns_client = client is None
         if client is None:
             try:
                 client = httpx2.AsyncClient(
                     timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
-                    limits=httpx2.Limits(keepalive_expiry=KEEP_ALIVE),
+                    limits=httpx2.Limits(keepalive_expiry=KEEP_ALIVE_TIMEOUT),
                     cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
                 )
             except (ImportError, ValueError, httpx2.InvalidURL):  # the text may repeat a password
@@ -64,21 +64,21 @@ class Httpx2Backend:
                 method, url, headers=headers, content=body, timeout=self._timeout
             )
             response = await self._client.send(request, stream=True, follow_redirects=False)
-        except _ERRORS as error:
-            raise _failure(error) from error
+        except _HTTPX2_ERRORS as error:
+            raise _translate_error(error) from error
         try:
             async with aclosing(response.aiter_bytes()) as body_of:
-                yield _Response(response, body_of)
+                yield _Httpx2Response(response, body_of)
         finally:
             await response.aclose()
 
     async def close(self) -> None:
         """Close the client if it is ours."""
-        if self._ours:
+        if self._owns_client:
             await self._client.aclose()
 
 
-class _Response(Response):
+class _Httpx2Response(Response):
     """A response of httpx2, and the iterator over its body."""
 
     def __init__(self, response: httpx2.Response, body: AsyncIterator[bytes]) -> None:
@@ -95,13 +95,13 @@ class _Response(Response):
     async def __anext__(self) -> bytes:
         try:
             return await anext(self._body)
-        except _ERRORS as error:
-            raise _failure(error) from error
+        except _HTTPX2_ERRORS as error:
+            raise _translate_error(error) from error
 
 
-def _failure(error: Exception) -> RequestFailed:
+def _translate_error(error: Exception) -> RequestFailed:
     """What a library's error means."""
-    sent = not isinstance(error, _UNSENT)
+    sent = not isinstance(error, _UNSENT_ERRORS)
     match error:
         case httpx2.ConnectTimeout() | httpx2.PoolTimeout():
             text = "no connection came about in time"
@@ -114,5 +114,5 @@ def _failure(error: Exception) -> RequestFailed:
         case httpx2.DecodingError():
             text = "the answer was cut off or cannot be read"
         case _:
-            text = reason(error)
+            text = describe_error(error)
     return RequestFailed(text, sent=sent)

@@ -5,27 +5,27 @@ Owns what a client is told whose body cannot be read. Knows no session and no se
 
 from toolpost.errors import InvalidRequest, RemoteProtocolError
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import Message
-from toolpost.transports.gate import Refusal
+from toolpost.protocol.jsonrpc import JSONRPCMessage
+from toolpost.transports.gate import HTTPRefusal
 
 __all__ = ["read_body"]
 
 
-def read_body(data: bytes) -> Message | None:
+def read_body(data: bytes) -> JSONRPCMessage | None:
     """The message in a body; None for a batch.
 
     Raises:
-        _Unreadable: it is none.
+        _UnreadableBody: it is none.
     """
     if data[:1] != b"{" and jsonrpc.is_batch(data):
         return None
     try:
         return jsonrpc.decode(data)
     except RemoteProtocolError as error:
-        raise _Unreadable(error) from error
+        raise _UnreadableBody(error) from error
 
 
-class _Unreadable(Refusal):
+class _UnreadableBody(HTTPRefusal):
     """A body that is no message; the answer has the id, if there was one."""
 
     def __init__(self, error: RemoteProtocolError) -> None:
@@ -36,6 +36,6 @@ class _Unreadable(Refusal):
     def body(self) -> bytes:
         """The answer that it deserves."""
         error = self._error
-        return jsonrpc.encode_failure(
+        return jsonrpc.encode_error(
             None if error.reply else error.id, error.answer or InvalidRequest(error.message)
         )

@@ -18,31 +18,31 @@ from pathlib import Path
 from typing import Final
 
 from toolpost.errors import ChannelClosed, ConnectFailed
-from toolpost.protocol.framing import Oversize, frame
+from toolpost.protocol.framing import OversizedLine, frame
 from toolpost.transports.command import Stdio
-from toolpost.transports.mailbox import Mailbox
+from toolpost.transports.mailbox import MessageQueue
 from toolpost.transports.reader import LineFeed
 from toolpost.transports.stderr import ServerStderr
 from toolpost.transports.writer import open_writer
 
-__all__ = ["Child", "Stdio", "open_child"]
+__all__ = ["ChildProcessChannel", "Stdio", "open_child"]
 
-LINGER: Final = 1.0
+EXIT_CODE_TIMEOUT: Final = 1.0
 """Seconds to wait for the exit code when a server has closed a pipe, before the channel ends without it."""
 
-KILL_WAIT: Final = 2.0
+KILL_TIMEOUT: Final = 2.0
 """Seconds to wait after SIGKILL. Only a process that is stuck in the kernel, or is not ours, takes them."""
 
-GROUP_CHECK: Final = 0.02
+GROUP_POLL_INTERVAL: Final = 0.02
 """Seconds between two looks whether the group is empty: nobody tells us when a grandchild ends."""
 
 _SIGKILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows knows only one way to end a process
-_CLOSED: Final = "the channel was closed"
+_CLOSED_REASON: Final = "the channel was closed"
 
 _log = logging.getLogger("toolpost.child")
 
 
-class Child:
+class ChildProcessChannel:
     """The channel to a child process. `open_child` makes it.
 
     Attributes:
@@ -65,25 +65,25 @@ class Child:
         self._process = process
         self._exited = exited
         self._stderr = stderr
-        self._told: asyncio.Future[None] = loop.create_future()  # the reason of the end is known
+        self._end_reported: asyncio.Future[None] = loop.create_future()  # the reason of the end is known
         self._timer: asyncio.TimerHandle | None = None
-        self._empty = False  # nobody is left in the group
-        self._box = Mailbox(stdio.label)
+        self._is_group_empty = False  # nobody is left in the group
+        self._queue = MessageQueue(stdio.label)
         self._stdin = open_writer(
             loop, stdin, "the server closed its stdin, and is still running", _log.debug
         )
-        self._feed = LineFeed(loop, stdout, self._box, limit=stdio.max_line, ended=self._conclude)
+        self._feed = LineFeed(loop, stdout, self._queue, limit=stdio.max_line, ended=self._try_report_end)
         self.pid = process.get_pid()
         # The loop keeps the process until it is reaped, but not us: else `__del__` would never be called.
-        conclude = weakref.WeakMethod(self._has_exited)
+        conclude = weakref.WeakMethod(self._on_exit)
 
-        def has_exited(_: asyncio.Future[None]) -> None:
+        def on_exit(_: asyncio.Future[None]) -> None:
             if (method := conclude()) is not None:  # pragma: no branch - a living loop keeps us as well
                 method()
 
-        exited.add_done_callback(has_exited)
+        exited.add_done_callback(on_exit)
         if stderr is not None:
-            stderr.listen(loop, self._stderr_ended)
+            stderr.listen(loop, self._on_stderr_end)
 
     @property
     def returncode(self) -> int | None:
@@ -91,17 +91,17 @@ class Child:
         return self._process.get_returncode() if self._exited.done() else None
 
     @property
-    def last_words(self) -> tuple[str, ...]:
+    def stderr_tail(self) -> tuple[str, ...]:
         """The last lines of stderr, each cut to a reasonable length; empty if it is inherited."""
-        return () if self._stderr is None else tuple(self._stderr.kept)
+        return () if self._stderr is None else tuple(self._stderr.last_lines)
 
     @property
-    def early_end(self) -> str | None:
+    def early_exit_hint(self) -> str | None:
         """What may help if the server ended before there was a conversation; None if its last words do."""
         return "does the script call `server.run()`?" if self.returncode == 0 else None
 
     @property
-    def unheard(self) -> str | None:
+    def stderr_hint(self) -> str | None:
         """Where to find what the server wrote to stderr, if that goes to a log that nobody listens to."""
         if self._stdio.stderr != "log" or _log.isEnabledFor(logging.INFO):
             return None
@@ -114,7 +114,7 @@ class Child:
             ChannelClosed: the server has ended, and the text says how; or the channel was closed.
             LocalProtocolError: another task is receiving already.
         """
-        return await self._box.receive()
+        return await self._queue.receive()
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
         """Hand one message over; wait while the server does not read.
@@ -127,9 +127,9 @@ class Child:
             await self._stdin.send(frame(data))
         except ChannelClosed as error:
             # A server that is dying closes its pipes first; a moment later we know how it died.
-            await asyncio.wait({self._told}, timeout=LINGER)
-            reason = self._box.reason or error.message
-            raise ChannelClosed(reason, sent=False, peer=self._box.peer) from None
+            await asyncio.wait({self._end_reported}, timeout=EXIT_CODE_TIMEOUT)
+            reason = self._queue.reason or error.message
+            raise ChannelClosed(reason, sent=False, peer=self._queue.peer) from None
 
     def offer(self, data: bytes) -> bool:
         """Hand one message over, if that needs no waiting; False if `send` has to be asked, and why not."""
@@ -137,11 +137,11 @@ class Child:
 
     def on_message(self, tell: Callable[[bytes], object]) -> None:
         """Have each message told as it comes, instead of keeping it for `receive`."""
-        self._box.tell = tell
+        self._queue.on_message = tell
 
-    def on_oversized(self, tell: Callable[[Oversize], object]) -> None:
+    def on_oversized(self, tell: Callable[[OversizedLine], object]) -> None:
         """Tell somebody else than the log of messages that are dropped because of their length."""
-        self._box.oversized = tell
+        self._queue.on_oversized = tell
 
     async def close(self) -> None:
         """End the server, and whatever it has started in its process group. Closing twice is fine.
@@ -154,11 +154,11 @@ class Child:
             return
         self._closing = self._loop.create_future()
         self._feed.discard()  # a server that is stuck in a write would not notice the end of stdin
-        self._box.shut(_CLOSED)
-        self._tell()
-        self._stdin.finish(_CLOSED)
+        self._queue.close(_CLOSED_REASON)
+        self._report_end()
+        self._stdin.finish(_CLOSED_REASON)
         try:
-            await self._leave()
+            await self._ask_to_exit()
         finally:
             try:
                 await self._kill()
@@ -175,63 +175,63 @@ class Child:
 
     # ----------------------------------------------------------------- how it ended
 
-    def _has_exited(self) -> None:
+    def _on_exit(self) -> None:
         self._signal(0)  # an empty group is noted now: its number may soon be somebody else's
-        self._conclude()
+        self._try_report_end()
 
-    def _stderr_ended(self) -> None:
+    def _on_stderr_end(self) -> None:
         if self._exited.done():
-            self._conclude()
+            self._try_report_end()
 
-    def _conclude(self) -> None:
+    def _try_report_end(self) -> None:
         """Tell why the channel ends as soon as that is known, or after a while what is known by then."""
-        if self._told.done():
+        if self._end_reported.done():
             return
         if self._exited.done() and (self._stderr is None or self._stderr.drain()) and self._feed.drain():
-            self._tell()
+            self._report_end()
         elif self._timer is None:
-            self._timer = self._loop.call_later(LINGER, self._tell)
+            self._timer = self._loop.call_later(EXIT_CODE_TIMEOUT, self._report_end)
 
-    def _tell(self) -> None:
+    def _report_end(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        if self._told.done():
+        if self._end_reported.done():
             return
-        self._told.set_result(None)
+        self._end_reported.set_result(None)
         self._feed.finish()
-        self._box.end(self._obituary())
+        self._queue.end(self._describe_end())
         if self._exited.done():
             # A grandchild may still hold the pipes, but nobody who would answer.
             self._feed.close()
-            self._stdin.abort(_CLOSED)
+            self._stdin.abort(_CLOSED_REASON)
 
-    def _obituary(self) -> str:
-        text = f"the server process {_fate(self.returncode)}"
+    def _describe_end(self) -> str:
+        text = f"the server process {_describe_exit(self.returncode)}"
         if self._stderr is None:
             return text
-        if not self._stderr.kept:
+        if not self._stderr.last_lines:
             return f"{text}; it wrote nothing to stderr"
-        return "\n    ".join((f"{text}; its last lines on stderr:", *self._stderr.kept))
+        return "\n    ".join((f"{text}; its last lines on stderr:", *self._stderr.last_lines))
 
     # ----------------------------------------------------------------- how it is ended
 
-    async def _leave(self) -> None:
+    async def _ask_to_exit(self) -> None:
         """Let the server leave by itself, then ask it and those it left behind."""
         await asyncio.wait({self._exited}, timeout=self._stdio.stdin_wait)
         if self._signal(signal.SIGTERM):
             deadline = self._loop.time() + self._stdio.term_wait
             await asyncio.wait({self._exited}, timeout=self._stdio.term_wait)
             while self._signal(0) and self._loop.time() < deadline:  # noqa: ASYNC110 - no event tells it
-                await asyncio.sleep(GROUP_CHECK)
+                await asyncio.sleep(GROUP_POLL_INTERVAL)
 
     async def _kill(self) -> None:
         """End what is left, and wait until what we have to reap is reaped; only then be cancelled."""
         cancelled = False
-        deadline = self._loop.time() + KILL_WAIT
+        deadline = self._loop.time() + KILL_TIMEOUT
         self._signal(_SIGKILL)
         while (not self._exited.done() or self._reap_adopted()) and self._loop.time() < deadline:
             try:
-                await asyncio.sleep(GROUP_CHECK)
+                await asyncio.sleep(GROUP_POLL_INTERVAL)
             except asyncio.CancelledError:
                 cancelled = True
         if not self._exited.done():
@@ -241,19 +241,19 @@ class Child:
 
     def _signal(self, number: int) -> bool:
         """Send a signal to the whole group, or none with 0. Whether anybody is there who got it."""
-        if self._empty:
+        if self._is_group_empty:
             return False
         if sys.platform == "win32":  # pragma: no cover - there are no groups; the process has to do
-            self._empty = self._exited.done()
-            if number and not self._empty:
+            self._is_group_empty = self._exited.done()
+            if number and not self._is_group_empty:
                 self._process.terminate()
-            return not self._empty
+            return not self._is_group_empty
         self._reap_adopted()
         try:
             os.killpg(self.pid, number)
         except (ProcessLookupError, PermissionError):
-            self._empty = True
-        return not self._empty
+            self._is_group_empty = True
+        return not self._is_group_empty
 
     def _reap_adopted(self) -> bool:
         """Reap grandchildren who have become our children: we may be the first process of a container.
@@ -261,7 +261,7 @@ class Child:
         Returns:
             Whether some of them are left, and will have to be reaped.
         """
-        if self._empty or not self._exited.done() or sys.platform == "win32":
+        if self._is_group_empty or not self._exited.done() or sys.platform == "win32":
             return False
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-self.pid, os.WNOHANG)[0]:
@@ -271,14 +271,14 @@ class Child:
 
     def _release(self) -> None:
         self._feed.close()
-        self._stdin.abort(_CLOSED)
+        self._stdin.abort(_CLOSED_REASON)
         if self._stderr is not None:
             self._stderr.close()
         with contextlib.suppress(PermissionError):  # it is not ours: nothing more can be done
             self._process.close()
 
 
-async def open_child(stdio: Stdio) -> Child:
+async def open_child(stdio: Stdio) -> ChildProcessChannel:
     """Start a server, and return the channel to it.
 
     It runs in a session of its own, so that Ctrl-C in our terminal is not for it. If it dies, right at the
@@ -293,17 +293,17 @@ async def open_child(stdio: Stdio) -> Child:
     loop = asyncio.get_running_loop()
     environment = stdio.environment()
     with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
-        our_stdin, stdin = _pipe(ours, theirs, reading=False)
-        our_stdout, stdout = _pipe(ours, theirs)
+        our_stdin, stdin = _make_pipe(ours, theirs, reading=False)
+        our_stdout, stdout = _make_pipe(ours, theirs)
         stderr, words = None, None
         if stdio.stderr != "inherit":
-            our_stderr, stderr = _pipe(ours, theirs)
+            our_stderr, stderr = _make_pipe(ours, theirs)
             words = ServerStderr(stdio, our_stderr)
             ours.callback(words.close)
         try:
             process, protocol = await loop.subprocess_exec(
-                lambda: _Exit(loop),
-                _program(stdio.command, environment),
+                lambda: _ExitProtocol(loop),
+                _find_program(stdio.command, environment),
                 *stdio.args,
                 stdin=stdin,
                 stdout=stdout,
@@ -313,9 +313,9 @@ async def open_child(stdio: Stdio) -> Child:
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:
-            raise _start_failure(stdio, error) from error
+            raise _explain_start_failure(stdio, error) from error
         ours.pop_all()
-    return Child(
+    return ChildProcessChannel(
         stdio,
         process,
         protocol.exited,
@@ -325,7 +325,7 @@ async def open_child(stdio: Stdio) -> Child:
     )
 
 
-def _pipe(
+def _make_pipe(
     ours: contextlib.ExitStack, theirs: contextlib.ExitStack, *, reading: bool = True
 ) -> tuple[int, int]:
     """Our end of a new pipe and the server's, each to be closed with its stack."""
@@ -338,7 +338,7 @@ def _pipe(
     return our_end, their_end
 
 
-class _Exit(asyncio.SubprocessProtocol):
+class _ExitProtocol(asyncio.SubprocessProtocol):
     """Hears from the event loop that the process has ended and was reaped."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -348,7 +348,7 @@ class _Exit(asyncio.SubprocessProtocol):
         self.exited.set_result(None)
 
 
-def _fate(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     """What became of a process, for a person."""
     if code is None:
         return "closed its stdout, and is still running"
@@ -358,7 +358,7 @@ def _fate(code: int | None) -> str:
     return f"was killed by {names.get(-code, f'signal {-code}')}"
 
 
-def _program(command: str, environment: Mapping[str, str]) -> str:
+def _find_program(command: str, environment: Mapping[str, str]) -> str:
     """The program to start. Windows does not try the endings of PATHEXT by itself, and `npx` is `npx.cmd`."""
     if sys.platform == "win32":  # pragma: no cover - only there
         import shutil  # noqa: PLC0415 - slow to load, and needed nowhere else
@@ -367,7 +367,7 @@ def _program(command: str, environment: Mapping[str, str]) -> str:
     return command
 
 
-def _start_failure(stdio: Stdio, error: Exception) -> ConnectFailed:
+def _explain_start_failure(stdio: Stdio, error: Exception) -> ConnectFailed:
     """Why the server could not be started, and what to do about it."""
     command = stdio.command
     if stdio.cwd is not None and not Path(stdio.cwd).is_dir():

@@ -22,20 +22,20 @@ Stderr = Literal["log", "discard", "inherit"] | Callable[[str], object] | Path |
 """Where a server's stderr goes: to the logger `toolpost.child` at level INFO, nowhere, to our own stderr,
 line by line to a function, to the end of a file given by its path, or to an open text file."""
 
-_POSIX: Final = """
+_POSIX_VARIABLES: Final = """
     COLORTERM HOME LANG LANGUAGE LOGNAME PATH SHELL TERM TMPDIR TZ USER
 """
-_WINDOWS: Final = """
+_WINDOWS_VARIABLES: Final = """
     APPDATA COMSPEC HOMEDRIVE HOMEPATH LOCALAPPDATA NUMBER_OF_PROCESSORS OS PATH PATHEXT
     PROCESSOR_ARCHITECTURE PROGRAMDATA PROGRAMFILES SYSTEMDRIVE SYSTEMROOT TEMP TMP USERNAME USERPROFILE
     WINDIR
 """
 
-SAFE_VARIABLES: Final = frozenset((_POSIX if os.name == "posix" else _WINDOWS).split())
+SAFE_VARIABLES: Final = frozenset((_POSIX_VARIABLES if os.name == "posix" else _WINDOWS_VARIABLES).split())
 """The variables that every server gets, besides `LC_*`. None of them tends to hold a secret."""
 
 
-LABEL_SIZE: Final = 60
+MAX_LABEL_LENGTH: Final = 60
 """How much of a command stands in an error."""
 
 
@@ -91,7 +91,7 @@ class Stdio(Struct, frozen=True):
         return f"Stdio({self.command!r}, {[*self.args]!r}, env={env!r}, cwd={self.cwd!r})"
 
     @classmethod
-    def of(cls, target: "Stdio | str | Sequence[str] | Mapping[str, Any]") -> "Stdio":
+    def from_target(cls, target: "Stdio | str | Sequence[str] | Mapping[str, Any]") -> "Stdio":
         """The description that somebody gave in a shorter way.
 
         Args:
@@ -104,8 +104,8 @@ class Stdio(Struct, frozen=True):
         if isinstance(target, Stdio):
             return target
         if isinstance(target, Mapping):
-            return _of_entry(target)
-        words = _split(target) if isinstance(target, str) else target
+            return _parse_stdio_entry(target)
+        words = _split_command(target) if isinstance(target, str) else target
         if not words:
             raise ConnectFailed("there is no command to start", hint="name a program")
         command, *args = words
@@ -122,23 +122,27 @@ class Stdio(Struct, frozen=True):
         plain = [
             word for word in self.args if not word.startswith("-") and "=" not in word and "://" not in word
         ]
-        return " ".join([Path(self.command).name, *plain[:1]])[:LABEL_SIZE]
+        return " ".join([Path(self.command).name, *plain[:1]])[:MAX_LABEL_LENGTH]
 
     def environment(self) -> dict[str, str]:
         """The variables that the server gets."""
         if self.inherit_env is True:
             return {**os.environ, **(self.env or {})}
         named = frozenset(self.inherit_env or ())
-        ours = {name: value for name, value in os.environ.items() if name in named or _is_safe(name, value)}
+        ours = {
+            name: value
+            for name, value in os.environ.items()
+            if name in named or _is_safe_variable(name, value)
+        }
         return {**ours, **(self.env or {})}
 
 
-def _is_safe(name: str, value: str) -> bool:
+def _is_safe_variable(name: str, value: str) -> bool:
     # A value that starts with parentheses is a function to some shells.
     return (name in SAFE_VARIABLES or name.startswith("LC_")) and not value.startswith("()")
 
 
-class _Entry(Struct):
+class _StdioEntry(Struct):
     """What an entry of an `mcp.json` says about a command. Keys that only other programs know are ignored."""
 
     command: str
@@ -148,9 +152,9 @@ class _Entry(Struct):
     cwd: str | None = None
 
 
-def _of_entry(entry: Mapping[str, Any]) -> Stdio:
+def _parse_stdio_entry(entry: Mapping[str, Any]) -> Stdio:
     try:
-        read = convert(entry, _Entry)
+        read = convert(entry, _StdioEntry)
     except ValidationError as error:
         raise ConnectFailed(
             f"this entry describes no command: {error}",
@@ -159,12 +163,12 @@ def _of_entry(entry: Mapping[str, Any]) -> Stdio:
     return Stdio(read.command, read.args, read.env, read.cwd)
 
 
-def _split(text: str) -> list[str]:
+def _split_command(text: str) -> list[str]:
     try:
         if os.name == "posix":
             return shlex.split(text)
         # Backslashes are part of paths there; the quotes stay around the words and are taken off.
-        return [word.strip('"') for word in shlex.split(text, posix=False)]  # pragma: no cover - Windows
+        return [word.strip('"') for word in shlex.split_jws(text, posix=False)]  # pragma: no cover - Windows
     except ValueError as error:
         raise ConnectFailed(
             f"the command cannot be split into words: {error}", hint="give a list of strings instead"

@@ -21,43 +21,43 @@ from toolpost.errors import (
     RequestFailed,
     TokenRejected,
 )
-from toolpost.secret import repeats
-from toolpost.transports.address import Http, resolve
+from toolpost.secret import has_secret
+from toolpost.transports.address import Http, resolve_url
 from toolpost.transports.authorizer import (
-    Asked,
     Authorizer,
-    Errand,
-    Refused,
-    Token,
-    authorizer_of,
+    CredentialsRejection,
+    OutgoingRequest,
+    StaticToken,
+    TokenFunction,
     check_encrypted,
+    make_authorizer,
 )
-from toolpost.transports.http_backend import Backend, Dressing, Response, open_backend
-from toolpost.transports.refusal import phrase
+from toolpost.transports.http_backend import Backend, HeaderPreparing, Response, open_backend
+from toolpost.transports.refusal import status_phrase
 from toolpost.version import __version__
 
-__all__ = ["Courier"]
+__all__ = ["HttpSender"]
 
 MAX_REDIRECTS: Final = 5
 """How often a request is sent on. A server that adds a slash to a path needs one."""
 
-MAX_REFUSALS: Final = 6
+MAX_AUTH_ATTEMPTS: Final = 6
 """How often a request is sent again with other credentials: a nonce, a refreshed token, a login, and more
 scopes need one each. Whoever decides about them has limits of its own."""
 
-_SCOPE: Final = re.compile(r'(?i)[\s,]scope="?([!#-\[\]-~ ]{1,300})')
+_SCOPE_PARAMETER: Final = re.compile(r'(?i)[\s,]scope="?([!#-\[\]-~ ]{1,300})')
 """The scopes in a challenge; nothing in them could break a line."""
 
-_SECRET: Final = ("authorization", "proxy-authorization", "dpop", "cookie")
+_SECRET_HEADERS: Final = ("authorization", "proxy-authorization", "dpop", "cookie")
 """Headers whose values no error repeats."""
 
-_MOVED: Final = frozenset({301, 302, 303, 307, 308})
-_SAME_REQUEST: Final = frozenset({307, 308})
-_CREDENTIALS: Final = frozenset({401, 403})
+_REDIRECT_STATUSES: Final = frozenset({301, 302, 303, 307, 308})
+_METHOD_PRESERVING_STATUSES: Final = frozenset({307, 308})
+_AUTH_STATUSES: Final = frozenset({401, 403})
 logger: Final = logging.getLogger("toolpost.http")
 
 
-class Courier:
+class HttpSender:
     """Carries requests to one address.
 
     Args:
@@ -77,35 +77,35 @@ class Courier:
             else {}
         )
         self._headers = ours | dict(http.headers or {})
-        self._dress = self._backend.dress if isinstance(self._backend, Dressing) else None
-        self._authorizer: Authorizer | None = authorizer_of(http.auth)
-        self._bare = isinstance(self._authorizer, Token | Asked) and not getattr(
+        self._prepare = self._backend.prepare_headers if isinstance(self._backend, HeaderPreparing) else None
+        self._authorizer: Authorizer | None = make_authorizer(http.auth)
+        self._requires_encryption = isinstance(self._authorizer, StaticToken | TokenFunction) and not getattr(
             self._backend, "local", False
         )
-        self._detained = 0
-        self._told: list[Callable[[bool], object]] = []
+        self._pending_logins = 0
+        self._login_listeners: list[Callable[[bool], object]] = []
 
     @property
-    def detained(self) -> bool:
+    def is_login_pending(self) -> bool:
         """Whether requests wait for a login."""
-        return self._detained > 0
+        return self._pending_logins > 0
 
-    def on_detained(self, tell: Callable[[bool], object]) -> None:
+    def on_login_pending(self, tell: Callable[[bool], object]) -> None:
         """Tell somebody, too, when requests begin to wait for a login, and when none does any more."""
-        self._told.append(tell)
-        if self._detained:
+        self._login_listeners.append(tell)
+        if self._pending_logins:
             tell(True)
 
-    def _detain(self, by: int) -> None:
-        before, self._detained = self._detained, self._detained + by
-        if not before or not self._detained:
-            for tell in self._told:
-                tell(self._detained > 0)
+    def _count_pending_logins(self, by: int) -> None:
+        before, self._pending_logins = self._pending_logins, self._pending_logins + by
+        if not before or not self._pending_logins:
+            for tell in self._login_listeners:
+                tell(self._pending_logins > 0)
 
-    def dress(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+    def prepare_headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         """What to send for these headers and those of the address, to be kept by who sends it often."""
         whole = {**self._headers, **headers}
-        return whole if self._dress is None else self._dress(whole)
+        return whole if self._prepare is None else self._prepare(whole)
 
     def send(
         self,
@@ -123,21 +123,21 @@ class Courier:
             headers: what to send besides the headers of the address; these count more.
             body: the body.
             url: where to, if not to the address itself.
-            dressed: whether these headers come from `dress`.
+            dressed: whether these headers come from `prepare_headers`.
 
         Raises:
             RequestFailed: there is no response, or it leads elsewhere.
             AuthError: the server wants other credentials than we have or get.
         """
         here = url or self._http.url
-        if not dressed or self._dress is None:  # else a backend might write into what is kept
+        if not dressed or self._prepare is None:  # else a backend might write into what is kept
             headers = {**self._headers, **headers}
         if self._authorizer is not None:
-            return self._authorized(self._authorizer, method, here, headers, body)
-        return _Plain(self._backend, self._label, method, here, headers, body=body)
+            return self._send_authorized(self._authorizer, method, here, headers, body)
+        return _PlainRequest(self._backend, self._label, method, here, headers, body=body)
 
     @asynccontextmanager
-    async def _authorized(
+    async def _send_authorized(
         self,
         authorizer: Authorizer,
         method: str,
@@ -146,43 +146,45 @@ class Courier:
         body: bytes | None,
     ) -> AsyncGenerator[Response]:
         """Send a request with credentials, and again with others if it is refused for them."""
-        redirects, again = MAX_REDIRECTS, MAX_REFUSALS
+        redirects, again = MAX_REDIRECTS, MAX_AUTH_ATTEMPTS
         sent: Mapping[str, str] = {}
         try:
-            if self._bare:
+            if self._requires_encryption:
                 check_encrypted(here)
             while True:
-                errand = Errand(self._http.url, method, here, is_unattended())
-                with _named(authorizer):
+                errand = OutgoingRequest(self._http.url, method, here, is_unattended())
+                with _wrap_auth_errors(authorizer):
                     sent = await authorizer.headers(errand)
                 async with self._backend.send(method, here, {**headers, **sent}, body) as response:
-                    refused = Refused(response.status, response.headers, sent)
-                    if response.status in _MOVED:
-                        here, redirects = _next(here, response, redirects), redirects - 1
+                    refused = CredentialsRejection(response.status, response.headers, sent)
+                    if response.status in _REDIRECT_STATUSES:
+                        here, redirects = _follow_redirect(here, response, redirects), redirects - 1
                         continue
-                    if not _wants(refused):
-                        authorizer.heard(errand, response.headers, sent)
+                    if not _is_credentials_rejection(refused):
+                        authorizer.on_accepted(errand, response.headers, sent)
                         yield response
                         return
                 # Nobody logs in to say goodbye.
                 again = again - 1 if method != "DELETE" else 0
-                if not again or not await self._renewed(authorizer, errand, refused):
-                    raise _rejected(refused)
+                if not again or not await self._renew_credentials(authorizer, errand, refused):
+                    raise _make_credentials_error(refused)
         except (ConnectFailed, RequestFailed, AuthError) as error:
             error.peer = error.peer or self._http.label
-            _hush(error, {**headers, **sent})
+            _redact_error(error, {**headers, **sent})
             raise
 
-    async def _renewed(self, authorizer: Authorizer, errand: Errand, refused: Refused) -> bool:
+    async def _renew_credentials(
+        self, authorizer: Authorizer, errand: OutgoingRequest, refused: CredentialsRejection
+    ) -> bool:
         """Whether there are other credentials; the time that it takes is nobody's fault."""
-        with _named(authorizer):
+        with _wrap_auth_errors(authorizer):
             if errand.unattended:
-                return await authorizer.refused(errand, refused)
-            self._detain(1)
+                return await authorizer.on_rejected(errand, refused)
+            self._count_pending_logins(1)
             try:
-                return await authorizer.refused(errand, refused)
+                return await authorizer.on_rejected(errand, refused)
             finally:
-                self._detain(-1)
+                self._count_pending_logins(-1)
 
     async def close(self) -> None:
         """Close the backend unless the user gave it. Raises nothing."""
@@ -194,7 +196,7 @@ class Courier:
             logger.exception("%s: the connections could not be closed in order", self._http.label)
 
 
-class _Plain:
+class _PlainRequest:
     """A request without credentials, on its way to where it is answered, and the response.
 
     A class, because a generator as a context takes 1.4 µs more for each request.
@@ -225,31 +227,31 @@ class _Plain:
             while True:
                 self._open = self._backend.send(self._method, here, self._headers, self._body)
                 response = await self._open.__aenter__()
-                if response.status not in _MOVED:
+                if response.status not in _REDIRECT_STATUSES:
                     return response
                 try:
-                    here, left = _next(here, response, left), left - 1
+                    here, left = _follow_redirect(here, response, left), left - 1
                 finally:
                     await self._open.__aexit__(None, None, None)
         except (ConnectFailed, RequestFailed) as error:
-            self._tell(error)
+            self._label_error(error)
             raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool | None:
         if isinstance(error, ConnectFailed | RequestFailed):
-            self._tell(error)
+            self._label_error(error)
         return await self._open.__aexit__(kind, error, trace)
 
-    def _tell(self, error: MCPError) -> None:
+    def _label_error(self, error: MCPError) -> None:
         """Say who has failed, and no secrets."""
         error.peer = error.peer or self._peer
-        _hush(error, self._headers)
+        _redact_error(error, self._headers)
 
 
 @contextlib.contextmanager
-def _named(authorizer: Authorizer) -> Generator[None]:
+def _wrap_auth_errors(authorizer: Authorizer) -> Generator[None]:
     """Makes a failure of authorization what it is, whatever an authorizer of one's own raises."""
     try:
         yield
@@ -262,34 +264,34 @@ def _named(authorizer: Authorizer) -> Generator[None]:
         ) from error
 
 
-def _wants(refused: Refused) -> bool:
+def _is_credentials_rejection(refused: CredentialsRejection) -> bool:
     """Whether a response is about credentials. A plain 403 may be about anything, such as the Host."""
-    if refused.status not in _CREDENTIALS:
+    if refused.status not in _AUTH_STATUSES:
         return False
     return refused.status == 401 or "insufficient_scope" in refused.challenge
 
 
-def _secrets(sent: Mapping[str, str]) -> list[str]:
+def _collect_secrets(sent: Mapping[str, str]) -> list[str]:
     """What only we and the server know."""
-    return [value.rpartition(" ")[2] for name, value in sent.items() if name in _SECRET]
+    return [value.rpartition(" ")[2] for name, value in sent.items() if name in _SECRET_HEADERS]
 
 
-def _hush(error: MCPError, sent: Mapping[str, str]) -> None:
+def _redact_error(error: MCPError, sent: Mapping[str, str]) -> None:
     """Take out of an error what the server has said, if it repeats what it was sent."""
     what, _, said = error.message.partition(": ")
-    if repeats(said, _secrets(sent)):
+    if has_secret(said, _collect_secrets(sent)):
         error.message, error.args = what, (what,)
         error.__cause__, error.__suppress_context__ = None, True
 
 
-def _rejected(refused: Refused) -> AuthError:
+def _make_credentials_error(refused: CredentialsRejection) -> AuthError:
     """The error for credentials that were refused. What the server says may repeat them: it is not told."""
     if refused.status == 401:
         return TokenRejected(
             "the server does not accept the credentials", hint="the token may have expired: see auth="
         )
-    wanted = _SCOPE.search(refused.challenge)
-    if wanted is None or repeats(wanted[1], _secrets(refused.sent)):
+    wanted = _SCOPE_PARAMETER.search(refused.challenge)
+    if wanted is None or has_secret(wanted[1], _collect_secrets(refused.sent)):
         return InsufficientScope(
             "the server says that the token does not allow this, but not which scopes would",
             hint="whoever runs the server knows",
@@ -299,22 +301,22 @@ def _rejected(refused: Refused) -> AuthError:
     )
 
 
-def _next(here: str, response: Response, left: int) -> str:
+def _follow_redirect(here: str, response: Response, left: int) -> str:
     """Where a redirect leads, if we may go there, and that often."""
     if not left:
         raise RequestFailed(f"the server redirects more than {MAX_REDIRECTS} times", status=response.status)
     status, location = response.status, response.headers.get("location", "")
     try:
-        there = resolve(here, location)
+        there = resolve_url(here, location)
     except ConnectFailed as error:
         raise RequestFailed(
             f"the server redirects elsewhere: {error.message}",
             status=status,
             hint="connect to that URL if you trust it: headers and messages go nowhere else by themselves",
         ) from None
-    if status not in _SAME_REQUEST:
+    if status not in _METHOD_PRESERVING_STATUSES:
         raise RequestFailed(
-            f"the server redirects with {phrase(status)}, which drops the message",
+            f"the server redirects with {status_phrase(status)}, which drops the message",
             status=status,
             hint=f"connect to {there.partition('?')[0]} instead",
         )

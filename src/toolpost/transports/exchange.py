@@ -12,44 +12,49 @@ from types import CoroutineType
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote
 
-from toolpost.begun import Begun
+from toolpost.begun import StartedCoroutine
 from toolpost.errors import ChannelClosed
 from toolpost.principal import Principal
 from toolpost.protocol import sse
-from toolpost.transports.attention import PORTER, Attention, Porter, Pulse
+from toolpost.transports.attention import (
+    CONNECTION_MONITOR,
+    ConnectionMonitor,
+    DisconnectWatcher,
+    KeepAliveCallback,
+)
 from toolpost.transports.head import Head
 
 __all__ = [
     "ASGIReceive",
+    "ASGIScope",
     "ASGISend",
     "BodyTooLarge",
     "BodyTooSlow",
-    "Disconnected",
-    "Exchange",
+    "ClientDisconnected",
     "Headers",
-    "HungUp",
-    "Scope",
+    "HttpExchange",
+    "ResponseAborted",
 ]
 
-Scope: TypeAlias = MutableMapping[str, Any]
-Event: TypeAlias = MutableMapping[str, Any]
-ASGIReceive: TypeAlias = Callable[[], Awaitable[Event]]
-ASGISend: TypeAlias = Callable[[Event], Awaitable[None]]
+ASGIScope: TypeAlias = MutableMapping[str, Any]
+ASGIEvent: TypeAlias = MutableMapping[str, Any]
+ASGIReceive: TypeAlias = Callable[[], Awaitable[ASGIEvent]]
+ASGISend: TypeAlias = Callable[[ASGIEvent], Awaitable[None]]
 Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
 
 T = TypeVar("T")
 
-LINGER: Final = 2.0
+DISCARD_TIMEOUT: Final = 2.0
 """Seconds for which we read what is not wanted."""
 
-SLOW: Final = 30.0
+BODY_CHUNK_TIMEOUT: Final = 30.0
 """Seconds that a client may take for the next piece of a body: who holds a connection open has to use it."""
 
-FLOOR: Final = 16 * 1024
-"""Bytes of a body per second at the least, behind the first `SLOW` seconds: slower than any real network."""
+MIN_BODY_RATE: Final = 16 * 1024
+"""The slowest body, in bytes per second after `BODY_CHUNK_TIMEOUT` seconds: slower than any real network."""
 
-_JSON: Final = (b"content-type", b"application/json")
-_EVENTS: Final = (
+_JSON_HEADER: Final = (b"content-type", b"application/json")
+_EVENT_STREAM_HEADERS: Final = (
     (b"content-type", b"text/event-stream"),
     (b"cache-control", b"no-cache, no-transform"),
     (b"x-accel-buffering", b"no"),  # HTTPM-7
@@ -72,18 +77,18 @@ class BodyTooSlow(Exception):
     """The body does not come in time."""
 
 
-class Disconnected(ChannelClosed):
+class ClientDisconnected(ChannelClosed):
     """The client has gone before its answer."""
 
     def __init__(self) -> None:
         super().__init__("the client has gone")
 
 
-class HungUp(Exception):
+class ResponseAborted(Exception):
     """We have ended a response ourselves, because we stop."""
 
 
-class Exchange:
+class HttpExchange:
     """One request and its response.
 
     Args:
@@ -97,37 +102,39 @@ class Exchange:
         principal: on whose behalf it speaks, once somebody has found out.
         session: whose one stream this is (HTTP+SSE).
         streaming: whether an event stream has begun.
-        left: whether the client has gone while it was attended to.
+        is_disconnected: whether the client has gone while it was attended to.
     """
 
     __slots__ = (
-        "_attention",
+        "_body_wait_since",
         "_ended",
         "_receive",
         "_send",
-        "_since",
+        "_watcher",
         "extra",
         "head",
         "headers",
-        "left",
+        "is_disconnected",
         "principal",
         "scope",
         "session",
         "streaming",
     )
 
-    def __init__(self, scope: Scope, receive: ASGIReceive, send: ASGISend, head: Head | None = None) -> None:
+    def __init__(
+        self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend, head: Head | None = None
+    ) -> None:
         self.scope = scope
         self.head = head or Head(scope)
         self.headers: Mapping[str, str] = self.head.headers
         self.extra: tuple[tuple[bytes, bytes], ...] = ()
         self.principal: Principal | None = None
         self.session = ""
-        self.streaming = self.left = self._ended = False
+        self.streaming = self.is_disconnected = self._ended = False
         self._receive = receive
         self._send = send
-        self._since: float | None = None  # when we first had to wait for the body
-        self._attention: Attention | None = None
+        self._body_wait_since: float | None = None  # when we first had to wait for the body
+        self._watcher: DisconnectWatcher | None = None
 
     @property
     def method(self) -> str:
@@ -162,17 +169,17 @@ class Exchange:
 
     # ----------------------------------------------------------------- reading
 
-    def body(self, limit: int) -> bytes | Coroutine[Any, Any, bytes]:
+    def receive_body(self, limit: int) -> bytes | Coroutine[Any, Any, bytes]:
         """The whole body if it has come, as it nearly always has, or what to await for it.
 
         Raises:
             BodyTooLarge: it is longer than `limit`; what comes behind is not read.
-            Disconnected: the client has gone before the end of it.
-            BodyTooSlow: nothing of it has come for `SLOW` seconds, or less than `FLOOR` bytes a second.
+            ClientDisconnected: the client has gone before the end of it.
+            BodyTooSlow: nothing came for `BODY_CHUNK_TIMEOUT` seconds, or less than `MIN_BODY_RATE`.
         """
         if self.head.length > limit:
             raise BodyTooLarge(more=True)
-        porter: Porter | None = self.scope.get(PORTER)
+        porter: ConnectionMonitor | None = self.scope.get(CONNECTION_MONITOR)
         if porter is not None and (whole := porter.take_body(self._receive)) is not None:
             if len(whole) > limit:
                 raise BodyTooLarge(more=False)
@@ -180,7 +187,7 @@ class Exchange:
         event: Any = self._receive()
         if event.__class__ is CoroutineType:
             try:
-                event = Begun(event, event.send(None))
+                event = StartedCoroutine(event, event.send(None))
             except StopIteration as done:
                 event = done.value
                 if event["type"] == "http.request" and not event.get("more_body"):
@@ -188,17 +195,17 @@ class Exchange:
                     if len(data) > limit:
                         raise BodyTooLarge(more=False) from None
                     return data if type(data) is bytes else bytes(data)  # some give what is like it
-        return self._parts(event, limit)
+        return self._receive_parts(event, limit)
 
-    async def _parts(self, first: Event | Awaitable[Event], limit: int) -> bytes:
+    async def _receive_parts(self, first: ASGIEvent | Awaitable[ASGIEvent], limit: int) -> bytes:
         """The whole body, of which this is the first piece."""
         parts: list[bytes] = []
         size, event = 0, first
         while True:
             if isawaitable(event):
-                event = await self._in_time(event, size)
+                event = await self._receive_in_time(event, size)
             if event["type"] != "http.request":
-                raise Disconnected
+                raise ClientDisconnected
             parts.append(event.get("body", b""))
             size += len(parts[-1])
             more = bool(event.get("more_body"))
@@ -208,72 +215,77 @@ class Exchange:
                 return b"".join(parts)
             event = self._receive()
 
-    async def _in_time(self, begun: Awaitable[Event], size: int) -> Event:
+    async def _receive_in_time(self, begun: Awaitable[ASGIEvent], size: int) -> ASGIEvent:
         """What comes behind so many bytes of the body.
 
         Raises:
             BodyTooSlow: it does not come in time.
         """
         now = asyncio.get_running_loop().time()
-        self._since = now if self._since is None else self._since
+        self._body_wait_since = now if self._body_wait_since is None else self._body_wait_since
         try:
-            async with asyncio.timeout_at(min(now + SLOW, self._since + SLOW + size / FLOOR)):
+            async with asyncio.timeout_at(
+                min(
+                    now + BODY_CHUNK_TIMEOUT,
+                    self._body_wait_since + BODY_CHUNK_TIMEOUT + size / MIN_BODY_RATE,
+                )
+            ):
                 return await begun
         except TimeoutError:
             raise BodyTooSlow from None
 
-    async def discard(self, limit: int) -> None:
+    async def discard_body(self, limit: int) -> None:
         """Read on for so many bytes: who still sends would be cut off before it could read our answer."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(LINGER):
+            async with asyncio.timeout(DISCARD_TIMEOUT):
                 while limit > 0 and "expect" not in self.headers:  # who expects a word first sends nothing
                     event = await self._receive()
                     if event["type"] != "http.request":
-                        raise Disconnected
+                        raise ClientDisconnected
                     if not event.get("more_body"):
                         return
                     limit -= len(event.get("body", b""))
 
-    async def gone(self) -> None:
+    async def wait_for_disconnect(self) -> None:
         """Wait until the client has gone."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     # ----------------------------------------------------------------- answering
 
-    async def json(self, status: int, body: bytes, headers: Headers = ()) -> None:
+    async def send_json(self, status: int, body: bytes, headers: Headers = ()) -> None:
         """Answer with one JSON text."""
         self._ended = True
-        sent = [(b"content-length", b"%d" % len(body)), _JSON, *headers, *self.extra]
+        sent = [(b"content-length", b"%d" % len(body)), _JSON_HEADER, *headers, *self.extra]
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
         await self._send({"type": "http.response.body", "body": body})
 
-    async def empty(self, status: int, headers: Headers = ()) -> None:
+    async def send_empty(self, status: int, headers: Headers = ()) -> None:
         """Answer without a body."""
         self._ended = True
         sent = [(b"content-length", b"0"), *headers, *self.extra]
         await self._send({"type": "http.response.start", "status": status, "headers": sent})
         await self._send({"type": "http.response.body", "body": b""})
 
-    async def abandon(self) -> None:
+    async def finish_disconnected(self) -> None:
         """Answer a client that has gone: nobody reads it, but what is in between may insist on an answer."""
         if not (self.streaming or self._ended):
             with contextlib.suppress(Exception):  # others insist on none
-                await self.empty(400)
+                await self.send_empty(400)
 
-    async def open(self) -> None:
+    async def open_stream(self) -> None:
         """Begin an event stream, unless it has begun."""
         if not self.streaming:
             self.streaming = True
-            sent = [*_EVENTS, *self.extra]
+            sent = [*_EVENT_STREAM_HEADERS, *self.extra]
             await self._send({"type": "http.response.start", "status": 200, "headers": sent})
 
-    def forget_head(self) -> None:
+    def release_head(self) -> None:
         """Let go of the headers: nobody asks an open stream for them, and they take 0.7 KiB of it."""
         self.head = Head({"method": self.method, "path": self.path, "headers": ()})
         self.headers = self.head.headers
 
-    async def event(
+    async def send_event(
         self,
         data: bytes,
         *,
@@ -282,31 +294,31 @@ class Exchange:
         retry: int | None = None,
     ) -> None:
         """Send an event, which begins the stream."""
-        await self.open()
-        await self._more(sse.encode(data, event=kind, id=id, retry=retry))
+        await self.open_stream()
+        await self._send_chunk(sse.encode_event(data, event=kind, id=id, retry=retry))
 
-    async def comment(self) -> None:
+    async def send_comment(self) -> None:
         """Send a comment on the stream, which readers skip."""
-        await self._more(sse.comment())
+        await self._send_chunk(sse.encode_comment())
 
-    async def end(self) -> None:
+    async def end_stream(self) -> None:
         """End the event stream, unless it has ended."""
         if self._ended:
             return
         self._ended = True
         await self._send({"type": "http.response.body", "body": b"", "more_body": False})
 
-    async def _more(self, body: bytes) -> None:
-        if self.left:
-            raise Disconnected
+    async def _send_chunk(self, body: bytes) -> None:
+        if self.is_disconnected:
+            raise ClientDisconnected
         await self._send({"type": "http.response.body", "body": body, "more_body": True})
 
     # ----------------------------------------------------------------- while work goes on
 
-    async def attend(
+    async def run_while_connected(
         self,
         work: Coroutine[Any, Any, T],
-        pulse: Pulse | None = None,
+        pulse: KeepAliveCallback | None = None,
         unwanted: Callable[[], object] | None = None,
     ) -> T:
         """What the work gives, done in this very task; once it waits, a client that leaves cancels it.
@@ -319,8 +331,8 @@ class Exchange:
             unwanted: called when the client has gone, before the work is cancelled.
 
         Raises:
-            Disconnected: the client has gone, and the work was cancelled.
-            HungUp: we have, by `hang_up`.
+            ClientDisconnected: the client has gone, and the work was cancelled.
+            ResponseAborted: we have, by `abort`.
         """
         try:
             waits_for = work.send(None)
@@ -329,28 +341,28 @@ class Exchange:
         task = asyncio.current_task()
         assert task is not None, "a request is served in a task"
         others = task.cancelling()
-        attention = self._attention = Attention(self, task, pulse, unwanted)
+        attention = self._watcher = DisconnectWatcher(self, task, pulse, unwanted)
         try:
-            result = await Begun(work, waits_for)
+            result = await StartedCoroutine(work, waits_for)
         except asyncio.CancelledError:
-            if not attention.cut or task.cancelling() > others + 1:  # somebody else cancels us
+            if not attention.is_aborted or task.cancelling() > others + 1:  # somebody else cancels us
                 raise
-            raise (Disconnected if self.left else HungUp) from None
+            raise (ClientDisconnected if self.is_disconnected else ResponseAborted) from None
         finally:
-            self._attention = None
+            self._watcher = None
             attention.end()
-            if attention.cut:
+            if attention.is_aborted:
                 task.uncancel()
-        if self.left:
-            raise Disconnected  # it did not heed the cancellation, and nobody wants what it gave
+        if self.is_disconnected:
+            raise ClientDisconnected  # it did not heed the cancellation, and nobody wants what it gave
         return result
 
-    def hang_up(self) -> None:
+    def abort(self) -> None:
         """End the work that is attended to, if any."""
-        if self._attention is not None:
-            self._attention.hang_up()
+        if self._watcher is not None:
+            self._watcher.abort()
 
-    async def sign(self) -> None:
+    async def send_keep_alive(self) -> None:
         """Give a sign of life on a stream that goes on."""
-        if self.streaming and not (self.left or self._ended):
-            await self.comment()
+        if self.streaming and not (self.is_disconnected or self._ended):
+            await self.send_comment()

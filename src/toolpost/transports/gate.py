@@ -11,9 +11,19 @@ from typing import Final
 
 from toolpost.errors import InvalidRequest
 from toolpost.protocol import headers, jsonrpc, sites
-from toolpost.transports.exchange import Exchange, Headers
+from toolpost.transports.exchange import Headers, HttpExchange
 
-__all__ = ["EVENTS", "JSON", "LATER", "MAX_BODY", "MAX_HEADERS", "Gate", "Refusal", "check_get", "check_post"]
+__all__ = [
+    "EVENTS",
+    "JSON",
+    "MAX_BODY",
+    "MAX_HEADERS",
+    "RETRY_AFTER",
+    "HTTPRefusal",
+    "RequestGuard",
+    "check_get",
+    "check_post",
+]
 
 logger: Final = logging.getLogger("toolpost.http")
 
@@ -23,27 +33,27 @@ MAX_BODY: Final = 4 * 1024 * 1024
 MAX_HEADERS: Final = 64 * 1024
 """All headers together: as much as the ASGI servers that have a limit of their own pass on."""
 
-MAX_KNOWN: Final = 1000
+MAX_CACHED_ORIGINS: Final = 1000
 """How many pairs of host and origin are remembered as good: most servers have one name."""
 
-MAX_NAMES: Final = 600
+MAX_CACHED_ORIGIN_LENGTH: Final = 600
 """Characters of such a pair: two names of 255, and what stands around them."""
 
-MAX_TOLD: Final = 100
+MAX_LOGGED_REFUSALS: Final = 100
 """How many different refusals are logged: who asks under many names must not fill the log."""
 
-LATER: Final = {429: b"5", 503: b"1"}
+RETRY_AFTER: Final = {429: b"5", 503: b"1"}
 """Seconds after which who is turned away for now may come back, unless it is told otherwise: Retry-After."""
 
-_EXPOSED: Final = b"Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, DPoP-Nonce, Retry-After"
-_METHODS: Final = b"GET, POST, DELETE, OPTIONS"
+_EXPOSED_HEADERS: Final = b"Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, DPoP-Nonce, Retry-After"
+_CORS_METHODS: Final = b"GET, POST, DELETE, OPTIONS"
 _PREFLIGHT_AGE: Final = b"7200"  # the longest that browsers keep
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 
 
-class Refusal(Exception):
+class HTTPRefusal(Exception):
     """A request goes no further.
 
     Args:
@@ -57,16 +67,16 @@ class Refusal(Exception):
         self.status = status
         self.message = message
         self.headers = tuple(headers)
-        if status in LATER and all(name != b"retry-after" for name, _ in self.headers):
-            self.headers += ((b"retry-after", LATER[status]),)
+        if status in RETRY_AFTER and all(name != b"retry-after" for name, _ in self.headers):
+            self.headers += ((b"retry-after", RETRY_AFTER[status]),)
 
     @property
     def body(self) -> bytes:
         """The JSON-RPC error that says so; it answers no request in particular."""
-        return jsonrpc.encode_failure(None, InvalidRequest(self.message))
+        return jsonrpc.encode_error(None, InvalidRequest(self.message))
 
 
-class Gate:
+class RequestGuard:
     """The checks in front of an endpoint.
 
     Args:
@@ -87,54 +97,59 @@ class Gate:
         origins = [allowed_origins] if isinstance(allowed_origins, str) else list(allowed_origins)
         if not isinstance(cors, bool):
             origins += [cors] if isinstance(cors, str) else list(cors)
-        self._allowed = sites.allow(public_url, allowed_hosts, origins)
+        self._allowed = sites.parse_allowed_hosts(public_url, allowed_hosts, origins)
         self._cors = cors is not False
-        self._known: set[tuple[str | None, str | None]] = set()
-        self._told: set[str] = set()
+        self._allowed_origins: set[tuple[str | None, str | None]] = set()
+        self._logged_refusals: set[str] = set()
 
-    def check(self, exchange: Exchange) -> None:
+    def check(self, exchange: HttpExchange) -> None:
         """Return if the request comes from where it may (HTTP-1); prepare what tells a browser so.
 
         Raises:
-            Refusal: it does not (HTTP-2).
+            HTTPRefusal: it does not (HTTP-2).
         """
         if exchange.head.size > MAX_HEADERS:
-            raise Refusal(431, f"The headers have more than {MAX_HEADERS} bytes together.")
+            raise HTTPRefusal(431, f"The headers have more than {MAX_HEADERS} bytes together.")
         sent = exchange.headers
         host, origin = sent.get("host"), sent.get("origin")
-        if (host, origin) not in self._known:
-            self._admit(host, origin)
+        if (host, origin) not in self._allowed_origins:
+            self._check_origin(host, origin)
         if self._cors and origin is not None:
             exchange.extra = (
                 *exchange.extra,
                 (b"access-control-allow-origin", origin.encode("latin-1")),
-                (b"access-control-expose-headers", _EXPOSED),
+                (b"access-control-expose-headers", _EXPOSED_HEADERS),
                 (b"vary", b"Origin"),
             )
 
-    def _admit(self, host: str | None, origin: str | None) -> None:
-        wrong = sites.refuse_host(self._allowed, host) or sites.refuse_origin(self._allowed, origin, host)
+    def _check_origin(self, host: str | None, origin: str | None) -> None:
+        wrong = sites.explain_refused_host(self._allowed, host) or sites.explain_refused_origin(
+            self._allowed, origin, host
+        )
         if wrong is not None:
-            if wrong not in self._told and len(self._told) < MAX_TOLD:
-                self._told.add(wrong)
+            if wrong not in self._logged_refusals and len(self._logged_refusals) < MAX_LOGGED_REFUSALS:
+                self._logged_refusals.add(wrong)
                 logger.warning("refused: %s", wrong)
-            raise Refusal(403, wrong)
-        if len(self._known) < MAX_KNOWN and len(host or "") + len(origin or "") <= MAX_NAMES:
-            self._known.add((host, origin))
+            raise HTTPRefusal(403, wrong)
+        if (
+            len(self._allowed_origins) < MAX_CACHED_ORIGINS
+            and len(host or "") + len(origin or "") <= MAX_CACHED_ORIGIN_LENGTH
+        ):
+            self._allowed_origins.add((host, origin))
 
-    def preflight(self, exchange: Exchange) -> Headers | None:
+    def get_preflight_headers(self, exchange: HttpExchange) -> Headers | None:
         """What to tell a browser that asks what it may send; None if it does not ask, or we do not tell."""
         if not self._cors or exchange.method != "OPTIONS" or "origin" not in exchange.headers:
             return None
         wanted = exchange.headers.get("access-control-request-headers", "")
         return (
-            (b"access-control-allow-methods", _METHODS),
+            (b"access-control-allow-methods", _CORS_METHODS),
             (b"access-control-allow-headers", wanted.encode("latin-1") or b"*"),
             (b"access-control-max-age", _PREFLIGHT_AGE),
         )
 
 
-def check_post(exchange: Exchange, wanted: tuple[str, ...] = ()) -> None:
+def check_post(exchange: HttpExchange, wanted: tuple[str, ...] = ()) -> None:
     """Return if a POST brings JSON and takes what we may answer with.
 
     Args:
@@ -142,37 +157,47 @@ def check_post(exchange: Exchange, wanted: tuple[str, ...] = ()) -> None:
         wanted: the media types of the answers that it may get.
 
     Raises:
-        Refusal: 415 or 406.
+        HTTPRefusal: 415 or 406.
     """
     sent = exchange.headers
     encoding = sent.get("content-encoding")
     if encoding is not None and encoding.lower() != "identity":
-        raise Refusal(
+        raise HTTPRefusal(
             415,
-            f"The Content-Encoding {headers.show(encoding)} is not read here: send the body as it is.",
+            f"The Content-Encoding {headers.quote_value(encoding)} is not read here: send the body as it is.",
             [(b"accept-encoding", b"identity")],
         )
-    refusal = _misfit(sent.get("content-type"), sent.get("accept"), wanted)
+    refusal = _find_media_type_error(sent.get("content-type"), sent.get("accept"), wanted)
     if refusal is not None:
-        raise Refusal(*refusal)
+        raise HTTPRefusal(*refusal)
 
 
 @lru_cache(maxsize=256)  # clients always send the same
-def _misfit(content_type: str | None, accept: str | None, wanted: tuple[str, ...]) -> tuple[int, str] | None:
+def _find_media_type_error(
+    content_type: str | None, accept: str | None, wanted: tuple[str, ...]
+) -> tuple[int, str] | None:
     """Why a POST with these headers is refused: the status, and what to do."""
     if not headers.is_json(content_type):
-        return 415, f"The Content-Type must be {JSON}, in UTF-8; it is {headers.show(content_type or '')}."
+        return (
+            415,
+            f"The Content-Type must be {JSON}, in UTF-8; it is {headers.quote_value(content_type or '')}.",
+        )
     if all(headers.accepts(accept, media) for media in wanted):
         return None
-    return 406, f"The Accept header must admit {' and '.join(wanted)}; it is {headers.show(accept or '')}."
+    return (
+        406,
+        f"The Accept header must admit {' and '.join(wanted)}; it is {headers.quote_value(accept or '')}.",
+    )
 
 
-def check_get(exchange: Exchange) -> None:
+def check_get(exchange: HttpExchange) -> None:
     """Return if a GET takes an event stream (HTTPL-11).
 
     Raises:
-        Refusal: 406.
+        HTTPRefusal: 406.
     """
     accept = exchange.headers.get("accept")
     if not headers.accepts(accept, EVENTS):
-        raise Refusal(406, f"The Accept header must admit {EVENTS}; it is {headers.show(accept or '')}.")
+        raise HTTPRefusal(
+            406, f"The Accept header must admit {EVENTS}; it is {headers.quote_value(accept or '')}."
+        )

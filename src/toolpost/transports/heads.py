@@ -12,39 +12,39 @@ import socket
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from toolpost.transports.attention import PORTER, Attention
-from toolpost.transports.gate import MAX_HEADERS, Refusal
-from toolpost.transports.read_size import bound_reads
+from toolpost.transports.attention import CONNECTION_MONITOR, DisconnectWatcher
+from toolpost.transports.gate import MAX_HEADERS, HTTPRefusal
+from toolpost.transports.read_size import limit_read_size
 
 if TYPE_CHECKING:
     import asyncio
 
     from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-__all__ = ["HEAD", "PIPELINED", "STALLED", "heads"]
+__all__ = ["HEAD_TIMEOUT", "MAX_PIPELINED", "STALL_TIMEOUT", "make_bounded_protocol"]
 
 logger: Final = logging.getLogger("toolpost.http")
 
-HEAD: Final = 30.0
+HEAD_TIMEOUT: Final = 30.0
 """Seconds from the beginning of a connection, or from the first byte behind a response, to a whole head."""
 
-STALLED: Final = 60.0
+STALL_TIMEOUT: Final = 60.0
 """Seconds for which a client may take nothing of a response that waits for it."""
 
-PIPELINED: Final = 8
+MAX_PIPELINED: Final = 8
 """Requests behind the one that is served, up to which we read on: we would not hear that a client goes."""
 
-_END: Final = b"\r\n\r\n"
-_OFFER: Final = b"\r\nupgrade:"
-_UPGRADE: Final = re.compile(rb"(?<=\r\n)upgrade(?=:)", re.IGNORECASE)
-_NAME: Final = itemgetter(0)
-_FORWARDED: Final = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
-_UNKNOWN: Final = b"ignored"  # as long as the other: whoever counts bytes counts the same
-_PHRASES: Final = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
+_HEAD_END: Final = b"\r\n\r\n"
+_UPGRADE_LINE: Final = b"\r\nupgrade:"
+_UPGRADE_NAME: Final = re.compile(rb"(?<=\r\n)upgrade(?=:)", re.IGNORECASE)
+_HEADER_NAME: Final = itemgetter(0)
+_FORWARDED_HEADERS: Final = frozenset({b"x-forwarded-for", b"x-forwarded-proto"})
+_IGNORED_NAME: Final = b"ignored"  # as long as the other: whoever counts bytes counts the same
+_REASON_PHRASES: Final = {408: b"Request Timeout", 431: b"Request Header Fields Too Large"}
 
 
-def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
-    head: float = HEAD, stalled: float = STALLED, forwarded: Any = None
+def make_bounded_protocol(  # noqa: C901 - the class can only be made where uvicorn is installed
+    head: float = HEAD_TIMEOUT, stalled: float = STALL_TIMEOUT, forwarded: Any = None
 ) -> "type[asyncio.Protocol] | None":
     """The protocol for uvicorn; None where it uses another parser, which has a bound and ignores upgrades.
 
@@ -61,51 +61,60 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
     except ImportError:
         return None
 
-    class Heads(HttpToolsProtocol):
+    class BoundedHttpProtocol(HttpToolsProtocol):
         """Looks at what comes before the parser does, and at the clock while nothing is being answered."""
 
         # With more than 30 attributes in all, a connection would have a dict of its own, of 1.2 KiB.
-        __slots__ = ("_direct", "_due", "_guest", "_served", "_size", "_stuck", "_unread", "_within")
+        __slots__ = (
+            "_direct",
+            "_head_timer",
+            "_is_in_body",
+            "_served",
+            "_size",
+            "_stall_timer",
+            "_unread",
+            "_watcher",
+        )
 
         def __init__(self, *args: Any, **more: Any) -> None:
             super().__init__(*args, **more)
             self._size = self._unread = 0
-            self._within = False
-            self._due: asyncio.TimerHandle | None = None
-            self._stuck: asyncio.TimerHandle | None = None
+            self._is_in_body = False
+            self._head_timer: asyncio.TimerHandle | None = None
+            self._stall_timer: asyncio.TimerHandle | None = None
             self._direct: Any = None
-            self._guest: Attention | None = None
+            self._watcher: DisconnectWatcher | None = None
             # The request that is being served. If others wait behind it, `cycle` is the last of them: uvicorn
             # tells no other that the client has gone.
             self._served: RequestResponseCycle | None = None
 
         def connection_made(self, transport: "asyncio.Transport") -> None:  # pyright: ignore[reportIncompatibleMethodOverride] - as uvicorn has it
             super().connection_made(transport)
-            _send_at_once(transport)
-            bound_reads(transport)
+            _set_nodelay(transport)
+            limit_read_size(transport)
             self._direct = self.app
-            self._due = self.loop.call_later(head, self._late)
+            self._head_timer = self.loop.call_later(head, self._on_head_timeout)
 
         def connection_lost(self, exc: Exception | None) -> None:
             super().connection_lost(exc)
-            for timer in (self.timeout_keep_alive_task, self._due, self._stuck):
-                _stop(timer)  # it would hold all of this until its time has come
+            for timer in (self.timeout_keep_alive_task, self._head_timer, self._stall_timer):
+                _cancel_timer(timer)  # it would hold all of this until its time has come
             served, self._served = self._served, None
             if served is not None:
-                served.scope.pop(PORTER, None)  # it would hold us, and we hold it
+                served.scope.pop(CONNECTION_MONITOR, None)  # it would hold us, and we hold it
                 served.disconnected = not served.response_complete
                 served.message_event.set()
-            guest, self._guest = self._guest, None
+            guest, self._watcher = self._watcher, None
             if guest is not None:
-                guest.depart()
+                guest.on_disconnect()
 
-        # As `Porter` promises.
-        def await_departure(self, guest: Attention) -> bool:
+        # As `ConnectionMonitor` promises.
+        def watch_disconnect(self, guest: DisconnectWatcher) -> bool:
             served = self._served
             if served is None or served.more_body or served.body:
                 return False  # it has gone, or whoever waits for that reads the rest first
             self.flow.resume_reading()  # or we would not hear of it
-            self._guest = guest
+            self._watcher = guest
             return True
 
         def take_body(self, receive: Any) -> bytes | None:
@@ -117,124 +126,124 @@ def heads(  # noqa: C901 - the class can only be made where uvicorn is installed
             body, served.body = served.body, bytearray()
             return bytes(body)
 
-        def dismiss(self, guest: Attention) -> None:
-            if self._guest is guest:  # and not the next one on this connection
-                self._guest = None
+        def unwatch_disconnect(self, guest: DisconnectWatcher) -> None:
+            if self._watcher is guest:  # and not the next one on this connection
+                self._watcher = None
 
         # ------------------------------------------------------------- what comes
 
         def data_received(self, data: bytes) -> None:
-            if not self._within:
+            if not self._is_in_body:
                 self._size += len(data)
-                data = _plain(data)
+                data = _strip_upgrade(data)
             super().data_received(data)
-            if self._due is None and _answered(self.cycle):
+            if self._head_timer is None and _is_idle(self.cycle):
                 # A part of a head, or of a body that nobody wants: uvicorn has stopped its own clock.
-                self._due = self.loop.call_later(head, self._late)
+                self._head_timer = self.loop.call_later(head, self._on_head_timeout)
             if self._size > MAX_HEADERS and not self.transport.is_closing():
                 self._refuse(431, f"The headers have more than {MAX_HEADERS} bytes together.")
 
         def on_headers_complete(self) -> None:
-            self._size, self._within = 0, True
-            if self._due is not None:
-                self._due = _stop(self._due)
+            self._size, self._is_in_body = 0, True
+            if self._head_timer is not None:
+                self._head_timer = _cancel_timer(self._head_timer)
             if forwarded is not None:
-                handed_on = not _FORWARDED.isdisjoint(map(_NAME, self.headers))
+                handed_on = not _FORWARDED_HEADERS.isdisjoint(map(_HEADER_NAME, self.headers))
                 self.app = forwarded if handed_on else self._direct
             scope: Any = self.scope
-            scope[PORTER] = self
+            scope[CONNECTION_MONITOR] = self
             super().on_headers_complete()
             if not self.pipeline:
                 self._served = self.cycle
-            elif self._guest is not None and len(self.pipeline) < PIPELINED:
+            elif self._watcher is not None and len(self.pipeline) < MAX_PIPELINED:
                 self.flow.resume_reading()
 
         def on_message_complete(self) -> None:
-            self._size, self._within = 0, False
+            self._size, self._is_in_body = 0, False
             super().on_message_complete()
 
-        def _late(self) -> None:
+        def _on_head_timeout(self) -> None:
             """The client has not sent a whole head in time."""
-            self._due = None
+            self._head_timer = None
             if self._size and not self.transport.is_closing():
                 self._refuse(408, f"The headers did not come within {head:g} s.")
             else:
-                self._leave()
+                self._close_when_written()
 
         def _refuse(self, status: int, why: str) -> None:
             """End the connection; say why, unless an earlier request is still being answered."""
-            if _answered(self.cycle):
-                body = Refusal(status, why).body
+            if _is_idle(self.cycle):
+                body = HTTPRefusal(status, why).body
                 self.transport.write(
                     b"HTTP/1.1 %d %s\r\ncontent-type: application/json\r\nconnection: close\r\n"
-                    b"content-length: %d\r\n\r\n%s" % (status, _PHRASES[status], len(body), body)
+                    b"content-length: %d\r\n\r\n%s" % (status, _REASON_PHRASES[status], len(body), body)
                 )
-            self._leave()
+            self._close_when_written()
 
         # ------------------------------------------------------------- what goes
 
         def pause_writing(self) -> None:
             super().pause_writing()
-            self._watch()
+            self._watch_stall()
 
         def resume_writing(self) -> None:
             super().resume_writing()
-            self._stuck = _stop(self._stuck)
+            self._stall_timer = _cancel_timer(self._stall_timer)
 
         def on_response_complete(self) -> None:
             if self.pipeline:
                 self._served = self.pipeline[-1][0]
             super().on_response_complete()
             if self.transport.is_closing():
-                self._leave()
+                self._close_when_written()
 
         def timeout_keep_alive_handler(self) -> None:
-            self._leave()
+            self._close_when_written()
 
-        def _leave(self) -> None:
+        def _close_when_written(self) -> None:
             """Close, once the client has taken what is there for it, if it takes it."""
             self.transport.close()
-            if self._stuck is None and self.transport.get_write_buffer_size():
-                self._watch()
+            if self._stall_timer is None and self.transport.get_write_buffer_size():
+                self._watch_stall()
 
-        def _watch(self) -> None:
-            _stop(self._stuck)
+        def _watch_stall(self) -> None:
+            _cancel_timer(self._stall_timer)
             self._unread = self.transport.get_write_buffer_size()
-            self._stuck = self.loop.call_later(stalled, self._look)
+            self._stall_timer = self.loop.call_later(stalled, self._check_stall)
 
-        def _look(self) -> None:
+        def _check_stall(self) -> None:
             """Cut off a client that has taken nothing since we last looked."""
             if self.transport.get_write_buffer_size() < self._unread:
-                self._watch()
+                self._watch_stall()
                 return
-            self._stuck = None
+            self._stall_timer = None
             logger.debug("a client has not read its response for %g s, and is cut off", stalled)
             self.transport.abort()
 
-    return Heads
+    return BoundedHttpProtocol
 
 
-def _send_at_once(transport: "asyncio.Transport") -> None:
+def _set_nodelay(transport: "asyncio.Transport") -> None:
     """Let no part of a response wait until another was acknowledged; asyncio does so for some sockets."""
     with contextlib.suppress(OSError):  # it may be gone already
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def _stop(timer: "asyncio.TimerHandle | None") -> None:
+def _cancel_timer(timer: "asyncio.TimerHandle | None") -> None:
     if timer is not None:
         timer.cancel()
 
 
-def _answered(last: "RequestResponseCycle") -> bool:
+def _is_idle(last: "RequestResponseCycle") -> bool:
     """Whether no request is being answered."""
     cycle = cast("RequestResponseCycle | None", last)  # there is none before the first request
     return cycle is None or cycle.response_complete
 
 
-def _plain(data: bytes) -> bytes:
+def _strip_upgrade(data: bytes) -> bytes:
     """What comes of a head, without an offer to go on in another protocol: a server may ignore it."""
-    end = data.find(_END)
-    if _OFFER not in (data if end < 0 else data[:end]).lower():  # nearly always
+    end = data.find(_HEAD_END)
+    if _UPGRADE_LINE not in (data if end < 0 else data[:end]).lower():  # nearly always
         return data
-    head, mark, rest = data.partition(_END)
-    return _UPGRADE.sub(_UNKNOWN, head) + mark + rest
+    head, mark, rest = data.partition(_HEAD_END)
+    return _UPGRADE_NAME.sub(_IGNORED_NAME, head) + mark + rest

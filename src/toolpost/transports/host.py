@@ -11,16 +11,16 @@ from toolpost.errors import RPCError
 from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.events import Incoming, NoticeReceived
-from toolpost.protocol.party import Party
+from toolpost.protocol.events import InboundRequest, NotificationReceived
+from toolpost.protocol.party import LocalPeer
 from toolpost.stores.promise import Store
-from toolpost.transports.exchange import Exchange
-from toolpost.transports.http_load import Load
-from toolpost.transports.http_session import Session
-from toolpost.transports.keeper import Keeper
+from toolpost.transports.exchange import HttpExchange
+from toolpost.transports.http_load import RequestCounts
+from toolpost.transports.http_session import HttpSession
+from toolpost.transports.keeper import Authenticator
 from toolpost.types.base import Struct
 
-__all__ = ["Caller", "Host", "Started"]
+__all__ = ["Caller", "EndpointHost", "Started"]
 
 Started: TypeAlias = Any
 """A request that has begun to be served; what that is, the server knows."""
@@ -29,14 +29,14 @@ Started: TypeAlias = Any
 class Caller(Struct, frozen=True):
     """Who sends a request that has no session, and where what is said before its answer goes."""
 
-    exchange: Exchange
+    exchange: HttpExchange
     principal: Principal | None
     json_only: bool
-    load: Load
-    keeper: Keeper | None = None
+    load: RequestCounts
+    keeper: Authenticator | None = None
 
 
-class Host(Protocol):
+class EndpointHost(Protocol):
     """What an endpoint serves."""
 
     @property
@@ -45,16 +45,16 @@ class Host(Protocol):
         ...
 
     @property
-    def chooses(self) -> bool:
+    def is_per_client(self) -> bool:
         """Whether it decides when a session begins what is served in it, by what the principal is allowed."""
         ...
 
     @property
-    def party(self) -> Party:
+    def local_peer(self) -> LocalPeer:
         """How it presents itself."""
         ...
 
-    def alive(self) -> AbstractAsyncContextManager[object]:
+    def hold_lifespan(self) -> AbstractAsyncContextManager[object]:
         """Hold it ready to serve."""
         ...
 
@@ -66,15 +66,15 @@ class Host(Protocol):
         """Use a connection again that came without a peer, and in which nothing is left."""
         ...
 
-    def annotated(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
+    def find_header_parameters(self, tool: str) -> Mapping[str, tuple[str, ...]] | None:
         """The parameters of a tool that HTTP mirrors in headers."""
         ...
 
-    def needs(self, method: str, about: str) -> frozenset[str]:
+    def get_required_scopes(self, method: str, about: str) -> frozenset[str]:
         """The scopes of what a request is about, as far as they are known before it is served."""
         ...
 
-    def begin(self, incoming: Incoming) -> bytes | Started | None:
+    def begin(self, incoming: InboundRequest) -> bytes | Started | None:
         """The answer to one request that has no session, if it is there at once.
 
         None if nothing has begun; otherwise `answer` goes on with it.
@@ -82,19 +82,19 @@ class Host(Protocol):
         ...
 
     def answer(
-        self, connection: Connection, incoming: Incoming, caller: Caller, started: Started | None = None
+        self, connection: Connection, incoming: InboundRequest, caller: Caller, started: Started | None = None
     ) -> Coroutine[Any, Any, tuple[bytes, RPCError | None]]:
         """The answer to one request that has no session, and the error in it, if it is one."""
         ...
 
-    async def hear(self, connection: Connection, notice: NoticeReceived, caller: Caller) -> None:
+    async def hear(self, connection: Connection, notice: NotificationReceived, caller: Caller) -> None:
         """Hear a notice that has no session."""
         ...
 
-    async def serve(self, session: Session, principal: Principal | None) -> None:
+    async def serve(self, session: HttpSession, principal: Principal | None) -> None:
         """Hold the conversation of a session, or go on with what is left of it."""
         ...
 
-    def end_listens(self) -> None:
+    def end_subscriptions(self) -> None:
         """End the subscriptions of stateless clients, each with its result."""
         ...

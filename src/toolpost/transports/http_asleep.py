@@ -8,10 +8,10 @@ from contextvars import Context
 from typing import Final
 
 from toolpost.principal import Principal
-from toolpost.transports.http_session import Talk
+from toolpost.transports.http_session import SleepingConversation
 from toolpost.types.base import Struct
 
-__all__ = ["AWAKE", "LOOKS", "Bedtime", "Record", "Sleeper"]
+__all__ = ["AWAKE", "LOOKS", "Bedtime", "SessionRecord", "Sleeper"]
 
 AWAKE: Final = 64
 """Sessions that stay awake in any case, with 7 KiB each; one that sleeps takes a quarter of that."""
@@ -20,7 +20,7 @@ LOOKS: Final = 4
 """How many are looked at for one that may sleep, each time that another one wakes up or is opened."""
 
 
-class Record(Struct, frozen=True, omit_defaults=True):
+class SessionRecord(Struct, frozen=True, omit_defaults=True):
     """What every worker knows of a session: who holds it, whose it is, how it is reached, what is spoken."""
 
     worker: str
@@ -48,8 +48,8 @@ class Sleeper(Struct, eq=False):
 
     id: str
     owner: str
-    record: Record
-    talk: Talk
+    record: SessionRecord
+    talk: SleepingConversation
     answered: tuple[str, ...]
     principal: Principal | None
     context: Context
@@ -57,7 +57,7 @@ class Sleeper(Struct, eq=False):
     noted: float
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a request waits for its answer."""
         return False
 
@@ -78,10 +78,10 @@ class Bedtime:
         self._most = most
         self.limit = min(AWAKE, most)
 
-    def woken(self) -> None:
+    def note_wake(self) -> None:
         """One of them was woken."""
         self.limit = min(self.limit + 1, self._most)
 
-    def passed(self) -> None:
+    def shrink(self) -> None:
         """Some time has passed."""
         self.limit = max(min(AWAKE, self._most), self.limit - self.limit // 8)

@@ -16,27 +16,27 @@ from toolpost.errors import ConnectFailed, RequestFailed
 
 __all__ = [
     "CONNECT_TIMEOUT",
-    "KEEP_ALIVE",
-    "MAX_BODY",
+    "KEEP_ALIVE_TIMEOUT",
+    "MAX_RESPONSE_BODY",
     "Backend",
-    "Dressing",
+    "HeaderPreparing",
     "Response",
+    "describe_error",
     "open_backend",
-    "reason",
 ]
 
 CONNECT_TIMEOUT: Final = 30.0
 """Seconds to get a connection. There is no other time-out here: a stream may be quiet for hours, and whoever
 waits for an answer has a time-out of its own."""
 
-KEEP_ALIVE: Final = 4.0
+KEEP_ALIVE_TIMEOUT: Final = 4.0
 """Seconds that a connection is kept for the next request. Many servers close theirs after 5 s without a word,
 and a request that is sent at that moment is lost."""
 
-MAX_BODY: Final = 64 * 1024 * 1024
+MAX_RESPONSE_BODY: Final = 64 * 1024 * 1024
 """The largest body that is read at once, in bytes after decompression."""
 
-MAX_CHAIN: Final = 16
+MAX_CAUSES: Final = 16
 """How many exceptions that caused one another are looked at."""
 
 
@@ -59,7 +59,7 @@ class Response(Protocol):
         """
         ...
 
-    async def read(self, limit: int = MAX_BODY) -> bytes:
+    async def read(self, limit: int = MAX_RESPONSE_BODY) -> bytes:
         """The whole body.
 
         Args:
@@ -105,26 +105,26 @@ class Backend(Protocol):
 
 
 @runtime_checkable
-class Dressing(Protocol):
+class HeaderPreparing(Protocol):
     """A backend that can prepare headers which are sent often."""
 
-    def dress(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+    def prepare_headers(self, headers: Mapping[str, str]) -> Mapping[str, str]:
         """The same headers, as they are sent in less time."""
         ...
 
 
 # --------------------------------------------------------------------- which one
 
-_NAMED: Final = {
+_ADAPTERS: Final = {
     "aiohttp": ("AiohttpBackend", "pip install 'toolpost[http]'"),
     "httpx2": ("Httpx2Backend", "pip install httpx2"),
 }
 """Library → our adapter in the module `backend_…`, and how to get the library."""
 
-_GIVEN: Final = (("aiohttp", "ClientSession"), ("httpx2", "AsyncClient"))
+_CLIENT_CLASSES: Final = (("aiohttp", "ClientSession"), ("httpx2", "AsyncClient"))
 """What a user may have configured: a class of a library."""
 
-_FORMS: Final = (
+_ACCEPTED_FORMS: Final = (
     '"aiohttp", "httpx2", an aiohttp.ClientSession, an httpx2.AsyncClient, an ASGI application, or a Backend'
 )
 
@@ -141,12 +141,12 @@ def open_backend(engine: object = None) -> Backend:
         ConnectFailed: the library is not installed, or this is nothing that carries requests.
     """
     if engine is None or isinstance(engine, str):
-        return _adapter(engine or "aiohttp")()
-    for library, kind in _GIVEN:
+        return _load_adapter(engine or "aiohttp")()
+    for library, kind in _CLIENT_CLASSES:
         # A user who has such an object has imported the library.
         found = getattr(sys.modules.get(library), kind, None)
         if found is not None and isinstance(engine, found):
-            return _adapter(library)(engine)
+            return _load_adapter(library)(engine)
     if not isinstance(engine, type):
         if isinstance(engine, Backend) and not hasattr(engine, "build_request"):  # httpx: one that blocks
             return engine
@@ -155,13 +155,15 @@ def open_backend(engine: object = None) -> Backend:
 
             return AsgiBackend(engine)
     what = f"the class {engine.__name__}" if isinstance(engine, type) else f"a {type(engine).__name__}"
-    raise ConnectFailed(f"http={what} carries no requests", hint=f"give {_FORMS}")
+    raise ConnectFailed(f"http={what} carries no requests", hint=f"give {_ACCEPTED_FORMS}")
 
 
-def _adapter(library: str) -> Any:
-    if library not in _NAMED:
-        raise ConnectFailed(f"http={library!r} is no HTTP library that we know", hint=f"give {_FORMS}")
-    name, how = _NAMED[library]
+def _load_adapter(library: str) -> Any:
+    if library not in _ADAPTERS:
+        raise ConnectFailed(
+            f"http={library!r} is no HTTP library that we know", hint=f"give {_ACCEPTED_FORMS}"
+        )
+    name, how = _ADAPTERS[library]
     try:
         return getattr(import_module(f"toolpost.transports.backend_{library}"), name)
     except ModuleNotFoundError as error:
@@ -173,7 +175,7 @@ def _adapter(library: str) -> Any:
 # --------------------------------------------------------------------- what goes wrong
 
 
-_WORDS: Final[tuple[tuple[type[OSError] | tuple[type[OSError], ...], str], ...]] = (
+_ERROR_TEXTS: Final[tuple[tuple[type[OSError] | tuple[type[OSError], ...], str], ...]] = (
     (ssl.SSLCertVerificationError, "the certificate of the server is not accepted: {0.verify_message}"),
     (ssl.SSLError, "TLS failed: {0.reason}"),
     (socket.gaierror, "the name of the host cannot be resolved"),
@@ -183,22 +185,22 @@ _WORDS: Final[tuple[tuple[type[OSError] | tuple[type[OSError], ...], str], ...]]
 )
 
 
-def reason(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """What went wrong below HTTP, in words. Repeats no URL and no header."""
-    deepest = _deepest(error)
+    deepest = _find_os_error(error)
     if deepest is None:
         return type(error).__name__
-    for kind, words in _WORDS:
+    for kind, words in _ERROR_TEXTS:
         if isinstance(deepest, kind):
             return words.format(deepest)
     return deepest.strerror or type(deepest).__name__
 
 
-def _deepest(error: BaseException) -> OSError | None:
+def _find_os_error(error: BaseException) -> OSError | None:
     """What the system said, below all that was said because of it."""
     deepest = None
     link: BaseException | None = error
-    for _ in range(MAX_CHAIN):
+    for _ in range(MAX_CAUSES):
         if isinstance(link, OSError):
             deepest = link
         if link is None:

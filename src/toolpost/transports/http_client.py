@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
-from toolpost.channel import unattended
+from toolpost.channel import mark_unattended
 from toolpost.errors import (
     AuthError,
     ChannelClosed,
@@ -22,67 +22,73 @@ from toolpost.errors import (
     TransportError,
 )
 from toolpost.protocol import headers, jsonrpc
-from toolpost.protocol.eras import is_marked
-from toolpost.protocol.jsonrpc import Message, Notice, Reader, Request, Unfit
+from toolpost.protocol.eras import has_protocol_version
+from toolpost.protocol.jsonrpc import (
+    InvalidJSONValue,
+    JSONReader,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+)
 from toolpost.protocol.methods import CLIENT
 from toolpost.protocol.revisions import LATEST
-from toolpost.protocol.route import mirrored
+from toolpost.protocol.route import mirror_headers
 from toolpost.transports.address import Http
-from toolpost.transports.courier import Courier
-from toolpost.transports.http_call import HttpCall, Session
-from toolpost.transports.refusal import EVENTS, JSON, accepted
-from toolpost.transports.trail import Basin, Trail
-from toolpost.types.base import UNSET, RequestId, Struct, Unset, Wire
+from toolpost.transports.courier import HttpSender
+from toolpost.transports.http_call import HttpCall, SessionHeaders
+from toolpost.transports.refusal import EVENTS, JSON, check_accepted
+from toolpost.transports.trail import BoundedMessageQueue, ResumableStream
+from toolpost.types.base import UNSET, RequestId, Struct, Unset, WireStruct
 from toolpost.types.lifecycle import PROTOCOL_VERSION
 from toolpost.types.notices import CancelledParams
 
-__all__ = ["Annotated", "HttpChannel"]
+__all__ = ["HeaderParameterLookup", "HttpChannel"]
 
-GOODBYE: Final = 2.0
+DELETE_TIMEOUT: Final = 2.0
 """Seconds to tell the server that its session is over: it will find out by itself if it does not hear us."""
 
-ACCEPT_WAIT: Final = 60.0
+ACCEPT_TIMEOUT: Final = 60.0
 """Seconds for the server to take a message that has no answer: whoever sends one has no other time-out."""
 
-MAX_ANSWERING: Final = 64
+MAX_CONCURRENT_ANSWERS: Final = 64
 """How many answers are posted at once. How much there is to answer is up to the server, and each post is a
 connection."""
 
-CLOSE_PATIENCE: Final = 2.0
+CLOSE_TIMEOUT: Final = 2.0
 """Seconds for our tasks to end; all they have to do is to close a connection."""
 
-MAX_HEADS: Final = 256
+MAX_CACHED_HEADERS: Final = 256
 """For how many tools and methods headers are kept: more than a server has."""
 
-Annotated = Callable[[str], Mapping[str, tuple[str, ...]] | None]
+HeaderParameterLookup = Callable[[str], Mapping[str, tuple[str, ...]] | None]
 """The annotated parameters of a tool, if they are known."""
 
-_CLOSED: Final = "the channel was closed"
-_NAMED: Final = frozenset(
+_CLOSED_REASON: Final = "the channel was closed"
+_CACHEABLE_METHODS: Final = frozenset(
     name for name, row in LATEST.requests[CLIENT].items() if row.member in {None, "name"}
 )
 """Requests whose headers repeat nothing of the params but a name."""
-_NAMES: Final = {headers.VERSION, headers.METHOD, headers.NAME}
-_POSTED: Final = {"content-type": JSON, "accept": f"{JSON}, {EVENTS}"}
+_CACHEABLE_HEADERS: Final = {headers.VERSION, headers.METHOD, headers.NAME}
+_POST_HEADERS: Final = {"content-type": JSON, "accept": f"{JSON}, {EVENTS}"}
 
 logger: Final = logging.getLogger("toolpost.http")
 
 
-class _Facts(Struct, rename={"version": PROTOCOL_VERSION}):
+class _VersionMeta(Struct, rename={"version": PROTOCOL_VERSION}):
     version: str | Unset = UNSET
 
 
-class _Params(Struct, rename={"facts": "_meta"}):
+class _HeaderParams(Struct, rename={"facts": "_meta"}):
     name: str | Unset = UNSET
-    facts: _Facts | None = None
+    facts: _VersionMeta | None = None
 
 
-class _Asked(Struct):
+class _RequestOutline(Struct):
     """As much of a request as most headers need."""
 
     id: RequestId
     method: str
-    params: _Params | Unset = UNSET
+    params: _HeaderParams | Unset = UNSET
 
     @property
     def key(self) -> tuple[str, str | Unset, str] | None:
@@ -93,13 +99,13 @@ class _Asked(Struct):
         return self.method, self.params.name, facts.version
 
 
-class _Called(Wire):
+class _CalledTool(WireStruct):
     name: str
 
 
-_ASKED: Final = Reader(_Asked)
-_CALLED: Final = Reader(_Called)
-_CANCELLED: Final = Reader(CancelledParams)
+_REQUEST_OUTLINE: Final = JSONReader(_RequestOutline)
+_CALLED_TOOL: Final = JSONReader(_CalledTool)
+_CANCELLED_PARAMS: Final = JSONReader(CancelledParams)
 
 
 class HttpChannel:
@@ -109,49 +115,49 @@ class HttpChannel:
         http: where the server is.
 
     Attributes:
-        annotated: what is known of the annotated parameters of a tool. By default nothing is.
+        find_header_parameters: what is known of the annotated parameters of a tool. By default nothing is.
 
     Raises:
         ConnectFailed: the library that should carry the requests is not installed.
     """
 
     def __init__(self, http: Http) -> None:
-        self.annotated: Annotated = _unknown
+        self.find_header_parameters: HeaderParameterLookup = _find_no_parameters
         self._http = http
-        self._courier = Courier(http)
-        self._box = Basin(http.label)
-        self._tell: Callable[[RequestId, TransportError | AuthError], object] = _log_lost
-        self._courier.on_detained(self._detain)
-        self._posting: set[asyncio.Timeout] = set()
-        self._session: Session | None = None
-        self._forgotten = False
+        self._sender = HttpSender(http)
+        self._queue = BoundedMessageQueue(http.label)
+        self._on_lost: Callable[[RequestId, TransportError | AuthError], object] = _log_lost
+        self._sender.on_login_pending(self._pause_timeouts)
+        self._post_timeouts: set[asyncio.Timeout] = set()
+        self._session: SessionHeaders | None = None
+        self._is_session_lost = False
         self._listener: asyncio.Task[None] | None = None
-        self._asked: dict[RequestId, HttpCall] = {}
-        self._heads: dict[tuple[str, str | Unset, str], Mapping[str, str]] = {}
-        self._answering = asyncio.Semaphore(MAX_ANSWERING)
+        self._calls: dict[RequestId, HttpCall] = {}
+        self._header_cache: dict[tuple[str, str | Unset, str], Mapping[str, str]] = {}
+        self._answer_slots = asyncio.Semaphore(MAX_CONCURRENT_ANSWERS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closing: asyncio.Future[None] | None = None
 
-    def on_message(self, tell: Callable[[bytes | Message], object]) -> None:
+    def on_message(self, tell: Callable[[bytes | JSONRPCMessage], object]) -> None:
         """Have each message told as it comes, instead of keeping it for `receive`."""
-        self._box.listen(tell)
+        self._queue.set_listener(tell)
 
-    def on_answer(self, settle: Callable[[bytes], bool]) -> None:
+    def on_response(self, settle: Callable[[bytes], bool]) -> None:
         """Have an answer looked at by who has asked, before it is here; True if that was all it takes."""
-        self._box.settle = settle
+        self._queue.settle = settle
 
-    def on_lost(self, tell: Callable[[RequestId, TransportError | AuthError], object]) -> None:
+    def on_request_lost(self, tell: Callable[[RequestId, TransportError | AuthError], object]) -> None:
         """Tell somebody of each request whose answer cannot come any more; by default the log is told."""
-        self._tell = tell
+        self._on_lost = tell
 
-    def on_detained(self, tell: Callable[[bool], object]) -> None:
+    def on_login_pending(self, tell: Callable[[bool], object]) -> None:
         """Tell somebody when requests begin to wait for a login, and when none does any more."""
-        self._courier.on_detained(tell)
+        self._sender.on_login_pending(tell)
 
-    def _detain(self, waiting: bool) -> None:
+    def _pause_timeouts(self, waiting: bool) -> None:
         """Let no clock run while somebody logs in."""
-        until = None if waiting else asyncio.get_running_loop().time() + ACCEPT_WAIT
-        for scope in self._posting:
+        until = None if waiting else asyncio.get_running_loop().time() + ACCEPT_TIMEOUT
+        for scope in self._post_timeouts:
             if not scope.expired():
                 scope.reschedule(until)
 
@@ -164,9 +170,9 @@ class HttpChannel:
             LocalProtocolError: another task is receiving already.
         """
         try:
-            return await self._box.receive()
+            return await self._queue.receive()
         except ChannelClosed as error:
-            raise self._end(error.message, sent=error.sent) from None
+            raise self._make_closed_error(error.message, sent=error.sent) from None
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - HTTP tells
         """Post one message. A request is posted by a task, and this returns at once.
@@ -177,21 +183,21 @@ class HttpChannel:
                 to repeat there.
             LocalProtocolError: this is no message, or one that may not be posted now.
         """
-        if self._box.reason is not None:
-            raise self._end(self._box.reason, sent=False)
+        if self._queue.reason is not None:
+            raise self._make_closed_error(self._queue.reason, sent=False)
         try:
             message = jsonrpc.decode(data)
         except RemoteProtocolError as error:
             raise LocalProtocolError(f"this cannot be posted: {error.message}") from error
-        if isinstance(message, Request):
-            self._ask(message, data)
-        elif isinstance(message, Notice):
-            await self._say(message, data)
+        if isinstance(message, JSONRPCRequest):
+            self._post_request(message, data)
+        elif isinstance(message, JSONRPCNotification):
+            await self._post_notification(message, data)
         elif self._session is None:
             raise LocalProtocolError("outside of a session no answer may be posted")  # HTTPM-4
         else:
             session = self._session
-            async with self._answering:
+            async with self._answer_slots:
                 await self._post(data, session.fields, session)
 
     def offer(self, data: bytes) -> bool:
@@ -201,21 +207,21 @@ class HttpChannel:
         the 47 that a call costs besides what aiohttp does.
         """
         try:
-            asked = _ASKED(data)
-        except Unfit:
+            asked = _REQUEST_OUTLINE(data)
+        except InvalidJSONValue:
             return False
         session, key = self._session, asked.key
         if key is not None:
-            session, fields = None, self._made(*key)
+            session, fields = None, self._find_cached_headers(*key)
         elif session is not None and asked.method != "initialize":
-            fields = session.dressed
+            fields = session.prepared
             if fields is None:
-                fields = session.dressed = self._courier.dress({**_POSTED, **session.fields})
+                fields = session.prepared = self._sender.prepare_headers({**_POST_HEADERS, **session.fields})
         else:
             fields = None
-        if fields is None or self._box.reason is not None:
+        if fields is None or self._queue.reason is not None:
             return False
-        self._begin(asked.id, asked.method, session, data, fields)
+        self._start_call(asked.id, asked.method, session, data, fields)
         return True
 
     async def close(self) -> None:
@@ -224,201 +230,207 @@ class HttpChannel:
             await asyncio.wait({self._closing})
             return
         self._closing = asyncio.get_running_loop().create_future()
-        self._box.shut(_CLOSED)
+        self._queue.close(_CLOSED_REASON)
         try:
-            await self._hush()
-            await self._part()
+            await self._cancel_tasks()
+            await self._delete_session()
         finally:
             try:
-                await self._courier.close()
+                await self._sender.close()
             finally:
                 self._closing.set_result(None)
 
     # ----------------------------------------------------------------- what we say
 
-    def _ask(self, request: Request, data: bytes) -> None:
+    def _post_request(self, request: JSONRPCRequest, data: bytes) -> None:
         session, fields = self._session, {}
         if request.method == "initialize":
-            session = self._session = Session()
-            self._unlisten()
-        elif is_marked(request.params):
-            session, fields = None, self._mirrored(request)
-            self._keep(data, fields)
+            session = self._session = SessionHeaders()
+            self._stop_listening()
+        elif has_protocol_version(request.params):
+            session, fields = None, self._mirror_headers(request)
+            self._cache_headers(data, fields)
         elif session is not None:
             fields = session.fields
-        dressed = self._courier.dress({**_POSTED, **fields})
-        self._begin(request.id, request.method, session, data, dressed)
+        dressed = self._sender.prepare_headers({**_POST_HEADERS, **fields})
+        self._start_call(request.id, request.method, session, data, dressed)
 
-    def _begin(
+    def _start_call(
         self,
         request_id: RequestId,
         method: str,
-        session: Session | None,
+        session: SessionHeaders | None,
         data: bytes,
         fields: Mapping[str, str],
     ) -> None:
         limit = self._http.max_answer
-        call = HttpCall(request_id, method, session, self._courier, self._box, limit=limit)
-        if request_id in self._asked:
-            self._retire(self._asked[request_id].task)
+        call = HttpCall(request_id, method, session, self._sender, self._queue, limit=limit)
+        if request_id in self._calls:
+            self._track_task(self._calls[request_id].task)
         # Kept here until it ends, and not in `_tasks`: a callback at its end would cost 0.8 µs.
-        call.task = asyncio.get_running_loop().create_task(self._run(call, data, fields))
-        self._asked[request_id] = call
+        call.task = asyncio.get_running_loop().create_task(self._run_call(call, data, fields))
+        self._calls[request_id] = call
 
-    async def _run(self, call: HttpCall, data: bytes, fields: Mapping[str, str]) -> None:
+    async def _run_call(self, call: HttpCall, data: bytes, fields: Mapping[str, str]) -> None:
         try:
             await call.run(data, fields)
         except (TransportError, AuthError) as error:
-            self._lost(call, error)
+            self._report_lost(call, error)
         except Exception as error:
             logger.exception("%s: a request failed", self._http.label)
             failure = RequestFailed(f"the request failed: {type(error).__name__}", peer=self._http.label)
             failure.__cause__ = error
-            self._lost(call, failure)
+            self._report_lost(call, failure)
         finally:
-            if self._asked.get(call.id) is call:
-                del self._asked[call.id]
+            if self._calls.get(call.id) is call:
+                del self._calls[call.id]
 
-    def _lost(self, call: HttpCall, error: TransportError | AuthError) -> None:
-        self._tell(call.id, error)
+    def _report_lost(self, call: HttpCall, error: TransportError | AuthError) -> None:
+        self._on_lost(call.id, error)
         if isinstance(error, SessionLost):
-            self._lose(call.session)
+            self._mark_session_lost(call.session)
 
-    async def _say(self, notice: Notice, data: bytes) -> None:
-        if notice.method == "notifications/cancelled" and not self._withdraw(notice):
+    async def _post_notification(self, notice: JSONRPCNotification, data: bytes) -> None:
+        if notice.method == "notifications/cancelled" and not self._cancel_call(notice):
             return
         session = self._session
-        if session is None or is_marked(notice.params):
-            await self._post(data, self._mirrored(notice), None)
+        if session is None or has_protocol_version(notice.params):
+            await self._post(data, self._mirror_headers(notice), None)
             return
         await self._post(data, session.fields, session)
         if notice.method == "notifications/initialized" and self._session is session:
-            self._unlisten()
+            self._stop_listening()
             self._listener = self._spawn(self._listen(session))
 
-    def _withdraw(self, notice: Notice) -> bool:
+    def _cancel_call(self, notice: JSONRPCNotification) -> bool:
         """Close the response of a request that is cancelled. Whether the server has to be told besides."""
         try:
-            request_id = _CANCELLED(notice.params).request_id
-        except Unfit:
+            request_id = _CANCELLED_PARAMS(notice.params).request_id
+        except InvalidJSONValue:
             request_id = None
-        if request_id is None or request_id not in self._asked:
+        if request_id is None or request_id not in self._calls:
             return self._session is not None
-        call = self._asked.pop(request_id)
-        self._retire(call.task)
+        call = self._calls.pop(request_id)
+        self._track_task(call.task)
         call.task.cancel()
         return call.session is not None
 
-    async def _post(self, data: bytes, fields: Mapping[str, str], session: Session | None) -> None:
+    async def _post(self, data: bytes, fields: Mapping[str, str], session: SessionHeaders | None) -> None:
         """Post what has no answer."""
-        scope = asyncio.timeout(None if self._courier.detained else ACCEPT_WAIT)
-        self._posting.add(scope)
+        scope = asyncio.timeout(None if self._sender.is_login_pending else ACCEPT_TIMEOUT)
+        self._post_timeouts.add(scope)
         try:
-            async with scope, self._courier.send("POST", {**_POSTED, **fields}, data) as response:
-                if session is not None and session.lost(response):
-                    self._lose(session)
-                    raise session.gone(self._http.label, sent=False)
-                await accepted(response)
+            async with scope, self._sender.send("POST", {**_POST_HEADERS, **fields}, data) as response:
+                if session is not None and session.is_lost(response):
+                    self._mark_session_lost(session)
+                    raise session.make_lost_error(self._http.label, sent=False)
+                await check_accepted(response)
         except TimeoutError:
             raise RequestFailed(
-                f"the server did not say within {ACCEPT_WAIT:g} s that it has taken a message",
+                f"the server did not say within {ACCEPT_TIMEOUT:g} s that it has taken a message",
                 peer=self._http.label,
             ) from None
         finally:
-            self._posting.discard(scope)
+            self._post_timeouts.discard(scope)
 
-    def _made(self, method: str, name: str | Unset, version: str) -> Mapping[str, str] | None:
+    def _find_cached_headers(self, method: str, name: str | Unset, version: str) -> Mapping[str, str] | None:
         """Headers that were made before; None if there are none, or they have to repeat arguments as well."""
-        if method == "tools/call" and name is not UNSET and self.annotated(name):
+        if method == "tools/call" and name is not UNSET and self.find_header_parameters(name):
             return None
-        return self._heads.get((method, name, version))
+        return self._header_cache.get((method, name, version))
 
-    def _keep(self, data: bytes, fields: Mapping[str, str]) -> None:
+    def _cache_headers(self, data: bytes, fields: Mapping[str, str]) -> None:
         """Keep the headers of a stateless request for others like it, if they repeat no more than a name."""
         try:
-            asked = _ASKED(data)
-        except Unfit:
+            asked = _REQUEST_OUTLINE(data)
+        except InvalidJSONValue:
             return
-        if asked.key is not None and asked.method in _NAMED and fields.keys() <= _NAMES:
-            if len(self._heads) >= MAX_HEADS:
-                self._heads.clear()
-            self._heads[asked.key] = self._courier.dress({**_POSTED, **fields})
+        if (
+            asked.key is not None
+            and asked.method in _CACHEABLE_METHODS
+            and fields.keys() <= _CACHEABLE_HEADERS
+        ):
+            if len(self._header_cache) >= MAX_CACHED_HEADERS:
+                self._header_cache.clear()
+            self._header_cache[asked.key] = self._sender.prepare_headers({**_POST_HEADERS, **fields})
 
-    def _mirrored(self, message: Request | Notice) -> dict[str, str]:
+    def _mirror_headers(self, message: JSONRPCRequest | JSONRPCNotification) -> dict[str, str]:
         try:
             annotated = None
-            if message.method == "tools/call" and self.annotated is not _unknown:
-                annotated = self.annotated(_CALLED(message.params).name)
-            return mirrored(message, annotated)
+            if message.method == "tools/call" and self.find_header_parameters is not _find_no_parameters:
+                annotated = self.find_header_parameters(_CALLED_TOOL(message.params).name)
+            return mirror_headers(message, annotated)
         except ValueError as error:
             raise RequestFailed(str(error), sent=False, peer=self._http.label) from error
 
     # ----------------------------------------------------------------- what the server says unasked
 
-    async def _listen(self, session: Session) -> None:
+    async def _listen(self, session: SessionHeaders) -> None:
         """Keep the stream open on which a server says what belongs to no request, if it offers one."""
-        trail = Trail(self._box.take, self._http.max_answer)
+        trail = ResumableStream(self._queue.put_when_room, self._http.max_answer)
         try:
-            with unattended():
-                refused = await trail.stay(self._courier, session.fields)
+            with mark_unattended():
+                refused = await trail.keep_open(self._sender, session.fields)
         except AuthError as error:
             logger.warning("%s: what the server says unasked is not heard: %s", self._http.label, error)
             return
         except Exception:  # calls go on without it
             logger.exception("%s: the stream for what the server says unasked failed", self._http.label)
             return
-        if session.lost(refused) and trail.opened:  # else it may only mean that there is no such stream
-            self._lose(session)
+        if (
+            session.is_lost(refused) and trail.has_opened
+        ):  # else it may only mean that there is no such stream
+            self._mark_session_lost(session)
 
-    def _unlisten(self) -> None:
+    def _stop_listening(self) -> None:
         if self._listener is not None:
             self._listener.cancel()
             self._listener = None
 
     # ----------------------------------------------------------------- the end
 
-    def _lose(self, session: Session | None) -> None:
+    def _mark_session_lost(self, session: SessionHeaders | None) -> None:
         """The server has forgotten a session; if it is ours, nothing can be said any more."""
         if session is not None and session is self._session:
-            self._session, self._forgotten = None, True
-            self._unlisten()
-            self._box.end("the server does not know the session any more")
+            self._session, self._is_session_lost = None, True
+            self._stop_listening()
+            self._queue.end("the server does not know the session any more")
 
-    def _end(self, reason: str, *, sent: bool) -> ChannelClosed:
-        kind = SessionLost if self._forgotten else ChannelClosed
+    def _make_closed_error(self, reason: str, *, sent: bool) -> ChannelClosed:
+        kind = SessionLost if self._is_session_lost else ChannelClosed
         return kind(reason, sent=sent, peer=self._http.label)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._retire(task)
+        self._track_task(task)
         return task
 
-    def _retire(self, task: asyncio.Task[None]) -> None:
+    def _track_task(self, task: asyncio.Task[None]) -> None:
         """Keep a task that nobody asks for any more until it has ended."""
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _hush(self) -> None:
-        tasks = [*self._tasks, *(call.task for call in self._asked.values())]
+    async def _cancel_tasks(self) -> None:
+        tasks = [*self._tasks, *(call.task for call in self._calls.values())]
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=CLOSE_PATIENCE)
+            await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT)
 
-    async def _part(self) -> None:
+    async def _delete_session(self) -> None:
         """Tell the server that the session is over (HTTPL-29)."""
         session, self._session = self._session, None
         if session is None or session.id is None:
             return
         try:
-            with unattended():
-                async with asyncio.timeout(GOODBYE), self._courier.send("DELETE", session.fields):
+            with mark_unattended():
+                async with asyncio.timeout(DELETE_TIMEOUT), self._sender.send("DELETE", session.fields):
                     pass
         except Exception as error:  # noqa: BLE001 - whatever it is, we leave
             logger.debug("%s: the session could not be ended: %r", self._http.label, error)
 
 
-def _unknown(_tool: str) -> None:
+def _find_no_parameters(_tool: str) -> None:
     return None
 
 

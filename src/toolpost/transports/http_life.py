@@ -8,23 +8,23 @@ import asyncio
 from typing import Any, Final
 
 from toolpost.errors import InternalError
-from toolpost.transports.exchange import Exchange
-from toolpost.transports.host import Host
-from toolpost.transports.http_legacy import Legacy
+from toolpost.transports.exchange import HttpExchange
+from toolpost.transports.host import EndpointHost
+from toolpost.transports.http_legacy import SessionEndpoints
 from toolpost.transports.http_sessions import Sessions
-from toolpost.transports.http_stateless import full_of_streams
+from toolpost.transports.http_stateless import make_stream_limit_refusal
 
-__all__ = ["Life"]
+__all__ = ["EndpointLifetime"]
 
-HEED: Final = 1.0
+ABORT_TIMEOUT: Final = 1.0
 """Seconds in which a request that is given up has to end before it is cancelled."""
 
 
-LOOK: Final = 0.02
+DRAIN_POLL_INTERVAL: Final = 0.02
 """Seconds between two looks at the sessions of HTTP+SSE, which answer on a stream that does not end."""
 
 
-class Life:
+class EndpointLifetime:
     """What an endpoint holds from its first request to its last, in one loop.
 
     A task of its own enters the life of the server and leaves it: some contexts insist on that.
@@ -48,59 +48,59 @@ class Life:
         over: whether all are.
     """
 
-    def __init__(self, host: Host, sessions: Sessions, legacy: Legacy) -> None:
+    def __init__(self, host: EndpointHost, sessions: Sessions, legacy: SessionEndpoints) -> None:
         self.loop = asyncio.get_running_loop()
         self.thread = 0
-        self.running: dict[Exchange, asyncio.Task[Any]] = {}
-        self.listening: set[Exchange] = set()
-        self.answering: set[Exchange] = set()
+        self.running: dict[HttpExchange, asyncio.Task[Any]] = {}
+        self.listening: set[HttpExchange] = set()
+        self.answering: set[HttpExchange] = set()
         self.stopping = self.over = self.open = False
         self.legacy = legacy
         self.load = sessions.load
         self.sessions = sessions
-        self._begun: asyncio.Future[None] = self.loop.create_future()
-        self._over = asyncio.Event()
-        self._task = self.loop.create_task(self._hold(host))
+        self._ready: asyncio.Future[None] = self.loop.create_future()
+        self._stop_requested = asyncio.Event()
+        self._task = self.loop.create_task(self._run(host))
 
-    async def begun(self) -> None:
+    async def wait_until_ready(self) -> None:
         """Return when the server is ready."""
-        if not self._begun.done():
-            await asyncio.shield(self._begun)
-        self._begun.result()
+        if not self._ready.done():
+            await asyncio.shield(self._ready)
+        self._ready.result()
 
-    def listens(self, exchange: Exchange, streams: set[Exchange]) -> None:
-        """Count a stream as open, until it `has_listened`.
+    def add_stream(self, exchange: HttpExchange, streams: set[HttpExchange]) -> None:
+        """Count a stream as open, until `remove_stream`.
 
         No context manager: what one holds open takes 0.5 KiB of each stream.
 
         Raises:
-            Refusal: there are too many.
+            HTTPRefusal: there are too many.
         """
         if self.load.streams >= self.load.max_streams:
-            raise full_of_streams(self.load.max_streams)
+            raise make_stream_limit_refusal(self.load.max_streams)
         self.load.streams += 1
         streams.add(exchange)
 
-    def has_listened(self, exchange: Exchange, streams: set[Exchange]) -> None:
+    def remove_stream(self, exchange: HttpExchange, streams: set[HttpExchange]) -> None:
         """Count a stream no more."""
         self.load.streams -= 1
         streams.discard(exchange)
 
-    async def _hold(self, host: Host) -> None:
+    async def _run(self, host: EndpointHost) -> None:
         try:
-            async with host.alive():
-                self._begun.set_result(None)
+            async with host.hold_lifespan():
+                self._ready.set_result(None)
                 self.open = not self.stopping
                 try:
-                    await self._over.wait()
+                    await self._stop_requested.wait()
                 finally:
                     await self.sessions.close()
         except BaseException as error:
-            if self._begun.done():
+            if self._ready.done():
                 raise
             cancelled = isinstance(error, asyncio.CancelledError)
-            self._begun.set_exception(InternalError("the lifespan was cancelled") if cancelled else error)
-            self._begun.exception()  # there may be nobody left who waits for it
+            self._ready.set_exception(InternalError("the lifespan was cancelled") if cancelled else error)
+            self._ready.exception()  # there may be nobody left who waits for it
             if not isinstance(error, Exception):
                 raise
 
@@ -108,15 +108,15 @@ class Life:
         """Let running requests finish for so many seconds, then let go of everything."""
         self.stopping, self.open = True, False
         for exchange in tuple(self.listening):
-            exchange.hang_up()
+            exchange.abort()
         await self._drain(drain)
         self.over = True
         for exchange in (*self.running, *self.answering):
-            exchange.hang_up()
-        await self._wait(HEED)
+            exchange.abort()
+        await self._wait(ABORT_TIMEOUT)
         for task in self.running.values():
             task.cancel()
-        self._over.set()
+        self._stop_requested.set()
         await asyncio.wait([self._task])
         if not self._task.cancelled():
             self._task.result()
@@ -126,10 +126,10 @@ class Life:
         until = self.loop.time() + seconds
         while self.answering and self.loop.time() < until:
             for exchange in tuple(self.answering):
-                session = self.sessions.held(exchange.session)
-                if session is None or not session.owing:
-                    exchange.hang_up()
-            await asyncio.sleep(LOOK)
+                session = self.sessions.find_live(exchange.session)
+                if session is None or not session.has_pending_output:
+                    exchange.abort()
+            await asyncio.sleep(DRAIN_POLL_INTERVAL)
         await self._wait(max(0.0, until - self.loop.time()))
 
     async def _wait(self, seconds: float) -> None:

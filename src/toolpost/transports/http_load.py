@@ -7,7 +7,7 @@ from typing import Final
 
 from toolpost.protocol.connection import MAX_IN_FLIGHT
 
-__all__ = ["LISTENS", "MAX_CALLS", "MAX_STREAMS", "MAX_WAITING", "Load"]
+__all__ = ["MAX_CALLS", "MAX_QUEUED_BYTES", "MAX_STREAMS", "MAX_SUBSCRIPTIONS", "RequestCounts"]
 
 MAX_CALLS: Final = 10_000
 """Calls of all clients together: ten clients with all that each may have, and some 100 MB of tasks."""
@@ -15,14 +15,14 @@ MAX_CALLS: Final = 10_000
 MAX_STREAMS: Final = 20_000
 """Streams that are open for news: one for each session, and as many subscriptions of stateless clients."""
 
-LISTENS: Final = 64
+MAX_SUBSCRIPTIONS: Final = 64
 """Subscriptions of one principal: a person with many clients, each with a few."""
 
-MAX_WAITING: Final = 256 * 1024 * 1024
+MAX_QUEUED_BYTES: Final = 256 * 1024 * 1024
 """Bytes of posts that wait for their conversations, of all sessions together."""
 
 
-class Load:
+class RequestCounts:
     """What is under way.
 
     Args:
@@ -70,9 +70,9 @@ class Load:
     def end(self, peer: str, count: int = 1) -> None:
         """So many calls of a peer have ended."""
         self.calls -= count
-        _less(self._peers, peer, count)
+        _subtract(self._peers, peer, count)
 
-    def listen(self, peer: str, most: int) -> bool:
+    def open_subscription(self, peer: str, most: int) -> bool:
         """Whether a peer that may have so many may open another subscription, which is counted then."""
         running = self._listens.get(peer, 0)
         if running >= most:
@@ -81,13 +81,13 @@ class Load:
         self.streams += 1
         return True
 
-    def unlisten(self, peer: str) -> None:
+    def close_subscription(self, peer: str) -> None:
         """A subscription of a peer has ended."""
         self.streams -= 1
-        _less(self._listens, peer, 1)
+        _subtract(self._listens, peer, 1)
 
 
-def _less(counts: dict[str, int], peer: str, count: int) -> None:
+def _subtract(counts: dict[str, int], peer: str, count: int) -> None:
     left = counts[peer] - count
     if left:
         counts[peer] = left

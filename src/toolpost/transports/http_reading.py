@@ -10,24 +10,31 @@ from typing import Final, TypeAlias
 
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.revisions import Revision
-from toolpost.stores.promise import Entry, LogGap, Store
-from toolpost.transports.exchange import Exchange
-from toolpost.transports.http_session import GENERAL, KEPT, Lease, lease_of, log_of, reader_of
-from toolpost.transports.http_streams import prime
+from toolpost.stores.promise import LogEntry, LogGap, Store
+from toolpost.transports.exchange import HttpExchange
+from toolpost.transports.http_session import (
+    GENERAL_STREAM,
+    STREAM_RETENTION,
+    ReaderLease,
+    read_lease,
+    reader_key,
+    stream_log,
+)
+from toolpost.transports.http_streams import send_priming_event
 
-__all__ = ["Alive", "Reading", "leased"]
+__all__ = ["GeneralStreamReader", "TouchSession", "acquire_lease"]
 
-LEASE: Final = 45.0
+LEASE_TTL: Final = 45.0
 """Seconds for which a general stream counts as read without a sign of life: three times `KEEP_ALIVE`."""
 
-REMEMBERED: Final = 86400.0
+POSITION_TTL: Final = 86400.0
 """Seconds for which it is known how far a general stream was read: longer than a session is idle."""
 
-Alive: TypeAlias = Callable[[str], Awaitable[object]]
+TouchSession: TypeAlias = Callable[[str], Awaitable[object]]
 """Notes that a session is in use, by its id."""
 
 
-class Reading:
+class GeneralStreamReader:
     """One who may read a session's general stream.
 
     Args:
@@ -44,11 +51,11 @@ class Reading:
     def __init__(
         self,
         store: Store,
-        exchange: Exchange,
+        exchange: HttpExchange,
         session_id: str,
-        lease: Lease,
+        lease: ReaderLease,
         *,
-        alive: Alive,
+        alive: TouchSession,
         taken: Callable[[int], None] | None = None,
     ) -> None:
         self._store = store
@@ -63,53 +70,55 @@ class Reading:
 
         Args:
             revision: what its client speaks.
-            greeting: an event of kind `endpoint` to begin with (HTTP+SSE).
+            greeting: an event of kind `make_endpoint` to begin with (HTTP+SSE).
 
         Raises:
-            Disconnected: the client has gone.
+            ClientDisconnected: the client has gone.
         """
         exchange, lease = self._exchange, self._lease
         try:
-            await exchange.open()
+            await exchange.open_stream()
             if greeting is not None:
-                await exchange.event(greeting, kind="endpoint")
+                await exchange.send_event(greeting, kind="endpoint")
             elif revision.priming:
-                await prime(exchange, GENERAL, lease.last)
-            exchange.forget_head()
-            async with self._store.logs.tail(log_of(self._session, GENERAL), lease.last) as entries:
-                await exchange.attend(self._hear(entries), self._keep)
-            await exchange.end()
+                await send_priming_event(exchange, GENERAL_STREAM, lease.last)
+            exchange.release_head()
+            async with self._store.logs.tail(
+                stream_log(self._session, GENERAL_STREAM), lease.last
+            ) as entries:
+                await exchange.run_while_connected(self._relay_entries(entries), self._renew_lease)
+            await exchange.end_stream()
         except LogGap:
-            await exchange.end()  # the client was too slow; it comes back to what there is
+            await exchange.end_stream()  # the client was too slow; it comes back to what there is
         finally:
-            await self._let_go()
+            await self._release_lease()
 
-    async def _hear(self, entries: AsyncIterator[Entry]) -> None:
+    async def _relay_entries(self, entries: AsyncIterator[LogEntry]) -> None:
         async for entry in entries:
             before = jsonrpc.encode(self._lease)
             self._lease.last = entry.id
-            if not await self._swap(before, self._lease, LEASE):
+            if not await self._swap(before, self._lease, LEASE_TTL):
                 return  # another one reads it now
-            await self._exchange.event(entry.data, kind="message", id=f"{GENERAL}.{entry.id}")
+            await self._exchange.send_event(entry.data, kind="message", id=f"{GENERAL_STREAM}.{entry.id}")
             if self._taken is not None:
                 self._taken(len(entry.data))
 
-    async def _keep(self) -> None:
+    async def _renew_lease(self) -> None:
         """Keep the session, its stream and our right to read it; read no more if another one has that."""
         await self._alive(self._session)
-        await self._store.logs.touch(log_of(self._session, GENERAL), KEPT)
-        if not await self._swap(jsonrpc.encode(self._lease), self._lease, LEASE):
-            self._exchange.hang_up()
+        await self._store.logs.touch(stream_log(self._session, GENERAL_STREAM), STREAM_RETENTION)
+        if not await self._swap(jsonrpc.encode(self._lease), self._lease, LEASE_TTL):
+            self._exchange.abort()
 
-    async def _let_go(self) -> None:
+    async def _release_lease(self) -> None:
         """Nobody reads the stream any more; how far it was read is kept."""
-        await self._swap(jsonrpc.encode(self._lease), Lease("", self._lease.last), REMEMBERED)
+        await self._swap(jsonrpc.encode(self._lease), ReaderLease("", self._lease.last), POSITION_TTL)
 
-    async def _swap(self, old: bytes, new: Lease, ttl: float) -> bool:
-        return await self._store.records.swap(reader_of(self._session), old, jsonrpc.encode(new), ttl)
+    async def _swap(self, old: bytes, new: ReaderLease, ttl: float) -> bool:
+        return await self._store.records.swap(reader_key(self._session), old, jsonrpc.encode(new), ttl)
 
 
-async def leased(store: Store, session_id: str, after: str | None = None) -> Lease | None:
+async def acquire_lease(store: Store, session_id: str, after: str | None = None) -> ReaderLease | None:
     """The right to read a session's general stream; None if another one has it.
 
     Args:
@@ -118,10 +127,10 @@ async def leased(store: Store, session_id: str, after: str | None = None) -> Lea
         after: the id behind which a client goes on that has lost the stream, or nothing if it has lost all of
             it; another reader has to stop then. None: what was handed out before is not handed out again.
     """
-    key = reader_of(session_id)
+    key = reader_key(session_id)
     while True:
         found = await store.records.get(key)
-        held = None if found is None else lease_of(found)
+        held = None if found is None else read_lease(found)
         if after is not None:
             last = after or None
         elif held is None:
@@ -130,15 +139,15 @@ async def leased(store: Store, session_id: str, after: str | None = None) -> Lea
             return None
         else:
             last = held.last
-        lease = Lease(secrets.token_hex(8), await _known(store, session_id, last))
-        if await store.records.swap(key, found, jsonrpc.encode(lease), LEASE):
+        lease = ReaderLease(secrets.token_hex(8), await _find_position(store, session_id, last))
+        if await store.records.swap(key, found, jsonrpc.encode(lease), LEASE_TTL):
             return lease
 
 
-async def _known(store: Store, session_id: str, last: str | None) -> str | None:
+async def _find_position(store: Store, session_id: str, last: str | None) -> str | None:
     """The id, if the log still has what comes behind it."""
     try:
-        await store.logs.read(log_of(session_id, GENERAL), last)
+        await store.logs.read(stream_log(session_id, GENERAL_STREAM), last)
     except LogGap:
         return None
     return last

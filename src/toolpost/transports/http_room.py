@@ -9,13 +9,13 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, Protocol
 
-__all__ = ["Crowded", "Room"]
+__all__ = ["SessionLimit", "TooManySessions"]
 
-SHARE: Final = 4
+PRINCIPAL_SHARE: Final = 4
 """One principal may have a quarter of all sessions: with fewer than that many others are never shut out."""
 
 
-class Crowded(Exception):
+class TooManySessions(Exception):
     """There is no room for another session.
 
     Args:
@@ -27,19 +27,19 @@ class Crowded(Exception):
         self.own = own
 
 
-class Tenant(Protocol):
+class LimitedSession(Protocol):
     """A session, as far as it matters here."""
 
     id: str
     owner: str
 
     @property
-    def busy(self) -> bool:
+    def is_busy(self) -> bool:
         """Whether a request waits for its answer."""
         ...
 
 
-class Room:
+class SessionLimit:
     """Who makes room, if there are too many.
 
     Args:
@@ -47,28 +47,28 @@ class Room:
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._share = -(-most // SHARE)
+        self._max_sessions = most
+        self._share = -(-most // PRINCIPAL_SHARE)
         # In both, those that were used last are at the end.
-        self._all: OrderedDict[str, Tenant] = OrderedDict()
-        self._owned: dict[str, OrderedDict[str, Tenant]] = {}
+        self._all: OrderedDict[str, LimitedSession] = OrderedDict()
+        self._owned: dict[str, OrderedDict[str, LimitedSession]] = {}
 
-    def add(self, session: Tenant) -> None:
+    def add(self, session: LimitedSession) -> None:
         """Remember a session, which is in use."""
         self._all[session.id] = session
         self._owned.setdefault(session.owner, OrderedDict())[session.id] = session
 
-    def replace(self, session: Tenant) -> None:
+    def replace(self, session: LimitedSession) -> None:
         """Remember a session in place of what it was before, with the same id."""
         self._all[session.id] = session
         self._owned[session.owner][session.id] = session
 
-    def use(self, session: Tenant) -> None:
+    def use(self, session: LimitedSession) -> None:
         """Note that a session is in use."""
         self._all.move_to_end(session.id)
         self._owned[session.owner].move_to_end(session.id)
 
-    def remove(self, session: Tenant) -> None:
+    def remove(self, session: LimitedSession) -> None:
         """Forget a session, which has ended."""
         del self._all[session.id]
         own = self._owned[session.owner]
@@ -76,7 +76,7 @@ class Room:
         if not own:
             del self._owned[session.owner]
 
-    def in_the_way(self, owner: str) -> str | None:
+    def find_session_to_evict(self, owner: str) -> str | None:
         """The id of the session that has to end before this owner can open another; None if none has to.
 
         It is the one that was idle for longest: of the owner's own, and only if they have none such, and have
@@ -84,17 +84,17 @@ class Room:
         may all be one, or each another one.
 
         Raises:
-            Crowded: whoever could make room is busy.
+            TooManySessions: whoever could make room is busy.
         """
-        own = self._owned.get(owner) or OrderedDict[str, Tenant]()
+        own = self._owned.get(owner) or OrderedDict[str, LimitedSession]()
         over = owner != "" and len(own) >= self._share
-        if not over and len(self._all) < self._most:
+        if not over and len(self._all) < self._max_sessions:
             return None
-        session = _idle(own.values()) or (None if over else _idle(self._all.values()))
+        session = _find_idle(own.values()) or (None if over else _find_idle(self._all.values()))
         if session is None:
-            raise Crowded(own=over)
+            raise TooManySessions(own=over)
         return session.id
 
 
-def _idle(sessions: Iterable[Tenant]) -> Tenant | None:
-    return next((session for session in sessions if not session.busy), None)
+def _find_idle(sessions: Iterable[LimitedSession]) -> LimitedSession | None:
+    return next((session for session in sessions if not session.is_busy), None)

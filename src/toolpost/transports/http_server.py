@@ -2,7 +2,7 @@
 
 Owns paths and verbs, the life of the endpoint, and its end: what runs may finish, what is new is turned away.
 A message goes to the stateless era or to a session, as its headers and its body say. Knows a server only by
-the `Host` promise.
+the `EndpointHost` promise.
 """
 
 import asyncio
@@ -17,71 +17,80 @@ from typing import Final, TypeAlias
 from toolpost.errors import InternalError, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
-from toolpost.protocol.events import Incoming
-from toolpost.protocol.jsonrpc import Message, Request
-from toolpost.protocol.party import Party
+from toolpost.protocol.events import InboundRequest
+from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCRequest
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.route import (
-    Known,
+    KnownRoute,
     KnownSession,
     KnownStateless,
-    Reject,
-    ToSession,
-    ToStateless,
+    RejectedRoute,
+    SessionRoute,
+    StatelessRoute,
     classify,
-    settled,
+    make_known_route,
 )
 from toolpost.transports.body import read_body
 from toolpost.transports.exchange import (
     ASGIReceive,
+    ASGIScope,
     ASGISend,
     BodyTooLarge,
     BodyTooSlow,
-    Disconnected,
-    Exchange,
-    HungUp,
-    Scope,
+    ClientDisconnected,
+    HttpExchange,
+    ResponseAborted,
 )
-from toolpost.transports.gate import EVENTS, JSON, LATER, MAX_BODY, Gate, Refusal, check_get, check_post
+from toolpost.transports.gate import (
+    EVENTS,
+    JSON,
+    MAX_BODY,
+    RETRY_AFTER,
+    HTTPRefusal,
+    RequestGuard,
+    check_get,
+    check_post,
+)
 from toolpost.transports.head import KnownHeads
-from toolpost.transports.host import Caller, Host
-from toolpost.transports.http_legacy import Legacy
-from toolpost.transports.http_life import Life
-from toolpost.transports.http_load import MAX_CALLS, MAX_STREAMS, Load
-from toolpost.transports.http_metadata import Metadata, trimmed
-from toolpost.transports.http_sessions import Limits, Sessions, Underway
+from toolpost.transports.host import Caller, EndpointHost
+from toolpost.transports.http_legacy import SessionEndpoints
+from toolpost.transports.http_life import EndpointLifetime
+from toolpost.transports.http_load import MAX_CALLS, MAX_STREAMS, RequestCounts
+from toolpost.transports.http_metadata import ResourceMetadataApp, strip_trailing_slash
+from toolpost.transports.http_sessions import Sessions, SessionSettings, StartedSessionRequest
 from toolpost.transports.http_stateless import (
-    Answered,
-    Taken,
+    AcceptedRequest,
+    RPCRefusal,
     begin_known,
     begin_stateless,
-    hear_stateless,
-    serve_alone,
+    receive_stateless,
     serve_stateless,
+    serve_without_session,
 )
-from toolpost.transports.keeper import Keeper
+from toolpost.transports.keeper import Authenticator
 from toolpost.types.base import Struct
 
-__all__ = ["Endpoint", "Settings", "Who"]
+__all__ = ["Endpoint", "EndpointSettings", "PrincipalResolver"]
 
 logger: Final = logging.getLogger("toolpost.http")
 
-LARGE: Final = 64 * 1024
+LARGE_ANSWER: Final = 64 * 1024
 """Bytes of an answer that a network does not take at once: whoever ends the server waits for such."""
 
-AT_LEAST: Final = 30.0
+MIN_STREAM_LIFETIME: Final = 30.0
 """Seconds for which a stream is open whose token ends at once: clocks differ, so some come with such."""
 
-Named: TypeAlias = Principal | str | None
-Who: TypeAlias = Callable[[Scope], Named | Awaitable[Named]]
+PrincipalLike: TypeAlias = Principal | str | None
+PrincipalResolver: TypeAlias = Callable[[ASGIScope], PrincipalLike | Awaitable[PrincipalLike]]
 """Says on whose behalf a request speaks, from its ASGI scope."""
 
-Destination: TypeAlias = ToStateless | ToSession | Incoming
+Destination: TypeAlias = StatelessRoute | SessionRoute | InboundRequest
 """Where a message goes, or, if its head has come before, the request that it is."""
 
-Verb: TypeAlias = Callable[[Exchange], Awaitable[None]]
+MethodFunction: TypeAlias = Callable[[HttpExchange], Awaitable[None]]
 
 
-class Settings(Struct, frozen=True, kw_only=True):
+class EndpointSettings(Struct, frozen=True, kw_only=True):
     """How an endpoint is set up.
 
     Args:
@@ -108,9 +117,9 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_body: int = MAX_BODY
     max_calls: int = MAX_CALLS
     max_streams: int = MAX_STREAMS
-    limits: Limits = Limits()
+    limits: SessionSettings = SessionSettings()
     drain: float = 5.0
-    principal: Who | None = None
+    principal: PrincipalResolver | None = None
 
 
 class Endpoint:
@@ -123,148 +132,168 @@ class Endpoint:
         keeper: who asks for tokens, if anybody does.
     """
 
-    def __init__(self, host: Host, settings: Settings, gate: Gate, keeper: Keeper | None = None) -> None:
-        self._keeper = keeper
-        self._metadata = Metadata(keeper)
+    def __init__(
+        self,
+        host: EndpointHost,
+        settings: EndpointSettings,
+        gate: RequestGuard,
+        keeper: Authenticator | None = None,
+    ) -> None:
+        self._authenticator = keeper
+        self._metadata = ResourceMetadataApp(keeper)
         self._host = host
         self.settings = settings
-        self._gate = gate
-        self._knows_all = settings.principal is None
+        self._guard = gate
+        self._is_self_contained = settings.principal is None
         """Whether all that there is to know of a request stands in it."""
-        self._keeps_sessions = not settings.stateless and host.party.sessions
-        self._paths = self._routes()
+        self._has_sessions = not settings.stateless and host.local_peer.has_sessions
+        self._paths = self._build_routes()
         # Who watches over us knows our address, not our name; and what we publish, anybody may read.
-        self._unguarded = frozenset({self._live, self._ready, self._metadata.answer})
-        self._open = self._unguarded | {self._preflight}  # browsers ask without a token
-        self._answers = (JSON,) if settings.json_only else (JSON, EVENTS)
-        self._heads = KnownHeads()
-        self._life: Life | None = None
+        self._unguarded = frozenset({self._answer_live, self._answer_ready, self._metadata.send_document})
+        self._tokenless = self._unguarded | {self._answer_preflight}  # browsers ask without a token
+        self._answer_types = (JSON,) if settings.json_only else (JSON, EVENTS)
+        self._head_cache = KnownHeads()
+        self._life: EndpointLifetime | None = None
 
-    def _routes(self) -> dict[str, dict[str, Verb]]:
+    def _build_routes(self) -> dict[str, dict[str, MethodFunction]]:
         """Path → verb → what serves it.
 
         Raises:
             ValueError: a path is none, or two are the same that cannot be.
         """
         chosen = self.settings
-        paths: dict[str, dict[str, Verb]] = {}
+        paths: dict[str, dict[str, MethodFunction]] = {}
 
-        def add(name: str, path: str, **verbs: Verb) -> None:
+        def add(name: str, path: str, **verbs: MethodFunction) -> None:
             if not path.startswith("/"):
                 raise ValueError(f"{name} is {path!r}; a path starts with /")
-            served = paths.setdefault(trimmed(path), {})
+            served = paths.setdefault(strip_trailing_slash(path), {})
             if served.keys() & verbs:
                 raise ValueError(f"{name} is {path!r}, where something else is served already")
             served.update(verbs)
 
         add("path", chosen.path, POST=self._post)
-        if self._keeps_sessions:
+        if self._has_sessions:
             add("path", chosen.path, GET=self._get, DELETE=self._delete)
             if chosen.sse is not None:
-                if not self._sse_at_path:
-                    add("sse", chosen.sse, GET=self._sse)
-                add("messages", chosen.messages, POST=self._message)
+                if not self._has_sse_at_path:
+                    add("sse", chosen.sse, GET=self._serve_sse)
+                add("messages", chosen.messages, POST=self._post_message)
         if chosen.health is not None:
-            add("health", chosen.health, GET=self._live, HEAD=self._live)
-            add("health", f"{trimmed(chosen.health)}/ready", GET=self._ready, HEAD=self._ready)
-        for path in () if self._keeper is None else self._keeper.published:
+            add("health", chosen.health, GET=self._answer_live, HEAD=self._answer_live)
+            add(
+                "health",
+                f"{strip_trailing_slash(chosen.health)}/ready",
+                GET=self._answer_ready,
+                HEAD=self._answer_ready,
+            )
+        for path in () if self._authenticator is None else self._authenticator.metadata_documents:
             if path not in paths:
-                answer = self._metadata.answer
+                answer = self._metadata.send_document
                 add("auth", path, GET=answer, HEAD=answer, OPTIONS=answer)
         return paths
 
     @property
-    def _sse_at_path(self) -> bool:
+    def _has_sse_at_path(self) -> bool:
         chosen = self.settings
-        return chosen.sse is not None and trimmed(chosen.sse) == trimmed(chosen.path)
+        return chosen.sse is not None and strip_trailing_slash(chosen.sse) == strip_trailing_slash(
+            chosen.path
+        )
 
-    async def __call__(self, scope: Scope, receive: ASGIReceive, send: ASGISend) -> None:
+    async def __call__(self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend) -> None:
         """Serve one request, or the life of the application."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
-                await self._live_through(receive, send)
+                await self._run_lifespan(receive, send)
             else:
                 await send({"type": "websocket.close", "code": 1003, "reason": "there is no WebSocket here"})
             return
-        exchange = Exchange(scope, receive, send, self._heads.of(scope))
+        exchange = HttpExchange(scope, receive, send, self._head_cache.get_head(scope))
         try:
-            verb: Verb = exchange.head.verb or self._verb(exchange)
-            if self._keeper is not None and verb not in self._open:
-                exchange.principal = await self._keeper.admit(exchange)
+            verb: MethodFunction = exchange.head.verb or self._find_method(exchange)
+            if self._authenticator is not None and verb not in self._tokenless:
+                exchange.principal = await self._authenticator.authenticate(exchange)
             await verb(exchange)
         except asyncio.CancelledError:
             if not exchange.streaming:
                 raise
-            await exchange.end()  # an ASGI server that stops cancels streams, and would log what we raise
+            await (
+                exchange.end_stream()
+            )  # an ASGI server that stops cancels streams, and would log what we raise
         except Exception as error:  # noqa: BLE001 - whatever it is stays with its request
-            await self._failed(exchange, error)
+            await self._answer_failure(exchange, error)
 
-    async def _failed(self, exchange: Exchange, error: Exception) -> None:
+    async def _answer_failure(self, exchange: HttpExchange, error: Exception) -> None:
         """Answer a request that could not be served."""
         if isinstance(error, BodyTooLarge):
             try:
-                error = await self._too_large(exchange, error)
-            except Disconnected as gone:
+                error = await self._refuse_large_body(exchange, error)
+            except ClientDisconnected as gone:
                 error = gone
         elif isinstance(error, BodyTooSlow):
-            error = Refusal(408, "The body did not come in time.", [(b"connection", b"close")])
-        if isinstance(error, Refusal):
-            await exchange.json(error.status, error.body, error.headers)
-        elif isinstance(error, Disconnected):
+            error = HTTPRefusal(408, "The body did not come in time.", [(b"connection", b"close")])
+        if isinstance(error, HTTPRefusal):
+            await exchange.send_json(error.status, error.body, error.headers)
+        elif isinstance(error, ClientDisconnected):
             logger.debug("%s %s: the client has gone", exchange.method, exchange.path)
-            await exchange.abandon()
-        elif isinstance(error, HungUp):
-            await self._give_up(exchange)
+            await exchange.finish_disconnected()
+        elif isinstance(error, ResponseAborted):
+            await self._abort_response(exchange)
         else:
             logger.error("%s %s failed", exchange.method, exchange.path, exc_info=error)
-            await self._give_up(
+            await self._abort_response(
                 exchange, 500, InternalError("Internal error: the request could not be served")
             )
 
-    async def _give_up(self, exchange: Exchange, status: int = 503, error: RPCError | None = None) -> None:
+    async def _abort_response(
+        self, exchange: HttpExchange, status: int = 503, error: RPCError | None = None
+    ) -> None:
         """End a response without what was due."""
         if exchange.streaming:
-            await exchange.end()
+            await exchange.end_stream()
         else:
             error = error or InternalError(
                 "The request was given up: the server, or one of its workers, stops."
             )
-            later = [(b"retry-after", LATER[status])] if status in LATER else ()
-            await exchange.json(status, jsonrpc.encode_failure(None, error), later)
+            later = [(b"retry-after", RETRY_AFTER[status])] if status in RETRY_AFTER else ()
+            await exchange.send_json(status, jsonrpc.encode_error(None, error), later)
 
-    def _verb(self, exchange: Exchange) -> Verb:
+    def _find_method(self, exchange: HttpExchange) -> MethodFunction:
         """What serves a request, which comes from where it may."""
         path = exchange.path
-        verbs = self._paths.get(path) or self._paths.get(trimmed(path))
+        verbs = self._paths.get(path) or self._paths.get(strip_trailing_slash(path))
         if verbs is None:
             here, chosen = exchange.root + self.settings.path, self.settings
-            if chosen.stateless and trimmed(path) in {trimmed(chosen.sse or ""), chosen.messages}:
+            if chosen.stateless and strip_trailing_slash(path) in {
+                strip_trailing_slash(chosen.sse or ""),
+                chosen.messages,
+            }:
                 why = "HTTP+SSE needs sessions, which stateless=True switches off"
             else:
                 why = "There is nothing at this path"
-            raise Refusal(404, f"{why}; MCP is at {here}.")
+            raise HTTPRefusal(404, f"{why}; MCP is at {here}.")
         verb = verbs.get(exchange.method)
         if verb is None:
-            self._gate.check(exchange)
-            return self._preflight if exchange.method == "OPTIONS" else self._no_verb
+            self._guard.check(exchange)
+            return self._answer_preflight if exchange.method == "OPTIONS" else self._refuse_method
         if verb not in self._unguarded:
-            self._gate.check(exchange)
+            self._guard.check(exchange)
         if not exchange.extra:  # else a browser has to be told something each time
             exchange.head.verb = verb
-            self._heads.keep(exchange.head)
+            self._head_cache.keep(exchange.head)
         return verb
 
-    async def _preflight(self, exchange: Exchange) -> None:
+    async def _answer_preflight(self, exchange: HttpExchange) -> None:
         """Tell a browser what it may send."""
-        allowed = self._gate.preflight(exchange)
+        allowed = self._guard.get_preflight_headers(exchange)
         if allowed is None:
-            await self._no_verb(exchange)
+            await self._refuse_method(exchange)
         else:
-            await exchange.empty(204, allowed)
+            await exchange.send_empty(204, allowed)
 
-    async def _no_verb(self, exchange: Exchange) -> None:
-        verbs = self._paths[trimmed(exchange.path)]
-        raise Refusal(
+    async def _refuse_method(self, exchange: HttpExchange) -> None:
+        verbs = self._paths[strip_trailing_slash(exchange.path)]
+        raise HTTPRefusal(
             405,
             f"{exchange.method} is not served here."
             + (" If a web page asks, set cors=True." if exchange.method == "OPTIONS" else ""),
@@ -273,242 +302,250 @@ class Endpoint:
 
     # ----------------------------------------------------------------- messages
 
-    async def _post(self, exchange: Exchange) -> None:
+    async def _post(self, exchange: HttpExchange) -> None:
         head = exchange.head
         if not head.fits:
-            check_post(exchange, self._answers)
+            check_post(exchange, self._answer_types)
             head.fits = True
-        data = exchange.body(self.settings.max_body)
+        data = exchange.receive_body(self.settings.max_body)
         if not isinstance(data, bytes):
             data = await data
-        party, known = self._host.party, head.way
-        message: Message | None = None
+        party, known = self._host.local_peer, head.way
+        message: JSONRPCMessage | None = None
         route = known.read(data, party) if type(known) is KnownStateless else None
         if route is None:
-            message, route = self._read(exchange, data, party, known)
-        new = message is None or isinstance(message, Request)
+            message, route = self._read_message(exchange, data, party, known)
+        new = message is None or isinstance(message, JSONRPCRequest)
         life = self._life
         # Until Python 3.12, to ask which loop is running is a system call of 0.2 us; this is half of it.
         if life is None or not (life.open and life.thread == get_ident() and life.loop.is_running()):
-            life = await self._alive(new=new)
+            life = await self._ensure_started(new=new)
             life.thread = get_ident()
-        if not self._knows_all:
+        if not self._is_self_contained:
             begun = None  # who somebody is may be a reason to refuse, and is asked first
-        elif isinstance(route, Incoming):
+        elif isinstance(route, InboundRequest):
             begun = begin_known(self._host, route, data, exchange, life.load)
         else:
-            begun = self._begun(exchange, message, route, life)
-        if isinstance(begun, bytes) and len(begun) < LARGE:
-            await (exchange.json(200, begun) if begun else exchange.empty(202))  # if it was cancelled
-            if type(known) is KnownStateless and not known.learnt and isinstance(route, Incoming):
+            begun = self._begin(exchange, message, route, life)
+        if isinstance(begun, bytes) and len(begun) < LARGE_ANSWER:
+            await (
+                exchange.send_json(200, begun) if begun else exchange.send_empty(202)
+            )  # if it was cancelled
+            if type(known) is KnownStateless and not known.has_learned and isinstance(route, InboundRequest):
                 known.learn(data, route)
             return
-        self._count(life, exchange, new=new and not _has_started(begun))
+        self._count_request(life, exchange, new=new and not _has_started(begun))
         try:
             if isinstance(begun, bytes):
-                await exchange.json(200, begun)
+                await exchange.send_json(200, begun)
             else:
                 await self._serve(exchange, message, data, route, life=life, begun=begun)
         finally:
             del life.running[exchange]
 
-    def _read(
-        self, exchange: Exchange, data: bytes, party: Party, known: Known | None
-    ) -> tuple[Message | None, ToStateless | ToSession]:
+    def _read_message(
+        self, exchange: HttpExchange, data: bytes, party: LocalPeer, known: KnownRoute | None
+    ) -> tuple[JSONRPCMessage | None, StatelessRoute | SessionRoute]:
         """The message in a body, None for a batch, and where it goes.
 
         Raises:
-            Refusal: it is none, or goes nowhere.
+            HTTPRefusal: it is none, or goes nowhere.
         """
         message = read_body(data)
-        route = known.leads(message, party) if isinstance(known, KnownSession) else None
+        route = known.find_route(message, party) if isinstance(known, KnownSession) else None
         if route is None:
             route = classify(exchange.headers, message, party)
-            exchange.head.way = settled(route, message, party)
-            if isinstance(route, Reject):
-                raise Answered(route.status, jsonrpc.encode_failure(route.id, route.error))
+            exchange.head.way = make_known_route(route, message, party)
+            if isinstance(route, RejectedRoute):
+                raise RPCRefusal(route.status, jsonrpc.encode_error(route.id, route.error))
         return message, route
 
-    def _begun(
-        self, exchange: Exchange, message: Message | None, route: ToStateless | ToSession, life: Life
-    ) -> bytes | Taken | Underway | None:
+    def _begin(
+        self,
+        exchange: HttpExchange,
+        message: JSONRPCMessage | None,
+        route: StatelessRoute | SessionRoute,
+        life: EndpointLifetime,
+    ) -> bytes | AcceptedRequest | StartedSessionRequest | None:
         """The answer to a request, if it is there at once; else as far as it has begun, if it has."""
-        if not isinstance(message, Request):
+        if not isinstance(message, JSONRPCRequest):
             return None
-        if isinstance(route, ToSession):
-            if route.session is None or not self._keeps_sessions:
+        if isinstance(route, SessionRoute):
+            if route.session is None or not self._has_sessions:
                 return None
             return life.sessions.begin(route.session, message, exchange.principal)
         return begin_stateless(self._host, message, route, exchange, life.load)
 
     async def _serve(
         self,
-        exchange: Exchange,
-        message: Message | None,
+        exchange: HttpExchange,
+        message: JSONRPCMessage | None,
         data: bytes,
         route: Destination,
         *,
-        life: Life,
-        begun: Taken | Underway | None,
+        life: EndpointLifetime,
+        begun: AcceptedRequest | StartedSessionRequest | None,
     ) -> None:
         """Serve what is not answered at once."""
         host, settings = self._host, self.settings
-        principal = exchange.principal if settings.principal is None else await self._principal(exchange)
-        caller = Caller(exchange, principal, settings.json_only, life.load, self._keeper)
-        if isinstance(route, ToSession):
-            assert not isinstance(begun, Taken), "that is the other era"
-            if self._keeps_sessions:
+        principal = (
+            exchange.principal if settings.principal is None else await self._resolve_principal(exchange)
+        )
+        caller = Caller(exchange, principal, settings.json_only, life.load, self._authenticator)
+        if isinstance(route, SessionRoute):
+            assert not isinstance(begun, AcceptedRequest), "that is the other era"
+            if self._has_sessions:
                 await life.legacy.post(exchange, message, data, route, principal, begun=begun)
             else:
-                await serve_alone(host, message, data, route.revision, caller)
-        elif isinstance(route, Incoming) or isinstance(message, Request):
+                await serve_without_session(host, message, data, route.revision, caller)
+        elif isinstance(route, InboundRequest) or isinstance(message, JSONRPCRequest):
             if begun is not None:
                 taken = begun
-            elif isinstance(route, Incoming):
+            elif isinstance(route, InboundRequest):
                 taken = begin_known(host, route, data, exchange)
             else:
-                assert isinstance(message, Request), "so it was read"
+                assert isinstance(message, JSONRPCRequest), "so it was read"
                 taken = begin_stateless(host, message, route, exchange)
-            assert isinstance(taken, Taken), "nothing begins by itself, nor in the other era"
+            assert isinstance(taken, AcceptedRequest), "nothing begins by itself, nor in the other era"
             listens = taken.event.row.name == "subscriptions/listen"
-            timer = self._ends_with_token(exchange) if listens else None
+            timer = self._end_with_token(exchange) if listens else None
             try:
                 await serve_stateless(host, taken, caller)
             finally:
-                _stop(timer)
+                _cancel_timer(timer)
         else:
-            await hear_stateless(host, message, caller)
+            await receive_stateless(host, message, caller)
 
-    async def _message(self, exchange: Exchange) -> None:
+    async def _post_message(self, exchange: HttpExchange) -> None:
         check_post(exchange)
-        data = exchange.body(self.settings.max_body)
+        data = exchange.receive_body(self.settings.max_body)
         if not isinstance(data, bytes):
             data = await data
         message = read_body(data)
-        new = isinstance(message, Request)
-        life = await self._alive(new=new)
-        self._count(life, exchange, new=new)
+        new = isinstance(message, JSONRPCRequest)
+        life = await self._ensure_started(new=new)
+        self._count_request(life, exchange, new=new)
         try:
-            await life.legacy.message(exchange, message, data, await self._principal(exchange))
+            await life.legacy.post_message(exchange, message, data, await self._resolve_principal(exchange))
         finally:
             del life.running[exchange]
 
-    async def _too_large(self, exchange: Exchange, large: BodyTooLarge) -> Refusal:
+    async def _refuse_large_body(self, exchange: HttpExchange, large: BodyTooLarge) -> HTTPRefusal:
         """Why a body is refused; whoever sends it is heard for a while, or it could not hear us."""
         limit = self.settings.max_body
         if large.more:
-            await exchange.discard(2 * limit)
-        return Refusal(
+            await exchange.discard_body(2 * limit)
+        return HTTPRefusal(
             413,
             f"The body has more than {limit} bytes; the server can allow more: max_body=.",
             [(b"connection", b"close")],
         )
 
-    async def _get(self, exchange: Exchange) -> None:
-        if self._sse_at_path and headers.SESSION not in exchange.headers:
-            await self._sse(exchange)
+    async def _get(self, exchange: HttpExchange) -> None:
+        if self._has_sse_at_path and headers.SESSION not in exchange.headers:
+            await self._serve_sse(exchange)
             return
         check_get(exchange)
         self._check_revision(exchange)
-        life = await self._alive()
-        life.listens(exchange, life.listening)
+        life = await self._ensure_started()
+        life.add_stream(exchange, life.listening)
         timer: asyncio.TimerHandle | None = None
         try:
-            principal = await self._principal(exchange)
-            timer = self._ends_with_token(exchange)
+            principal = await self._resolve_principal(exchange)
+            timer = self._end_with_token(exchange)
             relay = await life.legacy.get(exchange, principal)
             if relay is not None:
                 await relay
         finally:
-            _stop(timer)
-            life.has_listened(exchange, life.listening)
+            _cancel_timer(timer)
+            life.remove_stream(exchange, life.listening)
 
-    async def _sse(self, exchange: Exchange) -> None:
+    async def _serve_sse(self, exchange: HttpExchange) -> None:
         check_get(exchange)
-        life = await self._alive()
-        life.listens(exchange, life.answering)
+        life = await self._ensure_started()
+        life.add_stream(exchange, life.answering)
         try:
-            await life.legacy.sse(exchange, await self._principal(exchange))
+            await life.legacy.serve_sse(exchange, await self._resolve_principal(exchange))
         finally:
-            life.has_listened(exchange, life.answering)
+            life.remove_stream(exchange, life.answering)
 
-    async def _delete(self, exchange: Exchange) -> None:
+    async def _delete(self, exchange: HttpExchange) -> None:
         self._check_revision(exchange)
-        life = await self._alive(new=False)
-        self._count(life, exchange, new=False)
+        life = await self._ensure_started(new=False)
+        self._count_request(life, exchange, new=False)
         try:
-            await life.legacy.delete(exchange, await self._principal(exchange))
+            await life.legacy.delete(exchange, await self._resolve_principal(exchange))
         finally:
             del life.running[exchange]
 
-    def _check_revision(self, exchange: Exchange) -> None:
+    def _check_revision(self, exchange: HttpExchange) -> None:
         """Return if a request without a message names no revision, or one that we speak (HTTPL-33)."""
         named = exchange.headers.get(headers.VERSION)
-        party = self._host.party
+        party = self._host.local_peer
         if named is not None and named.strip(" \t") not in party.supported:
-            raise Refusal(400, party.refusal(named).message)
+            raise HTTPRefusal(400, party.make_unsupported_error(named).message)
 
-    async def _principal(self, exchange: Exchange) -> Principal | None:
+    async def _resolve_principal(self, exchange: HttpExchange) -> Principal | None:
         who = self.settings.principal
         if who is not None:
             found = who(exchange.scope)
-            exchange.principal = Principal.of(await found if isawaitable(found) else found)
+            exchange.principal = Principal.from_value(await found if isawaitable(found) else found)
         return exchange.principal
 
-    def _ends_with_token(self, exchange: Exchange) -> asyncio.TimerHandle | None:
+    def _end_with_token(self, exchange: HttpExchange) -> asyncio.TimerHandle | None:
         """What ends a stream of news with the token that has opened it; its reader comes back with another.
 
         To be stopped when the stream ends before.
         """
         principal = exchange.principal
-        ends = None if self._keeper is None or principal is None else principal.claims.get("exp")
+        ends = None if self._authenticator is None or principal is None else principal.claims.get("exp")
         if not isinstance(ends, int | float):
             return None
-        left = max(ends - time.time(), AT_LEAST)
-        return asyncio.get_running_loop().call_later(left, exchange.hang_up)
+        left = max(ends - time.time(), MIN_STREAM_LIFETIME)
+        return asyncio.get_running_loop().call_later(left, exchange.abort)
 
     # ----------------------------------------------------------------- metadata
 
     @property
-    def metadata(self) -> Callable[[Scope, ASGIReceive, ASGISend], Awaitable[None]]:
+    def metadata(self) -> Callable[[ASGIScope, ASGIReceive, ASGISend], Awaitable[None]]:
         """An ASGI application with what is published about this one, for a framework that mounts both.
 
         Mount it at "/.well-known/oauth-protected-resource"; of several servers, each below that, at its own
         path, or the first hides the others.
         """
-        if self._keeper is not None:
-            self._keeper.placed = True
+        if self._authenticator is not None:
+            self._authenticator.is_metadata_mounted = True
         return self._metadata
 
     # ----------------------------------------------------------------- health
 
-    async def _live(self, exchange: Exchange) -> None:
-        await exchange.json(200, b'{"status":"alive"}')
+    async def _answer_live(self, exchange: HttpExchange) -> None:
+        await exchange.send_json(200, b'{"status":"alive"}')
 
-    async def _ready(self, exchange: Exchange) -> None:
+    async def _answer_ready(self, exchange: HttpExchange) -> None:
         try:
-            await self._alive()
-        except Refusal:
-            await exchange.json(503, b'{"status":"stopping"}', [(b"retry-after", LATER[503])])
+            await self._ensure_started()
+        except HTTPRefusal:
+            await exchange.send_json(503, b'{"status":"stopping"}', [(b"retry-after", RETRY_AFTER[503])])
         else:
-            await exchange.json(200, b'{"status":"ready"}')
+            await exchange.send_json(200, b'{"status":"ready"}')
 
     # ----------------------------------------------------------------- life
 
-    def _count(self, life: Life, exchange: Exchange, *, new: bool) -> None:
+    def _count_request(self, life: EndpointLifetime, exchange: HttpExchange, *, new: bool) -> None:
         """Count a request as running, until it is taken out; one that is not new belongs to another one.
 
         Neither a context manager nor awaited: as both it takes 4 us of 15.
         """
         if new and life.load.calls >= life.load.max_calls:
-            raise Refusal(
+            raise HTTPRefusal(
                 503, f"{life.load.max_calls} requests are being served, and no more can be (max_calls=)."
             )
         task = asyncio.current_task()
         assert task is not None, "a request is served in a task"
         life.running[exchange] = task
 
-    async def _alive(self, *, new: bool = True) -> Life:
+    async def _ensure_started(self, *, new: bool = True) -> EndpointLifetime:
         """The life of this endpoint in this loop, which begins with the first request at the latest."""
         life = self._life
         if life is None or life.loop is not asyncio.get_running_loop():
@@ -518,24 +555,24 @@ class Endpoint:
                 self._host.serve,
                 settings.limits,
                 json_only=settings.json_only,
-                chosen=self._host.chooses,
-                load=Load(self._host.connection().limit, settings.max_calls, settings.max_streams),
+                chosen=self._host.is_per_client,
+                load=RequestCounts(self._host.connection().limit, settings.max_calls, settings.max_streams),
             )
-            scoped = self._keeper is not None or settings.principal is not None
-            needs = self._host.needs if scoped else None
-            legacy = Legacy(sessions, settings.messages, self._keeper, needs)
-            life = self._life = Life(self._host, sessions, legacy)
+            scoped = self._authenticator is not None or settings.principal is not None
+            needs = self._host.get_required_scopes if scoped else None
+            legacy = SessionEndpoints(sessions, settings.messages, self._authenticator, needs)
+            life = self._life = EndpointLifetime(self._host, sessions, legacy)
         if life.stopping if new else life.over:
-            raise _stops()
+            raise _make_stopping_refusal()
         try:
-            await life.begun()
+            await life.wait_until_ready()
         except Exception:  # whatever a lifespan raises
             if self._life is life:
                 self._life = None  # the next request tries again
             raise
         return life
 
-    async def _live_through(self, receive: ASGIReceive, send: ASGISend) -> None:
+    async def _run_lifespan(self, receive: ASGIReceive, send: ASGISend) -> None:
         """The lifespan protocol of ASGI."""
         while True:
             event = await receive()
@@ -561,13 +598,13 @@ class Endpoint:
         """Get ready to serve; the first request does it otherwise."""
         if self._life is not None and self._life.stopping:
             self._life = None
-        await self._alive()
+        await self._ensure_started()
 
     async def stop(self) -> None:
         """Take no new requests, end streams, let running requests finish for a while, then give them up."""
         life = self._life
         if life is not None and life.loop is asyncio.get_running_loop():
-            self._host.end_listens()
+            self._host.end_subscriptions()
             await life.end(self.settings.drain)
 
     @asynccontextmanager
@@ -580,15 +617,15 @@ class Endpoint:
             await self.stop()
 
 
-def _has_started(begun: bytes | Taken | Underway | None) -> bool:
+def _has_started(begun: bytes | AcceptedRequest | StartedSessionRequest | None) -> bool:
     """Whether it is too late to refuse a request."""
-    return begun is not None and (not isinstance(begun, Taken) or begun.started is not None)
+    return begun is not None and (not isinstance(begun, AcceptedRequest) or begun.started is not None)
 
 
-def _stop(timer: asyncio.TimerHandle | None) -> None:
+def _cancel_timer(timer: asyncio.TimerHandle | None) -> None:
     if timer is not None:
         timer.cancel()
 
 
-def _stops() -> Refusal:
-    return Refusal(503, "The server stops, and takes no new requests.")
+def _make_stopping_refusal() -> HTTPRefusal:
+    return HTTPRefusal(503, "The server stops, and takes no new requests.")

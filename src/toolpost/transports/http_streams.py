@@ -11,39 +11,46 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, contextmanag
 from typing import Final
 
 from toolpost.protocol.revisions import Revision
-from toolpost.stores.promise import Entry, LogGap, Store
-from toolpost.transports.attention import Pulse
-from toolpost.transports.exchange import Exchange
-from toolpost.transports.http_session import INTERRUPTED, KEPT, LAST, OVER, log_of, outline
+from toolpost.stores.promise import LogEntry, LogGap, Store
+from toolpost.transports.attention import KeepAliveCallback
+from toolpost.transports.exchange import HttpExchange
+from toolpost.transports.http_session import (
+    END_MARK,
+    INTERRUPTED_MARK,
+    LAST_PREFIX,
+    STREAM_RETENTION,
+    read_outline,
+    stream_log,
+)
 
-__all__ = ["RETRY", "Streams", "prime"]
+__all__ = ["RETRY_MILLISECONDS", "SessionStreams", "send_priming_event"]
 
 logger: Final = logging.getLogger("toolpost.http")
 
-RETRY: Final = 1000
+RETRY_MILLISECONDS: Final = 1000
 """Milliseconds after which a client comes back to a stream that we have interrupted."""
 
-DONE: Final = 10.0
+DELIVERED_RETENTION: Final = 10.0
 """Seconds for which a stream is kept whose answer was handed to the network: the last bytes may be lost."""
 
 
-class Streams:
+class SessionStreams:
     """The streams of the sessions in a store."""
 
     def __init__(self, store: Store) -> None:
         self._logs = store.logs
-        self._resumed: dict[str, Exchange] = {}
+        self._readers: dict[str, HttpExchange] = {}
 
     # ----------------------------------------------------------------- the answer to a post
 
-    def tail(self, session_id: str, stream: str) -> AbstractAsyncContextManager[AsyncIterator[Entry]]:
+    def tail(self, session_id: str, stream: str) -> AbstractAsyncContextManager[AsyncIterator[LogEntry]]:
         """Begin to read a stream, before anything is said on it."""
-        return self._logs.tail(log_of(session_id, stream))
+        return self._logs.tail(stream_log(session_id, stream))
 
     async def relay(
         self,
-        exchange: Exchange,
-        entries: AsyncIterator[Entry],
+        exchange: HttpExchange,
+        entries: AsyncIterator[LogEntry],
         session_id: str,
         stream: str,
         revision: Revision,
@@ -60,7 +67,7 @@ class Streams:
             stream: the name of the stream.
             revision: what its client speaks.
         """
-        answers: list[Entry] = []
+        answers: list[LogEntry] = []
         async with AsyncExitStack() as again:
             while True:
                 try:
@@ -74,53 +81,60 @@ class Streams:
 
     async def _relay(
         self,
-        exchange: Exchange,
-        entries: AsyncIterator[Entry],
+        exchange: HttpExchange,
+        entries: AsyncIterator[LogEntry],
         session_id: str,
         stream: str,
         *,
         revision: Revision,
-        answers: list[Entry],
+        answers: list[LogEntry],
     ) -> list[bytes] | None:
         async for entry in entries:
-            if entry.data == OVER:
+            if entry.data == END_MARK:
                 break
-            last, said = _told(entry)
-            if said.data == INTERRUPTED:
+            last, said = _split_last(entry)
+            if said.data == INTERRUPTED_MARK:
                 if revision.priming:
-                    await self._begin(exchange, stream, revision, answers)
-                    await exchange.end()
+                    await self._begin_stream(exchange, stream, revision, answers)
+                    await exchange.end_stream()
                     return None
-            elif not exchange.streaming and outline(said.data).answers:
+            elif not exchange.streaming and read_outline(said.data).is_answer:
                 answers.append(said)
             else:
-                await self._begin(exchange, stream, revision, answers)
-                await self._event(exchange, stream, said)
+                await self._begin_stream(exchange, stream, revision, answers)
+                await self._send_entry(exchange, stream, said)
             if last:
                 break
         if not exchange.streaming:
             return [said.data for said in answers]
-        await exchange.end()
-        await self._logs.touch(log_of(session_id, stream), DONE)
+        await exchange.end_stream()
+        await self._logs.touch(stream_log(session_id, stream), DELIVERED_RETENTION)
         return None
 
-    async def _begin(self, exchange: Exchange, stream: str, revision: Revision, answers: list[Entry]) -> None:
+    async def _begin_stream(
+        self, exchange: HttpExchange, stream: str, revision: Revision, answers: list[LogEntry]
+    ) -> None:
         """Open an event stream; where the revision knows it, with an event to come back to (HTTPL-3)."""
         if exchange.streaming:
             return
-        await exchange.open()
+        await exchange.open_stream()
         if revision.priming:
-            await prime(exchange, stream)
+            await send_priming_event(exchange, stream)
         for said in answers:
-            await self._event(exchange, stream, said)
+            await self._send_entry(exchange, stream, said)
 
-    async def _event(self, exchange: Exchange, stream: str, said: Entry) -> None:
-        await exchange.event(said.data, kind="message", id=f"{stream}.{said.id}")
+    async def _send_entry(self, exchange: HttpExchange, stream: str, said: LogEntry) -> None:
+        await exchange.send_event(said.data, kind="message", id=f"{stream}.{said.id}")
 
     # ----------------------------------------------------------------- coming back
 
     async def resume(
-        self, exchange: Exchange, session_id: str, event_id: str, revision: Revision, alive: Pulse
+        self,
+        exchange: HttpExchange,
+        session_id: str,
+        event_id: str,
+        revision: Revision,
+        alive: KeepAliveCallback,
     ) -> bool:
         """Whether a stream goes on behind this event; its rest has been relayed then.
 
@@ -134,75 +148,88 @@ class Streams:
             alive: called from time to time while the client listens.
 
         Raises:
-            Disconnected: the client has gone.
+            ClientDisconnected: the client has gone.
         """
         stream, _, last = event_id.partition(".")
-        log = log_of(session_id, stream)
-        if not await self._logs.touch(log, KEPT):
+        log = stream_log(session_id, stream)
+        if not await self._logs.touch(log, STREAM_RETENTION):
             return False
-        with self._alone(log, exchange):
+        with self._replace_reader(log, exchange):
             return await self._resume(exchange, log, stream, last, revision=revision, alive=alive)
 
     @contextmanager
-    def _alone(self, log: str, exchange: Exchange) -> Generator[None]:
+    def _replace_reader(self, log: str, exchange: HttpExchange) -> Generator[None]:
         """Be the only one on this worker who has come back to a stream."""
-        before = self._resumed.get(log)
-        self._resumed[log] = exchange
+        before = self._readers.get(log)
+        self._readers[log] = exchange
         if before is not None:
-            before.hang_up()
+            before.abort()
         try:
             yield
         finally:
-            if self._resumed.get(log) is exchange:
-                del self._resumed[log]
+            if self._readers.get(log) is exchange:
+                del self._readers[log]
 
     async def _resume(
-        self, exchange: Exchange, log: str, stream: str, last: str, *, revision: Revision, alive: Pulse
+        self,
+        exchange: HttpExchange,
+        log: str,
+        stream: str,
+        last: str,
+        *,
+        revision: Revision,
+        alive: KeepAliveCallback,
     ) -> bool:
         try:
             said = await self._logs.read(log)
             known = {entry.id for entry in said}
             async with self._logs.tail(log, last or None) as entries:
-                await exchange.open()
+                await exchange.open_stream()
                 if revision.priming:
-                    await prime(exchange, stream, last)
-                over = bool(said) and said[-1].id == last and (said[-1].data == OVER or _told(said[-1])[0])
-                if over or self._resumed.get(log) is not exchange:
-                    await exchange.end()
-                elif await exchange.attend(self._replay(exchange, entries, stream, known), alive):
-                    await self._logs.touch(log, DONE)
+                    await send_priming_event(exchange, stream, last)
+                over = (
+                    bool(said)
+                    and said[-1].id == last
+                    and (said[-1].data == END_MARK or _split_last(said[-1])[0])
+                )
+                if over or self._readers.get(log) is not exchange:
+                    await exchange.end_stream()
+                elif await exchange.run_while_connected(
+                    self._replay(exchange, entries, stream, known), alive
+                ):
+                    await self._logs.touch(log, DELIVERED_RETENTION)
         except LogGap:
             if exchange.streaming:
-                await exchange.end()
+                await exchange.end_stream()
             return exchange.streaming
         return True
 
     async def _replay(
-        self, exchange: Exchange, entries: AsyncIterator[Entry], stream: str, known: set[str]
+        self, exchange: HttpExchange, entries: AsyncIterator[LogEntry], stream: str, known: set[str]
     ) -> bool:
         """Whether the rest of a stream was all of it."""
         over = False
         async for entry in entries:
-            if entry.data == INTERRUPTED and entry.id in known:
+            if entry.data == INTERRUPTED_MARK and entry.id in known:
                 continue  # the client has come back already
-            if entry.data in {OVER, INTERRUPTED}:
-                over = entry.data == OVER
+            if entry.data in {END_MARK, INTERRUPTED_MARK}:
+                over = entry.data == END_MARK
                 break
-            over, said = _told(entry)
-            await self._event(exchange, stream, said)
+            over, said = _split_last(entry)
+            await self._send_entry(exchange, stream, said)
             if over:
                 break
-        await exchange.end()
+        await exchange.end_stream()
         return over
 
 
-async def prime(exchange: Exchange, stream: str, last: str | None = None) -> None:
+async def send_priming_event(exchange: HttpExchange, stream: str, last: str | None = None) -> None:
     """Send an event that says no more than where to come back to, and when (HTTPL-5)."""
-    await exchange.event(b"", id=f"{stream}.{last or ''}", retry=RETRY)
+    await exchange.send_event(b"", id=f"{stream}.{last or ''}", retry=RETRY_MILLISECONDS)
 
 
-def _told(entry: Entry) -> tuple[bool, Entry]:
+def _split_last(entry: LogEntry) -> tuple[bool, LogEntry]:
     """Whether a message is the last of its stream, and the message."""
-    if not entry.data.startswith(LAST):
+    if not entry.data.startswith(LAST_PREFIX):
         return False, entry
-    return True, Entry(entry.id, entry.data[len(LAST) :])
+    return True, LogEntry(entry.id, entry.data[len(LAST_PREFIX) :])

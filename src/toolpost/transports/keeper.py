@@ -10,13 +10,13 @@ from typing import Final, Protocol
 
 from toolpost.errors import MissingScopes
 from toolpost.principal import Principal
-from toolpost.protocol.jsonrpc import Reader, Unfit
-from toolpost.transports.exchange import Exchange, Headers
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
+from toolpost.transports.exchange import Headers, HttpExchange
 from toolpost.types.base import UNSET, Raw, Struct, Unset
 
-__all__ = ["METADATA_HEADERS", "Keeper", "lacking", "step_up"]
+__all__ = ["METADATA_HEADERS", "Authenticator", "build_step_up_headers", "find_missing_scopes"]
 
-logger: Final = logging.getLogger("toolpost.auth")
+auth_logger: Final = logging.getLogger("toolpost.auth")
 
 METADATA_HEADERS: Final = (
     (b"access-control-allow-origin", b"*"),  # it is meant for everybody, clients in browsers included
@@ -26,25 +26,25 @@ METADATA_HEADERS: Final = (
 )
 
 
-class Keeper(Protocol):
+class Authenticator(Protocol):
     """Asks for tokens.
 
     Attributes:
-        placed: whether somebody else serves what is published, who has mounted the endpoint.
+        is_metadata_mounted: whether somebody else serves what is published, who has mounted the endpoint.
     """
 
-    placed: bool
+    is_metadata_mounted: bool
 
     @property
-    def published(self) -> Mapping[str, bytes]:
+    def metadata_documents(self) -> Mapping[str, bytes]:
         """What is published about the endpoint, as JSON, by path."""
         ...
 
-    async def admit(self, exchange: Exchange) -> Principal:
+    async def authenticate(self, exchange: HttpExchange) -> Principal:
         """On whose behalf a request speaks; the credentials are taken out of it.
 
         Raises:
-            Refusal: it does not say so well enough.
+            HTTPRefusal: it does not say so well enough.
         """
         ...
 
@@ -59,14 +59,14 @@ class Keeper(Protocol):
         ...
 
 
-def step_up(
-    keeper: Keeper | None, scopes: Iterable[str], principal: Principal | None, *, sse: bool = False
+def build_step_up_headers(
+    keeper: Authenticator | None, scopes: Iterable[str], principal: Principal | None, *, sse: bool = False
 ) -> Headers:
     """The headers that say which scopes an operation needs (AUTH-51)."""
     if keeper is not None:
         return keeper.step_up(scopes, principal, sse=sse)
     if principal is None:
-        logger.warning(
+        auth_logger.warning(
             "what needs the scopes %s cannot be had over HTTP, where nobody has any: "
             "give auth=Auth(…) to the server, or principal= to what serves it",
             " ".join(sorted(scopes)),
@@ -79,24 +79,24 @@ def step_up(
     ]
 
 
-class _Data(Struct):
+class _ScopeErrorData(Struct):
     scope: str = ""
 
 
-class _Error(Struct):
+class _ScopeError(Struct):
     code: int
-    data: _Data | Unset = UNSET
+    data: _ScopeErrorData | Unset = UNSET
 
 
-_ERROR: Final = Reader(_Error)
+_SCOPE_ERROR: Final = JSONReader(_ScopeError)
 
 
-def lacking(error: Raw | Unset) -> list[str]:
+def find_missing_scopes(error: Raw | Unset) -> list[str]:
     """The scopes that an error of ours says are missing; none if it is about something else."""
     if error is UNSET:
         return []
     try:
-        told = _ERROR(error)
-    except Unfit:
+        told = _SCOPE_ERROR(error)
+    except InvalidJSONValue:
         return []
     return told.data.scope.split() if told.code == MissingScopes.code and told.data is not UNSET else []

@@ -13,24 +13,24 @@ from functools import partial
 from typing import Final, Protocol
 
 from toolpost.errors import ChannelClosed, LocalProtocolError
-from toolpost.protocol.framing import Oversize
+from toolpost.protocol.framing import OversizedLine
 
-__all__ = ["Mailbox", "Taker", "Turnstile"]
+__all__ = ["DirectReceiver", "MessageQueue", "SendLimiter"]
 
 _log = logging.getLogger("toolpost.transports")
 
-MAX_NESTED: Final = 8
+MAX_NESTED_RECEIVES: Final = 8
 """How many messages may be taken while another one is: servers in one process may call each other."""
 
 
-class _Nested(threading.local):
+class _NestingDepth(threading.local):
     depth = 0
 
 
-_nested: Final = _Nested()
+_nesting: Final = _NestingDepth()
 
 
-class Taker(Protocol):
+class DirectReceiver(Protocol):
     """Who takes messages past the mailbox while it waits for them."""
 
     def is_free(self) -> bool:
@@ -42,7 +42,7 @@ class Taker(Protocol):
         ...
 
 
-class Mailbox:
+class MessageQueue:
     """What has arrived, in order. A message leaves it only as it is handed over, so none is lost.
 
     One task may receive at a time; a second one is refused, because it would not know which messages it gets.
@@ -53,13 +53,13 @@ class Mailbox:
 
     Attributes:
         arrived: the messages that nobody has read yet.
-        oversized: is told of each message that was dropped because of its length, when its turn has come;
+        on_oversized: is told of each message that was dropped because of its length, when its turn has come;
             by default the log is. It must not raise.
         reason: why there will be no more, once that is so.
-        relief: called after each message that is read; set it while something waits for room.
-        tell: is given each message as it comes, instead of whoever would have to be woken for it. It must
+        on_room: called after each message that is read; set it while something waits for room.
+        on_message: is given each message as it comes, so that no reader has to be woken. It must
             neither wait nor raise.
-        taker: the same for one who is not always free, and receives what comes then.
+        receiver: the same for one who is not always free, and receives what comes then.
     """
 
     __slots__ = (
@@ -67,23 +67,23 @@ class Mailbox:
         "_nested",
         "_waiting",
         "arrived",
-        "oversized",
+        "on_message",
+        "on_oversized",
+        "on_room",
         "peer",
         "reason",
-        "relief",
-        "taker",
-        "tell",
+        "receiver",
     )
 
     def __init__(self, peer: str | None = None, *, nested: bool = False) -> None:
         self.peer = peer
         self._nested = nested
-        self.arrived: deque[bytes | Oversize] = deque()
-        self.oversized: Callable[[Oversize], object] = partial(_log_oversized, peer)
+        self.arrived: deque[bytes | OversizedLine] = deque()
+        self.on_oversized: Callable[[OversizedLine], object] = partial(_log_oversized, peer)
         self.reason: str | None = None
-        self.relief: Callable[[], None] | None = None
-        self.tell: Callable[[bytes], object] | None = None
-        self.taker: Taker | None = None
+        self.on_room: Callable[[], None] | None = None
+        self.on_message: Callable[[bytes], object] | None = None
+        self.receiver: DirectReceiver | None = None
         self._waiting: asyncio.Future[None] | None = None
         self._end: asyncio.Event | None = None
 
@@ -109,44 +109,44 @@ class Mailbox:
                 finally:
                     self._waiting = None
             message = self.arrived.popleft()
-            if self.relief is not None:
-                self.relief()
+            if self.on_room is not None:
+                self.on_room()
             if isinstance(message, bytes):
                 return message
-            self.oversized(message)
+            self.on_oversized(message)
 
-    async def ended(self) -> None:
+    async def wait_until_ended(self) -> None:
         """Wait until there will be no more."""
         if self.reason is None:
             if self._end is None:
                 self._end = asyncio.Event()
             await self._end.wait()
 
-    def put(self, message: bytes | Oversize) -> None:
+    def put(self, message: bytes | OversizedLine) -> None:
         """Add one message, or what stands for one that was dropped."""
-        if self.tell is not None and not self.arrived:
+        if self.on_message is not None and not self.arrived:
             if isinstance(message, bytes):  # to see that it is no struct takes twice as long
-                self.tell(message)
+                self.on_message(message)
             else:
-                self.oversized(message)
+                self.on_oversized(message)
             return
-        taker, waiting = self.taker, self._waiting
+        taker, waiting = self.receiver, self._waiting
         if (
             taker is not None
             and waiting is not None
             and isinstance(message, bytes)
             and not (waiting.done() or self.arrived)
-            and (not self._nested or _nested.depth < MAX_NESTED)
+            and (not self._nested or _nesting.depth < MAX_NESTED_RECEIVES)
             and taker.is_free()
         ):
             if not self._nested:
                 taker.take_data(message)
                 return
-            _nested.depth += 1
+            _nesting.depth += 1
             try:
                 taker.take_data(message)
             finally:
-                _nested.depth -= 1
+                _nesting.depth -= 1
             return
         self.arrived.append(message)
         if waiting is not None:
@@ -160,7 +160,7 @@ class Mailbox:
             if self._end is not None:
                 self._end.set()
 
-    def shut(self, reason: str) -> None:
+    def close(self, reason: str) -> None:
         """Forget what is there: the reader itself has closed the channel."""
         self.arrived.clear()
         self.end(reason)
@@ -170,14 +170,14 @@ class Mailbox:
             self._waiting.set_result(None)
 
 
-def _log_oversized(peer: str | None, line: Oversize) -> None:
-    _log.warning("%s: a message was dropped: %s", peer or "the peer", line.refusal())
+def _log_oversized(peer: str | None, line: OversizedLine) -> None:
+    _log.warning("%s: a message was dropped: %s", peer or "the peer", line.make_error())
 
 
-class Turnstile:
+class SendLimiter:
     """Where senders wait for room, first come, first served.
 
-    Whoever has passed takes its room at once, without another await, and then calls `admit` for the next.
+    A sender that has passed takes its room at once, without another await, then calls `admit_next`.
 
     Args:
         room: whether the first in the queue may go on.
@@ -186,10 +186,10 @@ class Turnstile:
         queue: those who wait. As long as there is anybody, newcomers have to wait too.
     """
 
-    __slots__ = ("_room", "queue")
+    __slots__ = ("_has_room", "queue")
 
     def __init__(self, room: Callable[[], bool]) -> None:
-        self._room = room
+        self._has_room = room
         self.queue: deque[asyncio.Future[None]] = deque()
 
     async def wait(self) -> None:
@@ -200,11 +200,11 @@ class Turnstile:
             await turn
         except asyncio.CancelledError:
             self.queue.remove(turn)
-            self.admit()
+            self.admit_next()
             raise
         self.queue.popleft()
 
-    def admit(self) -> None:
+    def admit_next(self) -> None:
         """Let the first one go on, if there is room. It stays first until it really has."""
-        if self.queue and not self.queue[0].done() and self._room():
+        if self.queue and not self.queue[0].done() and self._has_room():
             self.queue[0].set_result(None)

@@ -7,9 +7,9 @@ the very object that was sent. Both ends belong to the same event loop.
 from collections.abc import Callable
 
 from toolpost.errors import ChannelClosed
-from toolpost.transports.mailbox import Mailbox, Taker, Turnstile
+from toolpost.transports.mailbox import DirectReceiver, MessageQueue, SendLimiter
 
-__all__ = ["MemoryChannel", "pair"]
+__all__ = ["MemoryChannel", "memory_pair"]
 
 
 class MemoryChannel:
@@ -21,16 +21,16 @@ class MemoryChannel:
         limit: how many messages may lie there before `send` waits.
     """
 
-    __slots__ = ("_limit", "_ours", "_theirs", "_turnstile")
+    __slots__ = ("_limit", "_limiter", "_ours", "_theirs")
 
     local = True
     """The other end is in this process."""
 
-    def __init__(self, ours: Mailbox, theirs: Mailbox, limit: int) -> None:
+    def __init__(self, ours: MessageQueue, theirs: MessageQueue, limit: int) -> None:
         self._ours = ours
         self._theirs = theirs
         self._limit = limit
-        self._turnstile = Turnstile(self._room)
+        self._limiter = SendLimiter(self._has_room)
 
     async def receive(self) -> bytes:
         """The next message of the other end, waiting for it if need be. Cancelling it loses no message.
@@ -50,48 +50,48 @@ class MemoryChannel:
             ChannelClosed: either end was closed; the message was not sent.
         """
         theirs = self._theirs
-        waiting = self._turnstile.queue
+        waiting = self._limiter.queue
         if waiting or len(theirs.arrived) >= self._limit:
-            theirs.relief = self._turnstile.admit
-            await self._turnstile.wait()
+            theirs.on_room = self._limiter.admit_next
+            await self._limiter.wait()
         if self._ours.reason is not None:
-            self._turnstile.admit()
+            self._limiter.admit_next()
             raise ChannelClosed(self._ours.reason, sent=False)
         theirs.put(data)
         if waiting:
-            self._turnstile.admit()
-        elif theirs.relief is not None:
-            theirs.relief = None
+            self._limiter.admit_next()
+        elif theirs.on_room is not None:
+            theirs.on_room = None
 
     def offer(self, data: bytes) -> bool:
         """Hand one message over, if that needs no waiting; False if `send` has to be asked, and why not."""
         theirs = self._theirs
-        if self._ours.reason is not None or self._turnstile.queue or len(theirs.arrived) >= self._limit:
+        if self._ours.reason is not None or self._limiter.queue or len(theirs.arrived) >= self._limit:
             return False
         theirs.put(data)
         return True
 
     def on_message(self, tell: Callable[[bytes], object]) -> None:
         """Have each message told as it comes, instead of keeping it for `receive`."""
-        self._ours.tell = tell
+        self._ours.on_message = tell
 
-    def serve(self, taker: Taker | None) -> None:
+    def serve(self, taker: DirectReceiver | None) -> None:
         """Let whoever receives take messages at once while it waits for them; None for nobody."""
-        self._ours.taker = taker
+        self._ours.receiver = taker
 
     async def close(self) -> None:
         """End both directions. The other end may still read what was sent before. Closing twice is fine."""
-        self._ours.shut("this end of the channel was closed")
+        self._ours.close("this end of the channel was closed")
         self._theirs.end("the other end of the channel was closed")
-        self._turnstile.admit()
-        if self._ours.relief is not None:
-            self._ours.relief()  # their senders, who wait for room at our end
+        self._limiter.admit_next()
+        if self._ours.on_room is not None:
+            self._ours.on_room()  # their senders, who wait for room at our end
 
-    def _room(self) -> bool:
+    def _has_room(self) -> bool:
         return len(self._theirs.arrived) < self._limit or self._ours.reason is not None
 
 
-def pair(limit: int = 1024) -> tuple[MemoryChannel, MemoryChannel]:
+def memory_pair(limit: int = 1024) -> tuple[MemoryChannel, MemoryChannel]:
     """Two channels, each the peer of the other.
 
     Args:
@@ -99,5 +99,5 @@ def pair(limit: int = 1024) -> tuple[MemoryChannel, MemoryChannel]:
     """
     if limit < 1:
         raise ValueError(f"limit is {limit}; at least 1 message has to fit between the two ends")
-    left, right = Mailbox(nested=True), Mailbox(nested=True)
+    left, right = MessageQueue(nested=True), MessageQueue(nested=True)
     return MemoryChannel(left, right, limit), MemoryChannel(right, left, limit)

@@ -6,12 +6,12 @@ has come: that took a sixth of the time of a client's call over HTTP. Other loop
 
 from typing import Any, Final
 
-__all__ = ["READ_SIZE", "bound_reads"]
+__all__ = ["READ_SIZE", "limit_read_size"]
 
 READ_SIZE: Final = 64 * 1024
 
 
-def bound_reads(transport: Any) -> None:
+def limit_read_size(transport: Any) -> None:
     """Have a connection read no more than that at a time, if it can be told."""
     if getattr(transport, "max_size", 0) > READ_SIZE:
         transport.max_size = READ_SIZE

@@ -13,14 +13,14 @@ from threading import Thread
 from typing import Final
 
 from toolpost.protocol.framing import LineBuffer
-from toolpost.transports.mailbox import Mailbox
+from toolpost.transports.mailbox import MessageQueue
 
 __all__ = ["LineFeed", "LoopReader", "ThreadReader", "open_reader"]
 
-CHUNK: Final = 64 * 1024
+READ_CHUNK: Final = 64 * 1024
 """How much is read at once: what a pipe of Linux holds, and small enough that malloc does not map it anew."""
 
-HIGH_WATER: Final = 256 * 1024
+READ_HIGH_WATER: Final = 256 * 1024
 """How many bytes may wait in a mailbox before its pipe is left alone: a few full pipes."""
 
 DRAIN_ROUNDS: Final = 16
@@ -83,7 +83,7 @@ class LoopReader:
     def _read(self) -> bool:
         """Take one chunk. Whether there was any, and not the end."""
         try:
-            chunk = os.read(self._fd, CHUNK)
+            chunk = os.read(self._fd, READ_CHUNK)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError:  # a terminal that was hung up, a connection that was reset
@@ -146,7 +146,7 @@ class ThreadReader:
         try:
             while more:
                 chunk = self._read()
-                self._loop.call_soon_threadsafe(self._arrived, chunk)
+                self._loop.call_soon_threadsafe(self._deliver_chunk, chunk)
                 more = bool(chunk) and self._go_on.get()
         except RuntimeError:  # the loop was closed: there is nobody to read for
             pass
@@ -156,7 +156,7 @@ class ThreadReader:
     def _read(self) -> bytes:
         while True:
             try:
-                return os.read(self._fd, CHUNK)
+                return os.read(self._fd, READ_CHUNK)
             except BlockingIOError:  # whoever shares this descriptor made it so
                 more = select.poll()
                 more.register(self._fd, select.POLLIN)
@@ -164,7 +164,7 @@ class ThreadReader:
             except OSError:  # there will be no more, as above
                 return b""
 
-    def _arrived(self, chunk: bytes) -> None:
+    def _deliver_chunk(self, chunk: bytes) -> None:
         if self._over:
             return
         self._over = not chunk
@@ -199,20 +199,20 @@ class LineFeed:
         ended: is called at the end of the stream, behind its last message.
     """
 
-    __slots__ = ("_box", "_ended", "_fed", "_lines", "_pipe", "_wanted")
+    __slots__ = ("_fed", "_lines", "_on_end", "_pipe", "_queue", "_wanted")
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         fd: int,
-        box: Mailbox,
+        box: MessageQueue,
         *,
         limit: int,
         ended: Callable[[], None],
     ) -> None:
-        self._box = box
+        self._queue = box
         self._lines = LineBuffer(limit)
-        self._ended = ended
+        self._on_end = ended
         self._fed = 0  # bytes since the mailbox was last seen empty
         self._wanted = True
         self._pipe = open_reader(loop, fd, self._take)
@@ -225,12 +225,12 @@ class LineFeed:
         """Hand over the line that was begun, as if the stream had ended here."""
         line = self._lines.end()
         if line is not None and self._wanted:
-            self._box.put(line)
+            self._queue.put(line)
 
     def discard(self) -> None:
         """Go on reading, so that the peer is not stuck, and drop what comes."""
         self._wanted = False
-        self._box.relief = None
+        self._queue.on_room = None
         self._pipe.resume()
 
     def close(self) -> None:
@@ -240,18 +240,18 @@ class LineFeed:
     def _take(self, chunk: bytes) -> None:
         if not chunk:
             self.finish()
-            self._ended()
+            self._on_end()
         elif self._wanted:
-            if not self._box.arrived:
+            if not self._queue.arrived:
                 self._fed = 0
             self._fed += len(chunk)
             for line in self._lines.feed(chunk):
-                self._box.put(line)
-            if self._fed > HIGH_WATER and self._box.arrived:
+                self._queue.put(line)
+            if self._fed > READ_HIGH_WATER and self._queue.arrived:
                 self._pipe.pause()
-                self._box.relief = self._relieved
+                self._queue.on_room = self._on_room
 
-    def _relieved(self) -> None:
-        if not self._box.arrived:
-            self._box.relief = None
+    def _on_room(self) -> None:
+        if not self._queue.arrived:
+            self._queue.on_room = None
             self._pipe.resume()

@@ -14,7 +14,7 @@ from typing import Final
 
 from toolpost.errors import AuthorizationRequired, RequestFailed
 from toolpost.protocol import headers as rules
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.transports.http_backend import Response
 from toolpost.types.base import Struct
 
@@ -22,35 +22,35 @@ __all__ = [
     "EVENTS",
     "JSON",
     "Unauthorized",
-    "accepted",
-    "is_events",
+    "build_refusal",
+    "check_accepted",
+    "is_event_stream",
     "is_json",
     "is_success",
-    "phrase",
-    "refusal",
-    "stream_of",
+    "open_event_stream",
+    "status_phrase",
 ]
 
 JSON: Final = "application/json"
 EVENTS: Final = "text/event-stream"
 
-MAX_QUOTE: Final = 300
+MAX_QUOTE_LENGTH: Final = 300
 """How many characters of a refusal an error repeats."""
 
-QUOTE_WAIT: Final = 2.0
+QUOTE_TIMEOUT: Final = 2.0
 """Seconds to wait for the text of a refusal: the status alone says enough."""
 
-MAX_LEFTOVER: Final = 64 * 1024
+MAX_DISCARDED_BODY: Final = 64 * 1024
 """How much of a body that nobody wants is read, so that its connection can be used again."""
 
-MAX_DIGITS: Final = 9
+MAX_RETRY_AFTER_DIGITS: Final = 9
 """How many digits of a wait are read: thirty years are for ever."""
 
-_LATER: Final = frozenset({429, 503})
+_RETRY_AFTER_STATUSES: Final = frozenset({429, 503})
 """Refusals that may say when to come again, and that nothing was done."""
 
-_QUOTABLE: Final = ("text/plain", JSON, "application/problem+json")
-_HINTS: Final = {
+_QUOTABLE_TYPES: Final = ("text/plain", JSON, "application/problem+json")
+_STATUS_HINTS: Final = {
     401: 'it needs authorization: pass auth=OAuth(), auth="token" or headers={"Authorization": "Bearer …"}',
     403: 'it needs other authorization than it got: see auth=, or headers={"Authorization": "Bearer …"}',
     404: "is this the URL of an MCP endpoint?",
@@ -58,15 +58,15 @@ _HINTS: Final = {
 }
 
 
-class _Reason(Struct):
+class _ErrorMessage(Struct):
     message: str
 
 
-class _Said(Struct):
-    error: _Reason
+class _ErrorReply(Struct):
+    error: _ErrorMessage
 
 
-_SAID: Final = Reader(_Said)
+_ERROR_REPLY: Final = JSONReader(_ErrorReply)
 
 
 class Unauthorized(RequestFailed, AuthorizationRequired):
@@ -84,7 +84,7 @@ def is_success(response: Response) -> bool:
     return 200 <= response.status < 300
 
 
-def is_events(response: Response) -> bool:
+def is_event_stream(response: Response) -> bool:
     """Whether the response is an event stream."""
     kind = response.headers.get("content-type", "")
     return is_success(response) and (kind == EVENTS or kind.partition(";")[0].strip().lower() == EVENTS)
@@ -96,34 +96,34 @@ def is_json(response: Response) -> bool:
     return kind == JSON or rules.is_json(kind)
 
 
-async def stream_of(response: Response) -> AsyncIterator[bytes]:
+async def open_event_stream(response: Response) -> AsyncIterator[bytes]:
     """The body of a response that is an event stream.
 
     Raises:
         RequestFailed: it is none.
     """
-    if not is_events(response):
-        raise await refusal(response, lacks="no event stream")
+    if not is_event_stream(response):
+        raise await build_refusal(response, lacks="no event stream")
     return response.chunks()
 
 
-async def accepted(response: Response) -> None:
+async def check_accepted(response: Response) -> None:
     """Return if the server has taken a message that has no answer.
 
     Raises:
         RequestFailed: it has not.
     """
     if not is_success(response):
-        raise await refusal(response)
+        raise await build_refusal(response)
     size = response.headers.get("content-length", "")
-    if size.isdigit() and int(size) <= MAX_LEFTOVER:
+    if size.isdigit() and int(size) <= MAX_DISCARDED_BODY:
         # It has taken the message, whatever becomes of what it says besides.
         with contextlib.suppress(RequestFailed, TimeoutError):
-            async with asyncio.timeout(QUOTE_WAIT):
-                await response.read(MAX_LEFTOVER)
+            async with asyncio.timeout(QUOTE_TIMEOUT):
+                await response.read(MAX_DISCARDED_BODY)
 
 
-async def refusal(
+async def build_refusal(
     response: Response, body: bytes | None = None, *, lacks: str = "neither JSON nor an event stream"
 ) -> RequestFailed:
     """The error for a response that is no answer.
@@ -135,43 +135,45 @@ async def refusal(
     """
     status, kind = response.status, response.headers.get("content-type")
     if is_success(response):
-        what = "without a content type" if kind is None else f"of type {rules.show(kind)}"
+        what = "without a content type" if kind is None else f"of type {rules.quote_value(kind)}"
         return RequestFailed(
-            f"the server answered with {phrase(status)} {what}, which is {lacks}",
+            f"the server answered with {status_phrase(status)} {what}, which is {lacks}",
             status=status,
             hint="is this the URL of an MCP endpoint?",
         )
-    start = await _start(response) if body is None else body
-    reason = _reason(start)
-    text = _line(start if reason is None else reason.encode())
+    start = await _read_start(response) if body is None else body
+    reason = _read_error_message(start)
+    text = _to_single_line(start if reason is None else reason.encode())
     said = f": {text}" if text else ""
-    hint = None if reason and status == HTTPStatus.FORBIDDEN else _HINTS.get(status)  # it may be the Host
+    hint = (
+        None if reason and status == HTTPStatus.FORBIDDEN else _STATUS_HINTS.get(status)
+    )  # it may be the Host
     kind = Unauthorized if status == HTTPStatus.UNAUTHORIZED else RequestFailed
-    failure = kind(f"the server answered with {phrase(status)}{said}", status=status, hint=hint)
-    if status in _LATER:
-        failure.retry_after = _later(response.headers.get("retry-after", ""))
+    failure = kind(f"the server answered with {status_phrase(status)}{said}", status=status, hint=hint)
+    if status in _RETRY_AFTER_STATUSES:
+        failure.retry_after = _parse_retry_after(response.headers.get("retry-after", ""))
     return failure
 
 
-def _later(text: str) -> float | None:
+def _parse_retry_after(text: str) -> float | None:
     """The seconds after which a server wants to be asked again: a number, or a date by its own clock."""
     if text.isascii() and text.isdigit():
-        return float(text[:MAX_DIGITS])
+        return float(text[:MAX_RETRY_AFTER_DIGITS])
     try:
         return max(0.0, parsedate_to_datetime(text).timestamp() - time.time())
     except (ValueError, OverflowError, OSError):
         return None
 
 
-def _reason(body: bytes) -> str | None:
+def _read_error_message(body: bytes) -> str | None:
     """What an error says that is JSON-RPC."""
     try:
-        return _SAID(body).error.message
-    except Unfit:
+        return _ERROR_REPLY(body).error.message
+    except InvalidJSONValue:
         return None
 
 
-def phrase(status: int) -> str:
+def status_phrase(status: int) -> str:
     """A status with its name."""
     try:
         return f"{status} {HTTPStatus(status).phrase}"
@@ -179,23 +181,23 @@ def phrase(status: int) -> str:
         return str(status)
 
 
-async def _start(response: Response) -> bytes:
+async def _read_start(response: Response) -> bytes:
     """The start of a text that is meant for people, or at least can be read by them."""
     kind = response.headers.get("content-type", "").partition(";")[0].strip().lower()
     start = bytearray()
-    if kind in _QUOTABLE:
+    if kind in _QUOTABLE_TYPES:
         try:
-            async with asyncio.timeout(QUOTE_WAIT):
+            async with asyncio.timeout(QUOTE_TIMEOUT):
                 async for chunk in response.chunks():
                     start += chunk
-                    if len(start) >= MAX_LEFTOVER:
+                    if len(start) >= MAX_DISCARDED_BODY:
                         break
         except (RequestFailed, TimeoutError):
             pass  # what is there has to do
     return bytes(start)
 
 
-def _line(start: bytes) -> str:
-    text = " ".join(start[: 8 * MAX_QUOTE].decode("utf-8", "replace").split())
+def _to_single_line(start: bytes) -> str:
+    text = " ".join(start[: 8 * MAX_QUOTE_LENGTH].decode("utf-8", "replace").split())
     text = "".join(character for character in text if character.isprintable())
-    return text if len(text) <= MAX_QUOTE else f"{text[: MAX_QUOTE - 1]}…"
+    return text if len(text) <= MAX_QUOTE_LENGTH else f"{text[: MAX_QUOTE_LENGTH - 1]}…"

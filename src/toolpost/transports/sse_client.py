@@ -18,27 +18,27 @@ from toolpost.errors import (
     TransportError,
 )
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import Request
-from toolpost.protocol.sse import Decoder, Event
-from toolpost.transports.address import Http, resolve
-from toolpost.transports.courier import Courier
-from toolpost.transports.refusal import EVENTS, JSON, accepted, stream_of
-from toolpost.transports.trail import Basin
+from toolpost.protocol.jsonrpc import JSONRPCRequest
+from toolpost.protocol.sse import EventStreamDecoder, ServerSentEvent
+from toolpost.transports.address import Http, resolve_url
+from toolpost.transports.courier import HttpSender
+from toolpost.transports.refusal import EVENTS, JSON, check_accepted, open_event_stream
+from toolpost.transports.trail import BoundedMessageQueue
 from toolpost.types.base import RequestId
 
 __all__ = ["SseChannel", "open_sse"]
 
-ENDPOINT_WAIT: Final = 30.0
+ENDPOINT_TIMEOUT: Final = 30.0
 """Seconds for the server to say where to post: it should be the first thing that it says."""
 
-MAX_ENDPOINT: Final = 4096
+MAX_ENDPOINT_LENGTH: Final = 4096
 """The longest address to post to: no server takes longer ones."""
 
-CLOSE_PATIENCE: Final = 2.0
+CLOSE_TIMEOUT: Final = 2.0
 """Seconds for the stream to be closed."""
 
-_CLOSED: Final = "the channel was closed"
-_POSTED: Final = {"content-type": JSON}
+_CLOSED_REASON: Final = "the channel was closed"
+_POST_HEADERS: Final = {"content-type": JSON}
 
 logger: Final = logging.getLogger("toolpost.http")
 
@@ -52,30 +52,32 @@ class SseChannel:
 
     def __init__(self, http: Http) -> None:
         self._http = http
-        self._courier = Courier(http)
-        self._box = Basin(http.label)
+        self._sender = HttpSender(http)
+        self._queue = BoundedMessageQueue(http.label)
         loop = asyncio.get_running_loop()
         self._endpoint: asyncio.Future[str] = loop.create_future()
         self._closing: asyncio.Future[None] | None = None
-        self._tell: Callable[[RequestId, TransportError | AuthError], object] | None = None
+        self._on_lost: Callable[[RequestId, TransportError | AuthError], object] | None = None
         self._opening: asyncio.Timeout | None = None
-        self._courier.on_detained(self._detain)
-        self._asking: set[asyncio.Task[None]] = set()
-        self._reader = loop.create_task(self._read())
+        self._sender.on_login_pending(self._pause_timeout)
+        self._post_tasks: set[asyncio.Task[None]] = set()
+        self._reader = loop.create_task(self._read_stream())
 
-    def on_lost(self, tell: Callable[[RequestId, TransportError | AuthError], object]) -> None:
+    def on_request_lost(self, tell: Callable[[RequestId, TransportError | AuthError], object]) -> None:
         """Tell somebody of each request that was not accepted; by default `send` waits and raises."""
-        self._tell = tell
+        self._on_lost = tell
 
-    def on_detained(self, tell: Callable[[bool], object]) -> None:
+    def on_login_pending(self, tell: Callable[[bool], object]) -> None:
         """Tell somebody when requests begin to wait for a login, and when none does any more."""
-        self._courier.on_detained(tell)
+        self._sender.on_login_pending(tell)
 
-    def _detain(self, waiting: bool) -> None:
+    def _pause_timeout(self, waiting: bool) -> None:
         if self._opening is not None:
-            self._opening.reschedule(None if waiting else asyncio.get_running_loop().time() + ENDPOINT_WAIT)
+            self._opening.reschedule(
+                None if waiting else asyncio.get_running_loop().time() + ENDPOINT_TIMEOUT
+            )
 
-    async def opened(self) -> None:
+    async def wait_for_endpoint(self) -> None:
         """Wait until the server has said where to post (SSE-2).
 
         Raises:
@@ -83,7 +85,7 @@ class SseChannel:
             AuthError: it wants other credentials than we have or get.
         """
         try:
-            async with asyncio.timeout(ENDPOINT_WAIT) as scope:
+            async with asyncio.timeout(ENDPOINT_TIMEOUT) as scope:
                 self._opening = scope
                 try:
                     await asyncio.shield(self._endpoint)
@@ -107,7 +109,7 @@ class SseChannel:
             ChannelClosed: the stream has ended, or the channel was closed.
             LocalProtocolError: another task is receiving already.
         """
-        return await self._box.receive()
+        return await self._queue.receive()
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
         """Post one message (SSE-3); its answer comes on the stream.
@@ -116,31 +118,31 @@ class SseChannel:
             ChannelClosed: the stream has ended, or the channel was closed.
             RequestFailed: it was not accepted; if it is a request, whoever wants to hear of that is told.
         """
-        if self._box.reason is not None:
-            raise ChannelClosed(self._box.reason, sent=False, peer=self._http.label)
-        request_id = None if self._tell is None else _id_of(data)
+        if self._queue.reason is not None:
+            raise ChannelClosed(self._queue.reason, sent=False, peer=self._http.label)
+        request_id = None if self._on_lost is None else _get_request_id(data)
         if request_id is None:
             await self._post(data)
             return
         # A server may accept it only when it is done, and then the answer is there before.
-        task = asyncio.get_running_loop().create_task(self._ask(request_id, data))
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        task = asyncio.get_running_loop().create_task(self._post_request(request_id, data))
+        self._post_tasks.add(task)
+        task.add_done_callback(self._post_tasks.discard)
 
     async def _post(self, data: bytes) -> None:
         endpoint = await asyncio.shield(self._endpoint)
-        async with self._courier.send("POST", _POSTED, data, url=endpoint) as response:
-            await accepted(response)
+        async with self._sender.send("POST", _POST_HEADERS, data, url=endpoint) as response:
+            await check_accepted(response)
 
-    async def _ask(self, request_id: RequestId, data: bytes) -> None:
-        assert self._tell is not None
+    async def _post_request(self, request_id: RequestId, data: bytes) -> None:
+        assert self._on_lost is not None
         try:
             await self._post(data)
         except (TransportError, AuthError) as error:
-            self._tell(request_id, error)
+            self._on_lost(request_id, error)
         except Exception as error:
             logger.exception("%s: a request failed", self._http.label)
-            self._tell(request_id, RequestFailed(f"the request failed: {type(error).__name__}"))
+            self._on_lost(request_id, RequestFailed(f"the request failed: {type(error).__name__}"))
 
     async def close(self) -> None:
         """Close the stream, which ends the session of the server. Closing twice is fine."""
@@ -148,56 +150,56 @@ class SseChannel:
             await asyncio.wait({self._closing})
             return
         self._closing = asyncio.get_running_loop().create_future()
-        self._box.shut(_CLOSED)
-        self._give_up(ChannelClosed(_CLOSED, sent=False, peer=self._http.label))
-        tasks = {self._reader, *self._asking}
+        self._queue.close(_CLOSED_REASON)
+        self._fail_endpoint(ChannelClosed(_CLOSED_REASON, sent=False, peer=self._http.label))
+        tasks = {self._reader, *self._post_tasks}
         for task in tasks:
             task.cancel()
         try:
-            await asyncio.wait(tasks, timeout=CLOSE_PATIENCE)
+            await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT)
         finally:
             try:
-                await self._courier.close()
+                await self._sender.close()
             finally:
                 self._closing.set_result(None)
 
     # ----------------------------------------------------------------- the stream
 
-    async def _read(self) -> None:
+    async def _read_stream(self) -> None:
         reason = "the server ended the stream"
         try:
-            async with self._courier.send("GET", {"accept": EVENTS}) as response:
-                decoder = Decoder(self._http.max_answer)
-                async for chunk in await stream_of(response):
+            async with self._sender.send("GET", {"accept": EVENTS}) as response:
+                decoder = EventStreamDecoder(self._http.max_answer)
+                async for chunk in await open_event_stream(response):
                     for event in decoder.feed(chunk):
-                        await self._take(event)
+                        await self._take_event(event)
                 decoder.feed(b"")  # the last chunk may have been too much for it
         except AuthError as error:
-            self._give_up(error)
+            self._fail_endpoint(error)
             return  # whoever sends something hears of it; an end would say less
         except (TransportError, RemoteProtocolError) as error:
             reason = error.message
             if isinstance(error, TransportError):
-                self._give_up(error)
+                self._fail_endpoint(error)
         except Exception as error:
             logger.exception("%s: the stream failed", self._http.label)
             reason = f"the stream failed: {type(error).__name__}"
-        self._give_up(ChannelClosed(reason, sent=False, peer=self._http.label))
-        self._box.end(reason)
+        self._fail_endpoint(ChannelClosed(reason, sent=False, peer=self._http.label))
+        self._queue.end(reason)
 
-    async def _take(self, event: Event) -> None:
+    async def _take_event(self, event: ServerSentEvent) -> None:
         if event.event == "message":
-            await self._box.take(event.data)
+            await self._queue.put_when_room(event.data)
         elif event.event == "endpoint" and not self._endpoint.done():
-            place = event.data[: MAX_ENDPOINT + 1].decode("utf-8", "replace").strip()
-            if len(place) > MAX_ENDPOINT:
+            place = event.data[: MAX_ENDPOINT_LENGTH + 1].decode("utf-8", "replace").strip()
+            if len(place) > MAX_ENDPOINT_LENGTH:
                 raise ConnectFailed("the server names a place to post to that is too long")
             try:
-                self._endpoint.set_result(resolve(self._http.url, place))
+                self._endpoint.set_result(resolve_url(self._http.url, place))
             except ConnectFailed as error:
                 raise ConnectFailed(f"the server names a place to post to, but {error.message}") from None
 
-    def _give_up(self, error: TransportError | AuthError) -> None:
+    def _fail_endpoint(self, error: TransportError | AuthError) -> None:
         """Let whoever waits for the place to post to know that there will be none."""
         if not self._endpoint.done():
             self._endpoint.set_exception(error)
@@ -215,17 +217,17 @@ async def open_sse(http: Http) -> SseChannel:
     """
     channel = SseChannel(http)
     try:
-        await channel.opened()
+        await channel.wait_for_endpoint()
     except BaseException:  # also who is cancelled leaves nothing open
         await channel.close()
         raise
     return channel
 
 
-def _id_of(data: bytes) -> RequestId | None:
+def _get_request_id(data: bytes) -> RequestId | None:
     """The id of a request; None if it is something else."""
     try:
         message = jsonrpc.decode(data)
     except RemoteProtocolError:
         return None
-    return message.id if isinstance(message, Request) else None
+    return message.id if isinstance(message, JSONRPCRequest) else None

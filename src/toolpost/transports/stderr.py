@@ -13,19 +13,19 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from toolpost.errors import ConnectFailed
-from toolpost.protocol.framing import LineBuffer, Oversize
+from toolpost.protocol.framing import LineBuffer, OversizedLine
 from toolpost.transports.command import Stdio
 from toolpost.transports.reader import LoopReader, ThreadReader, open_reader
 
 __all__ = ["ServerStderr"]
 
-KEPT_LINES: Final = 20
+MAX_KEPT_LINES: Final = 20
 """How many of the last lines are kept: a traceback of Python with its cause."""
 
-KEPT_WIDTH: Final = 500
+MAX_KEPT_LINE_LENGTH: Final = 500
 """How much of each of them, in characters."""
 
-LINE: Final = 64 * 1024
+MAX_STDERR_LINE: Final = 64 * 1024
 """The longest line that is handed on, in bytes. A note stands in place of a longer one."""
 
 _log = logging.getLogger("toolpost.child")
@@ -39,21 +39,21 @@ class ServerStderr:
         fd: what to read; it is ours from `listen` on.
 
     Attributes:
-        kept: the last of them.
+        last_lines: the last of them.
 
     Raises:
         ConnectFailed: the file for them cannot be opened.
     """
 
-    __slots__ = ("_fd", "_file", "_hand_on", "_lines", "_pipe", "kept")
+    __slots__ = ("_fd", "_file", "_forward", "_lines", "_pipe", "last_lines")
 
     def __init__(self, stdio: Stdio, fd: int) -> None:
-        self.kept: deque[str] = deque(maxlen=KEPT_LINES)
+        self.last_lines: deque[str] = deque(maxlen=MAX_KEPT_LINES)
         self._fd = fd
-        self._lines = LineBuffer(LINE)
+        self._lines = LineBuffer(MAX_STDERR_LINE)
         self._pipe: LoopReader | ThreadReader | None = None
         self._file: TextIO | None = None
-        self._hand_on = self._outlet(stdio)
+        self._forward = self._open_target(stdio)
 
     def listen(self, loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
         """Start to read, and call `ended` when there is no more."""
@@ -71,7 +71,7 @@ class ServerStderr:
         if self._file is not None:
             self._file.close()
 
-    def _outlet(self, stdio: Stdio) -> Callable[[str], object]:
+    def _open_target(self, stdio: Stdio) -> Callable[[str], object]:
         target = stdio.stderr
         if target == "log":
             return partial(_log.info, "%s: %s", stdio.label)
@@ -93,7 +93,7 @@ class ServerStderr:
 
     def _take(self, ended: Callable[[], None], chunk: bytes) -> None:
         for line in self._lines.feed(chunk):
-            self._note(line)
+            self._take_line(line)
         if not chunk:
             self._finish()
             ended()
@@ -101,17 +101,19 @@ class ServerStderr:
     def _finish(self) -> None:
         line = self._lines.end()
         if line is not None:
-            self._note(line)
+            self._take_line(line)
 
-    def _note(self, line: bytes | Oversize) -> None:
+    def _take_line(self, line: bytes | OversizedLine) -> None:
         if isinstance(line, bytes):
             text = line.decode("utf-8", "replace")
         else:
             text = f"(a line of {line.size} bytes was left out)"
         # What is kept is shown to people, whose terminal must not take orders from it.
-        seen = "".join(filter(str.isprintable, text[: 4 * KEPT_WIDTH].replace("\t", " ")))
-        self.kept.append(seen if len(seen) <= KEPT_WIDTH else f"{seen[:KEPT_WIDTH]}…")
+        seen = "".join(filter(str.isprintable, text[: 4 * MAX_KEPT_LINE_LENGTH].replace("\t", " ")))
+        self.last_lines.append(
+            seen if len(seen) <= MAX_KEPT_LINE_LENGTH else f"{seen[:MAX_KEPT_LINE_LENGTH]}…"
+        )
         try:
-            self._hand_on(text)
+            self._forward(text)
         except Exception:  # noqa: BLE001 - a function of the user; its failure must not stop the reading
             _log.exception("a line of stderr could not be handed on")

@@ -17,42 +17,42 @@ from types import TracebackType
 from typing import Final, Self
 
 from toolpost.errors import ConnectFailed, LocalProtocolError
-from toolpost.protocol.framing import MAX_LINE, Oversize, frame
-from toolpost.transports.mailbox import Mailbox, Taker
+from toolpost.protocol.framing import MAX_LINE, OversizedLine, frame
+from toolpost.transports.mailbox import DirectReceiver, MessageQueue
 from toolpost.transports.reader import LineFeed
-from toolpost.transports.writer import ThreadWriter, Writer, open_writer
+from toolpost.transports.writer import PipeWriter, ThreadWriter, open_writer
 
-__all__ = ["OwnStdio", "own_stdio"]
+__all__ = ["StdioServerChannel", "open_stdio"]
 
-PARENT_CHECK: Final = 2.0
+PARENT_CHECK_INTERVAL: Final = 2.0
 """Seconds between two looks at who our parent is: soon enough for a person, too rare to measure."""
 
-LAST_WRITE: Final = 2.0
+LAST_WRITE_TIMEOUT: Final = 2.0
 """Seconds that closing waits for a client to read the last answers."""
 
 
-class OwnStdio:
-    """The channel over our own stdin and stdout. `own_stdio` makes it."""
+class StdioServerChannel:
+    """The channel over our own stdin and stdout. `open_stdio` makes it."""
 
-    __slots__ = ("_box", "_closing", "_feed", "_loop", "_parent", "_redirect", "_timer", "_writer")
+    __slots__ = ("_closing", "_feed", "_loop", "_parent", "_queue", "_redirect", "_timer", "_writer")
 
     local = True
     """Who has started this process is at the other end."""
 
     def __init__(self, max_line: int, parent_check: float | None) -> None:
         self._loop = loop = asyncio.get_running_loop()
-        self._redirect = _Redirect()
-        self._box = Mailbox()
+        self._redirect = _StdioRedirect()
+        self._queue = MessageQueue()
         self._closing: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._writer = _open_writer(loop, self._redirect.stdout, self._box.end)
-        stdin = _private(self._redirect.stdin, os.O_RDONLY)
+        self._writer = _open_stdout(loop, self._redirect.stdout, self._queue.end)
+        stdin = _reopen_nonblocking(self._redirect.stdin, os.O_RDONLY)
         self._feed = LineFeed(
             loop,
             os.dup(self._redirect.stdin) if stdin is None else stdin,
-            self._box,
+            self._queue,
             limit=max_line,
-            ended=self._ended,
+            ended=self._on_stdin_end,
         )
         self._parent = os.getppid()
         if parent_check is not None and os.name == "posix":
@@ -65,7 +65,7 @@ class OwnStdio:
             ChannelClosed: stdin was closed, nobody reads our stdout, or the parent process is gone.
             LocalProtocolError: another task is receiving already.
         """
-        return await self._box.receive()
+        return await self._queue.receive()
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
         """Hand one message over; wait while the client does not read.
@@ -79,17 +79,17 @@ class OwnStdio:
         """Hand one message over, if that needs no waiting; False if `send` has to be asked, and why not."""
         return self._writer.offer(frame(data))
 
-    def serve(self, taker: Taker | None) -> None:
+    def serve(self, taker: DirectReceiver | None) -> None:
         """Let whoever receives take messages at once while it waits for them; None for nobody."""
-        self._box.taker = taker
+        self._queue.receiver = taker
 
-    def on_oversized(self, tell: Callable[[Oversize], object]) -> None:
+    def on_oversized(self, tell: Callable[[OversizedLine], object]) -> None:
         """Tell somebody else than the log of messages that are dropped because of their length."""
-        self._box.oversized = tell
+        self._queue.on_oversized = tell
 
-    async def ended(self) -> None:
+    async def wait_until_ended(self) -> None:
         """Wait until the client has gone, whoever receives what it has said until then."""
-        await self._box.ended()
+        await self._queue.wait_until_ended()
 
     async def close(self) -> None:
         """Write what was sent, then give the descriptors back. Closing twice is fine.
@@ -101,13 +101,13 @@ class OwnStdio:
             return
         self._closing = self._loop.create_future()
         reason = "the channel was closed"
-        self._box.shut(reason)
+        self._queue.close(reason)
         self._feed.close()
         if self._timer is not None:
             self._timer.cancel()
         try:
             self._writer.finish(reason)
-            await asyncio.wait({self._writer.closed}, timeout=LAST_WRITE)
+            await asyncio.wait({self._writer.closed}, timeout=LAST_WRITE_TIMEOUT)
         finally:
             self._writer.abort(reason)
             self._redirect.undo()
@@ -121,8 +121,8 @@ class OwnStdio:
     ) -> None:
         await self.close()
 
-    def _ended(self) -> None:
-        self._box.end("the client is gone: stdin was closed")
+    def _on_stdin_end(self) -> None:
+        self._queue.end("the client is gone: stdin was closed")
 
     def _watch_parent(self, seconds: float) -> None:
         """End the channel when we were adopted: somebody else may hold our stdin open for ever."""
@@ -130,10 +130,12 @@ class OwnStdio:
             self._timer = self._loop.call_later(seconds, self._watch_parent, seconds)
         else:
             self._feed.close()
-            self._box.end("the client is gone: the parent process has ended")
+            self._queue.end("the client is gone: the parent process has ended")
 
 
-def own_stdio(max_line: int = MAX_LINE, *, parent_check: float | None = PARENT_CHECK) -> OwnStdio:
+def open_stdio(
+    max_line: int = MAX_LINE, *, parent_check: float | None = PARENT_CHECK_INTERVAL
+) -> StdioServerChannel:
     """Take over stdin and stdout until the channel is closed; also an async context manager.
 
     What is printed meanwhile goes to stderr, line by line, and reading stdin finds nothing. It has to be
@@ -147,10 +149,10 @@ def own_stdio(max_line: int = MAX_LINE, *, parent_check: float | None = PARENT_C
         ConnectFailed: this process has no stdin or no stdout.
         LocalProtocolError: they were taken over already.
     """
-    return OwnStdio(max_line, parent_check)
+    return StdioServerChannel(max_line, parent_check)
 
 
-class _Redirect:
+class _StdioRedirect:
     """Descriptors 0 and 1, taken from everybody else in this process until `undo`.
 
     Attributes:
@@ -160,10 +162,10 @@ class _Redirect:
 
     __slots__ = ("_buffering", "stdin", "stdout")
 
-    taken = False
+    is_active = False
 
     def __init__(self) -> None:
-        if _Redirect.taken:
+        if _StdioRedirect.is_active:
             raise LocalProtocolError("stdin and stdout are in use by another channel of this process")
         if any(stream is None or stream.closed for stream in (sys.__stdin__, sys.__stdout__)):
             # The numbers 0 and 1 may be anything by now, so they are not even looked at.
@@ -173,29 +175,29 @@ class _Redirect:
             )
         self.stdin = os.dup(0)
         self.stdout = os.dup(1)
-        _Redirect.taken = True
-        _point(0, os.devnull)
-        _point(1, os.devnull if sys.__stderr__ is None else 2)
+        _StdioRedirect.is_active = True
+        _redirect_descriptor(0, os.devnull)
+        _redirect_descriptor(1, os.devnull if sys.__stderr__ is None else 2)
         # What was printed and not flushed yet goes to stderr as well, and from here on each line at once.
-        self._buffering = [(stream, stream.line_buffering) for stream in _streams()]
+        self._buffering = [(stream, stream.line_buffering) for stream in _get_stdout_streams()]
         for stream, _ in self._buffering:
-            _settle(stream, line_buffering=True)
+            _flush_stream(stream, line_buffering=True)
 
     def undo(self) -> None:
         """Give the descriptors back; 1 only if somebody still reads it, else the next `print` would fail."""
         for stream, buffering in self._buffering:
-            if not _settle(stream, line_buffering=buffering):
-                _point(1, os.devnull)
-                _settle(stream, line_buffering=buffering)
+            if not _flush_stream(stream, line_buffering=buffering):
+                _redirect_descriptor(1, os.devnull)
+                _flush_stream(stream, line_buffering=buffering)
         os.dup2(self.stdin, 0)
-        if not _abandoned(self.stdout):
+        if not _has_no_reader(self.stdout):
             os.dup2(self.stdout, 1)
         os.close(self.stdin)
         os.close(self.stdout)
-        _Redirect.taken = False
+        _StdioRedirect.is_active = False
 
 
-def _point(fd: int, target: int | str) -> None:
+def _redirect_descriptor(fd: int, target: int | str) -> None:
     """Make the descriptor mean the same as another one, or as a file."""
     if isinstance(target, int):
         os.dup2(target, fd)
@@ -205,13 +207,13 @@ def _point(fd: int, target: int | str) -> None:
         os.close(opened)
 
 
-def _streams() -> list[io.TextIOWrapper]:
+def _get_stdout_streams() -> list[io.TextIOWrapper]:
     """What `print` writes to: the stream that Python made, and the one that a program put in its place."""
     streams = dict.fromkeys((sys.stdout, sys.__stdout__))
     return [stream for stream in streams if isinstance(stream, io.TextIOWrapper) and not stream.closed]
 
 
-def _settle(stream: io.TextIOWrapper, *, line_buffering: bool) -> bool:
+def _flush_stream(stream: io.TextIOWrapper, *, line_buffering: bool) -> bool:
     """Flush the stream where its descriptor points now. Whether that went well."""
     try:
         stream.reconfigure(line_buffering=line_buffering)
@@ -220,7 +222,7 @@ def _settle(stream: io.TextIOWrapper, *, line_buffering: bool) -> bool:
     return True
 
 
-def _abandoned(fd: int) -> bool:
+def _has_no_reader(fd: int) -> bool:
     """Whether nobody is left to read what we would write."""
     if sys.platform == "win32":  # pragma: no cover - it cannot be asked there
         return False
@@ -229,7 +231,7 @@ def _abandoned(fd: int) -> bool:
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poll.poll(0))
 
 
-def _private(fd: int, flags: int) -> int | None:
+def _reopen_nonblocking(fd: int, flags: int) -> int | None:
     """A way of our own to the same pipe or terminal that does not block; None where there is none.
 
     O_NONBLOCK belongs to all processes that share a descriptor's description, and to stderr if that is the
@@ -241,9 +243,9 @@ def _private(fd: int, flags: int) -> int | None:
     return None
 
 
-def _open_writer(loop: asyncio.AbstractEventLoop, fd: int, broken: Callable[[str], None]) -> Writer:
+def _open_stdout(loop: asyncio.AbstractEventLoop, fd: int, broken: Callable[[str], None]) -> PipeWriter:
     gone = "the client is gone: stdout was closed"
-    own = _private(fd, os.O_WRONLY)
+    own = _reopen_nonblocking(fd, os.O_WRONLY)
     if own is not None:
         return open_writer(loop, own, gone, broken)
     # A socket can be told with each write not to block; what is left might.

@@ -10,12 +10,12 @@ import select
 import threading
 from typing import Final, Self
 
-__all__ = ["GRACE", "Watchdog"]
+__all__ = ["EXIT_GRACE_PERIOD", "Watchdog"]
 
-GRACE: Final = 10.0
+EXIT_GRACE_PERIOD: Final = 10.0
 """Seconds between being told to leave and being made to: more than all that ends in order may take."""
 
-LOOK: Final = 1.0
+WATCHDOG_INTERVAL: Final = 1.0
 """Seconds between two looks at the parent process."""
 
 _log: Final = logging.getLogger("toolpost.server")
@@ -28,15 +28,15 @@ class Watchdog:
         grace: seconds that the process has to end by itself.
     """
 
-    def __init__(self, grace: float = GRACE) -> None:
+    def __init__(self, grace: float = EXIT_GRACE_PERIOD) -> None:
         self._grace = grace
-        self._over = threading.Event()
-        self._told = threading.Event()
+        self._finished = threading.Event()
+        self._exit_requested = threading.Event()
         self._parent = os.getppid()
 
-    def tell(self, *_: object) -> None:
+    def request_exit(self, *_: object) -> None:
         """The process is to leave; may be called by a signal."""
-        self._told.set()
+        self._exit_requested.set()
 
     def __enter__(self) -> Self:
         if hasattr(select, "poll"):
@@ -45,17 +45,19 @@ class Watchdog:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._over.set()
+        self._finished.set()
 
     def _watch(self, stdin: int) -> None:
         hangup = select.poll()
         hangup.register(stdin, 0)  # nothing but the end of it
         try:
-            while not (self._over.is_set() or self._told.is_set() or os.getppid() != self._parent):
-                if hangup.poll(LOOK * 1000):
+            while not (
+                self._finished.is_set() or self._exit_requested.is_set() or os.getppid() != self._parent
+            ):
+                if hangup.poll(WATCHDOG_INTERVAL * 1000):
                     break
         finally:
             os.close(stdin)
-        if not self._over.wait(self._grace):
+        if not self._finished.wait(self._grace):
             _log.error("the process does not end by itself within %s s, and is ended", self._grace)
             os._exit(0)

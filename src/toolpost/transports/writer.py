@@ -16,15 +16,15 @@ from threading import Thread
 from typing import Final
 
 from toolpost.errors import ChannelClosed
-from toolpost.transports.mailbox import Turnstile
+from toolpost.transports.mailbox import SendLimiter
 
-__all__ = ["LoopWriter", "ThreadWriter", "Writer", "open_writer"]
+__all__ = ["LoopWriter", "PipeWriter", "ThreadWriter", "open_writer"]
 
-HIGH_WATER: Final = 256 * 1024
+WRITE_HIGH_WATER: Final = 256 * 1024
 """How many bytes may wait to be written before senders have to wait too: a few full pipes."""
 
 
-class Writer(ABC):
+class PipeWriter(ABC):
     """Writes lines into a descriptor, one behind the other; what queues up is written together.
 
     Args:
@@ -38,15 +38,15 @@ class Writer(ABC):
     """
 
     __slots__ = (
-        "_broken",
         "_busy",
         "_fd",
-        "_gone",
-        "_held",
+        "_gone_reason",
+        "_limiter",
         "_loop",
+        "_on_broken",
         "_pending",
         "_reason",
-        "_turnstile",
+        "_unwritten",
         "closed",
     )
 
@@ -55,13 +55,13 @@ class Writer(ABC):
     ) -> None:
         self._loop = loop
         self._fd = fd
-        self._gone = gone
-        self._broken = broken
+        self._gone_reason = gone
+        self._on_broken = broken
         self._pending: list[bytes] = []
-        self._held = 0  # bytes that were accepted and not written yet
+        self._unwritten = 0  # bytes that were accepted and not written yet
         self._busy = False  # what is pending will be written, whoever adds to it
         self._reason: str | None = None
-        self._turnstile = Turnstile(self._room)
+        self._limiter = SendLimiter(self._has_room)
         self.closed: asyncio.Future[None] = loop.create_future()
 
     async def send(self, line: bytes) -> None:
@@ -70,23 +70,23 @@ class Writer(ABC):
         Raises:
             ChannelClosed: nothing can be written any more; the line was not sent.
         """
-        if self._turnstile.queue or self._held > HIGH_WATER:
-            await self._turnstile.wait()
+        if self._limiter.queue or self._unwritten > WRITE_HIGH_WATER:
+            await self._limiter.wait()
         if self._reason is None:
-            self._held += len(line)
+            self._unwritten += len(line)
             self._pending.append(line)
             if not self._busy:
                 self._accept()
-        if self._turnstile.queue:
-            self._turnstile.admit()
+        if self._limiter.queue:
+            self._limiter.admit_next()
         if self._reason is not None:
             raise ChannelClosed(self._reason, sent=False)
 
     def offer(self, line: bytes) -> bool:
         """Write the line or take it on, if there is room; False if `send` has to be asked, and why not."""
-        if self._turnstile.queue or self._held > HIGH_WATER or self._reason is not None:
+        if self._limiter.queue or self._unwritten > WRITE_HIGH_WATER or self._reason is not None:
             return False
-        self._held += len(line)
+        self._unwritten += len(line)
         self._pending.append(line)
         if not self._busy:
             self._accept()
@@ -96,29 +96,29 @@ class Writer(ABC):
         """Take no more lines, and give the descriptor up as soon as all is written."""
         if self._reason is None:
             self._reason = reason
-            self._turnstile.admit()
-            if not self._held:
+            self._limiter.admit_next()
+            if not self._unwritten:
                 self.abort(reason)
 
     def abort(self, reason: str) -> None:
         """Give the descriptor up now, whatever is waiting."""
         self._reason = self._reason or reason
         self._pending.clear()
-        self._held = 0
+        self._unwritten = 0
         if not self.closed.done():
             self.closed.set_result(None)
             self._release()
-        self._turnstile.admit()
+        self._limiter.admit_next()
 
     def _fail(self, error: OSError) -> None:
         """Nobody reads, or the disk is full: say so to whoever sends."""
         gone = isinstance(error, (BrokenPipeError, ConnectionResetError))
-        reason = self._gone if gone else f"writing failed: {error.strerror}"
+        reason = self._gone_reason if gone else f"writing failed: {error.strerror}"
         self.abort(reason)
-        self._broken(reason)
+        self._on_broken(reason)
 
-    def _room(self) -> bool:
-        return self._held <= HIGH_WATER or self._reason is not None
+    def _has_room(self) -> bool:
+        return self._unwritten <= WRITE_HIGH_WATER or self._reason is not None
 
     @abstractmethod
     def _accept(self) -> None:
@@ -129,7 +129,7 @@ class Writer(ABC):
         """Close the descriptor."""
 
 
-class LoopWriter(Writer):
+class LoopWriter(PipeWriter):
     """Writes without blocking: at once if the peer reads, else when the event loop sees room.
 
     The descriptor must not block, or be a socket: those are asked not to block with each write, because
@@ -159,7 +159,7 @@ class LoopWriter(Writer):
         rest = self._rest
         if not rest:
             if not self._pending:
-                self._rested()
+                self._on_all_written()
                 return
             rest = b"".join(self._pending)
             self._pending.clear()
@@ -170,7 +170,7 @@ class LoopWriter(Writer):
         except OSError as error:
             self._fail(error)
             return
-        self._held -= written
+        self._unwritten -= written
         if written < len(rest):
             self._rest = memoryview(rest)[written:]
             if not self._watched:
@@ -180,9 +180,9 @@ class LoopWriter(Writer):
             self._rest = b""
             if not self._watched:
                 self._loop.call_soon(self._flush)
-        self._turnstile.admit()
+        self._limiter.admit_next()
 
-    def _rested(self) -> None:
+    def _on_all_written(self) -> None:
         """All is written: the next line goes out at once again."""
         self._unwatch()
         self._busy = False
@@ -208,7 +208,7 @@ class LoopWriter(Writer):
         return self._socket.send(data, socket.MSG_DONTWAIT)
 
 
-class ThreadWriter(Writer):
+class ThreadWriter(PipeWriter):
     """Writes in a daemon thread, for descriptors that may block.
 
     A thread that is stuck in a write cannot be woken. After `abort` it keeps its descriptor until the write
@@ -235,7 +235,7 @@ class ThreadWriter(Writer):
         try:
             while (job := self._jobs.get()) is not None:
                 error = self._write(memoryview(job))
-                self._loop.call_soon_threadsafe(self._done, len(job), error)
+                self._loop.call_soon_threadsafe(self._on_written, len(job), error)
         except RuntimeError:  # the loop was closed: nobody waits for the answer
             pass
         finally:
@@ -253,18 +253,18 @@ class ThreadWriter(Writer):
                 return error
         return None
 
-    def _done(self, size: int, error: OSError | None) -> None:
+    def _on_written(self, size: int, error: OSError | None) -> None:
         self._busy = False
         if self.closed.done():
             return
-        self._held -= size
+        self._unwritten -= size
         if error is not None:
             self._fail(error)
         elif self._pending:
             self._accept()
         elif self._reason is not None:
             self.abort(self._reason)
-        self._turnstile.admit()
+        self._limiter.admit_next()
 
     def _release(self) -> None:
         self._jobs.put(None)

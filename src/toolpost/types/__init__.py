@@ -9,10 +9,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from toolpost.types.asks import AskParams as AskParams
     from toolpost.types.asks import BooleanSchema as BooleanSchema
     from toolpost.types.asks import Choice as Choice
     from toolpost.types.asks import ChoiceItems as ChoiceItems
+    from toolpost.types.asks import ClientRequestParams as ClientRequestParams
     from toolpost.types.asks import CreateMessageParams as CreateMessageParams
     from toolpost.types.asks import CreateMessageResult as CreateMessageResult
     from toolpost.types.asks import ElicitParams as ElicitParams
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from toolpost.types.base import Icon as Icon
     from toolpost.types.base import Meta as Meta
     from toolpost.types.base import Number as Number
-    from toolpost.types.base import Open as Open
+    from toolpost.types.base import OpenUnion as OpenUnion
     from toolpost.types.base import Params as Params
     from toolpost.types.base import ProgressToken as ProgressToken
     from toolpost.types.base import Raw as Raw
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     from toolpost.types.base import Result as Result
     from toolpost.types.base import Role as Role
     from toolpost.types.base import Unset as Unset
-    from toolpost.types.base import Wire as Wire
-    from toolpost.types.content import KINDS as KINDS
+    from toolpost.types.base import WireStruct as WireStruct
+    from toolpost.types.content import CONTENT_TYPES as CONTENT_TYPES
     from toolpost.types.content import AudioContent as AudioContent
     from toolpost.types.content import Blocks as Blocks
     from toolpost.types.content import Content as Content
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from toolpost.types.content import ToolResultContent as ToolResultContent
     from toolpost.types.content import ToolUseContent as ToolUseContent
     from toolpost.types.content import UnknownContent as UnknownContent
-    from toolpost.types.inputs import AnswerParams as AnswerParams
     from toolpost.types.inputs import InputRequest as InputRequest
     from toolpost.types.inputs import InputRequiredResult as InputRequiredResult
+    from toolpost.types.inputs import InputResponseParams as InputResponseParams
     from toolpost.types.lifecycle import CLIENT_CAPABILITIES as CLIENT_CAPABILITIES
     from toolpost.types.lifecycle import CLIENT_INFO as CLIENT_INFO
     from toolpost.types.lifecycle import LOG_LEVEL as LOG_LEVEL
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from toolpost.types.lifecycle import RELATED_TASK as RELATED_TASK
     from toolpost.types.lifecycle import SERVER_INFO as SERVER_INFO
     from toolpost.types.lifecycle import SUBSCRIPTION_ID as SUBSCRIPTION_ID
-    from toolpost.types.lifecycle import Cacheable as Cacheable
+    from toolpost.types.lifecycle import CacheableResult as CacheableResult
     from toolpost.types.lifecycle import ClientCapabilities as ClientCapabilities
     from toolpost.types.lifecycle import ClientTasksCapability as ClientTasksCapability
     from toolpost.types.lifecycle import ClientTasksRequests as ClientTasksRequests
@@ -79,8 +79,8 @@ if TYPE_CHECKING:
     from toolpost.types.lifecycle import InitializeResult as InitializeResult
     from toolpost.types.lifecycle import ListCapability as ListCapability
     from toolpost.types.lifecycle import LogLevel as LogLevel
-    from toolpost.types.lifecycle import Page as Page
-    from toolpost.types.lifecycle import PageParams as PageParams
+    from toolpost.types.lifecycle import PaginatedRequestParams as PaginatedRequestParams
+    from toolpost.types.lifecycle import PaginatedResult as PaginatedResult
     from toolpost.types.lifecycle import RequestMeta as RequestMeta
     from toolpost.types.lifecycle import ResourcesCapability as ResourcesCapability
     from toolpost.types.lifecycle import SamplingCapability as SamplingCapability
@@ -96,7 +96,7 @@ if TYPE_CHECKING:
     from toolpost.types.notices import ListenParams as ListenParams
     from toolpost.types.notices import ListenResult as ListenResult
     from toolpost.types.notices import LogParams as LogParams
-    from toolpost.types.notices import NoticeParams as NoticeParams
+    from toolpost.types.notices import NotificationParams as NotificationParams
     from toolpost.types.notices import ProgressParams as ProgressParams
     from toolpost.types.notices import ResourceUpdatedParams as ResourceUpdatedParams
     from toolpost.types.notices import SubscriptionFilter as SubscriptionFilter
@@ -140,7 +140,7 @@ if TYPE_CHECKING:
 
 _HOMES: Final = {
     "asks": (
-        "AskParams",
+        "ClientRequestParams",
         "BooleanSchema",
         "Choice",
         "ChoiceItems",
@@ -168,7 +168,7 @@ _HOMES: Final = {
         "JSON",
         "Meta",
         "Number",
-        "Open",
+        "OpenUnion",
         "Params",
         "ProgressToken",
         "Raw",
@@ -177,7 +177,7 @@ _HOMES: Final = {
         "Role",
         "UNSET",
         "Unset",
-        "Wire",
+        "WireStruct",
     ),
     "content": (
         "AudioContent",
@@ -185,7 +185,7 @@ _HOMES: Final = {
         "Content",
         "EmbeddedResource",
         "ImageContent",
-        "KINDS",
+        "CONTENT_TYPES",
         "ResourceContents",
         "ResourceLink",
         "TextContent",
@@ -194,14 +194,14 @@ _HOMES: Final = {
         "UnknownContent",
     ),
     "inputs": (
-        "AnswerParams",
+        "InputResponseParams",
         "InputRequest",
         "InputRequiredResult",
     ),
     "lifecycle": (
         "CLIENT_CAPABILITIES",
         "CLIENT_INFO",
-        "Cacheable",
+        "CacheableResult",
         "ClientCapabilities",
         "ClientTasksCapability",
         "ClientTasksRequests",
@@ -215,8 +215,8 @@ _HOMES: Final = {
         "ListCapability",
         "LogLevel",
         "PROTOCOL_VERSION",
-        "Page",
-        "PageParams",
+        "PaginatedResult",
+        "PaginatedRequestParams",
         "RELATED_TASK",
         "RequestMeta",
         "ResourcesCapability",
@@ -237,7 +237,7 @@ _HOMES: Final = {
         "ListenParams",
         "ListenResult",
         "LogParams",
-        "NoticeParams",
+        "NotificationParams",
         "ProgressParams",
         "ResourceUpdatedParams",
         "SubscriptionFilter",
@@ -293,8 +293,8 @@ _HOME: Final = {name: f"toolpost.types.{home}" for home, names in _HOMES.items()
 __all__ = [
     "CLIENT_CAPABILITIES",
     "CLIENT_INFO",
+    "CONTENT_TYPES",
     "JSON",
-    "KINDS",
     "LOG_LEVEL",
     "PROTOCOL_VERSION",
     "RELATED_TASK",
@@ -303,18 +303,17 @@ __all__ = [
     "UNSET",
     "AcknowledgedParams",
     "Annotations",
-    "AnswerParams",
-    "AskParams",
     "AudioContent",
     "Blocks",
     "BooleanSchema",
-    "Cacheable",
+    "CacheableResult",
     "CallToolParams",
     "CallToolResult",
     "CancelledParams",
     "Choice",
     "ChoiceItems",
     "ClientCapabilities",
+    "ClientRequestParams",
     "ClientTasksCapability",
     "ClientTasksRequests",
     "CompleteParams",
@@ -344,6 +343,7 @@ __all__ = [
     "InitializeResult",
     "InputRequest",
     "InputRequiredResult",
+    "InputResponseParams",
     "ListCapability",
     "ListPromptsResult",
     "ListResourceTemplatesResult",
@@ -359,12 +359,12 @@ __all__ = [
     "ModelHint",
     "ModelPreferences",
     "MultiEnumSchema",
-    "NoticeParams",
+    "NotificationParams",
     "Number",
     "NumberSchema",
-    "Open",
-    "Page",
-    "PageParams",
+    "OpenUnion",
+    "PaginatedRequestParams",
+    "PaginatedResult",
     "Params",
     "ProgressParams",
     "ProgressToken",
@@ -418,7 +418,7 @@ __all__ = [
     "UnknownContent",
     "UnknownSchema",
     "Unset",
-    "Wire",
+    "WireStruct",
 ]
 
 

@@ -8,15 +8,15 @@ from typing import Literal, Self, cast
 
 from msgspec import convert, field
 
-from toolpost.types.base import JSON, Meta, Number, Open, Result, Role, Wire
+from toolpost.types.base import JSON, Meta, Number, OpenUnion, Result, Role, WireStruct
 from toolpost.types.content import Blocks, TextContent
 from toolpost.types.tools import TaskMetadata, Tool
 
 __all__ = [
-    "AskParams",
     "BooleanSchema",
     "Choice",
     "ChoiceItems",
+    "ClientRequestParams",
     "CreateMessageParams",
     "CreateMessageResult",
     "ElicitParams",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-class AskParams(Wire, kw_only=True):
+class ClientRequestParams(WireStruct, kw_only=True):
     """The parameters of an ask; `roots/list` has none of its own."""
 
     meta: Meta | None = field(name="_meta", default=None)
@@ -46,13 +46,13 @@ class AskParams(Wire, kw_only=True):
 # --------------------------------------------------------------------- the model
 
 
-class ModelHint(Wire):
+class ModelHint(WireStruct):
     """A part of a model's name."""
 
     name: str | None = None
 
 
-class ModelPreferences(Wire, kw_only=True):
+class ModelPreferences(WireStruct, kw_only=True):
     """Which model would be good, from 0 (does not matter) to 1 (matters most)."""
 
     hints: list[ModelHint] | None = None
@@ -61,7 +61,7 @@ class ModelPreferences(Wire, kw_only=True):
     intelligence_priority: Number | None = None
 
 
-class SamplingMessage(Wire):
+class SamplingMessage(WireStruct):
     """One turn of the conversation given to the model."""
 
     role: Role
@@ -69,13 +69,13 @@ class SamplingMessage(Wire):
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class ToolChoice(Wire):
+class ToolChoice(WireStruct):
     """Whether the model may, must or must not use tools."""
 
     mode: Literal["auto", "required", "none"] | None = None
 
 
-class CreateMessageParams(AskParams):
+class CreateMessageParams(ClientRequestParams):
     """What the model is asked.
 
     Examples:
@@ -120,7 +120,7 @@ class CreateMessageResult(Result):
 # --------------------------------------------------------------------- the user
 
 
-class ElicitParams(AskParams):
+class ElicitParams(ClientRequestParams):
     """What the user is asked: a form (`requested_schema`), or to visit `url`.
 
     The schema is kept as it came; `FormSchema` is the typed view of one.
@@ -150,7 +150,7 @@ class ElicitResult(Result):
     content: dict[str, JSON] | None = None
 
 
-class PropertySchema(Open):
+class PropertySchema(OpenUnion):
     """One field of a form, of any kind; narrow it with `isinstance` or `match`."""
 
     __slots__ = ()
@@ -162,7 +162,7 @@ class PropertySchema(Open):
             raise ValueError("Expected the schema of a field: an object")  # noqa: TRY004 - msgspec adds the path
         members = cast("dict[str, JSON]", value)
         tag = members.get("type")
-        kind = _PROPERTIES.get(tag) if isinstance(tag, str) else None
+        kind = _PROPERTY_TYPES.get(tag) if isinstance(tag, str) else None
         if kind is StringSchema and members.keys() & {"enum", "oneOf"}:
             kind = EnumSchema
         schema = UnknownSchema(members) if kind is None else convert(members, kind)
@@ -182,12 +182,12 @@ class UnknownSchema(PropertySchema):
         return self.raw
 
 
-class _Property(Wire, PropertySchema, kw_only=True):
+class _PropertyBase(WireStruct, PropertySchema, kw_only=True):
     title: str | None = None
     description: str | None = None
 
 
-class StringSchema(_Property, tag_field="type", tag="string", kw_only=True):
+class StringSchema(_PropertyBase, tag_field="type", tag="string", kw_only=True):
     """A line of text."""
 
     min_length: int | None = None
@@ -196,7 +196,7 @@ class StringSchema(_Property, tag_field="type", tag="string", kw_only=True):
     default: str | None = None
 
 
-class NumberSchema(_Property, kw_only=True):
+class NumberSchema(_PropertyBase, kw_only=True):
     """A number."""
 
     type: Literal["number", "integer"]
@@ -205,20 +205,20 @@ class NumberSchema(_Property, kw_only=True):
     default: Number | None = None
 
 
-class BooleanSchema(_Property, tag_field="type", tag="boolean", kw_only=True):
+class BooleanSchema(_PropertyBase, tag_field="type", tag="boolean", kw_only=True):
     """Yes or no."""
 
     default: bool | None = None
 
 
-class Choice(Wire):
+class Choice(WireStruct):
     """A value to choose, and how it is called."""
 
     const: str
     title: str
 
 
-class EnumSchema(_Property, tag_field="type", tag="string", kw_only=True):
+class EnumSchema(_PropertyBase, tag_field="type", tag="string", kw_only=True):
     """One of several: `enum` without titles, `one_of` with them, `enum_names` as older peers had them."""
 
     enum: list[str] | None = None
@@ -227,7 +227,7 @@ class EnumSchema(_Property, tag_field="type", tag="string", kw_only=True):
     default: str | None = None
 
 
-class ChoiceItems(Wire, kw_only=True):
+class ChoiceItems(WireStruct, kw_only=True):
     """What may be chosen several times over: `enum` without titles, `any_of` with them."""
 
     type: str | None = None
@@ -235,7 +235,7 @@ class ChoiceItems(Wire, kw_only=True):
     any_of: list[Choice] | None = None
 
 
-class MultiEnumSchema(_Property, tag_field="type", tag="array", kw_only=True):
+class MultiEnumSchema(_PropertyBase, tag_field="type", tag="array", kw_only=True):
     """Some of several."""
 
     items: ChoiceItems
@@ -244,7 +244,7 @@ class MultiEnumSchema(_Property, tag_field="type", tag="array", kw_only=True):
     default: list[str] | None = None
 
 
-_PROPERTIES: dict[str, type[PropertySchema]] = {
+_PROPERTY_TYPES: dict[str, type[PropertySchema]] = {
     "string": StringSchema,
     "number": NumberSchema,
     "integer": NumberSchema,
@@ -253,7 +253,7 @@ _PROPERTIES: dict[str, type[PropertySchema]] = {
 }
 
 
-class FormSchema(Wire, tag_field="type", tag="object"):
+class FormSchema(WireStruct, tag_field="type", tag="object"):
     """The typed view of a `requested_schema`: flat, each property a primitive or a choice."""
 
     properties: dict[str, PropertySchema]
@@ -264,7 +264,7 @@ class FormSchema(Wire, tag_field="type", tag="object"):
 # --------------------------------------------------------------------- the roots
 
 
-class Root(Wire):
+class Root(WireStruct):
     """A place that the user has opened; `uri` starts with file://."""
 
     uri: str

@@ -15,7 +15,7 @@ __all__ = [
     "Icon",
     "Meta",
     "Number",
-    "Open",
+    "OpenUnion",
     "Params",
     "ProgressToken",
     "Raw",
@@ -24,7 +24,7 @@ __all__ = [
     "Role",
     "Struct",
     "Unset",
-    "Wire",
+    "WireStruct",
     "dec_hook",
     "enc_hook",
 ]
@@ -42,11 +42,11 @@ Role: TypeAlias = Literal["user", "assistant"]
 Unset: TypeAlias = UnsetType
 
 
-class Wire(Struct, rename="camel", omit_defaults=True):
+class WireStruct(Struct, rename="camel", omit_defaults=True):
     """A struct as it goes over the wire."""
 
 
-class Open:
+class OpenUnion:
     """A value of several kinds, to which later revisions may add.
 
     A field annotated with a subclass is decoded by `read`, so that a kind nobody knows yet becomes a value
@@ -71,7 +71,7 @@ class Open:
 
 def dec_hook(kind: type[Any], value: JSON) -> Any:
     """What msgspec calls for a type it does not know: our open kinds."""
-    if issubclass(kind, Open):
+    if issubclass(kind, OpenUnion):
         try:
             return kind.read(value)
         except ValidationError as error:
@@ -83,12 +83,12 @@ def dec_hook(kind: type[Any], value: JSON) -> Any:
 
 def enc_hook(value: Any) -> JSON:
     """What msgspec calls for a value it does not know: our open kinds that are no structs."""
-    if isinstance(value, Open):
+    if isinstance(value, OpenUnion):
         return value.write()
     raise TypeError(f"a {type(value).__name__} cannot be written as JSON")
 
 
-class Params(Wire, kw_only=True):
+class Params(WireStruct, kw_only=True):
     """The parameters of a request from the client.
 
     `_meta` stays undecoded: what the protocol needs of it is read once, before the parameters are.
@@ -97,7 +97,7 @@ class Params(Wire, kw_only=True):
     meta: Raw | Unset = field(name="_meta", default=UNSET)
 
 
-class Result(Wire, kw_only=True, dict=True):
+class Result(WireStruct, kw_only=True, dict=True):
     """The result of a request.
 
     `result_type` belongs to the stateless era and is written by it; absent means "complete".
@@ -113,7 +113,7 @@ class Result(Wire, kw_only=True, dict=True):
         return None if raw is None else bytes(raw)
 
 
-class Icon(Wire):
+class Icon(WireStruct):
     """A picture that a user interface may show.
 
     Examples:
@@ -127,7 +127,7 @@ class Icon(Wire):
     theme: str | None = None
 
 
-class Annotations(Wire, kw_only=True):
+class Annotations(WireStruct, kw_only=True):
     """Hints for whom something is, how much it matters and when it changed.
 
     Examples:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final, Self, TypeAlias, cast
 
 from msgspec import UNSET, convert, field
 
-from toolpost.types.base import JSON, Annotations, Icon, Meta, Open, Unset, Wire, dec_hook
+from toolpost.types.base import JSON, Annotations, Icon, Meta, OpenUnion, Unset, WireStruct, dec_hook
 
 __all__ = [
-    "KINDS",
+    "CONTENT_TYPES",
     "AudioContent",
     "Blocks",
     "Content",
@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 
-class Content(Open):
+class Content(OpenUnion):
     """A content block of any kind; narrow it with `isinstance` or `match`.
 
     Examples:
@@ -45,7 +45,7 @@ class Content(Open):
         tag = members.get("type")
         if not isinstance(tag, str):
             raise ValueError("Expected a content block: an object with a `type`")  # noqa: TRY004 - for msgspec
-        kind = KINDS.get(tag)
+        kind = CONTENT_TYPES.get(tag)
         block = UnknownContent(members) if kind is None else convert(members, kind, dec_hook=dec_hook)
         return cast("Self", block)
 
@@ -76,11 +76,11 @@ class UnknownContent(Content):
         return f"UnknownContent({self.raw!r})"
 
 
-class _Block(Wire, Content, tag_field="type", kw_only=True):
+class _ContentBlock(WireStruct, Content, tag_field="type", kw_only=True):
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class TextContent(_Block, tag="text"):
+class TextContent(_ContentBlock, tag="text"):
     """Text for the model or the user.
 
     Examples:
@@ -92,7 +92,7 @@ class TextContent(_Block, tag="text"):
     annotations: Annotations | None = None
 
 
-class ImageContent(_Block, tag="image"):
+class ImageContent(_ContentBlock, tag="image"):
     """A picture; `data` is base64.
 
     Examples:
@@ -105,7 +105,7 @@ class ImageContent(_Block, tag="image"):
     annotations: Annotations | None = None
 
 
-class AudioContent(_Block, tag="audio"):
+class AudioContent(_ContentBlock, tag="audio"):
     """A sound; `data` is base64.
 
     Examples:
@@ -118,7 +118,7 @@ class AudioContent(_Block, tag="audio"):
     annotations: Annotations | None = None
 
 
-class ResourceLink(_Block, tag="resource_link"):
+class ResourceLink(_ContentBlock, tag="resource_link"):
     """A pointer to a resource that the client may read.
 
     Examples:
@@ -136,7 +136,7 @@ class ResourceLink(_Block, tag="resource_link"):
     icons: list[Icon] | None = None
 
 
-class ResourceContents(Wire):
+class ResourceContents(WireStruct):
     """What a resource holds: `text`, or `blob` in base64.
 
     Examples:
@@ -151,7 +151,7 @@ class ResourceContents(Wire):
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class EmbeddedResource(_Block, tag="resource"):
+class EmbeddedResource(_ContentBlock, tag="resource"):
     """A resource, contents included.
 
     Examples:
@@ -163,7 +163,7 @@ class EmbeddedResource(_Block, tag="resource"):
     annotations: Annotations | None = None
 
 
-class ToolUseContent(_Block, tag="tool_use"):
+class ToolUseContent(_ContentBlock, tag="tool_use"):
     """A model wants to call a tool (sampling with tools)."""
 
     id: str
@@ -171,7 +171,7 @@ class ToolUseContent(_Block, tag="tool_use"):
     input: dict[str, JSON]
 
 
-class ToolResultContent(_Block, tag="tool_result"):
+class ToolResultContent(_ContentBlock, tag="tool_result"):
     """What the tool said, told to the model (sampling with tools)."""
 
     tool_use_id: str
@@ -180,7 +180,7 @@ class ToolResultContent(_Block, tag="tool_result"):
     is_error: bool | None = None
 
 
-KINDS: Final[dict[str, type[Content]]] = {
+CONTENT_TYPES: Final[dict[str, type[Content]]] = {
     "text": TextContent,
     "image": ImageContent,
     "audio": AudioContent,
@@ -191,14 +191,14 @@ KINDS: Final[dict[str, type[Content]]] = {
 }
 
 if TYPE_CHECKING:
-    Known: TypeAlias = Content
+    KnownContent: TypeAlias = Content
     """A block that is mostly of a kind which we know; who reads it and fails reads it as `Content` again."""
 
     Blocks: TypeAlias = Content | list[Content]
     """One block, or several."""
 else:
     # msgspec reads one of these by itself, and a result in 0.35 µs: with an open kind it takes 1.35.
-    Known = (
+    KnownContent = (
         TextContent
         | ImageContent
         | AudioContent
@@ -208,7 +208,7 @@ else:
         | ToolResultContent
     )
 
-    class Blocks(Open, ABC):
+    class Blocks(OpenUnion, ABC):
         """One block, or several. A class at run time: msgspec has no union of an open kind and a list."""
 
         @classmethod

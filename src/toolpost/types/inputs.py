@@ -6,12 +6,12 @@ the method that was asked.
 
 from msgspec import UNSET, Raw
 
-from toolpost.types.base import Params, Result, Unset, Wire
+from toolpost.types.base import Params, Result, Unset, WireStruct
 
-__all__ = ["AnswerParams", "InputRequest", "InputRequiredResult"]
+__all__ = ["InputRequest", "InputRequiredResult", "InputResponseParams"]
 
 
-class InputRequest(Wire):
+class InputRequest(WireStruct):
     """An ask inside a result: the method and its parameters."""
 
     method: str
@@ -25,7 +25,7 @@ class InputRequiredResult(Result):
     request_state: str | None = None
 
 
-class AnswerParams(Params, kw_only=True):
+class InputResponseParams(Params, kw_only=True):
     """The parameters of a request that may be a retry with answers."""
 
     input_responses: dict[str, Raw] | None = None

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from msgspec import UNSET, Struct, field
 
-from toolpost.types.base import JSON, Icon, Params, ProgressToken, Result, Unset, Wire
+from toolpost.types.base import JSON, Icon, Params, ProgressToken, Result, Unset, WireStruct
 
 __all__ = [
     "CLIENT_CAPABILITIES",
@@ -17,7 +17,7 @@ __all__ = [
     "RELATED_TASK",
     "SERVER_INFO",
     "SUBSCRIPTION_ID",
-    "Cacheable",
+    "CacheableResult",
     "ClientCapabilities",
     "ClientTasksCapability",
     "ClientTasksRequests",
@@ -29,8 +29,8 @@ __all__ = [
     "InitializeResult",
     "ListCapability",
     "LogLevel",
-    "Page",
-    "PageParams",
+    "PaginatedRequestParams",
+    "PaginatedResult",
     "RequestMeta",
     "ResourcesCapability",
     "SamplingCapability",
@@ -54,7 +54,7 @@ LogLevel: TypeAlias = Literal["debug", "info", "notice", "warning", "error", "cr
 JSONObject: TypeAlias = dict[str, JSON]
 
 
-class Implementation(Wire):
+class Implementation(WireStruct):
     """The name tag of a client or a server."""
 
     name: str
@@ -65,65 +65,65 @@ class Implementation(Wire):
     icons: list[Icon] | None = None
 
 
-class ListCapability(Wire):
+class ListCapability(WireStruct):
     """A list that the peer can read; `list_changed` promises a notice when it changes."""
 
     list_changed: bool | None = None
 
 
-class ResourcesCapability(Wire):
+class ResourcesCapability(WireStruct):
     """Resources; `subscribe` promises a notice when one that was asked about changes."""
 
     list_changed: bool | None = None
     subscribe: bool | None = None
 
 
-class SamplingCapability(Wire):
+class SamplingCapability(WireStruct):
     """The client asks its model on the server's behalf."""
 
     context: JSONObject | None = None
     tools: JSONObject | None = None
 
 
-class ElicitationCapability(Wire):
+class ElicitationCapability(WireStruct):
     """The client asks its user on the server's behalf. Neither mode named means forms."""
 
     form: JSONObject | None = None
     url: JSONObject | None = None
 
 
-class SamplingTasks(Wire):
+class SamplingTasks(WireStruct):
     """Sampling as a task (2025-11-25)."""
 
     create_message: JSONObject | None = None
 
 
-class ElicitationTasks(Wire):
+class ElicitationTasks(WireStruct):
     """Elicitation as a task (2025-11-25)."""
 
     create: JSONObject | None = None
 
 
-class ToolsTasks(Wire):
+class ToolsTasks(WireStruct):
     """Tool calls as tasks (2025-11-25)."""
 
     call: JSONObject | None = None
 
 
-class ClientTasksRequests(Wire):
+class ClientTasksRequests(WireStruct):
     """What a client runs as a task (2025-11-25)."""
 
     sampling: SamplingTasks | None = None
     elicitation: ElicitationTasks | None = None
 
 
-class ServerTasksRequests(Wire):
+class ServerTasksRequests(WireStruct):
     """What a server runs as a task (2025-11-25)."""
 
     tools: ToolsTasks | None = None
 
 
-class ClientTasksCapability(Wire):
+class ClientTasksCapability(WireStruct):
     """Tasks on the client (2025-11-25)."""
 
     list: JSONObject | None = None
@@ -131,7 +131,7 @@ class ClientTasksCapability(Wire):
     requests: ClientTasksRequests | None = None
 
 
-class ServerTasksCapability(Wire):
+class ServerTasksCapability(WireStruct):
     """Tasks on the server (2025-11-25)."""
 
     list: JSONObject | None = None
@@ -139,7 +139,7 @@ class ServerTasksCapability(Wire):
     requests: ServerTasksRequests | None = None
 
 
-class ClientCapabilities(Wire, kw_only=True):
+class ClientCapabilities(WireStruct, kw_only=True):
     """What a client can do for a server."""
 
     roots: ListCapability | None = None
@@ -150,7 +150,7 @@ class ClientCapabilities(Wire, kw_only=True):
     extensions: dict[str, JSONObject] | None = None
 
 
-class ServerCapabilities(Wire, kw_only=True):
+class ServerCapabilities(WireStruct, kw_only=True):
     """What a server can do for a client."""
 
     tools: ListCapability | None = None
@@ -190,14 +190,14 @@ class InitializeResult(Result):
     instructions: str | None = None
 
 
-class Cacheable(Result, kw_only=True):
+class CacheableResult(Result, kw_only=True):
     """A result that a client may keep for a while (2026-07-28)."""
 
     ttl_ms: int | None = None
     cache_scope: str | None = None
 
 
-class DiscoverResult(Cacheable):
+class DiscoverResult(CacheableResult):
     """What a server is and can do (2026-07-28)."""
 
     supported_versions: list[str]
@@ -211,13 +211,13 @@ class SetLevelParams(Params):
     level: LogLevel
 
 
-class PageParams(Params):
+class PaginatedRequestParams(Params):
     """Which page of a list is wanted; no cursor means the first."""
 
     cursor: str | None = None
 
 
-class Page(Cacheable, kw_only=True):
+class PaginatedResult(CacheableResult, kw_only=True):
     """One page of a list; no cursor means the last."""
 
     next_cursor: str | None = None

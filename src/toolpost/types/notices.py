@@ -5,7 +5,7 @@ Which notice may go where, and when, is not said here.
 
 from msgspec import field
 
-from toolpost.types.base import JSON, Meta, Number, Params, ProgressToken, RequestId, Result, Wire
+from toolpost.types.base import JSON, Meta, Number, Params, ProgressToken, RequestId, Result, WireStruct
 from toolpost.types.lifecycle import LogLevel
 
 __all__ = [
@@ -15,27 +15,27 @@ __all__ = [
     "ListenParams",
     "ListenResult",
     "LogParams",
-    "NoticeParams",
+    "NotificationParams",
     "ProgressParams",
     "ResourceUpdatedParams",
     "SubscriptionFilter",
 ]
 
 
-class NoticeParams(Wire, kw_only=True):
+class NotificationParams(WireStruct, kw_only=True):
     """The parameters of a notice; many have none of their own."""
 
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class CancelledParams(NoticeParams):
+class CancelledParams(NotificationParams):
     """A request is no longer wanted."""
 
     request_id: RequestId | None = None
     reason: str | None = None
 
 
-class ProgressParams(NoticeParams):
+class ProgressParams(NotificationParams):
     """How far a request has come."""
 
     progress_token: ProgressToken
@@ -44,7 +44,7 @@ class ProgressParams(NoticeParams):
     message: str | None = None
 
 
-class LogParams(NoticeParams):
+class LogParams(NotificationParams):
     """A line for the client's log."""
 
     level: LogLevel
@@ -52,19 +52,19 @@ class LogParams(NoticeParams):
     logger: str | None = None
 
 
-class ResourceUpdatedParams(NoticeParams):
+class ResourceUpdatedParams(NotificationParams):
     """A resource has changed."""
 
     uri: str
 
 
-class ElicitationCompleteParams(NoticeParams):
+class ElicitationCompleteParams(NotificationParams):
     """A URL elicitation is done (2025-11-25)."""
 
     elicitation_id: str
 
 
-class SubscriptionFilter(Wire, kw_only=True):
+class SubscriptionFilter(WireStruct, kw_only=True):
     """What a client wants to hear of (2026-07-28)."""
 
     tools_list_changed: bool | None = None
@@ -83,7 +83,7 @@ class ListenResult(Result):
     """The end of a subscription; its `_meta` names which."""
 
 
-class AcknowledgedParams(NoticeParams):
+class AcknowledgedParams(NotificationParams):
     """The part of the filter that the server honours."""
 
     notifications: SubscriptionFilter

@@ -7,10 +7,10 @@ from typing import TypeAlias
 
 from msgspec import field
 
-from toolpost.types.base import Icon, Meta, Params, Result, Role, Wire
+from toolpost.types.base import Icon, Meta, Params, Result, Role, WireStruct
 from toolpost.types.content import Content
-from toolpost.types.inputs import AnswerParams
-from toolpost.types.lifecycle import Page
+from toolpost.types.inputs import InputResponseParams
+from toolpost.types.lifecycle import PaginatedResult
 
 __all__ = [
     "CompleteParams",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-class PromptArgument(Wire):
+class PromptArgument(WireStruct):
     """What a prompt wants to know."""
 
     name: str
@@ -39,7 +39,7 @@ class PromptArgument(Wire):
     required: bool | None = None
 
 
-class Prompt(Wire):
+class Prompt(WireStruct):
     """A conversation starter with gaps to fill."""
 
     name: str
@@ -50,20 +50,20 @@ class Prompt(Wire):
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class ListPromptsResult(Page):
+class ListPromptsResult(PaginatedResult):
     """One page of the prompts."""
 
     prompts: list[Prompt]
 
 
-class GetPromptParams(AnswerParams):
+class GetPromptParams(InputResponseParams):
     """Which prompt is wanted, with which gaps filled."""
 
     name: str
     arguments: dict[str, str] | None = None
 
 
-class PromptMessage(Wire):
+class PromptMessage(WireStruct):
     """One turn of the conversation.
 
     Examples:
@@ -82,7 +82,7 @@ class GetPromptResult(Result):
     description: str | None = None
 
 
-class PromptReference(Wire, tag_field="type", tag="ref/prompt"):
+class PromptReference(WireStruct, tag_field="type", tag="ref/prompt"):
     """The prompt whose argument is being typed.
 
     Examples:
@@ -94,7 +94,7 @@ class PromptReference(Wire, tag_field="type", tag="ref/prompt"):
     title: str | None = None
 
 
-class ResourceReference(Wire, tag_field="type", tag="ref/resource"):
+class ResourceReference(WireStruct, tag_field="type", tag="ref/resource"):
     """The resource template whose variable is being typed; `uri` is the template.
 
     Examples:
@@ -108,14 +108,14 @@ class ResourceReference(Wire, tag_field="type", tag="ref/resource"):
 Reference: TypeAlias = PromptReference | ResourceReference
 
 
-class CompletionArgument(Wire):
+class CompletionArgument(WireStruct):
     """What has been typed so far."""
 
     name: str
     value: str
 
 
-class CompletionContext(Wire):
+class CompletionContext(WireStruct):
     """The arguments that are already known."""
 
     arguments: dict[str, str] | None = None
@@ -129,7 +129,7 @@ class CompleteParams(Params):
     context: CompletionContext | None = None
 
 
-class Completion(Wire):
+class Completion(WireStruct):
     """How it might go on: at most 100 values, best first.
 
     Examples:

@@ -5,10 +5,10 @@ How a template is matched is told in `toolpost.protocol.uri`.
 
 from msgspec import field
 
-from toolpost.types.base import Annotations, Icon, Meta, Params, Wire
+from toolpost.types.base import Annotations, Icon, Meta, Params, WireStruct
 from toolpost.types.content import ResourceContents
-from toolpost.types.inputs import AnswerParams
-from toolpost.types.lifecycle import Cacheable, Page
+from toolpost.types.inputs import InputResponseParams
+from toolpost.types.lifecycle import CacheableResult, PaginatedResult
 
 __all__ = [
     "ListResourceTemplatesResult",
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 
-class Resource(Wire):
+class Resource(WireStruct):
     """Something that can be read."""
 
     uri: str
@@ -35,7 +35,7 @@ class Resource(Wire):
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class ResourceTemplate(Wire):
+class ResourceTemplate(WireStruct):
     """Many things that can be read, told by one URI template (RFC 6570)."""
 
     uri_template: str
@@ -48,25 +48,25 @@ class ResourceTemplate(Wire):
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class ListResourcesResult(Page):
+class ListResourcesResult(PaginatedResult):
     """One page of the resources."""
 
     resources: list[Resource]
 
 
-class ListResourceTemplatesResult(Page):
+class ListResourceTemplatesResult(PaginatedResult):
     """One page of the resource templates."""
 
     resource_templates: list[ResourceTemplate]
 
 
-class ReadResourceParams(AnswerParams):
+class ReadResourceParams(InputResponseParams):
     """Which resource is wanted."""
 
     uri: str
 
 
-class ReadResourceResult(Cacheable):
+class ReadResourceResult(CacheableResult):
     """What a resource holds, in one part or several."""
 
     contents: list[ResourceContents]

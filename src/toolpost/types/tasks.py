@@ -5,9 +5,9 @@ The extension of 2026-07-28 speaks differently and brings its own types.
 
 from typing import Literal, TypeAlias
 
-from toolpost.types.base import Params, Result, Wire
-from toolpost.types.lifecycle import Page
-from toolpost.types.notices import NoticeParams
+from toolpost.types.base import Params, Result, WireStruct
+from toolpost.types.lifecycle import PaginatedResult
+from toolpost.types.notices import NotificationParams
 
 __all__ = [
     "CreateTaskResult",
@@ -24,13 +24,13 @@ __all__ = [
 TaskStatus: TypeAlias = Literal["working", "input_required", "completed", "failed", "cancelled"]
 
 
-class RelatedTask(Wire):
+class RelatedTask(WireStruct):
     """The task that a message belongs to; stands in `_meta`."""
 
     task_id: str
 
 
-class Task(Wire):
+class Task(WireStruct):
     """The state of a task. A `ttl` of None means that it is kept for ever."""
 
     task_id: str
@@ -70,13 +70,13 @@ class TaskPayload(Result):
     """The result of the request behind a task: its members stand in `raw`."""
 
 
-class ListTasksResult(Page):
+class ListTasksResult(PaginatedResult):
     """One page of the tasks."""
 
     tasks: list[Task]
 
 
-class TaskStatusParams(NoticeParams):
+class TaskStatusParams(NotificationParams):
     """A task has moved on."""
 
     task_id: str

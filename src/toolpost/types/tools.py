@@ -5,10 +5,10 @@ Schemas are kept as they are, with every keyword; nobody here reads them.
 
 from msgspec import UNSET, Raw, field
 
-from toolpost.types.base import JSON, Icon, Meta, Result, Unset, Wire
+from toolpost.types.base import JSON, Icon, Meta, Result, Unset, WireStruct
 from toolpost.types.content import Content
-from toolpost.types.inputs import AnswerParams
-from toolpost.types.lifecycle import Page
+from toolpost.types.inputs import InputResponseParams
+from toolpost.types.lifecycle import PaginatedResult
 
 __all__ = [
     "CallToolParams",
@@ -21,7 +21,7 @@ __all__ = [
 ]
 
 
-class ToolAnnotations(Wire, kw_only=True):
+class ToolAnnotations(WireStruct, kw_only=True):
     """Hints about a tool, not to be trusted from a server that is not.
 
     Examples:
@@ -35,13 +35,13 @@ class ToolAnnotations(Wire, kw_only=True):
     open_world_hint: bool | None = None
 
 
-class ToolExecution(Wire):
+class ToolExecution(WireStruct):
     """Whether a call may, must or must not be a task (2025-11-25)."""
 
     task_support: str | None = None
 
 
-class Tool(Wire):
+class Tool(WireStruct):
     """A function that a model may call.
 
     Examples:
@@ -60,19 +60,19 @@ class Tool(Wire):
     meta: Meta | None = field(name="_meta", default=None)
 
 
-class TaskMetadata(Wire):
+class TaskMetadata(WireStruct):
     """The wish that a request be run as a task (2025-11-25), and for how long its result is kept."""
 
     ttl: int | None = None
 
 
-class ListToolsResult(Page):
+class ListToolsResult(PaginatedResult):
     """One page of the tools."""
 
     tools: list[Tool]
 
 
-class CallToolParams(AnswerParams):
+class CallToolParams(InputResponseParams):
     """Which tool is called, with what; the arguments stay raw until the tool is known."""
 
     name: str

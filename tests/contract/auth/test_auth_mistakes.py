@@ -27,7 +27,7 @@ from toolpost.errors import (
     MissingScopes,
     RPCError,
 )
-from toolpost.testing import pair
+from toolpost.testing import memory_pair
 
 
 class Broken:
@@ -91,7 +91,7 @@ def test_without_credentials_a_401_is_what_it_is():
 
 
 def test_a_late_refusal_is_one_of_both_families():
-    error = MissingScopes.of(["write"])
+    error = MissingScopes.for_scopes(["write"])
     assert isinstance(error, InsufficientScope)
     assert isinstance(error, RPCError)
     assert not error.retry_safe
@@ -226,7 +226,7 @@ def test_who_comes_over_a_channel_of_ones_own_may_not_do_everything(network, pri
         return "burnt"
 
     async def main() -> None:
-        ours, theirs = pair()
+        ours, theirs = memory_pair()
         serving = asyncio.create_task(
             server.serve(Network(theirs) if network else theirs, principal=principal)
         )

@@ -60,7 +60,7 @@ def test_a_person_allows_it_in_chromium(tmp_path):
     async def visit() -> None:
         async with (
             asyncio.timeout(PATIENCE),
-            AuthorizationServer.listening(consent=True) as login,
+            AuthorizationServer.serve(consent=True) as login,
             place(login) as url,
             browsing(tmp_path) as browser,
             asyncio.TaskGroup() as group,
@@ -71,7 +71,7 @@ def test_a_person_allows_it_in_chromium(tmp_path):
                 who = await mcp.call_tool("whoami", result_type=dict[str, Any])
                 assert (who.data["subject"], who.data["scopes"]) == ("bob", ["read"])
                 await person
-            assert (login.asked["token"], desk.shown.qsize()) == (1, 0)
+            assert (login.request_counts["token"], desk.shown.qsize()) == (1, 0)
 
     asyncio.run(visit())
 
@@ -80,7 +80,7 @@ def test_a_person_denies_it_in_chromium_and_may_think_again(tmp_path):
     async def visit() -> None:
         async with (
             asyncio.timeout(PATIENCE),
-            AuthorizationServer.listening(consent=True) as login,
+            AuthorizationServer.serve(consent=True) as login,
             place(login) as url,
             browsing(tmp_path) as browser,
             asyncio.TaskGroup() as group,
@@ -90,7 +90,7 @@ def test_a_person_denies_it_in_chromium_and_may_think_again(tmp_path):
             with pytest.raises(AuthorizationRequired, match="declined"):
                 await Client(url, auth=desk.auth).connect()
             await person
-            assert login.asked["token"] == 0
+            assert login.request_counts["token"] == 0
             person = group.create_task(desk.answer("Allow"))
             async with Client(url, auth=desk.auth) as mcp:
                 assert (await mcp.call_tool("whoami", result_type=dict[str, Any])).data["subject"] == "alice"

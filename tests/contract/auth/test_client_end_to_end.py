@@ -24,7 +24,7 @@ def oauth(**options: Any) -> OAuth:
 @pytest.mark.parametrize("open_url", [browse, follow])
 def test_a_person_logs_in_and_is_asked_for_more_when_more_is_needed(revision, sse, open_url):
     async def visit() -> None:
-        async with AuthorizationServer.listening() as login, place(login, sse=sse) as url:
+        async with AuthorizationServer.serve() as login, place(login, sse=sse) as url:
             auth = oauth(open_url=open_url)
             async with Client(Http(url, sse=sse), auth=auth, revision=revision) as mcp:
                 who = await mcp.call_tool("whoami", result_type=dict[str, Any])
@@ -32,14 +32,14 @@ def test_a_person_logs_in_and_is_asked_for_more_when_more_is_needed(revision, ss
                 assert (await mcp.call_tool("cook", {"dish": "soup"})).text == "soup is ready"
                 who = await mcp.call_tool("whoami", result_type=dict[str, Any])
                 assert who.data["scopes"] == ["read", "write"]
-            assert login.asked["authorize"] == 2
+            assert login.request_counts["authorize"] == 2
 
     asyncio.run(visit())
 
 
 def test_a_program_logs_in():
     async def visit() -> None:
-        async with AuthorizationServer.listening(clients={"job": "s3cret"}) as login, place(login) as url:
+        async with AuthorizationServer.serve(clients={"job": "s3cret"}) as login, place(login) as url:
             async with Client(url, auth=ClientCredentials("job", "s3cret")) as mcp:
                 assert (await mcp.call_tool("whoami")).data["client"] == "job"
             with pytest.raises(AuthError, match="invalid_client"):
@@ -50,10 +50,10 @@ def test_a_program_logs_in():
 
 def test_tokens_are_bound_to_a_key():
     async def visit() -> None:
-        async with AuthorizationServer.listening() as login, place(login, dpop=True, nonce=True) as url:
+        async with AuthorizationServer.serve() as login, place(login, dpop=True, nonce=True) as url:
             async with Client(url, auth=oauth()) as mcp:
                 for _ in range(3):
                     assert (await mcp.call_tool("whoami")).data["subject"] == "alice"
-            assert login.asked["authorize"] == 1
+            assert login.request_counts["authorize"] == 1
 
     asyncio.run(visit())

@@ -14,7 +14,7 @@ from hosted import modern, run, serving
 from protected_server import RESOURCE, guarded, kitchen, listing
 from toolpost import Auth, Client, Context, Introspection, Jwt
 from toolpost.errors import ConnectFailed, MCPError
-from toolpost.testing import AuthorizationServer, Mint
+from toolpost.testing import AuthorizationServer, TokenIssuer
 
 ISSUER = "https://login.example.com"
 
@@ -32,7 +32,7 @@ def test_why_a_token_is_refused_is_told_once_in_a_while_with_what_was_due(caplog
 
     async def main() -> None:
         async with guarded() as (site, mint, _):
-            slash = Mint(f"{ISSUER}/")
+            slash = TokenIssuer(f"{ISSUER}/")
             for token in (
                 slash.token(RESOURCE),
                 slash.token(RESOURCE),
@@ -64,7 +64,7 @@ def test_where_keys_cannot_be_had_is_told_and_a_client_hears_it_once(caplog):
     async def main() -> None:
         verifier = Jwt(ISSUER, jwks_uri=f"{ISSUER}/no-keys", http=nothing)
         app = kitchen(Auth(ISSUER, resource=RESOURCE, verifier=verifier)).asgi()
-        token = Mint(ISSUER).token(RESOURCE)
+        token = TokenIssuer(ISSUER).token(RESOURCE)
         with pytest.raises(ConnectFailed) as caught:
             await Client(RESOURCE, http=app, auth=token).connect()
         assert str(caught.value).count("The token cannot be checked at the moment.") == 1
@@ -169,7 +169,7 @@ A, B = ISSUER, "https://other.example.com"
         (lambda: Introspection(A, "a", cast("Any", None)), ValueError, "client_secret .* it is NoneType"),
         (lambda: Introspection(A, "a", ""), ValueError, "client_secret has to be a text; it is empty"),
         (lambda: Introspection(A, cast("Any", 3), "b"), ValueError, "client_id has to be a text; it is int"),
-        (lambda: Introspection(A, "a", "b", keep=cast("Any", "30")), ValueError, "keep is '30'"),
+        (lambda: Introspection(A, "a", "b", cache_ttl=cast("Any", "30")), ValueError, "cache_ttl is '30'"),
         (lambda: Introspection(A, "a", "b", http=3), ValueError, "http=a int carries no requests"),
         (lambda: Introspection("login", "a", "b"), ValueError, "/introspect, but 'login'"),
         (lambda: Jwt(A, leeway=cast("Any", "30")), ValueError, "leeway is '30'; give seconds, a number"),
@@ -197,7 +197,8 @@ def test_what_cannot_work_is_told_by_its_name(make, error, says):
 def test_what_can_work_is_taken():
     assert Jwt(A, http="httpx2", leeway=0).issuer == A
     assert Auth(A, verifier=print).issuers == [A]
-    assert Auth(A, verifier=AuthorizationServer(A).token, implies={"a": "b c"}).widened(frozenset("a")) == {
+    auth = Auth(A, verifier=AuthorizationServer(A).token, implies={"a": "b c"})
+    assert auth.expand_scopes(frozenset("a")) == {
         "a", "b", "c",
     }  # fmt: skip
 

@@ -14,7 +14,7 @@ from dpop_holder import Holder, another_key, b64
 from hosted import legacy, modern, opening, run, serving
 from protected_server import RESOURCE, guarded, kitchen, listing
 from toolpost import Auth, Jwt
-from toolpost.testing import Mint
+from toolpost.testing import TokenIssuer
 
 KEYS = {
     "ES256": lambda: ECKey.generate_key("P-256"),
@@ -217,7 +217,7 @@ def test_step_up_for_a_bound_token_is_asked_for_in_its_own_words():
 )
 def test_behind_another_name_a_proof_is_for_that_name(resource, path, target, url):
     async def main() -> None:
-        mint = Mint("https://login.example.com")
+        mint = TokenIssuer("https://login.example.com")
         auth = Auth(mint.issuer, resource=resource, verifier=Jwt(mint.issuer, keys=mint.jwks))
         more: dict[str, Any] = {} if path == "/mcp" else {"sse": None}
         async with serving(kitchen(auth).asgi(path=path, **more)) as site:

@@ -16,7 +16,7 @@ from hosted import run
 from protected_server import RESOURCE
 from raw_http import Answer, wired
 from toolpost import Jwt
-from toolpost.testing import AuthorizationServer, Mint
+from toolpost.testing import AuthorizationServer, TokenIssuer
 
 BACK = "http://127.0.0.1:3000/callback"
 FORM = {"Content-Type": "application/x-www-form-urlencoded"}
@@ -81,7 +81,7 @@ def json(answer: Answer) -> Any:
 @pytest.mark.parametrize("path", ["", "/tenant"])
 def test_what_it_publishes(path):
     async def main() -> None:
-        async with AuthorizationServer.listening(path, scopes=["read"]) as issuer:
+        async with AuthorizationServer.serve(path, scopes=["read"]) as issuer:
             browser = Browser(issuer)
             places = [
                 f"/.well-known/oauth-authorization-server{path}",
@@ -105,7 +105,7 @@ def test_what_it_publishes(path):
 @pytest.mark.requirement("AS-5")
 def test_from_registration_to_a_token_that_is_good():
     async def main() -> None:
-        async with AuthorizationServer.listening() as issuer:
+        async with AuthorizationServer.serve() as issuer:
             browser = Browser(issuer)
             about = {"redirect_uris": [BACK], "token_endpoint_auth_method": "none", "client_name": "App"}
             made = await browser.ask("POST", "/register", (), msgspec.json.encode(about))
@@ -138,7 +138,7 @@ def test_from_registration_to_a_token_that_is_good():
 )
 def test_nobody_is_sent_to_a_place_that_is_not_registered(changes):
     async def main() -> None:
-        async with AuthorizationServer.listening() as issuer:
+        async with AuthorizationServer.serve() as issuer:
             browser = Browser(issuer)
             about = msgspec.json.encode({"redirect_uris": [BACK]})
             browser.client = json(await browser.ask("POST", "/register", (), about))["client_id"]
@@ -159,7 +159,7 @@ def test_nobody_is_sent_to_a_place_that_is_not_registered(changes):
 )
 def test_a_request_that_cannot_be_is_sent_back(changes, error):
     async def main() -> None:
-        async with AuthorizationServer.listening(clients={"app": None}) as issuer:
+        async with AuthorizationServer.serve(clients={"app": None}) as issuer:
             told = back(await Browser(issuer).authorize(**changes))
             assert told == {"error": error, "iss": issuer.issuer, "state": "s&t"}
 
@@ -181,7 +181,7 @@ def test_a_request_that_cannot_be_is_sent_back(changes, error):
 )
 def test_a_code_is_good_for_whom_it_was_made(changes):
     async def main() -> None:
-        async with AuthorizationServer.listening(clients={"app": None, "other": None}) as issuer:
+        async with AuthorizationServer.serve(clients={"app": None, "other": None}) as issuer:
             browser = Browser(issuer)
             answer = await browser.redeem(await browser.code(), **changes)
             assert answer.status in {400, 401}
@@ -193,7 +193,7 @@ def test_a_code_is_good_for_whom_it_was_made(changes):
 @pytest.mark.requirement("AS-13")
 def test_codes_and_refresh_tokens_are_good_once_and_their_family_ends_with_a_thief():
     async def main() -> None:
-        async with AuthorizationServer.listening(clients={"app": None, "rs": "s"}) as issuer:
+        async with AuthorizationServer.serve(clients={"app": None, "rs": "s"}) as issuer:
             browser = Browser(issuer)
             code = await browser.code()
             first = json(await browser.redeem(code))
@@ -216,7 +216,7 @@ def test_codes_and_refresh_tokens_are_good_once_and_their_family_ends_with_a_thi
 
 def test_a_client_that_speaks_for_itself():
     async def main() -> None:
-        async with AuthorizationServer.listening(clients={"app": "s3cret", "public": None}) as issuer:
+        async with AuthorizationServer.serve(clients={"app": "s3cret", "public": None}) as issuer:
             browser = Browser(issuer)
             asked = {"grant_type": "client_credentials", "scope": "read", "resource": RESOURCE}
             told = json(await browser.token(**asked, client_secret="s3cret"))
@@ -244,7 +244,7 @@ def test_a_client_that_speaks_for_itself():
 )
 def test_who_may_register(about, status):
     async def main() -> None:
-        async with AuthorizationServer.listening() as issuer:
+        async with AuthorizationServer.serve() as issuer:
             browser = Browser(issuer)
             made = await browser.ask("POST", "/register", (), msgspec.json.encode(about))
             assert made.status == status
@@ -260,7 +260,7 @@ def test_who_may_register(about, status):
 @pytest.mark.requirement("AS-10")
 def test_the_user_is_asked_and_sees_for_whom():
     async def main() -> None:
-        async with AuthorizationServer.listening(consent=True, clients={"app": None}) as issuer:
+        async with AuthorizationServer.serve(consent=True, clients={"app": None}) as issuer:
             browser = Browser(issuer)
             issuer.clients["app"].name = "<b>App</b>"
             for answer, told in (("allow", "code"), ("deny", "error")):
@@ -291,7 +291,7 @@ def test_a_document_as_a_name():
 
     async def main() -> None:
         url = "https://app.example.com/client.json"
-        async with AuthorizationServer.listening(clients={url: None}) as issuer:
+        async with AuthorizationServer.serve(clients={url: None}) as issuer:
             browser = Browser(issuer, url)
             told = json(await browser.ask("GET", "/.well-known/oauth-authorization-server"))
             assert told["client_id_metadata_document_supported"] is True
@@ -312,6 +312,6 @@ def test_without_a_socket_it_is_an_application_like_any_other():
 
 
 def test_what_testing_offers():
-    assert toolpost.testing.Mint is Mint
+    assert toolpost.testing.TokenIssuer is TokenIssuer
     with pytest.raises(AttributeError, match="Nothing"):
         _ = toolpost.testing.Nothing  # pyright: ignore[reportAttributeAccessIssue] - that is the test

@@ -16,7 +16,7 @@ from toolpost.testing import AuthorizationServer
 @asynccontextmanager
 async def town(auth: Any = None, **issuer: Any):
     """A server and its issuer, on ports of their own."""
-    async with AuthorizationServer.listening(**issuer) as login:
+    async with AuthorizationServer.serve(**issuer) as login:
         holder: list[Any] = []
 
         async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -58,12 +58,12 @@ def test_a_person_logs_in_and_is_asked_for_more_only_when_more_is_needed(revisio
         async with town() as (url, login), Client(url, auth=person(), revision=revision) as mcp:
             told = (await mcp.call_tool("whoami")).data
             assert (told["subject"], told["scopes"]) == ("alice", ["read"])
-            assert (login.asked["authorize"], login.asked["register"]) == (1, 1)
+            assert (login.request_counts["authorize"], login.request_counts["register"]) == (1, 1)
             assert (await mcp.call_tool("cook", {"dish": "egg"})).text == "egg is ready"
-            assert login.asked["authorize"] == 2
+            assert login.request_counts["authorize"] == 2
             assert (await mcp.call_tool("whoami")).data["scopes"] == ["read", "write"]
             assert (await mcp.read_resource("kitchen://till")).contents[0].text == "100"
-            assert login.asked["authorize"] == 3
+            assert login.request_counts["authorize"] == 3
 
     run(main)
 
@@ -76,19 +76,19 @@ def test_a_person_logs_in_at_the_url_of_http_sse_and_is_asked_for_more():
             async with Client(address, auth=person()) as mcp:
                 assert (await mcp.call_tool("whoami")).data["scopes"] == ["read"]
                 assert (await mcp.call_tool("cook", {"dish": "egg"})).text == "egg is ready"
-            assert login.asked["authorize"] == 2
+            assert login.request_counts["authorize"] == 2
 
     run(main)
 
 
 @pytest.mark.parametrize("revision", [OLD, NEW])
 def test_a_token_that_is_refused_is_renewed_once_for_all_without_the_person(revision, monkeypatch):
-    monkeypatch.setattr(Jwt, "keep", 0.0)
+    monkeypatch.setattr(Jwt, "cache_ttl", 0.0)
 
     async def main() -> None:
         async with town() as (url, login), Client(url, auth=person(), revision=revision) as mcp:
             await mcp.call_tool("whoami")
-            assert login.asked["token"] == 1
+            assert login.request_counts["token"] == 1
             login.rotate(forget=True)  # all tokens that there are have become bad
             answers = await asyncio.gather(*(mcp.call_tool("whoami") for _ in range(4)))
             assert {answer.data["subject"] for answer in answers} == {"alice"}
@@ -98,7 +98,7 @@ def test_a_token_that_is_refused_is_renewed_once_for_all_without_the_person(revi
                 assert answer.status == 200
             answers = await asyncio.gather(*(mcp.call_tool("whoami") for _ in range(4)))
             assert {answer.data["subject"] for answer in answers} == {"alice"}
-            assert (login.asked["authorize"], login.asked["token"]) == (1, 2)
+            assert (login.request_counts["authorize"], login.request_counts["token"]) == (1, 2)
 
     run(main)
 

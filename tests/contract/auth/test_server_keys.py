@@ -12,13 +12,13 @@ from hosted import run, serving
 from protected_server import RESOURCE, kitchen, listing
 from toolpost import Auth, Introspection, Jwt
 from toolpost.errors import MCPError, RequestFailed, TokenRejected
-from toolpost.testing import AuthorizationServer, Mint
+from toolpost.testing import AuthorizationServer, TokenIssuer
 
 
 @asynccontextmanager
 async def both(path: str = "", **jwt: Any):
     """A server and its issuer, each on a port of its own."""
-    async with AuthorizationServer.listening(path) as issuer:
+    async with AuthorizationServer.serve(path) as issuer:
         auth = Auth(issuer.issuer, resource=RESOURCE, verifier=Jwt(issuer.issuer, **jwt) if jwt else None)
         async with serving(kitchen(auth).asgi()) as site:
             yield site, issuer
@@ -31,7 +31,7 @@ def test_an_issuer_is_all_that_has_to_be_said(path):
         async with both(path) as (site, issuer):
             for _ in range(3):
                 assert (await site.post(*listing(issuer.token(RESOURCE)))).status == 200
-            assert issuer.asked == {"metadata": 1, "jwks": 1}
+            assert issuer.request_counts == {"metadata": 1, "jwks": 1}
 
     run(main)
 
@@ -41,7 +41,7 @@ def test_parallel_requests_fetch_the_keys_once():
         async with both() as (site, issuer):
             answers = await asyncio.gather(*(site.post(*listing(issuer.token(RESOURCE))) for _ in range(8)))
             assert {answer.status for answer in answers} == {200}
-            assert issuer.asked == {"metadata": 1, "jwks": 1}
+            assert issuer.request_counts == {"metadata": 1, "jwks": 1}
 
     run(main)
 
@@ -54,7 +54,7 @@ def test_keys_that_rotate():
             issuer.rotate()
             before = issuer.token(RESOURCE)
             assert (await site.post(*listing(issuer.token(RESOURCE)))).status == 200
-            assert issuer.asked["jwks"] == 2
+            assert issuer.request_counts["jwks"] == 2
             issuer.rotate(forget=True)
             # One that was withdrawn is good no longer once the set is fetched again, but for tokens that
             # were seen before: those for a while.
@@ -69,7 +69,7 @@ def test_an_issuer_that_cannot_be_reached_makes_no_token_bad(caplog):
     async def main() -> None:
         auth = Auth("http://127.0.0.1:9", resource=RESOURCE)  # nobody is there
         async with serving(kitchen(auth).asgi()) as site:
-            token = Mint("http://127.0.0.1:9").token(RESOURCE)
+            token = TokenIssuer("http://127.0.0.1:9").token(RESOURCE)
             for _ in range(2):
                 answer = await site.post(*listing(token))
                 assert (answer.status, answer.headers["retry-after"]) == (503, "5")
@@ -137,7 +137,7 @@ def test_what_an_issuer_publishes_is_held_to_account(answers, says, caplog):
     async def main() -> None:
         verifier = Jwt(ISSUER, http=scripted(answers))
         with pytest.raises(RequestFailed, match="cannot be fetched"):
-            await verifier.verify(Mint(ISSUER).token(RESOURCE), RESOURCE)
+            await verifier.verify(TokenIssuer(ISSUER).token(RESOURCE), RESOURCE)
         assert says in caplog.text
 
     run(main)
@@ -153,7 +153,7 @@ def test_what_an_issuer_publishes_is_held_to_account(answers, says, caplog):
         ({"leeway": -1}, "leeway"),
         ({"jwks_uri": "http://a.example/k"}, "https"),
         ({"keys": "no key"}, "no key in it"),
-        ({"keys": Mint(ISSUER).jwks, "algorithms": ["RS256"]}, "none of keys="),
+        ({"keys": TokenIssuer(ISSUER).jwks, "algorithms": ["RS256"]}, "none of keys="),
     ],
 )
 def test_what_cannot_check_tokens_is_told_at_once(wrong, says):
@@ -184,13 +184,13 @@ async def asking(issuer: AuthorizationServer, **more: Any):
 def test_an_issuer_is_asked_whose_a_token_is():
     async def main() -> None:
         async with (
-            AuthorizationServer.listening(clients={"mcp": "s3cret:&"}) as issuer,
+            AuthorizationServer.serve(clients={"mcp": "s3cret:&"}) as issuer,
             asking(issuer) as site,
         ):
             token = issuer.token(RESOURCE, jti="one")
             for _ in range(3):
                 assert (await site.post(*listing(token))).status == 200
-            assert issuer.asked["introspect"] == 1
+            assert issuer.request_counts["introspect"] == 1
             bad = [issuer.token("https://other"), issuer.token(RESOURCE, lifetime=-1), "opaque"]
             bad += [issuer.token(RESOURCE, aud=None), issuer.token(RESOURCE, nbf=10**11)]
             for each in bad:
@@ -202,8 +202,8 @@ def test_an_issuer_is_asked_whose_a_token_is():
 def test_a_token_that_is_revoked_is_soon_refused():
     async def main() -> None:
         async with (
-            AuthorizationServer.listening(clients={"mcp": "s3cret:&"}) as issuer,
-            asking(issuer, keep=0) as site,
+            AuthorizationServer.serve(clients={"mcp": "s3cret:&"}) as issuer,
+            asking(issuer, cache_ttl=0) as site,
         ):
             token = issuer.token(RESOURCE, jti="one")
             assert (await site.post(*listing(token))).status == 200
@@ -215,7 +215,7 @@ def test_a_token_that_is_revoked_is_soon_refused():
 
 def test_an_issuer_that_does_not_answer_the_question():
     async def main() -> None:
-        async with AuthorizationServer.listening() as issuer, asking(issuer) as site:  # it does not know us
+        async with AuthorizationServer.serve() as issuer, asking(issuer) as site:  # it does not know us
             assert (await site.post(*listing(issuer.token(RESOURCE)))).status == 503
 
     run(main)
@@ -236,4 +236,4 @@ def test_the_answers_of_an_issuer_are_looked_at():
 
     run(main)
     with pytest.raises(ValueError, match="keep"):
-        Introspection(ISSUER, "a", "b", keep=-1)
+        Introspection(ISSUER, "a", "b", cache_ttl=-1)

@@ -8,12 +8,12 @@ from hosted import FIRST, call, legacy, message, modern, opening, run, serving
 from protected_server import RESOURCE, bearer, guarded, kitchen
 from toolpost import Auth, Cache, Handler, Jwt, Principal, Server, SyncClient
 from toolpost.errors import MissingScopes
-from toolpost.testing import Mint
+from toolpost.testing import TokenIssuer
 
 WHERE = 'resource_metadata="http://127.0.0.1/.well-known/oauth-protected-resource/mcp"'
 
 
-def token(mint: Mint, *scopes: str, **more: Any) -> dict[str, str]:
+def token(mint: TokenIssuer, *scopes: str, **more: Any) -> dict[str, str]:
     return bearer(mint.token(RESOURCE, scopes=scopes, **more))
 
 
@@ -182,7 +182,7 @@ def test_a_broader_scope_implies_narrower_ones(implies):
 
 def test_scopes_that_imply_each_other_come_to_an_end():
     auth = Auth("https://login.example.com", verifier=lambda _: None, implies={"a": "b", "b": "c a"})
-    assert auth.widened(frozenset("a")) == frozenset("abc")
+    assert auth.expand_scopes(frozenset("a")) == frozenset("abc")
 
 
 def test_a_resource_with_scopes_is_kept_by_nobody_for_others():
@@ -258,7 +258,7 @@ def test_over_http_without_a_principal_nothing_with_scopes_is_served():
 
 def test_a_factory_chooses_by_principal_and_its_servers_keep_their_scopes():
     seen: list[Any] = []
-    mint = Mint("https://login.example.com")
+    mint = TokenIssuer("https://login.example.com")
     inner = kitchen(None)
 
     async def choose(info: Any, capabilities: Any, principal: Principal | None) -> Server:
@@ -347,4 +347,4 @@ def test_who_is_shown_tells_no_secret():
     keys = {Principal("ann").key, Principal("", client="ann").key, Principal("ann", "https://a").key}
     assert len(keys) == 3
     with pytest.raises(TypeError, match="a principal is a text"):
-        Principal.of(5)  # pyright: ignore[reportArgumentType] - that is the test
+        Principal.from_value(5)  # pyright: ignore[reportArgumentType] - that is the test

@@ -10,17 +10,17 @@ import pytest
 from hosted import BOTH, OLD, call, legacy, message, modern, opening, run, serving
 from protected_server import RESOURCE, bearer, guarded
 from toolpost import Auth, Context, Jwt, Server
-from toolpost.testing import Mint
+from toolpost.testing import TokenIssuer
 
 EVENTS = {"Accept": "text/event-stream", "MCP-Protocol-Version": OLD}
 
 
-def token(mint: Mint, subject: str = "alice", **more: Any) -> dict[str, str]:
+def token(mint: TokenIssuer, subject: str = "alice", **more: Any) -> dict[str, str]:
     made: dict[str, Any] = {"scopes": ["read"], "subject": subject, **more}
     return bearer(mint.token(RESOURCE, **made))
 
 
-def others(mint: Mint, second: Mint) -> dict[str, dict[str, str]]:
+def others(mint: TokenIssuer, second: TokenIssuer) -> dict[str, dict[str, str]]:
     """Those who may not: somebody else, somebody of the same name elsewhere, a client of that name, …"""
     return {
         "somebody else": token(mint, "mallory"),
@@ -35,7 +35,7 @@ class Both:
 
     keep = 60.0
 
-    def __init__(self, *mints: Mint) -> None:
+    def __init__(self, *mints: TokenIssuer) -> None:
         self._each = {mint.issuer: Jwt(mint.issuer, keys=mint.jwks) for mint in mints}
 
     async def verify(self, token: str, *resources: str) -> Any:
@@ -49,7 +49,7 @@ class Both:
 )
 def test_a_session_of_another_principal_does_not_exist(who):
     async def main() -> None:
-        one, two = Mint("https://one.example.com"), Mint("https://two.example.com")
+        one, two = TokenIssuer("https://one.example.com"), TokenIssuer("https://two.example.com")
         async with guarded(verifier=Both(one, two)) as (site, _, _):
             mine, theirs = token(one), others(one, two)[who]
             session = await site.open(headers=mine)
@@ -147,7 +147,7 @@ def test_what_is_kept_without_a_session_is_kept_for_its_principal():
 
 @pytest.mark.requirement("SEC-9", "SEC-10", "ELIC-23", "ELIC-25")
 def test_a_request_state_of_another_principal_is_refused():
-    mint = Mint("https://login.example.com")
+    mint = TokenIssuer("https://login.example.com")
     auth = Auth(mint.issuer, resource=RESOURCE, verifier=Jwt(mint.issuer, keys=mint.jwks))
     server = Server("asking", auth=auth)
 
@@ -177,7 +177,7 @@ def test_a_request_state_of_another_principal_is_refused():
 
 
 def test_requests_in_flight_are_counted_for_each_principal():
-    mint = Mint("https://login.example.com")
+    mint = TokenIssuer("https://login.example.com")
     auth = Auth(mint.issuer, resource=RESOURCE, verifier=Jwt(mint.issuer, keys=mint.jwks))
     server = Server("waiting", auth=auth, limit=1)
     begun, go = asyncio.Event(), asyncio.Event()

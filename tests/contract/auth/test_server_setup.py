@@ -12,7 +12,7 @@ from hosted import modern, run, serving
 from protected_server import RESOURCE, guarded, kitchen, listing
 from toolpost import Auth, Introspection, Jwt, KeyRing
 from toolpost.errors import RequestFailed
-from toolpost.testing import AuthorizationServer, Mint
+from toolpost.testing import AuthorizationServer, TokenIssuer
 
 ISSUER = "https://login.example.com"
 OTHER = "https://other.example.com"
@@ -44,7 +44,7 @@ def test_an_issuer_that_calls_itself_otherwise_is_told_how(caplog):
         issuer = AuthorizationServer(ISSUER)
         verifier = Jwt(f"{ISSUER}/", http=issuer)
         with pytest.raises(RequestFailed):
-            await verifier.verify(Mint(f"{ISSUER}/").token(RESOURCE), RESOURCE)
+            await verifier.verify(TokenIssuer(f"{ISSUER}/").token(RESOURCE), RESOURCE)
         assert f"name another issuer: {ISSUER!r}, where issuer= is {ISSUER + '/'!r}" in caplog.text
 
     run(main)
@@ -113,7 +113,7 @@ def test_at_each_url_a_client_is_told_about_that_url():
 
 def test_a_nonce_is_good_with_every_worker():
     async def main() -> None:
-        mint, keys = Mint(ISSUER), KeyRing.random()
+        mint, keys = TokenIssuer(ISSUER), KeyRing.random()
         auth = Auth(ISSUER, resource=RESOURCE, verifier=Jwt(ISSUER, keys=mint.jwks), nonce=True)
         one, two = (kitchen(auth, keys=keys).asgi() for _ in range(2))  # with a store each
         headers, body = modern("tools/list")

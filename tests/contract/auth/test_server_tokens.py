@@ -8,7 +8,7 @@ import pytest
 from hosted import call, legacy, message, modern, opening, run
 from protected_server import RESOURCE, bearer, guarded, listing
 from toolpost import Principal
-from toolpost.testing import Mint
+from toolpost.testing import TokenIssuer
 
 ASKED = 'Bearer scope="read", resource_metadata="http://127.0.0.1/.well-known/oauth-protected-resource/mcp"'
 UNFIT = (
@@ -17,7 +17,7 @@ UNFIT = (
 )
 
 
-def good(mint: Mint, **changes: Any) -> str:
+def good(mint: TokenIssuer, **changes: Any) -> str:
     made: dict[str, Any] = {"scopes": ["read"], **changes}
     return mint.token(RESOURCE, **made)
 

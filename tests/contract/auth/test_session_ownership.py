@@ -10,13 +10,13 @@ import pytest
 from hosted import NEW, OLD, call, legacy, message, modern, opening, run, serving
 from protected_server import RESOURCE, bearer, guarded
 from toolpost import Auth, Client, Context, Http, Jwt, MemoryTokens, OAuth, Principal, Server
-from toolpost.testing import AuthorizationServer, Mint
+from toolpost.testing import AuthorizationServer, TokenIssuer
 
 EVENTS = {"Accept": "text/event-stream", "MCP-Protocol-Version": OLD}
 POSTED = {"Content-Type": "application/json"}
 PING = message("ping", id=1)
 
-MINT = Mint("https://login.example.com")
+MINT = TokenIssuer("https://login.example.com")
 
 
 def token(*scopes: str, subject: str = "ann", client: str = "app") -> dict[str, str]:
@@ -44,9 +44,9 @@ class Ear:
     def __init__(self, server: Server) -> None:
         self.heard: asyncio.Queue[Principal | None] = asyncio.Queue()
         for method in ("notifications/roots/list_changed", "notifications/initialized", "notifications/own"):
-            server.on_notice(method)(self.hear)
+            server.on_notification(method)(self.on_change)
 
-    async def hear(self, ctx: Context) -> None:
+    async def on_change(self, ctx: Context) -> None:
         await self.heard.put(ctx.principal)
 
     async def scopes(self) -> list[str]:
@@ -208,7 +208,7 @@ class Later:
 async def town():
     """What is chosen for each, on a port, and an issuer on another."""
     later = Later()
-    async with AuthorizationServer.listening() as login, serving(later, lifespan="off") as site:
+    async with AuthorizationServer.serve() as login, serving(later, lifespan="off") as site:
         url = f"http://127.0.0.1:{site.port}/mcp"
         later.app = chosen(guard(login.issuer, url)).asgi()
         yield url
@@ -236,10 +236,10 @@ class Wallet:
     async def headers(self, _errand: Any) -> dict[str, str]:
         return token(*self.allowed)
 
-    async def refused(self, _errand: Any, _refused: Any) -> bool:
+    async def on_rejected(self, _errand: Any, _refused: Any) -> bool:
         return False
 
-    def heard(self, _errand: Any, _headers: Any, _sent: Any) -> None:
+    def on_accepted(self, _errand: Any, _headers: Any, _sent: Any) -> None:
         pass
 
 

@@ -28,7 +28,7 @@ def test_ids_of_sessions_cannot_be_guessed():
 
 
 def test_an_error_names_all_scopes():
-    error = MissingScopes.of(["b", "a"])
+    error = MissingScopes.for_scopes(["b", "a"])
     assert (error.scopes, error.data) == (["a", "b"], {"scope": "a b"})
     assert MissingScopes("no").scopes == []
 

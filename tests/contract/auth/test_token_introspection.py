@@ -17,7 +17,7 @@ from toolpost.errors import TokenRejected
 def test_it_is_remembered_for_a_while_that_a_token_is_not_good(keep, times):
     async def main() -> None:
         issuer = Issuer({"active": False})
-        verifier = asks(issuer, keep=keep)
+        verifier = asks(issuer, cache_ttl=keep)
         for _ in range(3):
             with pytest.raises(TokenRejected, match="not active"):
                 await verifier.verify("t", RESOURCE)

@@ -18,7 +18,7 @@ def test_grants_that_share_a_storage_share_no_tokens():
     ]
     machines = [WorkloadIdentity(assertion, storage=storage) for assertion in ("one", "two")]
     same_name = [OAuth(client_id="app", storage=storage), ClientCredentials("app", client_secret="s")]
-    owners = [grant.who for grant in (*people, *machines, *same_name)]
+    owners = [grant.client_key for grant in (*people, *machines, *same_name)]
     assert len(set(owners)) == len(owners)
     assert not any("ann" in who or "one" in who.split() for who in owners)
 
@@ -26,7 +26,7 @@ def test_grants_that_share_a_storage_share_no_tokens():
 @pytest.mark.parametrize("storage", [None, MemoryTokens()])
 def test_a_function_that_speaks_for_anybody_keeps_nothing_for_the_next(storage):
     if storage is None:
-        assert WorkloadIdentity(lambda: "x", storage=storage).who
+        assert WorkloadIdentity(lambda: "x", storage=storage).client_key
         return
     with pytest.raises(ValueError, match="somebody else the next time"):
         WorkloadIdentity(lambda: "x", storage=storage)

@@ -20,7 +20,7 @@ from fake_authorization_site import CALLED, DISCOVERED, NEWEST, Town, browse, or
 from scripted import Heard, answer
 from toolpost import AuthError, Client, ClientCredentials, FileTokens, MemoryTokens, OAuth
 from toolpost.errors import AuthorizationRequired
-from waiting import descriptors
+from waiting import list_descriptors
 
 # --------------------------------------------------------------------- folders and files
 
@@ -34,7 +34,7 @@ def test_a_wait_for_a_lock_that_is_cancelled_leaves_nothing_open(tmp_path):
                 await asyncio.sleep(0)
 
         async with kept.lock("k"):
-            before = len(descriptors())
+            before = len(list_descriptors())
             for turns in [0, 1, 2, 3] * 50:
                 task = asyncio.ensure_future(enter())
                 for _ in range(turns):
@@ -42,7 +42,7 @@ def test_a_wait_for_a_lock_that_is_cancelled_leaves_nothing_open(tmp_path):
                 task.cancel()
                 await asyncio.wait([task])
             await asyncio.get_running_loop().shutdown_default_executor()
-            assert len(descriptors()) == before
+            assert len(list_descriptors()) == before
 
     asyncio.run(use())
 

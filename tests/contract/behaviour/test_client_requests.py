@@ -232,7 +232,7 @@ async def test_without_a_session_no_request_is_sent_to_the_client(link, tool):
     link.desk.elicited = {"value": 5}
     link.desk.roots = ["file:///a"]
     assert (await client.call_tool(tool)).text
-    assert client.stats.asks == 0
+    assert client.stats.client_requests == 0
 
 
 # --------------------------------------------------------------------- methods of one's own

@@ -3,10 +3,10 @@
 from contextlib import asynccontextmanager
 
 import pytest
-from features import on
 
+from features import on
 from toolpost import Client, Context, Server
-from toolpost.errors import ConnectFailed, InvalidParams, NotDeclared
+from toolpost.errors import CapabilityNotDeclared, ConnectFailed, InvalidParams
 
 
 @pytest.mark.requirement("LIFE-2", "LIFE-3", "LIFE-4", "LIFE-7", "LIFE-9", "LIFE-14")
@@ -25,9 +25,9 @@ async def test_what_is_not_offered_is_not_declared_and_fails_at_once(link):
     client = await link()
     assert client.capabilities.resources is None
     assert client.capabilities.prompts is None
-    with pytest.raises(NotDeclared, match="resources"):
+    with pytest.raises(CapabilityNotDeclared, match="resources"):
         await client.list_resources()
-    with pytest.raises(NotDeclared, match="prompts"):
+    with pytest.raises(CapabilityNotDeclared, match="prompts"):
         await client.get_prompt("x")
 
 
@@ -76,5 +76,5 @@ async def test_the_first_tool_may_come_late(link, revision):
         await client.close()
         await client.connect()
         assert (await client.call_tool("x")).text == "here"
-    with pytest.raises((NotDeclared, InvalidParams)):
+    with pytest.raises((CapabilityNotDeclared, InvalidParams)):
         await client.call_tool("nope")

@@ -1,8 +1,8 @@
 """Prompts and completions."""
 
 import pytest
-from features import needs
 
+from features import needs
 from toolpost.errors import InternalError, InvalidParams
 from toolpost.types import ImageContent, PromptReference, ResourceReference
 

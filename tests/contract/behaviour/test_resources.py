@@ -1,8 +1,8 @@
 """Resources and templates: lists, reading, what is missing."""
 
 import pytest
-from features import record
 
+from features import record
 from toolpost import RPCError
 from toolpost.errors import InternalError, InvalidParams, RequestFailed
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import jsonschema_rs
 import pytest
-from features import needs, on
 
+from features import needs, on
 from toolpost import Audio, File, MCPError, RPCError, Server, ToolError
 from toolpost.errors import InternalError, InvalidParams, RateLimited
 from toolpost.server.middleware import RateLimit
@@ -82,13 +82,15 @@ async def test_a_file_in_a_prompt_has_a_uri_a_kind_and_text_or_blob(link):
 )
 async def test_what_stands_in_an_argument_stays_text_of_one_message(link, hostile):
     client = await link("library")
-    heard = client.stats.notices
+    heard = client.stats.notifications
     [message] = (await client.get_prompt("greet", {"name": hostile})).messages
     assert (message.role, message.content.text) == ("user", f"hello {hostile}")
     # A number is read as a number, and nothing else gets through to the function.
     with pytest.raises(InvalidParams, match="times"):
         await client.get_prompt("greet", {"name": "ann", "times": hostile})
-    assert client.stats.notices == heard  # a line that was smuggled in would have come before the answer
+    assert (
+        client.stats.notifications == heard
+    )  # a line that was smuggled in would have come before the answer
 
 
 # --------------------------------------------------------------------- who may see what
@@ -235,25 +237,25 @@ async def test_completion_can_be_limited_for_each_client(link):
 async def test_what_breaks_inside_a_tool_is_not_told_to_the_clients_log(link, tool):
     client = await link()
     await client.set_log_level("debug")
-    heard = client.stats.notices
+    heard = client.stats.notifications
     for what in ("ValueError", "KeyError"):
         with pytest.raises(ToolError) as caught:
             await client.call_tool(tool, {"what": what})
         assert "secret" not in str(caught.value)
     # A notice is counted when it comes in, and would have come before the answer.
-    assert client.stats.notices == heard
+    assert client.stats.notifications == heard
 
 
 @pytest.mark.requirement("LOG-4")
 async def test_what_breaks_elsewhere_is_not_told_to_the_clients_log(link):
     client = await link("library")
     await client.set_log_level("debug")
-    heard = client.stats.notices
+    heard = client.stats.notifications
     for broken in (client.read_resource("broken://always"), client.get_prompt("bad")):
         with pytest.raises(RPCError) as caught:
             await broken
         assert "secret" not in f"{caught.value} {caught.value.data}"
-    assert client.stats.notices == heard
+    assert client.stats.notifications == heard
 
 
 # --------------------------------------------------------------------- schemas

@@ -3,8 +3,8 @@
 import asyncio
 
 import pytest
-from features import lacks, needs, record
 
+from features import lacks, needs, record
 from toolpost import RPCError, ToolError
 from toolpost.errors import InvalidParams, RequestFailed
 from toolpost.types import UNSET, AudioContent, EmbeddedResource, ImageContent, ResourceLink, TextContent

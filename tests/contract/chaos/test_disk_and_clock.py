@@ -13,7 +13,7 @@ import pytest
 from server_processes import NEW, OLD, PROGRAMS, run
 
 from hosted import hosted, serving
-from toolpost import Auth, Client, Context, MemoryTokens, OAuth, Paused, Server
+from toolpost import Auth, Client, Context, MemoryTokens, OAuth, PausedCall, Server
 from toolpost.errors import InvalidParams
 from toolpost.testing import AuthorizationServer
 
@@ -34,7 +34,7 @@ class Later:
 async def guarded(**options: Any) -> AsyncGenerator[tuple[str, AuthorizationServer]]:
     """The URL of a server that wants tokens, and who issues them."""
     later = Later()
-    async with AuthorizationServer.listening(**options) as login, serving(later, lifespan="off") as site:
+    async with AuthorizationServer.serve(**options) as login, serving(later, lifespan="off") as site:
         url = f"http://127.0.0.1:{site.port}"
         server = Server("guarded", auth=Auth(login.issuer, scopes=["read"]))
 
@@ -116,7 +116,7 @@ def test_a_full_disk_hurts_neither_the_tokens_in_memory_nor_those_in_files(tmp_p
             assert await client.told("call") == "alice"
             assert kept(tmp_path).keys() == before.keys()
             assert kept(tmp_path) != before
-            assert login.asked["authorize"] == 1
+            assert login.request_counts["authorize"] == 1
 
     run(main)
 
@@ -185,14 +185,14 @@ def test_a_clock_that_jumps_refuses_old_states_and_no_others(jump, clock):
 
         async with Client(server, revision=NEW) as mcp:
 
-            async def ask() -> Paused:
+            async def ask() -> PausedCall:
                 outcome = await mcp.begin_call("lend")
-                assert isinstance(outcome, Paused)
+                assert isinstance(outcome, PausedCall)
                 return outcome
 
-            async def answer(paused: Paused) -> str:
+            async def answer(paused: PausedCall) -> str:
                 outcome = await mcp.resume(paused, {key: {"value": 7} for key in paused.questions})
-                assert not isinstance(outcome, Paused)
+                assert not isinstance(outcome, PausedCall)
                 return outcome.text
 
             first = await ask()

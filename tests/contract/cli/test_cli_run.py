@@ -12,7 +12,7 @@ import pytest
 from exit_codes import UNREACHABLE, USAGE
 from revision_dates import DATES
 from running_server import PATIENCE, RUN, run, running, started
-from toolpost import Client, Paused, ToolResult
+from toolpost import Client, PausedCall, ToolResult
 from weather_files import NEIGHBOUR, WEATHER
 
 
@@ -85,7 +85,7 @@ def test_several_processes_serve_whoever_comes(weather: Path):
             while not others:  # each connection belongs to one of them
                 async with Client(server.url) as client:
                     paused = await client.begin_call("two")
-                    assert isinstance(paused, Paused)
+                    assert isinstance(paused, PausedCall)
                 async with Client(server.url) as client:
                     result = await client.resume(paused, {key: {"value": True} for key in paused.questions})
                     assert isinstance(result, ToolResult)

@@ -15,11 +15,11 @@ from raw_server import Asked, Clock, RawServer, run
 from revision_dates import DATES
 from toolpost import Client, Server, ToolResult
 from toolpost.errors import (
+    CapabilityNotDeclared,
     ChannelClosed,
     InvalidParams,
     LocalProtocolError,
     MCPError,
-    NotDeclared,
     RemoteProtocolError,
     RequestTimeout,
     ResourceNotFound,
@@ -409,7 +409,7 @@ def test_what_the_server_did_not_declare_fails_locally(date):
             }
             before = list(server.methods)
             for capability, call in calls.items():
-                with pytest.raises(NotDeclared) as caught:
+                with pytest.raises(CapabilityNotDeclared) as caught:
                     await call
                 assert caught.value.capability == capability
                 assert capability in str(caught.value)
@@ -447,7 +447,7 @@ def test_the_server_is_told_that_roots_have_changed_where_it_can_be(date):
             told = ["notifications/roots/list_changed"] if client.era == "session" else []
             assert [name for name in server.notices if "roots" in name] == told
         async with Client(RawServer(), revision=date) as client:
-            with pytest.raises(NotDeclared, match="roots"):
+            with pytest.raises(CapabilityNotDeclared, match="roots"):
                 await client.notify_roots_changed()
 
     run(main())
@@ -631,7 +631,7 @@ def test_a_request_of_a_stateless_server_is_dropped_and_counted():
             await server.channel.send(b'{"jsonrpc":"2.0","id":1,"method":"roots/list"}')
             await client.ping()
             assert client.stats.discarded == {"request to a stateless client": 1}
-            assert client.stats.asks == 0
+            assert client.stats.client_requests == 0
 
     run(main())
 

@@ -12,7 +12,7 @@ from endpoint import DISCOVERED, WELCOME, client_of
 from expected_limits import RECONNECT_FIRST, RECONNECT_LONGEST
 from raw_server import Clock, RawServer, run
 from toolpost import Change, Client, SyncClient
-from toolpost.errors import ChannelClosed, ConnectFailed, MCPError, MethodNotFound, NotDeclared
+from toolpost.errors import CapabilityNotDeclared, ChannelClosed, ConnectFailed, MCPError, MethodNotFound
 
 RESOURCES = "notifications/resources/list_changed"
 
@@ -73,7 +73,7 @@ async def _what_nobody_has_looked_at_is_one_change(server: Telling, client: Clie
         for _ in range(1000):
             server.change(TOOLS)
             server.change(UPDATED, uri="x://a")
-        await settled(lambda: client.stats.notices >= 2000)
+        await settled(lambda: client.stats.notifications >= 2000)
         assert await collect(changes, 2) == [Change("tools"), Change("resource", "x://a")]
 
 
@@ -147,10 +147,10 @@ def test_what_the_server_does_not_tell_is_an_error_at_once(date, wanted, capabil
         server = Telling(server__discover={**DISCOVERED, **poor}, initialize={**WELCOME, **poor})
         async with client_of(server, revision=date) as client:
             for _ in range(2):
-                with pytest.raises(NotDeclared) as caught:
+                with pytest.raises(CapabilityNotDeclared) as caught:
                     await collect(client.listen(**wanted), 1)
                 assert caught.value.capability == capability
-            with pytest.raises(NotDeclared):
+            with pytest.raises(CapabilityNotDeclared):
                 await client.listen(**wanted).__aenter__()
 
     run(main())
@@ -214,12 +214,12 @@ def test_a_change_that_is_sure_outweighs_one_that_was_maybe_missed():
         server = Telling()
         async with client_of(server) as client, client.listen(tools=True, uris=["x://a"]) as changes:
             server.change(UPDATED, uri="x://a")
-            await settled(lambda: client.stats.notices == 2)
+            await settled(lambda: client.stats.notifications == 2)
             server.cut()
             await asyncio.sleep(2 * RECONNECT_FIRST)
             assert client.stats.gaps == 1
             server.change(TOOLS)
-            await settled(lambda: client.stats.notices == 4)
+            await settled(lambda: client.stats.notifications == 4)
             assert await collect(changes, 2) == [Change("resource", "x://a"), Change("tools")]
 
     run(main(), Clock)

@@ -12,12 +12,12 @@ from listening_server import ACKNOWLEDGED, TOOLS_CHANGED, UPDATED, Heard, Listen
 from raw_server import Asked, Clock, RawServer, run
 from toolpost import Channel, Client
 from toolpost.errors import (
+    CapabilityNotDeclared,
     ChannelClosed,
     InternalError,
     InvalidParams,
     MCPError,
     MethodNotFound,
-    NotDeclared,
     RemoteProtocolError,
     RequestTimeout,
 )
@@ -78,7 +78,7 @@ def test_a_server_whose_lists_do_not_change_is_not_listened_to():
         )
         async with Client(server, on_notification=Heard()) as client:
             for change in (client.subscribe, client.unsubscribe):
-                with pytest.raises(NotDeclared) as caught:
+                with pytest.raises(CapabilityNotDeclared) as caught:
                     await change("x://a")
                 assert caught.value.capability == "resources.subscribe"
         assert server.methods == ["server/discover"]

@@ -52,7 +52,7 @@ class Process(ScriptedChannel):
     """A channel to a process that says nothing but on stderr."""
 
     returncode: int | None = None
-    last_words: tuple[str, ...] = ()
+    stderr_tail: tuple[str, ...] = ()
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ class Process(ScriptedChannel):
 def test_a_handshake_that_takes_too_long_tells_what_became_of_the_process(code, words, text):
     async def main() -> None:
         channel = Process()
-        channel.returncode, channel.last_words = code, words
+        channel.returncode, channel.stderr_tail = code, words
         with pytest.raises(ConnectFailed) as caught:
             await Client(channel).connect()
         assert caught.value.message.endswith(text)

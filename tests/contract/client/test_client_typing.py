@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, assert_type
 
 from raw_server import Asked, RawServer
-from toolpost import Client, Paused, SyncClient, ToolResult
+from toolpost import Client, PausedCall, SyncClient, ToolResult
 from toolpost.types import CallToolResult, ListToolsResult, Result, TextContent, Tool
 
 
@@ -37,7 +37,7 @@ def test_the_types_of_a_client():
             typed = await client.call_tool("t", {"a": 1}, result_type=Number)
             assert_type(typed.data, Number)
             assert typed.data == Number(1)
-            assert_type(await client.begin_call("t", result_type=Number), ToolResult[Number] | Paused)
+            assert_type(await client.begin_call("t", result_type=Number), ToolResult[Number] | PausedCall)
             assert_type(await client.request("tools/list"), Result)
             assert_type(await client.request("tools/list", result_type=dict), dict[Any, Any])
 
@@ -50,7 +50,7 @@ def test_the_types_of_a_client_without_await():
         assert_type(client.list_tools(), list[Tool])
         assert_type(client.list_tools_pages(), Iterator[ListToolsResult])
         assert_type(client.call_tool("t", result_type=Number).data, Number)
-        assert_type(client.begin_call("t", result_type=Number), ToolResult[Number] | Paused)
+        assert_type(client.begin_call("t", result_type=Number), ToolResult[Number] | PausedCall)
         assert_type(client.request("tools/list"), Result)
 
 

@@ -12,7 +12,7 @@ import pytest
 from raw_server import Clock, RawServer, run
 from toolpost import Channel, Client, Http, Stdio, SyncClient
 from toolpost.errors import ConnectFailed
-from toolpost.testing import ScriptedChannel, pair
+from toolpost.testing import ScriptedChannel, memory_pair
 from wire_server import OLD, Wire
 
 PROGRAM = f"""
@@ -142,7 +142,7 @@ def test_a_script_that_dies_is_named_once(tmp_path):
         config.write_text(json.dumps({"mcpServers": {"one": entry}}))
         with pytest.raises(ConnectFailed) as caught:
             await Client(config).connect()
-        label = Stdio.of(entry).label
+        label = Stdio.from_target(entry).label
         assert str(caught.value).startswith(f"{config}: no conversation came about: {label}: the server")
 
     run(main())
@@ -267,7 +267,7 @@ def test_a_class_is_nobody_to_talk_to(target):
 
 def test_a_channel_is_used_once():
     async def main() -> None:
-        ours, theirs = pair()
+        ours, theirs = memory_pair()
         server = RawServer()
         serving = asyncio.create_task(server.serve(theirs))
         client = Client(ours)

@@ -41,7 +41,7 @@ def test_every_revision_is_spoken_pinned_or_found_out(date, pinned):
             assert client.server_info.name == "raw"
             assert client.capabilities == ALL
             assert client.instructions == "be kind"
-            assert (client.discovered is not None) is (client.era == "stateless")
+            assert (client.discover_result is not None) is (client.era == "stateless")
             assert client.connected
             await client.ping()
             assert len(server.methods) == 2  # a server that knows no discover does not see it as a request
@@ -54,8 +54,8 @@ def test_a_server_of_all_revisions_is_spoken_to_in_the_newest():
     async def main() -> None:
         async with Client(RawServer()) as client:
             assert client.revision == DATES[-1]
-            assert client.discovered is not None
-            assert client.discovered.supported_versions == [*DATES]
+            assert client.discover_result is not None
+            assert client.discover_result.supported_versions == [*DATES]
 
     run(main())
 

@@ -9,7 +9,7 @@ from expected_limits import MAX_PAGES
 from raw_server import Asked, RawServer, run
 from revision_dates import DATES
 from toolpost import Client
-from toolpost.errors import NotDeclared, RemoteProtocolError
+from toolpost.errors import CapabilityNotDeclared, RemoteProtocolError
 from toolpost.types import (
     Prompt,
     Raw,
@@ -145,7 +145,7 @@ def test_a_list_that_the_server_did_not_declare_is_not_asked_for(kind):
     async def main() -> None:
         server = RawServer(capabilities=ServerCapabilities())
         async with Client(server) as client:
-            with pytest.raises(NotDeclared):
+            with pytest.raises(CapabilityNotDeclared):
                 await getattr(client, f"list_{kind}")()
             assert server.methods == ["server/discover"]
 

@@ -9,7 +9,7 @@ import toolpost
 from asking_server import DONE, FORM, STATE, Script, wants
 from raw_server import Asked, Clock, RawServer, run
 from revision_dates import DATES
-from toolpost import Client, Paused, Question, SyncClient, ToolResult
+from toolpost import Client, PausedCall, Question, SyncClient, ToolResult
 from toolpost.errors import LocalProtocolError, RemoteProtocolError, RequestTimeout, ToolError
 from toolpost.types import (
     CLIENT_CAPABILITIES,
@@ -50,7 +50,7 @@ def test_a_call_is_begun_here_and_resumed_there():
     async def begin() -> str:
         async with Client(RawServer({"tools/call": script})) as client:
             paused = await client.begin_call("book", {"city": "Rome", "n": 2.50}, meta={"my/key": 1})
-            assert isinstance(paused, Paused)
+            assert isinstance(paused, PausedCall)
             assert (paused.name, paused.arguments, paused.rounds) == ("book", {"city": "Rome", "n": 2.5}, 1)
             [(key, question)] = paused.questions.items()
             assert key == "q"
@@ -64,10 +64,10 @@ def test_a_call_is_begun_here_and_resumed_there():
     async def resume(text: str, answers: Any) -> Any:
         async with Client(RawServer({"tools/call": script})) as client:
             await client.ping()  # another connection counts its requests otherwise
-            return await client.resume(Paused.from_json(text), answers, result_type=Number)
+            return await client.resume(PausedCall.from_json(text), answers, result_type=Number)
 
     again = run(resume(run(begin()), {"q": {"n": 7}}))
-    assert isinstance(again, Paused)
+    assert isinstance(again, PausedCall)
     assert (again.rounds, list(again.questions)) == (2, ["r"])
     done = run(resume(again.to_json(), {"r": None}))
     assert isinstance(done, ToolResult)
@@ -81,22 +81,22 @@ def test_a_call_is_begun_here_and_resumed_there():
     assert declared(script) == declared(script, 1) == declared(script, 2) == {"elicitation": {}}
 
 
-def paused_call() -> Paused:
+def paused_call() -> PausedCall:
     async def main() -> Any:
         async with Client(RawServer({"tools/call": Script(wants("q", state="s"))})) as client:
             return await client.begin_call("t")
 
     paused = run(main())
-    assert isinstance(paused, Paused)
+    assert isinstance(paused, PausedCall)
     return paused
 
 
 def test_what_is_written_is_read():
     paused = paused_call()
-    again = Paused.from_json(paused.to_json())
+    again = PausedCall.from_json(paused.to_json())
     assert again == paused
     assert again.to_json() == paused.to_json()
-    assert toolpost.Paused is Paused
+    assert toolpost.PausedCall is PausedCall
 
 
 @pytest.mark.parametrize(
@@ -120,12 +120,12 @@ def test_what_is_written_is_read():
 )
 def test_what_is_no_paused_call_is_told(text):
     with pytest.raises(ValueError, match="this is no paused call: "):
-        Paused.from_json(text)
+        PausedCall.from_json(text)
 
 
 def test_a_paused_call_is_a_text_and_nothing_else():
     with pytest.raises(TypeError, match="not from a bytes"):
-        Paused.from_json(b"{}")  # type: ignore[arg-type] - it is the case
+        PausedCall.from_json(b"{}")  # type: ignore[arg-type] - it is the case
 
     async def main() -> None:
         async with Client(RawServer()) as client:
@@ -174,8 +174,8 @@ def test_a_callback_answers_what_was_left_out():
 async def through(client: Client) -> None:
     """A call that is kept as a text after each round."""
     outcome = await client.begin_call("t")
-    while isinstance(outcome, Paused):
-        outcome = await client.resume(Paused.from_json(outcome.to_json()), {"q": True})
+    while isinstance(outcome, PausedCall):
+        outcome = await client.resume(PausedCall.from_json(outcome.to_json()), {"q": True})
 
 
 @pytest.mark.parametrize(
@@ -204,12 +204,12 @@ def test_what_the_call_was_told_stays_so():
         script = Script(wants("q"), failed, wants("q"), failed)
         async with Client(RawServer({"tools/call": script})) as client:
             paused = await client.begin_call("t", raise_on_error=False)
-            assert isinstance(paused, Paused)
-            result = await client.resume(Paused.from_json(paused.to_json()), {"q": True})
+            assert isinstance(paused, PausedCall)
+            result = await client.resume(PausedCall.from_json(paused.to_json()), {"q": True})
             assert isinstance(result, ToolResult)
             assert result.is_error
             paused = await client.begin_call("t")
-            assert isinstance(paused, Paused)
+            assert isinstance(paused, PausedCall)
             with pytest.raises(ToolError, match="no"):
                 await client.resume(paused, {"q": True})
 
@@ -280,7 +280,7 @@ def test_every_kind_of_question_is_typed():
     async def main() -> None:
         async with Client(RawServer({"tools/call": script})) as client:
             paused = await client.begin_call("t", capabilities=everything)
-            assert isinstance(paused, Paused)
+            assert isinstance(paused, PausedCall)
             kinds = [type(question.params) for question in paused.questions.values()]
             assert kinds[:2] == [ElicitParams, CreateMessageParams]
             answers: Any = {"user": ElicitResult("cancel"), "model": "hi", "roots": ["file:///r"]}
@@ -301,11 +301,11 @@ def test_a_function_answers_a_whole_round(kind):
     script = Script(wants("q", "r", state="s"), wants("s"), DONE)
     seen: list[list[str]] = []
 
-    def answer(paused: Paused) -> dict[str, Any]:
+    def answer(paused: PausedCall) -> dict[str, Any]:
         seen.append(list(paused.questions))
         return {key: {"n": 7} for key in paused.questions}
 
-    async def later(paused: Paused) -> dict[str, Any]:
+    async def later(paused: PausedCall) -> dict[str, Any]:
         return answer(paused)
 
     async def main() -> None:
@@ -362,7 +362,7 @@ def test_the_same_without_await():
     script = Script(wants("q"), DONE, wants("q"), DONE)
     with SyncClient(RawServer({"tools/call": script})) as client:
         paused = client.begin_call("t")
-        assert isinstance(paused, Paused)
+        assert isinstance(paused, PausedCall)
         done = client.resume(paused, {"q": {"n": 7}})
         assert isinstance(done, ToolResult)
         assert (

@@ -55,7 +55,7 @@ def test_the_same_methods_without_await(date):
         assert client.capabilities.tools is not None
         assert client.server_info is not None
         assert client.instructions == "be kind"
-        assert (client.discovered is None) is (client.era == "session")
+        assert (client.discover_result is None) is (client.era == "session")
         assert client.pending == {}
         assert client.stats.requests == 3
     assert not client.connected

@@ -194,9 +194,9 @@ BREAK = [
     (
         house.contract_imports,
         CONTRACT,
-        "m.setattr('toolpost.run.DRAIN', 1)\n",
+        "m.setattr('toolpost.run.DRAIN_TIMEOUT', 1)\n",
         1,
-        "replaces `toolpost.run.DRAIN`",
+        "replaces `toolpost.run.DRAIN_TIMEOUT`",
     ),
 ]
 

@@ -75,11 +75,11 @@ def runner():
 def test_what_is_left_is_found_and_named(leave, runner, monkeypatch):
     before = Holdings()
     with leave(runner) as name:
-        assert leak_check.told(Holdings() - before) == [name]
+        assert leak_check.describe_leaks(Holdings() - before) == [name]
         with monkeypatch.context() as patch:
             patch.setattr(leak_check, "PATIENCE", 0)
             assert any(before.left().values())
-    assert leak_check.told(before.left()) == []
+    assert leak_check.describe_leaks(before.left()) == []
 
 
 @pytest.mark.parametrize("leave", [child, zombie, thread, descriptor, file, task])
@@ -88,7 +88,7 @@ def test_what_is_held_on_purpose_is_not_left(leave, runner):
     with ExitStack() as stack:
         with before.on_purpose():
             stack.enter_context(leave(runner))
-        assert leak_check.told(Holdings() - before) == []
+        assert leak_check.describe_leaks(Holdings() - before) == []
 
 
 def test_a_descriptor_is_found_that_took_the_number_of_another():
@@ -102,13 +102,13 @@ def test_a_child_is_waited_for_that_a_thread_reaps(runner):
     before = Holdings()
     process = subprocess.Popen(["sleep", "0.1"])
     threading.Thread(target=process.wait).start()
-    assert leak_check.told(before.left()) == []
+    assert leak_check.describe_leaks(before.left()) == []
 
 
 def test_a_lasting_loop_runs_while_it_is_waited_for(runner):
     before = Holdings()
     runner.get_loop().create_task(asyncio.sleep(0.01))
-    assert leak_check.told(before.left()) == []
+    assert leak_check.describe_leaks(before.left()) == []
 
 
 def test_garbage_is_not_left():
@@ -119,7 +119,7 @@ def test_garbage_is_not_left():
     before = Holdings()
     number = os.dup(1)
     weakref.finalize(Knot(), os.close, number)
-    assert leak_check.told(before.left()) == []
+    assert leak_check.describe_leaks(before.left()) == []
 
 
 def run():

@@ -9,19 +9,19 @@ import pytest
 
 from toolpost import errors
 from toolpost.errors import (
+    CapabilityNotDeclared,
+    ClientCapabilityNotDeclared,
     ConnectFailed,
     InternalError,
     InvalidParams,
+    InvalidSeal,
     LocalProtocolError,
     MCPError,
-    NotDeclared,
     ParseError,
     RemoteProtocolError,
     RequestTimeout,
     RPCError,
-    SealBroken,
     TransportError,
-    Undeclared,
     UrlElicitationRequired,
 )
 
@@ -82,7 +82,7 @@ ALL = [getattr(errors, name) for name in errors.__all__]
 
 def make(kind: type[MCPError]) -> MCPError:
     """One error of a class, with the arguments that it needs."""
-    return kind("tools", "it failed") if issubclass(kind, NotDeclared) else kind("it failed")  # pyright: ignore[reportCallIssue] - narrowed by hand
+    return kind("tools", "it failed") if issubclass(kind, CapabilityNotDeclared) else kind("it failed")  # pyright: ignore[reportCallIssue] - narrowed by hand
 
 
 # --------------------------------------------------------------------- the tree
@@ -123,7 +123,7 @@ def test_errors_of_the_peer_are_told_apart_from_our_own():
 def test_every_error_reads_well(kind):
     error = make(kind)
     assert isinstance(error, MCPError)
-    assert error.message == ("the sealed value is not valid here" if kind is SealBroken else "it failed")
+    assert error.message == ("the sealed value is not valid here" if kind is InvalidSeal else "it failed")
     assert str(error) == error.message
     assert (error.hint, error.peer) == (None, None)
 
@@ -138,9 +138,9 @@ def test_every_error_reads_well(kind):
         ("", "", "it failed"),
     ],
 )
-@pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not SealBroken])
+@pytest.mark.parametrize("kind", [kind for kind in ALL if kind is not InvalidSeal])
 def test_hint_and_peer_are_told(kind, hint, peer, text):
-    arguments = ("tools", "it failed") if issubclass(kind, NotDeclared) else ("it failed",)
+    arguments = ("tools", "it failed") if issubclass(kind, CapabilityNotDeclared) else ("it failed",)
     error = kind(*arguments, hint=hint, peer=peer)
     assert str(error) == text
     assert error.message == "it failed"
@@ -158,19 +158,21 @@ def test_an_error_survives_being_copied_and_sent_to_another_process(kind):
 
 
 def test_why_a_seal_broke_is_not_in_the_text():
-    error = SealBroken("wrong key")
+    error = InvalidSeal("wrong key")
     assert error.reason == "wrong key"
     assert "wrong key" not in str(error)
     assert "wrong key" not in repr(error)
 
 
 def test_what_was_not_declared():
-    assert NotDeclared("tools.list_changed", "m").capability == "tools.list_changed"
+    assert CapabilityNotDeclared("tools.list_changed", "m").capability == "tools.list_changed"
 
 
 def test_what_a_stateless_client_did_not_declare_is_undeclared_for_both_sides():
-    error = Undeclared("elicitation.url", "m", {"requiredCapabilities": {"elicitation": {"url": {}}}})
-    assert isinstance(error, NotDeclared)
+    error = ClientCapabilityNotDeclared(
+        "elicitation.url", "m", {"requiredCapabilities": {"elicitation": {"url": {}}}}
+    )
+    assert isinstance(error, CapabilityNotDeclared)
     assert (error.capability, error.code, error.data) == (
         "elicitation.url",
         -32021,

@@ -30,7 +30,7 @@ async def begun(channel, tool):
     channel.feed({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
     channel.feed({"jsonrpc": "2.0", "method": "notifications/initialized"})
     await channel.next_sent()
-    channel.flows.clear()  # a client that does not read
+    channel.writable.clear()  # a client that does not read
     channel.feed(
         {"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": tool, "arguments": {}}}
     )

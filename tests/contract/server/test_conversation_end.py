@@ -178,14 +178,14 @@ def test_news_for_a_client_that_does_not_read_do_not_pile_up():
         channel.feed(HELLO, READY, message(id=2, method="resources/subscribe", params={"uri": "a://1"}))
         await channel.next_sent()
         await channel.next_sent()
-        channel.flows.clear()
+        channel.writable.clear()
         before = len(asyncio.all_tasks())
         for _ in range(100):
-            server.announce_update("a://1")
-            server.announcer.list_changed("resources")
+            server.notify_resource_updated("a://1")
+            server.broadcaster.broadcast_list_changed("resources")
             await asyncio.sleep(0)
         assert len(asyncio.all_tasks()) <= before + 1
-        channel.flows.set()
+        channel.writable.set()
         heard = [(await channel.next_sent())["method"] for _ in range(3)]
         assert set(heard) == {"notifications/resources/updated", "notifications/resources/list_changed"}
         channel.end()
@@ -235,7 +235,7 @@ def test_a_server_that_was_chosen_for_a_session_goes_with_it():
 
     async def main() -> None:
         factory = Server.factory(choose)
-        async with factory.alive():
+        async with factory.hold_lifespan():
             for _ in range(5):
                 async with Client(factory, revision=DATES[3]) as client:
                     await client.ping()

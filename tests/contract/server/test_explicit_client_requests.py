@@ -9,8 +9,8 @@ from revision_dates import DATES
 from toolpost import Client, Context, Handler, InputRequired, RPCError
 from toolpost.errors import InvalidParams
 from toolpost.types import (
-    AskParams,
     CallToolResult,
+    ClientRequestParams,
     CreateMessageParams,
     ElicitParams,
     ElicitResult,
@@ -55,7 +55,7 @@ class ByHand(Handler):
         if not responses:
             turn = SamplingMessage("user", TextContent("A poem"))
             poem = CreateMessageParams(messages=[turn], max_tokens=9)
-            return InputRequired({"n": NUMBER, "poem": poem, "places": AskParams()}, {"since": 1})
+            return InputRequired({"n": NUMBER, "poem": poem, "places": ClientRequestParams()}, {"since": 1})
         text = f"{responses['n'].content['n']} {responses['poem'].text} {responses['places'].roots[0].uri}"
         return said(f"{text} {ctx.request_state}")
 
@@ -252,4 +252,4 @@ def test_what_cannot_be_asked_is_refused_at_once(questions, error, told):
 
 
 def test_it_shows_what_it_asks():
-    assert repr(InputRequired({"a": AskParams(), "b": NUMBER})) == "InputRequired(a, b)"
+    assert repr(InputRequired({"a": ClientRequestParams(), "b": NUMBER})) == "InputRequired(a, b)"

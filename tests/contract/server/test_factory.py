@@ -9,7 +9,13 @@ import pytest
 from revision_dates import DATES
 from server_per_client import STATELESS, House
 from toolpost import Client, Context, Handler, MCPError, RPCError, Server
-from toolpost.errors import InternalError, InvalidParams, InvalidRequest, NotDeclared, UnsupportedRevision
+from toolpost.errors import (
+    CapabilityNotDeclared,
+    InternalError,
+    InvalidParams,
+    InvalidRequest,
+    UnsupportedRevision,
+)
 from toolpost.testing import REVISIONS, ScriptedChannel
 from toolpost.types import Implementation
 
@@ -42,7 +48,7 @@ def test_each_client_talks_to_the_server_that_was_chosen_for_it(revision):
             with pytest.raises(InvalidParams, match="Unknown tool"):
                 await two.call_tool("one_0")
             assert [prompt.name for prompt in await two.list_prompts()] == ["greet"]
-            with pytest.raises(NotDeclared):
+            with pytest.raises(CapabilityNotDeclared):
                 await one.list_prompts()
             assert house.lives == ["+one", "+two"]
         assert sorted(house.lives[2:]) == ["-one", "-two"]
@@ -198,7 +204,7 @@ def test_changes_of_the_chosen_are_told(revision):
             house.one.tool(name="new")(lambda: "fresh")
             await soon(lambda: heard["one"])
             assert (await one.call_tool("new")).text == "fresh"
-            house.factory.end_listens()
+            house.factory.end_subscriptions()
         assert heard == {"one": ["notifications/tools/list_changed"], "two": []}
 
     asyncio.run(main())

@@ -29,28 +29,28 @@ def test_so_it_is_in_a_schema_of_the_authors_own(properties, said):
     with pytest.raises(ValueError, match="the input schema of 'query': x-mcp-header") as refused:
         server.add_tool(tool, lambda arguments: "")
     assert said in str(refused.value)
-    assert server.annotated("query") is None
+    assert server.find_header_parameters("query") is None
 
 
 def test_transports_learn_of_what_is_served():
     server = served()
-    assert server.annotated("query") == {"mcp-param-region": ("region",)}
-    assert server.annotated("raw") == {"mcp-param-n": ("n",)}
-    assert server.annotated("plain") is None
-    assert server.annotated("nope") is None
+    assert server.find_header_parameters("query") == {"mcp-param-region": ("region",)}
+    assert server.find_header_parameters("raw") == {"mcp-param-n": ("n",)}
+    assert server.find_header_parameters("plain") is None
+    assert server.find_header_parameters("nope") is None
     query: Any = server.tools.get("query")
     query.disable()
-    assert server.annotated("query") is None
+    assert server.find_header_parameters("query") is None
     query.enable()
-    assert server.annotated("query") == {"mcp-param-region": ("region",)}
+    assert server.find_header_parameters("query") == {"mcp-param-region": ("region",)}
     query.remove()
-    assert server.annotated("query") is None
+    assert server.find_header_parameters("query") is None
 
 
 def test_a_selection_knows_of_what_it_serves():
     part = served().select(lambda handle: handle.name != "query")
-    assert part.annotated("query") is None
-    assert part.annotated("raw") == {"mcp-param-n": ("n",)}
+    assert part.find_header_parameters("query") is None
+    assert part.find_header_parameters("raw") == {"mcp-param-n": ("n",)}
 
 
 def test_clients_see_it_in_the_list():

@@ -191,7 +191,7 @@ class Watch:
 
     @property
     def ways(self) -> list[tuple[str, bool, bool]]:
-        return [(call.method, call.incoming, call.notice) for call in self.seen]
+        return [(call.method, call.incoming, call.is_notification) for call in self.seen]
 
     @property
     def said(self) -> list[Call]:
@@ -267,7 +267,7 @@ def test_notices_of_ours_pass_on_their_way_out(revision):
             "notifications/message",
             "example/notice",
         ]
-        assert all(call.notice for call in ours)
+        assert all(call.is_notification for call in ours)
         assert [call.context.request.method for call in ours] == ["tools/call"] * 3
         assert [said.message for said in heard.progress] == ["half"]
         assert [said.data for said in heard.logs] == ["line"]
@@ -309,7 +309,7 @@ def test_what_may_not_be_said_is_told_to_who_says_it_also_through_middleware(rev
     @server.tool
     async def lie(ctx: Context) -> str:
         with pytest.raises(LocalProtocolError, match="cannot send"):
-            await ctx.tell("notifications/roots/list_changed", None)
+            await ctx.send_notification("notifications/roots/list_changed", None)
         return "told"
 
     async def main() -> str:
@@ -418,7 +418,7 @@ def test_notices_of_clients_pass_on_their_way_in(revision):
         heard: list[Any] = []
         server = Server("s", middleware=[watch])
 
-        @server.on_notice("example/known")
+        @server.on_notification("example/known")
         async def known(ctx: Context, params: dict[str, Any]) -> None:
             heard.append(params)
 
@@ -441,9 +441,9 @@ def test_notices_of_clients_pass_on_their_way_in(revision):
             watch.on["example/known"] = drop
             await client.notify("example/known", {"n": 5})
             await client.list_tools() if client.capabilities.tools else None
-            await soon(lambda: sum(call.notice for call in watch.seen) == 4)
+            await soon(lambda: sum(call.is_notification for call in watch.seen) == 4)
         assert heard == [{"n": 2}]
-        assert [call.method for call in watch.seen if call.notice] == [
+        assert [call.method for call in watch.seen if call.is_notification] == [
             "example/known",
             "example/unknown",
             "example/bad",
@@ -488,7 +488,7 @@ def test_shipped_middleware_leaves_alone_what_clients_do_not_ask_for():
         ]
         server = talker(*limits)
 
-        @server.on_notice("example/notice")
+        @server.on_notification("example/notice")
         async def broken(ctx: Context) -> None:
             raise ValueError("seen in the log")
 

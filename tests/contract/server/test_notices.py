@@ -9,7 +9,7 @@ import pytest
 from revision_dates import DATES
 from toolpost import Client, Context, Handler, Server, SyncContext
 from toolpost.testing import REVISIONS
-from toolpost.types import NoticeParams
+from toolpost.types import NotificationParams
 
 ROOTS = "notifications/roots/list_changed"
 SESSIONS = [date for date in DATES if not REVISIONS[date].stateless]
@@ -29,7 +29,7 @@ def test_a_notice_is_heard_and_may_be_followed_by_a_question(revision):
         server = Server("s")
         seen: list[Any] = []
 
-        @server.on_notice(ROOTS)
+        @server.on_notification(ROOTS)
         async def changed(ctx: Context) -> None:
             seen.append([root.uri for root in await ctx.roots()])
             seen.append((ctx.request.id, ctx.request.method, ctx.request.meta, ctx.cancelled, ctx.revision))
@@ -70,14 +70,14 @@ def test_a_sync_function_hears_in_a_thread(revision):
         server = Server("s")
         seen: list[Any] = []
 
-        @server.on_notice(ROOTS)
-        def changed(ctx: SyncContext, params: NoticeParams) -> None:
+        @server.on_notification(ROOTS)
+        def changed(ctx: SyncContext, params: NotificationParams) -> None:
             seen.extend([ctx.roots()[0].uri, params, ctx.request.id, ctx.request.method])
 
         async with Client(server, revision=revision, on_roots=["file:///a"]) as client:
             await client.notify_roots_changed()
             await soon(lambda: len(seen) == 4)
-        assert seen == ["file:///a", NoticeParams(), None, ROOTS]
+        assert seen == ["file:///a", NotificationParams(), None, ROOTS]
 
     asyncio.run(main())
 
@@ -87,7 +87,7 @@ def test_a_handler_may_override_what_it_hears(revision):
     class Own(Handler):
         heard_so_far: list[str]
 
-        async def heard(self, method: str, params: Any, ctx: Context) -> None:
+        async def handle_notification(self, method: str, params: Any, ctx: Context) -> None:
             self.heard_so_far.append(f"{method} {params!r}")
 
     async def main() -> None:
@@ -123,7 +123,7 @@ def test_what_a_function_raises_hurts_nobody(error, sync, caplog):
             ctx.info("there")
             raise error
 
-        server.on_notice("example/x")(broken_sync if sync else broken)
+        server.on_notification("example/x")(broken_sync if sync else broken)
 
         async def log(params: Any) -> None:
             told.set()
@@ -143,7 +143,7 @@ def test_an_error_of_ours_is_logged_without_a_traceback(caplog):
     async def main() -> None:
         server = Server("s")
 
-        @server.on_notice("example/x")
+        @server.on_notification("example/x")
         async def asks(ctx: Context) -> None:
             await ctx.roots()
 
@@ -170,20 +170,20 @@ class Listening:
 @pytest.mark.parametrize("fn", [lambda: None, lambda ctx, params, more: None, lambda *, ctx: None])
 def test_a_function_that_cannot_take_a_context_is_refused(fn):
     with pytest.raises(TypeError, match="cannot hear a notice"):
-        Server("s").on_notice("example/x")(fn)
+        Server("s").on_notification("example/x")(fn)
 
 
 @pytest.mark.parametrize(
     "fn", [lambda ctx: None, lambda ctx, params=None: None, lambda *given: None, Listening()]
 )
 def test_a_function_stays_what_it_is(fn):
-    assert Server("s").on_notice("example/x")(fn) is fn
+    assert Server("s").on_notification("example/x")(fn) is fn
 
 
 def test_a_method_is_heard_once_and_not_if_the_protocol_serves_it():
     server = Server("s")
-    server.on_notice(ROOTS)(lambda ctx: None)
+    server.on_notification(ROOTS)(lambda ctx: None)
     with pytest.raises(ValueError, match="already"):
-        server.on_notice(ROOTS)
+        server.on_notification(ROOTS)
     with pytest.raises(ValueError, match="protocol itself"):
-        server.on_notice("notifications/cancelled")
+        server.on_notification("notifications/cancelled")

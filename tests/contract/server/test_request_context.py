@@ -7,7 +7,7 @@ import pytest
 
 from revision_dates import DATES
 from toolpost import Client, Context, Handler, Server
-from toolpost.errors import LocalProtocolError, NotDeclared
+from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
 from toolpost.testing import REVISIONS
 from toolpost.types import (
     ClientCapabilities,
@@ -170,7 +170,7 @@ def test_a_model_is_asked(revision, messages, texts):
             result = await ctx.sample(
                 messages, max_tokens=9, system="Be brief.", model="small", temperature=0.5, stop=["."]
             )
-            with pytest.raises(NotDeclared, match="tools"):
+            with pytest.raises(CapabilityNotDeclared, match="tools"):
                 await ctx.sample("x", tools=[Tool("t", {"type": "object"})], tool_choice="auto")
             return str(result.model)
 
@@ -199,7 +199,7 @@ def test_a_user_is_sent_to_a_url_if_the_client_can_open_one(capable):
         async def visit(ctx: Context) -> str:
             try:
                 return repr(await ctx.elicit_url("Log in.", "https://example.com/login"))
-            except NotDeclared as error:
+            except CapabilityNotDeclared as error:
                 return error.capability
 
         capabilities = (

@@ -10,7 +10,7 @@ class Forgetful:
 
     def __init__(self) -> None:
         self.known = Principal("ann", scopes=frozenset({"read"}))
-        self.connection: Any = Server("s").connection()
+        self.connection: Any = Server("s").create_connection()
 
     def principal_of(self, _: Any) -> Principal:
         return self.known

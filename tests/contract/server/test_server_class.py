@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from toolpost import Client, Context, Handler, Server, ToolError
-from toolpost.errors import InternalError, InvalidParams, NotDeclared, ResourceNotFound
+from toolpost.errors import CapabilityNotDeclared, InternalError, InvalidParams, ResourceNotFound
 from toolpost.types import CallToolResult, TextContent, Tool
 
 OBJECT = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
@@ -136,7 +136,7 @@ def test_capabilities_follow_from_what_is_overridden(revision):
                 await client.call_tool("echo", {})
             assert client.capabilities.resources is None
             assert client.capabilities.logging is None
-            with pytest.raises(NotDeclared):
+            with pytest.raises(CapabilityNotDeclared):
                 await client.list_prompts()
 
     asyncio.run(main())

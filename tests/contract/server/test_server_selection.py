@@ -11,7 +11,7 @@ import pytest
 
 from revision_dates import DATES
 from toolpost import Client, Context, Handler, Server
-from toolpost.errors import InvalidParams, NotDeclared, ResourceNotFound
+from toolpost.errors import CapabilityNotDeclared, InvalidParams, ResourceNotFound
 from toolpost.types import PromptReference
 
 
@@ -113,8 +113,8 @@ def test_changes_of_the_whole_appear_and_are_told(revision):
             await told(changed)
             assert [tool.name for tool in await client.list_tools()] == before
             await client.subscribe("all://fixed")
-            server.announce_update("few://fixed")
-            server.announce_update("all://fixed")
+            server.notify_resource_updated("few://fixed")
+            server.notify_resource_updated("all://fixed")
             assert (await told("notifications/resources/updated")).uri == "all://fixed"
 
     asyncio.run(main())
@@ -127,14 +127,14 @@ def test_what_is_declared_follows_from_what_is_kept(revision):
         part = server.select(lambda handle: handle.name in {"few_tool", "late"})
         assert part.capabilities().prompts is None
         assert part.capabilities().completions is None
-        assert part.party.declares("tools")
+        assert part.local_peer.has_capability("tools")
         async with Client(part, revision=revision) as client:
-            with pytest.raises(NotDeclared):
+            with pytest.raises(CapabilityNotDeclared):
                 await client.list_prompts()
         late = server.prompt(name="late")(lambda: "x")
-        assert part.party.declares("prompts")
+        assert part.local_peer.has_capability("prompts")
         late.remove()
-        assert part.party.declares("prompts"), "what was declared once stays so"
+        assert part.local_peer.has_capability("prompts"), "what was declared once stays so"
 
     asyncio.run(main())
 

@@ -364,14 +364,14 @@ def test_a_step_that_has_begun_is_finished_although_its_client_has_gone(revision
             await asyncio.gather(ctx.step("pay", pay), ctx.elicit("How many?", int))
             return ""
 
-        async with server.alive():
+        async with server.hold_lifespan():
             async with Client(server, revision=revision, **answering()["options"]) as client:
                 call = asyncio.ensure_future(client.call_tool("ask"))
                 await begun.wait()
                 call.cancel()
                 await asyncio.wait([call])
             go_on.set()
-        assert not server.steps
+        assert not server.running_steps
 
     asyncio.run(main())
     assert ended == ["paid"]

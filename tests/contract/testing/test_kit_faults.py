@@ -17,8 +17,8 @@ from toolpost.testing import (
     Transcript,
     faulty,
     in_process,
-    no_leftovers,
-    pair,
+    memory_pair,
+    no_leaks,
 )
 
 WAYS = {"memory": calculator, "http": lambda: in_process(calculator())}
@@ -74,7 +74,7 @@ def test_one_fault_touches_one_call(way, fault, second):
 def test_a_client_heals_what_can_be_healed():
     """What was cut before it was sent is sent again; the fault does not come again with the connection."""
     transcript = Transcript()
-    target = transcript.around(faulty(calculator(), Fault("cut", "client", 2, "tools/call")))
+    target = transcript.wrap(faulty(calculator(), Fault("cut", "client", 2, "tools/call")))
     assert sums(target, retries=2) == [1, 2, 3]
     assert any(line.startswith("2→") for line in transcript.lines())
 
@@ -84,7 +84,7 @@ def test_a_client_heals_what_can_be_healed():
 
 def test_a_channel_of_a_server():
     async def main():
-        ours, theirs = pair()
+        ours, theirs = memory_pair()
         server = Faulty(theirs, Fault("drop", "client", 1), Fault("duplicate", "server"), end="server")
         await ours.send(b'{"method":"a"}')
         await ours.send(b'{"method":"b"}')
@@ -246,7 +246,7 @@ def test_who_is_overtaken_twice_leaves_nothing_behind():
         inner = ScriptedChannel()
         plan = [Fault("reorder", "client", nth, seconds=60) for nth in (1, 3)]
         channel = Faulty(inner, *plan)
-        async with no_leftovers(patience=0.5):
+        async with no_leaks(timeout=0.5):
             for n in range(4):
                 await channel.send(b"%d" % n)
             await channel.close()
@@ -260,7 +260,7 @@ def test_what_follows_may_fail_as_well():
         inner = ScriptedChannel()
         inner.broken = RequestFailed("HTTP 500")
         channel = Faulty(inner, Fault("reorder", "client", seconds=0))
-        async with no_leftovers():
+        async with no_leaks():
             await channel.send(b"[1]")
         await channel.close()
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from calculator import calculator
 
+from calculator import calculator
 from toolpost import Http
 from toolpost.testing import ClientFactory, SyncClientFactory, Transcript
 

@@ -9,7 +9,17 @@ import pytest
 from calculator import calculator
 from toolpost import Client, RequestTimeout, RPCError, SyncClient
 from toolpost.errors import MCPError
-from toolpost.testing import REVISIONS, Fault, Transcript, faulty, in_process, pair, read_tape, record, replay
+from toolpost.testing import (
+    REVISIONS,
+    Fault,
+    Transcript,
+    faulty,
+    in_process,
+    memory_pair,
+    read_tape,
+    record,
+    replay,
+)
 
 WAYS = {
     "memory": calculator,
@@ -45,7 +55,7 @@ CASES = [
     (date, way)
     for date, revision in REVISIONS.items()
     for way in WAYS
-    if "elicitation/create" in {*revision.requests["server"], *revision.asks}
+    if "elicitation/create" in {*revision.requests["server"], *revision.input_requests}
     if way != "sse" or not revision.stateless
 ]
 
@@ -56,7 +66,7 @@ def test_a_conversation_is_had_again(tmp_path, revision, way):
     recorded = asyncio.run(talk(record(WAYS[way](), path), revision))
     again = replay(path)
     assert asyncio.run(talk(again, revision)) == recorded
-    assert again.unplayed == []
+    assert again.unplayed_requests == []
     assert asyncio.run(talk(again, revision)) == recorded, "each client has it from the beginning"
 
 
@@ -159,7 +169,7 @@ def test_what_was_recorded_and_not_asked_is_known(tape):
     again = replay(tape)
     with SyncClient(again) as mcp:
         mcp.call_tool("add", {"a": 10, "b": 20})
-    assert again.unplayed == ['tools/call {"name":"add","arguments":{"a":1,"b":2}}']
+    assert again.unplayed_requests == ['tools/call {"name":"add","arguments":{"a":1,"b":2}}']
 
 
 def test_another_answer_than_the_recorded_one_is_refused(tmp_path):
@@ -264,7 +274,7 @@ def test_a_long_conversation_is_played_in_no_time(tmp_path):
     again = replay(written(tmp_path / "talk.jsonl", *lines))
 
     async def play():
-        ours, theirs = pair()
+        ours, theirs = memory_pair()
         serving = asyncio.create_task(again.serve(theirs))
         for n in range(3000):
             await ours.send(json.dumps({**LIST, "id": n}).encode())
@@ -273,7 +283,7 @@ def test_a_long_conversation_is_played_in_no_time(tmp_path):
         await serving
 
     asyncio.run(play())
-    assert again.unplayed == ["initialize"]
+    assert again.unplayed_requests == ["initialize"]
 
 
 def test_what_the_server_says_by_itself_is_said_when_it_was(tmp_path):
@@ -290,7 +300,7 @@ def test_what_the_server_says_by_itself_is_said_when_it_was(tmp_path):
         ("server", [CHANGED, {"jsonrpc": "2.0", "id": 77, "result": {}}]),
     )
     transcript = Transcript()
-    with SyncClient(transcript.around(replay(path)), revision="2025-06-18") as mcp:
+    with SyncClient(transcript.wrap(replay(path)), revision="2025-06-18") as mcp:
         mcp.ping()
         with pytest.raises(RPCError):
             mcp.list_tools()
@@ -339,7 +349,7 @@ def test_a_server_may_take_back_a_question(tmp_path):
         ("server", {"jsonrpc": "2.0", "id": 2, "result": {"tools": []}}),
     )
     transcript = Transcript()
-    with SyncClient(transcript.around(replay(path)), revision="2025-06-18") as mcp:
+    with SyncClient(transcript.wrap(replay(path)), revision="2025-06-18") as mcp:
         assert mcp.list_tools() == []
     assert '← notifications/cancelled {"requestId":"?","reason":"never mind"}' not in transcript.lines()
 
@@ -356,6 +366,6 @@ def test_progress_that_nobody_wants_now_is_left_out(tmp_path):
         ("server", {"jsonrpc": "2.0", "id": 2, "result": {"tools": []}}),
     )
     transcript = Transcript()
-    with SyncClient(transcript.around(replay(path)), revision="2025-06-18", timeout=None) as mcp:
+    with SyncClient(transcript.wrap(replay(path)), revision="2025-06-18", timeout=None) as mcp:
         assert mcp.list_tools() == []
     assert "progress" not in str(transcript)

@@ -3,8 +3,8 @@
 import sys
 
 import pytest
-from calculator import calculator
 
+from calculator import calculator
 from toolpost import SyncClient
 from toolpost.testing import assert_tool_schema, lint_tools
 from toolpost.types import Tool

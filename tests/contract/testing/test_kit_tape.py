@@ -39,8 +39,8 @@ def test_what_is_no_json_is_a_text(tmp_path):
 def test_what_else_happens_is_kept(tmp_path):
     path = tmp_path / "talk.jsonl"
     with Tape(path) as tape:
-        tape.lose(3, "HTTP 503")
-        tape.end("server", "it exited")
+        tape.write_loss(3, "HTTP 503")
+        tape.write_end("server", "it exited")
     lost, closed = read_tape(path)[1]
     assert (lost.lost, lost.why, closed.closed) == (3, "HTTP 503", "it exited")
 
@@ -50,8 +50,8 @@ def test_secrets_are_masked_before_they_are_written(tmp_path):
     with Tape(path, target="wolf", secrets=["wolf"]) as tape:
         tape.write("client", b'{"params":{"apiKey":"1","city":"Wolfsburg, wolf"}}')
         tape.write("server", b"a wolf is no JSON")
-        tape.lose(1, "wolf")
-        tape.end("server", "wolf")
+        tape.write_loss(1, "wolf")
+        tape.write_end("server", "wolf")
     assert "wolf" not in path.read_text()
     assert "Wolfsburg" in path.read_text()
 

@@ -5,10 +5,10 @@ import json
 from typing import Any, cast
 
 import pytest
-from calculator import calculator
 
+from calculator import calculator
 from toolpost import Client
-from toolpost.testing import ScriptedChannel, Tape, Transcript, in_process, pair, read_tape
+from toolpost.testing import ScriptedChannel, Tape, Transcript, in_process, memory_pair, read_tape
 from toolpost.types import ElicitParams
 
 
@@ -28,7 +28,7 @@ def test_a_session_reads_the_same_over_every_way(way):
     transcript = Transcript()
 
     async def main():
-        target = transcript.around(WAYS[way]())
+        target = transcript.wrap(WAYS[way]())
         options: dict[str, Any] = {
             "on_elicitation": ask,
             "on_log": print,
@@ -57,7 +57,7 @@ def test_the_stateless_era_reads_without_its_facts():
     transcript = Transcript()
 
     async def main():
-        async with Client(transcript.around(calculator()), on_elicitation=ask) as mcp:
+        async with Client(transcript.wrap(calculator()), on_elicitation=ask) as mcp:
             await mcp.call_tool("sign", {"text": "Hi"})
 
     asyncio.run(main())
@@ -78,7 +78,7 @@ def test_several_connections_are_told_apart():
     transcript = Transcript()
 
     async def main():
-        target = transcript.around(calculator())
+        target = transcript.wrap(calculator())
         async with Client(target) as one, Client(target) as two:
             await one.call_tool("add", {"a": 1, "b": 2})
             await two.call_tool("add", {"a": 1, "b": 2})
@@ -209,9 +209,9 @@ def test_both_ends_of_a_channel_can_be_overheard():
     transcript = Transcript()
 
     async def main():
-        ours, theirs = pair()
-        client = transcript.overhear(ours)
-        server = transcript.overhear(theirs, end="server")
+        ours, theirs = memory_pair()
+        client = transcript.wrap_channel(ours)
+        server = transcript.wrap_channel(theirs, end="server")
         await client.send(b'{"method":"a"}')
         await server.receive()
         await server.send(b'{"method":"b"}')
@@ -226,8 +226,8 @@ def test_a_recording_is_a_transcript(tmp_path):
     with Tape(tmp_path / "talk.jsonl") as tape:
         tape.write("client", b'{"id":4,"method":"ping"}')
         tape.write("server", b"oops")
-        tape.end("server", "gone")
-    assert Transcript.of(read_tape(tmp_path / "talk.jsonl")[1]).lines() == [
+        tape.write_end("server", "gone")
+    assert Transcript.from_lines(read_tape(tmp_path / "talk.jsonl")[1]).lines() == [
         "→ 1 ping",
         '← not JSON-RPC: "oops"',
     ]
@@ -239,21 +239,26 @@ def test_a_recording_is_a_transcript(tmp_path):
 class Odd(ScriptedChannel):
     """A channel with some traits."""
 
-    annotated: object = None
-    unheard = "elsewhere"
+    find_header_parameters: object = None
+    stderr_hint = "elsewhere"
 
-    def on_lost(self, tell):
+    def on_request_lost(self, tell):
         self.tell = tell
 
 
 def test_a_wrapper_has_the_traits_of_what_is_inside():
     async def main():
         odd, plain = Odd(), ScriptedChannel()
-        around: Any = Transcript().overhear(odd)
-        bare = Transcript().overhear(plain)
+        around: Any = Transcript().wrap_channel(odd)
+        bare = Transcript().wrap_channel(plain)
         around.annotated = print
-        around.on_lost(len)
-        assert (odd.annotated, odd.tell, around.unheard, around.local) == (print, len, "elsewhere", True)
+        around.on_request_lost(len)
+        assert (odd.find_header_parameters, odd.tell, around.unheard, around.local) == (
+            print,
+            len,
+            "elsewhere",
+            True,
+        )
         assert not hasattr(bare, "annotated")
         assert not hasattr(bare, "on_lost")
         assert not hasattr(around, "offer")
@@ -263,13 +268,13 @@ def test_a_wrapper_has_the_traits_of_what_is_inside():
 
 def test_what_is_no_target_is_refused_at_once():
     with pytest.raises(TypeError, match="is nothing to connect to"):
-        Transcript().around(cast("Any", 3))
+        Transcript().wrap(cast("Any", 3))
 
 
 def test_options_reach_the_target():
     with pytest.raises(TypeError, match="headers= is for a target that is reached over HTTP"):
-        Client(Transcript().around(calculator()), headers={"a": "b"})
-    Client(Transcript().around("http://127.0.0.1/mcp"), headers={"a": "b"})
+        Client(Transcript().wrap(calculator()), headers={"a": "b"})
+    Client(Transcript().wrap("http://127.0.0.1/mcp"), headers={"a": "b"})
 
 
 def test_a_configuration_is_found_and_overheard(tmp_path):
@@ -279,7 +284,7 @@ def test_a_configuration_is_found_and_overheard(tmp_path):
     transcript = Transcript()
 
     async def main():
-        client = Client(transcript.around(path), connect_timeout=5)
+        client = Client(transcript.wrap(path), connect_timeout=5)
         with pytest.raises(Exception, match="refused"):
             await client.connect()
 

@@ -6,7 +6,7 @@ import pytest
 
 from toolpost import Channel
 from toolpost.errors import ChannelClosed
-from toolpost.testing import ScriptedChannel, pair
+from toolpost.testing import ScriptedChannel, memory_pair
 
 
 def test_it_is_a_channel():
@@ -15,7 +15,7 @@ def test_it_is_a_channel():
 
 def test_the_in_memory_pair_comes_along():
     async def main() -> None:
-        left, right = pair()
+        left, right = memory_pair()
         await left.send(b"1")
         assert await right.receive() == b"1"
         await left.close()
@@ -94,11 +94,11 @@ def test_a_send_can_be_made_to_fail():
 def test_a_send_can_be_made_to_wait():
     async def main() -> None:
         channel = ScriptedChannel()
-        channel.flows.clear()
+        channel.writable.clear()
         sending = asyncio.create_task(channel.send(b"x"))
         await asyncio.sleep(0)
         assert channel.raw == []
-        channel.flows.set()
+        channel.writable.set()
         await sending
         assert channel.raw == [b"x"]
 

@@ -107,7 +107,7 @@ def test_headers_that_cannot_be_sent_are_refused_without_their_value(name, value
     ],
 )
 def test_an_entry_of_an_mcp_json_is_read(entry, sse):
-    http = Http.of({**entry, "headers": {"X-Key": "1"}})
+    http = Http.from_target({**entry, "headers": {"X-Key": "1"}})
     assert (http.url, http.headers, http.sse) == (URL, {"x-key": "1"}, sse)
 
 
@@ -123,10 +123,10 @@ def test_an_entry_of_an_mcp_json_is_read(entry, sse):
 )
 def test_an_entry_that_describes_no_http_server_is_refused(entry):
     with pytest.raises(ConnectFailed, match=r"url|type"):
-        Http.of(entry)
+        Http.from_target(entry)
 
 
 def test_a_description_stays_as_it_is():
     http = Http(URL)
-    assert Http.of(http) is http
-    assert Http.of(URL) == http
+    assert Http.from_target(http) is http
+    assert Http.from_target(URL) == http

@@ -273,7 +273,7 @@ def test_fire_and_forget_posts_are_taken_in_order():
     server = Server("order")
     heard: list[Any] = []
 
-    @server.on_notice("notifications/note")
+    @server.on_notification("notifications/note")
     async def note(ctx: Context, params: dict[str, Any]) -> None:
         heard.append(params["n"])
 
@@ -334,7 +334,7 @@ def test_nobody_can_be_asked_who_does_not_listen():
     server = Server("asks")
     seen: list[Any] = []
 
-    @server.on_notice("notifications/ask")
+    @server.on_notification("notifications/ask")
     async def ask(ctx: Context) -> None:
         try:
             await ctx.roots()

@@ -303,7 +303,7 @@ def test_middleware_sees_what_is_said():
     seen: list[Any] = []
 
     async def watch(call, go_on):
-        seen.append((call.method, call.incoming, call.notice))
+        seen.append((call.method, call.incoming, call.is_notification))
         return await go_on(call)
 
     async def main():
@@ -319,7 +319,7 @@ def test_notices_without_a_session_are_heard(caplog):
     server = Server("hears")
     heard: list[Any] = []
 
-    @server.on_notice("notifications/note")
+    @server.on_notification("notifications/note")
     async def note(ctx: Context, params: dict[str, Any]) -> None:
         heard.append((params["n"], ctx.request.headers.get("mcp-method")))
         if params["n"] == 2:
@@ -362,7 +362,7 @@ def test_a_notice_whose_function_raises_ends_nothing(kind):
     async def main():
         server = kitchen()
 
-        @server.on_notice("example/hello")
+        @server.on_notification("example/hello")
         async def hello(ctx: Context) -> None:
             raise kind("no")
 

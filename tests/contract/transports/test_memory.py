@@ -6,7 +6,7 @@ import pytest
 
 from toolpost import Channel
 from toolpost.errors import ChannelClosed, LocalProtocolError
-from toolpost.testing import pair
+from toolpost.testing import memory_pair
 
 
 def run(main):
@@ -20,12 +20,12 @@ async def settle():
 
 
 def test_both_ends_are_channels():
-    assert all(isinstance(end, Channel) for end in pair())
+    assert all(isinstance(end, Channel) for end in memory_pair())
 
 
 def test_messages_arrive_whole_in_order_and_are_not_copied():
     async def main():
-        one, other = pair()
+        one, other = memory_pair()
         there = [b'{"n":%d}' % n for n in range(100)]
         back = [b"[%d]" % n for n in range(100)]
         for data in there:
@@ -43,7 +43,7 @@ def test_messages_arrive_whole_in_order_and_are_not_copied():
 
 def test_a_receiver_waits_for_the_message():
     async def main():
-        one, other = pair()
+        one, other = memory_pair()
         waiting = asyncio.create_task(other.receive())
         await settle()
         assert not waiting.done()
@@ -55,7 +55,7 @@ def test_a_receiver_waits_for_the_message():
 
 def test_a_sender_waits_for_room():
     async def main():
-        one, other = pair(limit=2)
+        one, other = memory_pair(limit=2)
         await one.send(b"1")
         await one.send(b"2")
         third = asyncio.create_task(one.send(b"3"))
@@ -70,7 +70,7 @@ def test_a_sender_waits_for_room():
 
 def test_senders_who_wait_go_first_come_first_served():
     async def main():
-        one, other = pair(limit=1)
+        one, other = memory_pair(limit=1)
         await one.send(b"0")
         waiting = [asyncio.create_task(one.send(b"%d" % n)) for n in range(1, 5)]
         await settle()
@@ -85,7 +85,7 @@ def test_senders_who_wait_go_first_come_first_served():
 
 def test_a_newcomer_in_the_same_turn_does_not_overtake():
     async def main():
-        one, other = pair(limit=1)
+        one, other = memory_pair(limit=1)
         await one.send(b"0")
         waiting = asyncio.create_task(one.send(b"1"))
         await settle()
@@ -101,7 +101,7 @@ def test_a_newcomer_in_the_same_turn_does_not_overtake():
 @pytest.mark.parametrize("turns", range(4))
 def test_a_cancelled_receive_loses_no_message(turns):
     async def main():
-        one, other = pair()
+        one, other = memory_pair()
         waiting = asyncio.create_task(other.receive())
         await settle()
         await one.send(b"1")
@@ -119,7 +119,7 @@ def test_a_cancelled_receive_loses_no_message(turns):
 
 def test_a_receive_that_timed_out_is_simply_tried_again():
     async def main():
-        one, other = pair()
+        one, other = memory_pair()
         for n in range(50):
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(other.receive(), 0)
@@ -131,7 +131,7 @@ def test_a_receive_that_timed_out_is_simply_tried_again():
 
 def test_the_other_end_reads_what_was_sent_before_and_then_hears_of_the_end():
     async def main():
-        one, other = pair()
+        one, other = memory_pair()
         await one.send(b"1")
         await one.send(b"2")
         await one.close()
@@ -146,7 +146,7 @@ def test_the_other_end_reads_what_was_sent_before_and_then_hears_of_the_end():
 
 def test_the_end_that_closed_reads_no_more():
     async def main():
-        one, other = pair()
+        one, other = memory_pair()
         await other.send(b"1")
         await one.close()
         with pytest.raises(ChannelClosed, match="this end of the channel was closed"):
@@ -158,7 +158,7 @@ def test_the_end_that_closed_reads_no_more():
 @pytest.mark.parametrize("closer", [0, 1])
 def test_whoever_waits_is_told_of_the_end(closer):
     async def main():
-        ends = pair(limit=1)
+        ends = memory_pair(limit=1)
         one, other = ends
         await one.send(b"0")
         senders = [asyncio.create_task(one.send(b"%d" % n)) for n in range(3)]
@@ -178,7 +178,7 @@ def test_whoever_waits_is_told_of_the_end(closer):
 @pytest.mark.parametrize("closer", [0, 1])
 def test_sending_after_the_end_is_refused_and_safe_to_repeat_elsewhere(closer):
     async def main():
-        ends = pair()
+        ends = memory_pair()
         await ends[closer].close()
         await ends[closer].close()
         for end in ends:
@@ -192,7 +192,7 @@ def test_sending_after_the_end_is_refused_and_safe_to_repeat_elsewhere(closer):
 
 def test_a_second_receiver_is_refused():
     async def main():
-        one, other = pair()
+        one, other = memory_pair()
         first = asyncio.create_task(other.receive())
         await settle()
         with pytest.raises(LocalProtocolError, match="another task is already receiving"):
@@ -211,4 +211,4 @@ def test_a_second_receiver_is_refused():
 @pytest.mark.parametrize("limit", [0, -1])
 def test_at_least_one_message_has_to_fit(limit):
     with pytest.raises(ValueError, match="at least 1"):
-        pair(limit)
+        memory_pair(limit)

@@ -17,11 +17,11 @@ import toolpost.run
 import toolpost.web
 from toolpost import Context, Server, SyncContext
 from toolpost.transports import workers
-from toolpost.transports.http_session import Session
+from toolpost.transports.http_session import HttpSession
 
 settings: dict[str, Any] = json.loads(sys.argv[1])
-toolpost.web.GRACE = settings.pop("grace", toolpost.web.GRACE)
-workers.PROBATION = settings.pop("probation", workers.PROBATION)
+toolpost.web.PROCESS_EXIT_TIMEOUT = settings.pop("grace", toolpost.web.PROCESS_EXIT_TIMEOUT)
+workers.MIN_WORKER_LIFETIME = settings.pop("probation", workers.MIN_WORKER_LIFETIME)
 server = Server("victim")
 running: Counter[str] = Counter()
 """The calls that are being served, by tool."""
@@ -105,7 +105,7 @@ async def flood(count: int, size: int, ctx: Context) -> str:
 async def holdings() -> dict[str, int]:
     """What this process holds at the moment."""
     gc.collect()
-    sessions = sum(type(each) is Session for each in gc.get_objects())
+    sessions = sum(type(each) is HttpSession for each in gc.get_objects())
     tasks = len(asyncio.all_tasks())
     return {"calls": running.total(), "sessions": sessions, "tasks": tasks}
 
@@ -113,7 +113,7 @@ async def holdings() -> dict[str, int]:
 if __name__ == "__main__":
     if settings.pop("stdio", False):
         limits: Any = toolpost.run.serve_stdio.__kwdefaults__
-        limits["drain"] = settings.pop("drain", toolpost.run.DRAIN)
+        limits["drain"] = settings.pop("drain", toolpost.run.DRAIN_TIMEOUT)
         server.run(**settings)
     else:
         server.run(http=settings.pop("address", "127.0.0.1:0"), **settings)

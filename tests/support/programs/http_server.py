@@ -11,8 +11,8 @@ from toolpost import Context, Server
 from toolpost.transports import workers
 
 settings = json.loads(sys.argv[1])
-toolpost.web.GRACE = settings.pop("grace", toolpost.web.GRACE)
-workers.PROBATION = settings.pop("probation", workers.PROBATION)
+toolpost.web.PROCESS_EXIT_TIMEOUT = settings.pop("grace", toolpost.web.PROCESS_EXIT_TIMEOUT)
+workers.MIN_WORKER_LIFETIME = settings.pop("probation", workers.MIN_WORKER_LIFETIME)
 server = Server("web")
 
 

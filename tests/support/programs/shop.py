@@ -166,7 +166,7 @@ def restock() -> str:
     def new() -> str:
         return "new"
 
-    server.announce_update("shop://menu")
+    server.notify_resource_updated("shop://menu")
     return f"restocked, {number}"
 
 

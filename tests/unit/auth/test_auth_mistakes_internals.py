@@ -65,9 +65,9 @@ def test_a_configuration_may_name_variables_of_the_environment(monkeypatch, entr
     for name, value in {"N7_HOST": "localhost", "N7_KEY": "k3y", "N7_VOID": ""}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.delenv("N7_NONE", raising=False)
-    filled = config.filled(entry)
+    filled = config.expand_variables(entry)
     if url is None:
         assert filled == entry  # these are no variables
     else:
-        address = Http.of(filled)
+        address = Http.from_target(filled)
         assert (address.url, (address.headers or {}).get("x-key")) == (url, header)

@@ -6,7 +6,7 @@ import pytest
 
 from toolpost import AuthError
 from toolpost.auth import guard
-from toolpost.auth.guard import Guard, Reach
+from toolpost.auth.guard import NetworkZone, UrlPolicy
 
 # --------------------------------------------------------------------- SSRF
 
@@ -38,8 +38,8 @@ TARGETS = [
 def test_a_public_server_does_not_send_us_into_private_networks(target):
     async def look() -> None:
         with pytest.raises(AuthError, match="a network that the server is not in"):
-            await Guard(PUBLIC).check(target, "the metadata")
-        assert (await Guard(PUBLIC, allow_private=True).check(target, "the metadata")).url == target
+            await UrlPolicy(PUBLIC).check(target, "the metadata")
+        assert (await UrlPolicy(PUBLIC, allow_private=True).check(target, "the metadata")).url == target
 
     asyncio.run(look())
 
@@ -47,7 +47,7 @@ def test_a_public_server_does_not_send_us_into_private_networks(target):
 @pytest.mark.requirement("SEC-3")
 def test_one_may_be_sent_outwards_but_never_to_where_secrets_of_clouds_are():
     async def look() -> None:
-        private, local = Guard("https://10.1.1.1/mcp"), Guard("http://127.0.0.1:8000/mcp")
+        private, local = UrlPolicy("https://10.1.1.1/mcp"), UrlPolicy("http://127.0.0.1:8000/mcp")
         for inside in (private, local):
             await inside.check("https://93.184.216.34/", "x")
             await inside.check("https://192.168.1.1/", "x")
@@ -62,8 +62,12 @@ def test_one_may_be_sent_outwards_but_never_to_where_secrets_of_clouds_are():
 
 def test_a_name_that_cannot_be_looked_up_is_left_to_the_proxy():
     async def look() -> None:
-        assert await guard._reaches(guard.parts_of("https://no-such-host.invalid/", "x")) == set()
-        assert await guard._reaches(guard.parts_of("https://x.localhost/", "x")) == {Reach.LOOPBACK}
-        assert (await Guard(PUBLIC).check("https://no-such-host.invalid/", "x")).origin.endswith(".invalid")
+        assert await guard._resolve_zones(guard.parse_http_url("https://no-such-host.invalid/", "x")) == set()
+        assert await guard._resolve_zones(guard.parse_http_url("https://x.localhost/", "x")) == {
+            NetworkZone.LOOPBACK
+        }
+        assert (await UrlPolicy(PUBLIC).check("https://no-such-host.invalid/", "x")).origin.endswith(
+            ".invalid"
+        )
 
     asyncio.run(look())

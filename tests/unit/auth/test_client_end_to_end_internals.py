@@ -23,12 +23,12 @@ def test_a_person_may_take_longer_than_a_connection(sse):
 
     async def visit() -> None:
         async def think(url: str) -> str:
-            dialling = client._talk._dialling
+            dialling = client._session._connect_scope
             assert dialling is not None
             ends.append(dialling.when())
             return await browse(url)
 
-        async with AuthorizationServer.listening() as login, place(login, sse=sse) as url:
+        async with AuthorizationServer.serve() as login, place(login, sse=sse) as url:
             client = Client(Http(url, sse=sse), auth=oauth(open_url=think))
             async with client as mcp:
                 await mcp.call_tool("whoami")
@@ -39,18 +39,18 @@ def test_a_person_may_take_longer_than_a_connection(sse):
 
 def test_a_token_that_has_ended_is_refreshed():
     async def visit() -> None:
-        async with AuthorizationServer.listening(lifetime=2.0) as login, place(login) as url:
+        async with AuthorizationServer.serve(lifetime=2.0) as login, place(login) as url:
             async with Client(url, auth=oauth()) as mcp:
                 [account] = mcp_accounts(mcp)
                 await mcp.call_tool("whoami")
-                account._purse.tokens = replaced(account._purse.tokens)
+                account._cache.tokens = replaced(account._cache.tokens)
                 await mcp.call_tool("whoami")
-            assert login.asked["authorize"] == 1
-            assert login.asked["token"] == 2
+            assert login.request_counts["authorize"] == 1
+            assert login.request_counts["token"] == 2
 
     def mcp_accounts(mcp: Client) -> list[Any]:
-        auth: Any = mcp._talk.link._channel._http.auth  # pyright: ignore[reportAttributeAccessIssue] - of HTTP
-        return [*auth._accounts[asyncio.get_running_loop()].values()]
+        auth: Any = mcp._session.dispatcher._channel._http.auth  # pyright: ignore[reportAttributeAccessIssue] - of HTTP
+        return [*auth._providers[asyncio.get_running_loop()].values()]
 
     def replaced(tokens: Any) -> Any:
         return replace(tokens, expires_at=0.0)

@@ -8,15 +8,15 @@ from joserfc.jwk import RSAKey, import_key
 
 from dpop_site import bound
 from fake_authorization_site import Town, run
-from toolpost.auth.dpop import Proofs
-from toolpost.auth.signing import load, s256
+from toolpost.auth.dpop import DpopProver
+from toolpost.auth.signing import hash_s256, load_key
 
 
 def test_rsa_keys_sign_as_well():
     key = RSAKey.generate_key(2048)
-    assertion = load(key.as_pem(private=True), "RS256").assertion("me", "you")
+    assertion = load_key(key.as_pem(private=True), "RS256").sign_assertion("me", "you")
     assert jwt.decode(assertion, key, algorithms=["RS256"]).claims["aud"] == "you"
-    assert "RS256" in repr(load(key.as_pem(private=True), "RS256"))
+    assert "RS256" in repr(load_key(key.as_pem(private=True), "RS256"))
 
 
 @pytest.mark.parametrize("dpop", ["auto", True])
@@ -32,7 +32,9 @@ def test_every_request_has_a_proof_of_its_own(dpop, nonces):
         assert len({claims["jti"] for *_, claims in seen}) == len(seen)
         assert {claims["htu"] for where, _, claims in seen if where == "mcp"} == {town.server}
         assert {claims["htu"] for where, _, claims in seen if where == "token"} == {f"{town.issuer}/token"}
-        assert {claims["ath"] for where, _, claims in seen if where == "mcp"} == {s256("access-1-secret")}
+        assert {claims["ath"] for where, _, claims in seen if where == "mcp"} == {
+            hash_s256("access-1-secret")
+        }
         assert all("ath" not in claims for where, _, claims in seen if where == "token")
         assert {headers.get("authorization") for _, _, headers in town.heard} == {
             None,
@@ -46,25 +48,25 @@ def test_every_request_has_a_proof_of_its_own(dpop, nonces):
 
 
 def test_nonces_are_kept_apart_and_bounded():
-    proofs = Proofs()
-    assert proofs.note("https://a.example/x?y", {"dpop-nonce": "1"})
-    assert not proofs.note("https://a.example/z", {"dpop-nonce": "1"})
+    proofs = DpopProver()
+    assert proofs.store_nonce("https://a.example/x?y", {"dpop-nonce": "1"})
+    assert not proofs.store_nonce("https://a.example/z", {"dpop-nonce": "1"})
     for bad in ("", "x" * 2000, "a\r\nb", "ü"):
-        assert not proofs.note("https://a.example/x", {"dpop-nonce": bad})
+        assert not proofs.store_nonce("https://a.example/x", {"dpop-nonce": bad})
     assert (
-        jwt.decode(proofs.header("GET", "https://b.example/?q=1")["dpop"], import_key({**proofs.jwk})).claims[
-            "htu"
-        ]
+        jwt.decode(
+            proofs.build_header("GET", "https://b.example/?q=1")["dpop"], import_key({**proofs.jwk})
+        ).claims["htu"]
         == "https://b.example/"
     )
     for number in range(100):
-        proofs.note(f"https://{number}.example/", {"dpop-nonce": "1"})
+        proofs.store_nonce(f"https://{number}.example/", {"dpop-nonce": "1"})
     assert len(proofs._nonces) == 64
     assert "…" in repr(proofs)
 
 
 def test_nothing_blocks_the_loop_for_a_key():
     async def make() -> None:
-        assert Proofs().jwk["kty"] == "EC"
+        assert DpopProver().jwk["kty"] == "EC"
 
     asyncio.run(make())

@@ -16,11 +16,11 @@ def test_time_outs_stand_still_while_somebody_logs_in():
         ends: list[float | None] = []
 
         async def think(url: str) -> str:
-            talk = client._talk
-            if talk.ready:
-                ends.extend(call.deadline for call in talk.link.calls.values())
-            elif talk._dialling is not None:
-                ends.append(talk._dialling.when())
+            talk = client._session
+            if talk.is_connected:
+                ends.extend(call.deadline for call in talk.dispatcher.calls.values())
+            elif talk._connect_scope is not None:
+                ends.append(talk._connect_scope.when())
             return await browse(url)
 
         client = town.client(town.oauth(open_url=think), revision=None)
@@ -52,9 +52,9 @@ def test_no_secret_is_logged_or_shown(caplog):
             with pytest.raises(AuthError) as caught:
                 await mcp.call_tool("anything")
             account: Any
-            [account] = auth._accounts[asyncio.get_running_loop()].values()
+            [account] = auth._providers[asyncio.get_running_loop()].values()
             shown.extend([repr(caught.value), str(caught.value), repr(auth), repr(mcp), repr(account)])
-            shown.extend([repr(auth._client), repr(account._purse.tokens), str(auth.vault)])
+            shown.extend([repr(auth._client), repr(account._cache.tokens), str(auth.storage)])
 
     run(visit)
     text = "".join([caplog.text, *shown])

@@ -16,8 +16,8 @@ from toolpost import Client, ClientCredentials
 from toolpost.auth import account as accounts
 from toolpost.auth import purse as purses
 from toolpost.auth import tally as tallies
-from toolpost.auth.guard import Guard
-from toolpost.auth.purse import Purse
+from toolpost.auth.guard import UrlPolicy
+from toolpost.auth.purse import TokenCache
 from toolpost.auth.tokens import Tokens
 from toolpost.auth.vault import Vault
 from toolpost.errors import (
@@ -29,22 +29,22 @@ from toolpost.errors import (
     RequestFailed,
     TokenRejected,
 )
-from toolpost.secret import repeats
+from toolpost.secret import has_secret
 from toolpost.transports import authorizer
-from toolpost.transports.authorizer import Errand, Refused
+from toolpost.transports.authorizer import CredentialsRejection, OutgoingRequest
 from toolpost.transports.refusal import Unauthorized
 
 PASSING = [408, 425, 429, 500, 503]
 
 
 def account_of(auth: Any) -> Any:
-    [account] = auth._accounts[asyncio.get_running_loop()].values()
+    [account] = auth._providers[asyncio.get_running_loop()].values()
     return account
 
 
 def nearly_over(auth: Any, *, ended: bool = False) -> None:
     """Let the token in use be about to end, or have ended."""
-    purse = account_of(auth)._purse
+    purse = account_of(auth)._cache
     purse.tokens = replace(purse.tokens, expires_at=time.time() + (-1 if ended else 10))
 
 
@@ -97,13 +97,13 @@ def test_a_new_token_whose_first_request_is_lost_locks_nobody_out(monkeypatch, l
             town.answer_mcp = lost
             with pytest.raises(RequestFailed):
                 await mcp.call_tool("anything")
-            assert account_of(auth)._purse.unproven == "granted"
+            assert account_of(auth)._cache.unproven_source == "granted"
             town.answer_mcp = real
             town.valid.clear()
             if lapsed == "it has ended":
                 nearly_over(auth, ended=True)
             else:
-                monkeypatch.setattr(purses, "LAPSE", 0.0)
+                monkeypatch.setattr(purses, "TOKEN_PROBATION", 0.0)
             await mcp.call_tool("anything")
         assert len(town.authorized) == 3
 
@@ -112,14 +112,14 @@ def test_a_new_token_whose_first_request_is_lost_locks_nobody_out(monkeypatch, l
 
 def test_a_token_is_in_doubt_until_it_ends_or_a_request_goes_through():
     async def main() -> None:
-        purse = Purse()
+        purse = TokenCache()
         purse.put(Tokens("t0ken"), "granted")
-        assert purse.unproven == "granted"
-        assert purse.proves(purse.headers("GET", "http://x"))
-        assert purse.unproven is None
-        assert not purse.proves(purse.headers("GET", "http://x"))
+        assert purse.unproven_source == "granted"
+        assert purse.mark_accepted(purse.headers("GET", "http://x"))
+        assert purse.unproven_source is None
+        assert not purse.mark_accepted(purse.headers("GET", "http://x"))
         purse.put(Tokens("t0ken", expires_at=1.0), "granted")
-        assert purse.unproven is None
+        assert purse.unproven_source is None
 
     asyncio.run(main())
 
@@ -135,7 +135,7 @@ def test_a_function_is_asked_again_although_the_first_request_with_its_token_was
             town.valid["three"] = ()
             with pytest.raises(TokenRejected):
                 await mcp.call_tool("anything")  # which is too new for another
-            monkeypatch.setattr(authorizer, "LAPSE", 0.0)
+            monkeypatch.setattr(authorizer, "TOKEN_PROBATION", 0.0)
             await mcp.call_tool("anything")
 
     run(visit)
@@ -163,7 +163,7 @@ def test_a_step_up_that_came_to_nothing_may_be_tried_again(trouble):
                 town.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
             elif trouble == "busy":
                 town.paths["/token"] = lambda _: answer(503)
-            for _ in range(tallies.MAX_GRANTS + 1):
+            for _ in range(tallies.MAX_FRUITLESS_GRANTS + 1):
                 with pytest.raises(AuthError) as caught:
                     await mcp.call_tool("anything")
                 assert not isinstance(caught.value, InsufficientScope)
@@ -180,7 +180,7 @@ def test_credentials_may_ask_for_more_when_their_authorization_server_is_back():
             await mcp.call_tool("anything")
             town.needs = ("write",)
             town.paths["/token"] = lambda _: answer(503)
-            for _ in range(tallies.MAX_GRANTS + 1):
+            for _ in range(tallies.MAX_FRUITLESS_GRANTS + 1):
                 with pytest.raises(AuthError, match="at the moment"):
                     await mcp.call_tool("anything")
             town.paths.clear()
@@ -198,7 +198,7 @@ def test_what_was_not_granted_may_be_asked_for_after_a_while(monkeypatch):
         async with town.client() as mcp:
             with pytest.raises(InsufficientScope, match="it wants write; scopes="):
                 await mcp.call_tool("anything")
-            monkeypatch.setattr(tallies, "SPAN", 0.0)
+            monkeypatch.setattr(tallies, "PROMPT_WINDOW", 0.0)
             granted, town.token = ("read", "write"), {"scope": "read write"}
             await mcp.call_tool("anything")
 
@@ -209,10 +209,10 @@ def test_what_was_not_granted_may_be_asked_for_after_a_while(monkeypatch):
 def test_as_many_scopes_as_a_server_has_may_be_asked_for_one_by_one():
     async def visit(town: Town) -> None:
         async with town.client() as mcp:
-            for number in range(2 * tallies.MAX_WINDOWS):
+            for number in range(2 * tallies.MAX_PROMPTS):
                 town.needs = (f"scope-{number}",)
                 await mcp.call_tool("anything")
-        assert len(town.authorized) == 1 + 2 * tallies.MAX_WINDOWS
+        assert len(town.authorized) == 1 + 2 * tallies.MAX_PROMPTS
 
     run(visit)
 
@@ -222,7 +222,7 @@ def test_who_says_no_all_the_time_is_not_asked_any_more_and_all_calls_are_told_w
         async with town.client() as mcp:
             town.needs = ("write",)
             town.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
-            for _ in range(tallies.MAX_WINDOWS - 1):
+            for _ in range(tallies.MAX_PROMPTS - 1):
                 with pytest.raises(AuthorizationRequired, match="declined"):
                     await mcp.call_tool("anything")
             calls = [mcp.call_tool("anything") for _ in range(4)]
@@ -231,7 +231,7 @@ def test_who_says_no_all_the_time_is_not_asked_any_more_and_all_calls_are_told_w
         [told] = {str(failure) for failure in failures}
         assert "was asked 6 times" in told
         assert "it wants write; scopes=" in told
-        assert len(town.authorized) == tallies.MAX_WINDOWS
+        assert len(town.authorized) == tallies.MAX_PROMPTS
 
     run(visit)
 
@@ -254,7 +254,7 @@ def test_a_body_that_repeats_the_token_is_not_quoted(way, said):
             await Client(town.server, **options).connect()
         told = "".join(traceback.format_exception(caught.value))
         assert "400 Bad Request" in told
-        assert not repeats(told, [LONG])
+        assert not has_secret(told, [LONG])
 
     run(visit)
 
@@ -265,7 +265,7 @@ def test_a_challenge_that_repeats_a_long_token_is_not_quoted():
         town.paths["/mcp"] = lambda _: answer(403, kind=None, WWW_Authenticate=challenge)
         with pytest.raises(InsufficientScope) as caught:
             await town.client(LONG).connect()
-        assert not repeats(str(caught.value), [LONG])
+        assert not has_secret(str(caught.value), [LONG])
 
     run(visit)
 
@@ -279,14 +279,16 @@ class Refusing:
     def __init__(self) -> None:
         self.told: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
-    async def headers(self, _errand: Errand, /) -> Mapping[str, str]:
+    async def headers(self, _errand: OutgoingRequest, /) -> Mapping[str, str]:
         return {"authorization": "Bearer t0ken"}
 
-    async def refused(self, errand: Errand, _refused: Refused, /) -> bool:
+    async def on_rejected(self, errand: OutgoingRequest, _refused: CredentialsRejection, /) -> bool:
         self.told.set_result(errand.unattended)
         return False
 
-    def heard(self, _errand: Errand, _headers: Mapping[str, str], _sent: Mapping[str, str], /) -> None:
+    def on_accepted(
+        self, _errand: OutgoingRequest, _headers: Mapping[str, str], _sent: Mapping[str, str], /
+    ) -> None:
         pass
 
 
@@ -331,7 +333,7 @@ def test_what_no_call_in_flight_needs_bothers_nobody(what):
 
 
 def test_a_stream_that_was_refused_once_is_opened_again_with_the_same_token(monkeypatch):
-    monkeypatch.setattr(accounts, "LOGIN_WAIT", 0.05)
+    monkeypatch.setattr(accounts, "UNATTENDED_LOGIN_TIMEOUT", 0.05)
 
     async def visit(town: OldTown) -> None:
         town.token = {"refresh_token": ...}
@@ -410,7 +412,7 @@ def test_a_name_that_says_it_is_private_may_not_send_us_into_private_networks(mo
             return [(2, 1, 6, "", (table.get(host, host), port))]
 
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
-        guard = Guard("https://evil.example/mcp")
+        guard = UrlPolicy("https://evil.example/mcp")
         with pytest.raises(AuthError, match=r"a network that the server is not in.*allow_private=True"):
             await guard.check("https://intranet.corp/admin", "the metadata")
         await guard.check("https://evil.example/x", "the metadata")
@@ -418,8 +420,8 @@ def test_a_name_that_says_it_is_private_may_not_send_us_into_private_networks(mo
         table["login.corp"] = "10.0.0.6"
         with pytest.raises(AuthError):
             await guard.check("https://login.corp/x", "the metadata")
-        await Guard("https://evil.example/mcp", allow_private=True).check("https://login.corp/x", "x")
-        await Guard("https://10.1.1.1/mcp").check("https://intranet.corp/x", "x")
+        await UrlPolicy("https://evil.example/mcp", allow_private=True).check("https://login.corp/x", "x")
+        await UrlPolicy("https://10.1.1.1/mcp").check("https://intranet.corp/x", "x")
 
     asyncio.run(main())
 

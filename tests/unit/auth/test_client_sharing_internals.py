@@ -2,12 +2,12 @@
 
 import asyncio
 
-from toolpost.flight import Flight
+from toolpost.flight import SingleFlight
 
 
 def test_work_is_done_once_for_all_and_its_error_is_for_all():
     async def work() -> None:
-        flight: Flight[int] = Flight()
+        flight: SingleFlight[int] = SingleFlight()
         begun = 0
 
         async def count() -> int:
@@ -21,6 +21,6 @@ def test_work_is_done_once_for_all_and_its_error_is_for_all():
         assert await asyncio.gather(*(flight.join(count) for _ in range(5))) == [1] * 5
         said = await asyncio.gather(*(flight.join(count) for _ in range(3)), return_exceptions=True)
         assert [type(error) for error in said] == [ValueError] * 3
-        assert not flight.busy
+        assert not flight.is_running
 
     asyncio.run(work())

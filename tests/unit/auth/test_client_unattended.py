@@ -10,9 +10,9 @@ import pytest
 from fake_authorization_site import CALLED, DISCOVERED, Town, browse, run, scripted
 from scripted import Heard, answer, event, stream
 from toolpost import AuthError, Client
-from toolpost.channel import is_unattended, unattended
+from toolpost.channel import is_unattended, mark_unattended
 from toolpost.protocol.methods import DATES
-from toolpost.transports.authorizer import Errand, Refused
+from toolpost.transports.authorizer import CredentialsRejection, OutgoingRequest
 from toolpost.types import SUBSCRIPTION_ID
 
 SESSION = DATES[3]
@@ -115,9 +115,11 @@ def test_a_background_request_asks_for_no_more_scopes():
     async def visit(town: Town) -> None:
         auth = town.oauth()
         async with town.client(auth):
-            errand = Errand(town.server, "GET", town.server, unattended=True)
+            errand = OutgoingRequest(town.server, "GET", town.server, unattended=True)
             refusal = {"www-authenticate": 'Bearer error="insufficient_scope", scope="all"'}
-            assert not await auth.refused(errand, Refused(403, refusal, await auth.headers(errand)))
+            assert not await auth.on_rejected(
+                errand, CredentialsRejection(403, refusal, await auth.headers(errand))
+            )
         assert len(town.authorized) == 1
 
     run(visit)
@@ -126,9 +128,11 @@ def test_a_background_request_asks_for_no_more_scopes():
 def test_who_failed_to_log_in_does_not_end_what_waits_in_the_background():
     async def visit(town: Town) -> None:
         auth = town.oauth()
-        errand = Errand(town.server, "GET", town.server, unattended=True)
-        refused = Refused(401, {"www-authenticate": town.challenge_of_server()}, await auth.headers(errand))
-        waiting = asyncio.create_task(auth.refused(errand, refused))
+        errand = OutgoingRequest(town.server, "GET", town.server, unattended=True)
+        refused = CredentialsRejection(
+            401, {"www-authenticate": town.challenge_of_server()}, await auth.headers(errand)
+        )
+        waiting = asyncio.create_task(auth.on_rejected(errand, refused))
         town.redirect = lambda said: {"error": "access_denied", "state": said["state"]}
         with pytest.raises(AuthError):
             await town.client(auth).connect()
@@ -147,14 +151,16 @@ class Told:
     def __init__(self) -> None:
         self.told: list[tuple[str, bool]] = []
 
-    async def headers(self, errand: Errand, /) -> Mapping[str, str]:
+    async def headers(self, errand: OutgoingRequest, /) -> Mapping[str, str]:
         self.told.append((errand.method, errand.unattended))
         return {}
 
-    async def refused(self, _errand: Errand, _refused: Refused, /) -> bool:
+    async def on_rejected(self, _errand: OutgoingRequest, _refused: CredentialsRejection, /) -> bool:
         return False
 
-    def heard(self, _errand: Errand, _headers: Mapping[str, str], _sent: Mapping[str, str], /) -> None:
+    def on_accepted(
+        self, _errand: OutgoingRequest, _headers: Mapping[str, str], _sent: Mapping[str, str], /
+    ) -> None:
         pass
 
 
@@ -202,9 +208,9 @@ def test_a_listen_that_is_opened_again_is_waited_for_by_nobody():
 
 
 def test_what_is_unattended_ends_with_its_block():
-    with unattended():
+    with mark_unattended():
         assert is_unattended()
-        with unattended(False):
+        with mark_unattended(False):
             assert not is_unattended()
         assert is_unattended()
     assert not is_unattended()
@@ -216,15 +222,15 @@ def test_a_notice_waits_as_long_as_a_person_who_logs_in():
 
         async def think(url: str) -> str:
             if len(town.authorized):
-                ends.append([scope.when() for scope in channel._posting])
+                ends.append([scope.when() for scope in channel._post_timeouts])
             return await browse(url)
 
         async with town.client(town.oauth(open_url=think), revision=SESSION, on_roots=[]) as mcp:
-            channel: Any = mcp._talk.link._channel
+            channel: Any = mcp._session.dispatcher._channel
             town.valid.clear()
             town.refresh.clear()
             await mcp.notify("notifications/roots/list_changed")
         assert ends == [[None]]
-        assert not channel._posting
+        assert not channel._post_timeouts
 
     old_town(visit)

@@ -8,8 +8,8 @@ from hosted import run
 from protected_server import kitchen
 from toolpost import Auth
 from toolpost.auth import denial as denying
-from toolpost.auth.denial import Reasons
-from toolpost.web import _placed, serve_http
+from toolpost.auth.denial import LogThrottle
+from toolpost.web import _add_public_url, serve_http
 
 ISSUER = "https://login.example.com"
 
@@ -19,13 +19,13 @@ def own(**more: Any) -> Auth:
 
 
 def test_reasons_that_somebody_makes_up_do_not_fill_the_log(monkeypatch):
-    reasons = Reasons()
-    told = [reasons.worth_telling(f"reason {n}: detail") for n in range(2 * denying.MAX_REASONS)]
-    assert told == [True] * denying.MAX_REASONS + [False] * denying.MAX_REASONS
+    reasons = LogThrottle()
+    told = [reasons.should_log(f"reason {n}: detail") for n in range(2 * denying.MAX_LOGGED_REASONS)]
+    assert told == [True] * denying.MAX_LOGGED_REASONS + [False] * denying.MAX_LOGGED_REASONS
     clock = denying.monotonic
-    monkeypatch.setattr(denying, "monotonic", lambda: clock() + denying.QUIET)
-    assert reasons.worth_telling("reason 0: another detail")
-    assert not reasons.worth_telling("reason 0")
+    monkeypatch.setattr(denying, "monotonic", lambda: clock() + denying.LOG_INTERVAL)
+    assert reasons.should_log("reason 0: another detail")
+    assert not reasons.should_log("reason 0")
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:99999", "http://127.0.0.1:8000", "127.0.0.1:x", 8000])
@@ -39,4 +39,4 @@ def test_an_address_is_told_to_be_none_with_auth_and_without(address, auth):
 
 
 def test_the_address_of_another_machine_tells_no_url():
-    assert _placed(kitchen(own()), "10.0.0.1:8000", {}) == {}
+    assert _add_public_url(kitchen(own()), "10.0.0.1:8000", {}) == {}

@@ -18,9 +18,9 @@ def test_only_proofs_of_good_tokens_are_remembered():
             for bad in (holder.proof(ath="x"), holder.proof(url="http://a/"), another_key(holder)):
                 await site.post({**headers, **holder.sent(bad)}, body)
             held: Any = server.store
-            assert [key for key in held.records._shelf._held if key.startswith("proof/")] == []
+            assert [key for key in held.records._shelf._items if key.startswith("proof/")] == []
             await site.post({**headers, **holder.sent()}, body)
-            [key] = [key for key in held.records._shelf._held if key.startswith("proof/")]
+            [key] = [key for key in held.records._shelf._items if key.startswith("proof/")]
             assert len(key) == len("proof/") + 64
 
     run(main)
@@ -39,7 +39,7 @@ def test_a_server_may_want_a_nonce(monkeypatch):
             assert (await site.post({**headers, **proven}, body)).status == 200
             invented = holder.sent(holder.proof(nonce="abc"))
             assert (await site.post({**headers, **invented}, body)).status == 401
-            monkeypatch.setattr(proving, "NONCE", 0.0)
+            monkeypatch.setattr(proving, "NONCE_LIFETIME", 0.0)
             old = (await site.post({**headers, **invented}, body)).headers["dpop-nonce"]
             late = holder.sent(holder.proof(nonce=old))
             assert (await site.post({**headers, **late}, body)).status == 401

@@ -11,11 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolpost.auth import browser, challenge, metadata, storage
-from toolpost.auth.endpoint import Identity, method_for
-from toolpost.auth.guard import is_loopback_host, origin_of, shown
-from toolpost.auth.metadata import AuthorizationServer
-from toolpost.auth.signing import make
-from toolpost.auth.tokens import Known, Registration, Tokens, issued, read, written
+from toolpost.auth.endpoint import ClientIdentity, choose_auth_method
+from toolpost.auth.guard import is_loopback_host, normalize_origin, redact_url
+from toolpost.auth.metadata import AuthorizationServerMetadata
+from toolpost.auth.signing import generate_key
+from toolpost.auth.tokens import (
+    Registration,
+    ServerRecord,
+    Tokens,
+    decode_record,
+    encode_record,
+    parse_token_response,
+)
 from toolpost.errors import AuthError, AuthorizationRequired
 
 
@@ -44,20 +51,20 @@ from toolpost.errors import AuthError, AuthorizationRequired
     ],
 )
 def test_challenges(text, expected):
-    assert [tuple(found) for found in challenge.parse(text)] == expected
+    assert [tuple(found) for found in challenge.parse_challenges(text)] == expected
 
 
 @given(st.text(max_size=200))
 def test_whatever_stands_there_is_read(text):
-    for found in challenge.parse(text):
+    for found in challenge.parse_challenges(text):
         assert found.scheme
         assert found.scopes == tuple(dict.fromkeys(found.scopes))
 
 
 def test_a_long_header_costs_little():
-    challenge.parse('Bearer scope="' + "\\" * 1_000_000)
-    challenge.parse("a" * 1_000_000)
-    challenge.parse("a=b," * 1_000_000)
+    challenge.parse_challenges('Bearer scope="' + "\\" * 1_000_000)
+    challenge.parse_challenges("a" * 1_000_000)
+    challenge.parse_challenges("a=b," * 1_000_000)
 
 
 @pytest.mark.requirement("AUTH-6")
@@ -73,7 +80,7 @@ def test_a_long_header_costs_little():
 )
 def test_where_a_server_describes_itself(server, places):
     base = "https://x.example/.well-known/oauth-protected-resource"
-    assert metadata.resource_places(server) == [base + place for place in places]
+    assert metadata.list_resource_metadata_urls(server) == [base + place for place in places]
 
 
 @pytest.mark.parametrize(
@@ -112,25 +119,25 @@ def test_which_identifiers_stand_for_a_server(identifier, server, good):
     ],
 )
 def test_the_way_to_authenticate(supported, secret, key, method):
-    assert method_for(supported, secret=secret, key=key) == method
+    assert choose_auth_method(supported, secret=secret, key=key) == method
 
 
 def test_there_may_be_no_way_to_authenticate():
     with pytest.raises(AuthError, match="it lists tls_client_auth"):
-        method_for(["tls_client_auth"], secret=True)
-    issuer = AuthorizationServer("https://a.example")
+        choose_auth_method(["tls_client_auth"], secret=True)
+    issuer = AuthorizationServerMetadata("https://a.example")
     for registration, match in (
         (Registration("https://a.example", "me", "s", method="tls"), "unknown way|do not know"),
         (Registration("https://a.example", "me", method="private_key_jwt"), "no key"),
         (Registration("https://b.example", "me"), "not of"),
     ):
         with pytest.raises(AuthError, match=match):
-            Identity(registration).credentials(issuer)
+            ClientIdentity(registration).build_credentials(issuer)
 
 
 def test_a_secret_may_be_in_the_body():
-    who = Identity(Registration("https://a.example", "me", "s", method="client_secret_post"))
-    assert who.credentials(AuthorizationServer("https://a.example")) == (
+    who = ClientIdentity(Registration("https://a.example", "me", "s", method="client_secret_post"))
+    assert who.build_credentials(AuthorizationServerMetadata("https://a.example")) == (
         {"client_id": "me", "client_secret": "s"},
         {},
     )
@@ -142,15 +149,15 @@ def test_a_secret_may_be_in_the_body():
 
 def test_records_survive_and_show_nothing():
     tokens = Tokens("s3cret", refresh="s3cret", key={"d": "s3cret"}, expires_at=5.0)
-    bound = Tokens("s3cret", "dpop", refresh="s3cret", key=make().jwk, expires_at=5.0)
-    assert read(written(bound), Tokens) == bound
-    assert read("[]", Tokens) is None
+    bound = Tokens("s3cret", "dpop", refresh="s3cret", key=generate_key().jwk, expires_at=5.0)
+    assert decode_record(encode_record(bound), Tokens) == bound
+    assert decode_record("[]", Tokens) is None
     registration = Registration("https://a.example", "me", "s3cret")
     for record in (tokens, registration):
         assert "s3cret" not in repr(record) + str(record) + f"{record!r}"
         assert record.__rich_repr__() == []
-    known = Known("https://x.example/mcp", "https://a.example")
-    assert read(written(known), Known) == known
+    known = ServerRecord("https://x.example/mcp", "https://a.example")
+    assert decode_record(encode_record(known), ServerRecord) == known
 
 
 @pytest.mark.parametrize(
@@ -159,23 +166,23 @@ def test_records_survive_and_show_nothing():
 )
 def test_when_a_token_ends(expires_in, ends):
     said = {"access_token": "t", "token_type": "bearer", "expires_in": expires_in}
-    tokens = issued(said, (), None)
+    tokens = parse_token_response(said, (), None)
     assert (tokens.expires_at is not None) is ends
-    assert not tokens.stale()
-    assert tokens.stale(1e12) is ends
+    assert not tokens.is_stale()
+    assert tokens.is_stale(1e12) is ends
 
 
 def test_a_short_life_is_not_all_spent_on_refreshing():
-    tokens = issued({"access_token": "t", "token_type": "bearer", "expires_in": 20}, (), None)
-    assert not tokens.stale()
+    tokens = parse_token_response({"access_token": "t", "token_type": "bearer", "expires_in": 20}, (), None)
+    assert not tokens.is_stale()
 
 
 def test_the_scopes_of_a_token():
     said = {"access_token": "t", "token_type": "bearer"}
-    first = issued(said | {"scope": "a  b a"}, ("a",), None)
+    first = parse_token_response(said | {"scope": "a  b a"}, ("a",), None)
     assert (first.scopes, first.asked) == (("a", "b"), ("a",))
-    assert issued(said, ("a",), first).scopes == ("a", "b")
-    assert issued(said, ("a",), None).scopes == ("a",)
+    assert parse_token_response(said, ("a",), first).scopes == ("a", "b")
+    assert parse_token_response(said, ("a",), None).scopes == ("a",)
 
 
 # --------------------------------------------------------------------- the browser
@@ -203,11 +210,11 @@ def test_the_browser_is_given_pages_only(monkeypatch, capsys):
 
 
 def test_what_is_shown_of_an_address():
-    assert shown("https://me:pw@x.example/a?token=1#f") == "https://x.example/a"
-    assert shown("https://x.example/\x1b[31m") == "https://x.example/?[31m"
-    assert len(shown("https://x.example/" + "a" * 1000)) <= 200
-    assert origin_of("HTTPS://X.example:443/a") == "https://x.example"
-    assert origin_of("http://[::1]:80/a") == "http://[::1]"
+    assert redact_url("https://me:pw@x.example/a?token=1#f") == "https://x.example/a"
+    assert redact_url("https://x.example/\x1b[31m") == "https://x.example/?[31m"
+    assert len(redact_url("https://x.example/" + "a" * 1000)) <= 200
+    assert normalize_origin("HTTPS://X.example:443/a") == "https://x.example"
+    assert normalize_origin("http://[::1]:80/a") == "http://[::1]"
     assert is_loopback_host("127.1.2.3")
     assert not is_loopback_host(None)
 

@@ -7,12 +7,18 @@ import pytest
 
 from fake_authorization_site import Town, run
 from toolpost import AuthError, Client, Http, OAuth, Server
-from toolpost.connect import way_to
+from toolpost.connect import make_connector
 from toolpost.errors import (
     ConnectFailed,
     TokenRejected,
 )
-from toolpost.transports.authorizer import Asked, Errand, Refused, Token, authorizer_of
+from toolpost.transports.authorizer import (
+    CredentialsRejection,
+    OutgoingRequest,
+    StaticToken,
+    TokenFunction,
+    make_authorizer,
+)
 
 
 def test_an_object_of_ones_own_keeps_the_promise():
@@ -20,15 +26,17 @@ def test_an_object_of_ones_own_keeps_the_promise():
         def __init__(self) -> None:
             self.told: list[object] = []
 
-        async def headers(self, errand: Errand, /) -> Mapping[str, str]:
+        async def headers(self, errand: OutgoingRequest, /) -> Mapping[str, str]:
             self.told.append(errand.method)
             return {"authorization": "Bearer mine"} if len(self.told) > 1 else {"x-key": "1"}
 
-        async def refused(self, errand: Errand, refused: Refused, /) -> bool:
+        async def on_rejected(self, errand: OutgoingRequest, refused: CredentialsRejection, /) -> bool:
             self.told.append((refused.status, dict(refused.sent), errand.server == errand.url))
             return True
 
-        def heard(self, _errand: Errand, _headers: Mapping[str, str], sent: Mapping[str, str], /) -> None:
+        def on_accepted(
+            self, _errand: OutgoingRequest, _headers: Mapping[str, str], sent: Mapping[str, str], /
+        ) -> None:
             self.told.append(dict(sent))
 
     async def visit(town: Town) -> None:
@@ -52,7 +60,7 @@ def test_what_is_no_token_is_refused_without_being_shown(token):
         AuthError,
         match=r"<lambda>, which gives the token .* returned (none: the token|a int instead of a text)",
     ) as caught:
-        raise AssertionError(asyncio.run(Asked(lambda: token).headers(Errand("", "", ""))))
+        raise AssertionError(asyncio.run(TokenFunction(lambda: token).headers(OutgoingRequest("", "", ""))))
     assert repr(token) not in str(caught.value) or not token
 
 
@@ -65,7 +73,7 @@ def test_what_could_authorize_nobody_is_refused():
         Client(Server("x"), auth="t0ken")
     with pytest.raises(ConnectFailed, match="say the same thing"):
         Client("http://localhost/mcp", headers={"Authorization": "Bearer x"}, auth="y")
-    assert authorizer_of(None) is None
+    assert make_authorizer(None) is None
 
 
 def test_oauth_may_stand_in_a_configuration(tmp_path, monkeypatch):
@@ -77,12 +85,16 @@ def test_oauth_may_stand_in_a_configuration(tmp_path, monkeypatch):
 
     monkeypatch.setattr(OAuth, "__init__", note)
     for entry in ({"auth": "oauth"}, {}):
-        way_to({"url": "http://localhost/mcp", **entry})
+        make_connector({"url": "http://localhost/mcp", **entry})
     assert len(made) == 1
 
 
 def test_nothing_shows_a_token():
-    for holder in (Token("s3cret"), Asked(lambda: "s3cret"), Http("http://x.example", auth="s3cret")):
+    for holder in (
+        StaticToken("s3cret"),
+        TokenFunction(lambda: "s3cret"),
+        Http("http://x.example", auth="s3cret"),
+    ):
         assert "s3cret" not in repr(holder)
-    assert "s3cret" not in repr(Refused(401, {}, {"authorization": "Bearer s3cret"}))
-    assert Refused(401, {"www-authenticate": "A"}, {}).challenge == "A"
+    assert "s3cret" not in repr(CredentialsRejection(401, {}, {"authorization": "Bearer s3cret"}))
+    assert CredentialsRejection(401, {"www-authenticate": "A"}, {}).challenge == "A"

@@ -14,16 +14,16 @@ from protected_server import RESOURCE, kitchen, listing
 from toolpost import Auth, Jwt
 from toolpost.auth import issuer as issuing
 from toolpost.auth import keys as keeping
-from toolpost.auth.compact import Malformed, split
+from toolpost.auth.compact import MalformedToken, split_jws
 from toolpost.auth.keys import KeySource, read_keys
 from toolpost.errors import MCPError, RequestFailed, TokenRejected
-from toolpost.testing import AuthorizationServer, Mint
+from toolpost.testing import AuthorizationServer, TokenIssuer
 
 
 @asynccontextmanager
 async def both(path: str = "", **jwt: Any):
     """A server and its issuer, each on a port of its own."""
-    async with AuthorizationServer.listening(path) as issuer:
+    async with AuthorizationServer.serve(path) as issuer:
         auth = Auth(issuer.issuer, resource=RESOURCE, verifier=Jwt(issuer.issuer, **jwt) if jwt else None)
         async with serving(kitchen(auth).asgi()) as site:
             yield site, issuer
@@ -35,14 +35,14 @@ def test_who_invents_keys_makes_no_storm_and_nobody_is_refused_for_it(monkeypatc
             good = issuer.token(RESOURCE)
 
             async def invented(kid: str) -> int:
-                token = Mint(issuer.issuer).token(RESOURCE, headers={"kid": kid})
+                token = TokenIssuer(issuer.issuer).token(RESOURCE, headers={"kid": kid})
                 answer = await site.post(*listing(token))
                 assert (answer.status == 503) == (answer.headers.get("retry-after") == "5")
                 return answer.status
 
             # Bad tokens are refused as long as that can be found out; then nobody knows whether they are.
             assert [await invented(f"k{n}") for n in range(8)] == [401] * 5 + [503] * 3
-            assert issuer.asked["jwks"] == 1 + keeping.EARLY
+            assert issuer.request_counts["jwks"] == 1 + keeping.MAX_EARLY_FETCHES
             assert (await site.post(*listing(good))).status == 200
             issuer.rotate()
             new = issuer.token(RESOURCE)
@@ -51,9 +51,9 @@ def test_who_invents_keys_makes_no_storm_and_nobody_is_refused_for_it(monkeypatc
             assert (await site.post(*listing(issuer.token(RESOURCE, lifetime=-60)))).status == 401
             assert (await site.post(*listing(issuer.token("https://other")))).status == 401
             clock = keeping.monotonic
-            monkeypatch.setattr(keeping, "monotonic", lambda: clock() + keeping.COOL)
+            monkeypatch.setattr(keeping, "monotonic", lambda: clock() + keeping.EARLY_FETCH_INTERVAL)
             assert (await site.post(*listing(new))).status == 200
-            assert issuer.asked["jwks"] == 2 + keeping.EARLY
+            assert issuer.request_counts["jwks"] == 2 + keeping.MAX_EARLY_FETCHES
 
     run(main)
 
@@ -79,7 +79,7 @@ def test_keys_may_rotate_under_the_same_name_or_none(kid, monkeypatch):
         issuer.kid = kid
         verifier = Jwt(ISSUER, http=issuer)
 
-        async def good(signer: Mint = issuer) -> bool:
+        async def good(signer: TokenIssuer = issuer) -> bool:
             try:
                 return bool(await verifier.verify(signer.token(RESOURCE, headers={"kid": kid}), RESOURCE))
             except TokenRejected:
@@ -88,16 +88,16 @@ def test_keys_may_rotate_under_the_same_name_or_none(kid, monkeypatch):
         assert await good()
         issuer.rotate(forget=True)
         assert [await good() for _ in range(3)] == [True] * 3
-        assert issuer.asked["jwks"] == 2
+        assert issuer.request_counts["jwks"] == 2
         # Anybody can send what nobody has signed: that makes no storm, and is no good in any case.
-        forger = Mint(ISSUER)
+        forger = TokenIssuer(ISSUER)
         assert [await good(forger) for _ in range(8)] == [False] * 8
-        assert issuer.asked["jwks"] == 1 + keeping.EARLY
+        assert issuer.request_counts["jwks"] == 1 + keeping.MAX_EARLY_FETCHES
         assert await good()
         # What is known is too old to say so, and nothing newer can be had.
-        clock, later = keeping.monotonic, keeping.COOL - 1
+        clock, later = keeping.monotonic, keeping.EARLY_FETCH_INTERVAL - 1
         monkeypatch.setattr(keeping, "monotonic", lambda: clock() + later)
-        verifier._source._since -= 1
+        verifier._key_source._fetched_at -= 1
         with pytest.raises(RequestFailed, match="cannot be fetched again now"):
             await good(forger)
 
@@ -117,7 +117,7 @@ def hanging(issuer: Any) -> tuple[Any, asyncio.Event, asyncio.Event]:
 
 
 def test_an_issuer_that_hangs_holds_up_only_those_whose_keys_are_not_there(monkeypatch):
-    monkeypatch.setattr(keeping, "SOON", 0.01)
+    monkeypatch.setattr(keeping, "REFRESH_TIMEOUT", 0.01)
 
     async def main() -> None:
         issuer = AuthorizationServer(ISSUER)
@@ -128,21 +128,21 @@ def test_an_issuer_that_hangs_holds_up_only_those_whose_keys_are_not_there(monke
         works.clear()
         asked.clear()
         clock = keeping.monotonic
-        monkeypatch.setattr(keeping, "monotonic", lambda: clock() + keeping.FRESH)
+        monkeypatch.setattr(keeping, "monotonic", lambda: clock() + keeping.KEYS_LIFETIME)
         for _ in range(3):  # the keys are old, and good enough while new ones are asked for
             assert await verifier.verify(issuer.token(RESOURCE), RESOURCE)
         assert asked.is_set()
         issuer.rotate()
-        monkeypatch.setattr(keeping, "PATIENCE", 0.01)
+        monkeypatch.setattr(keeping, "FETCH_TIMEOUT", 0.01)
         with pytest.raises(RequestFailed):
             await verifier.verify(issuer.token(RESOURCE), RESOURCE)
         # The question is still open, and has been all the time: it was asked once, and nobody gave it up.
-        fetch = verifier._source._fetch
+        fetch = verifier._key_source._fetch_task
         assert fetch is not None
         assert not fetch.done()
         works.set()
         assert await fetch
-        assert issuer.asked == {"metadata": 2, "jwks": 2}
+        assert issuer.request_counts == {"metadata": 2, "jwks": 2}
         assert await verifier.verify(issuer.token(RESOURCE), RESOURCE)
 
     run(main)
@@ -156,9 +156,9 @@ def test_an_issuer_that_takes_its_time(monkeypatch):
         await asyncio.Event().wait()
 
     async def main() -> None:
-        monkeypatch.setattr(issuing, "PATIENCE", 0.01)
+        monkeypatch.setattr(issuing, "ISSUER_TIMEOUT", 0.01)
         with pytest.raises(RequestFailed, match="did not answer within"):
-            await issuing.fetch(slow, "GET", ISSUER)
+            await issuing.fetch_json(slow, "GET", ISSUER)
 
     run(main)
 
@@ -170,13 +170,13 @@ def test_who_waits_may_leave_and_others_get_the_keys():
         loads.append(1)
         begun.set()
         await go.wait()
-        return read_keys(Mint(ISSUER).jwks)
+        return read_keys(TokenIssuer(ISSUER).jwks)
 
     async def main() -> None:
         source = KeySource(load)
-        first = asyncio.create_task(source.fitting("ES256", None))
+        first = asyncio.create_task(source.find_keys("ES256", None))
         await begun.wait()
-        second = asyncio.create_task(source.fitting("ES256", None))
+        second = asyncio.create_task(source.find_keys("ES256", None))
         await asyncio.sleep(0)
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -194,7 +194,7 @@ def test_a_fault_of_ours_while_keys_are_fetched_is_logged_and_goes_on(caplog):
 
     async def main() -> None:
         with pytest.raises(RequestFailed):
-            await KeySource(load).fitting("ES256", None)
+            await KeySource(load).find_keys("ES256", None)
         assert "cannot be fetched: KeyError" in caplog.text
         assert "with the token" not in caplog.text
 
@@ -207,18 +207,18 @@ def test_keys_stay_good_while_their_issuer_is_away_but_not_for_ever(monkeypatch)
     async def load() -> Any:
         if failing:
             raise MCPError("away")
-        return read_keys(Mint(ISSUER).jwks)
+        return read_keys(TokenIssuer(ISSUER).jwks)
 
     async def main() -> None:
         nonlocal failing
         source = KeySource(load)
-        assert await source.fitting("ES256", None)
+        assert await source.find_keys("ES256", None)
         failing, clock = True, keeping.monotonic
         monkeypatch.setattr(keeping, "monotonic", lambda: clock() + 2 * 3600)
-        assert await source.fitting("ES256", None)
+        assert await source.find_keys("ES256", None)
         monkeypatch.setattr(keeping, "monotonic", lambda: clock() + 26 * 3600)
         with pytest.raises(RequestFailed):
-            await source.fitting("ES256", None)
+            await source.find_keys("ES256", None)
 
     run(main)
 
@@ -235,7 +235,7 @@ def test_every_algorithm_with_its_own_kind_of_key_and_no_other():
     }
     keys = {kind: read_keys(key)[0] for kind, key in material.items()}
     for algorithm, (kind, curves) in keeping.ALGORITHMS.items():
-        fitting = {name for name, key in keys.items() if key.fits(algorithm, None)}
+        fitting = {name for name, key in keys.items() if key.can_verify(algorithm, None)}
         assert fitting == ({kind} if not curves or keys[kind].curve in curves else set())
     assert "none" not in keeping.ALGORITHMS
     assert set(keeping.ALGORITHMS) <= set(JWSRegistry.algorithms)
@@ -244,7 +244,7 @@ def test_every_algorithm_with_its_own_kind_of_key_and_no_other():
 @pytest.mark.parametrize("algorithm", ["ES256", "ES384", "RS256", "PS256"])
 @pytest.mark.parametrize("form", ["set", "one", "list", "pem", "pem bytes", "objects"])
 def test_keys_in_all_their_forms(algorithm, form):
-    mint = Mint(ISSUER, algorithm=algorithm)
+    mint = TokenIssuer(ISSUER, algorithm=algorithm)
     [key] = mint._keys
     pem = key.as_pem(private=False)
     forms: dict[str, Any] = {
@@ -261,14 +261,14 @@ def test_keys_in_all_their_forms(algorithm, form):
         principal = await verifier.verify(mint.token(RESOURCE, subject="ann"), RESOURCE)
         assert (principal.subject, principal.issuer) == ("ann", ISSUER)
         with pytest.raises(TokenRejected):
-            await verifier.verify(Mint(ISSUER, algorithm=algorithm).token(RESOURCE), RESOURCE)
+            await verifier.verify(TokenIssuer(ISSUER, algorithm=algorithm).token(RESOURCE), RESOURCE)
 
     run(main)
 
 
 def test_secrets_are_good_only_if_they_are_asked_for():
     secret = OctKey.generate_key(256)
-    mint = Mint(ISSUER)
+    mint = TokenIssuer(ISSUER)
     mint.algorithm, mint._keys = "HS256", [secret]
     token = mint.token(RESOURCE, headers={"kid": None})
     with pytest.raises(ValueError, match="none of keys="):
@@ -289,8 +289,8 @@ def test_secrets_are_good_only_if_they_are_asked_for():
     [
         {"kty": "RSA", "n": "AQAB", "e": "AQAB"},
         {"kty": "EC", "crv": "P-256", "x": "AA", "y": "AA"},
-        {**Mint(ISSUER).jwks["keys"][0], "use": "enc"},
-        {**Mint(ISSUER).jwks["keys"][0], "key_ops": ["sign"]},
+        {**TokenIssuer(ISSUER).jwks["keys"][0], "use": "enc"},
+        {**TokenIssuer(ISSUER).jwks["keys"][0], "key_ops": ["sign"]},
         {"kty": "?"},
         {},
         5,
@@ -299,7 +299,7 @@ def test_secrets_are_good_only_if_they_are_asked_for():
 )
 def test_keys_that_are_of_no_use(key, caplog):
     caplog.set_level(logging.DEBUG)
-    good = Mint(ISSUER).jwks["keys"][0]
+    good = TokenIssuer(ISSUER).jwks["keys"][0]
     assert [each.kid for each in read_keys([key, good])] == [good["kid"]]
     with pytest.raises(ValueError, match="no key in it"):
         read_keys([key])
@@ -311,5 +311,5 @@ def test_keys_that_are_of_no_use(key, caplog):
     "text", ["", "a", "a.b", "a.b.c.d", "e30.e30.é", "e30.e30.a", "bm8.e30.", "W10.e30."]
 )
 def test_what_is_no_compact_text(text):
-    with pytest.raises(Malformed):
-        split(text)
+    with pytest.raises(MalformedToken):
+        split_jws(text)

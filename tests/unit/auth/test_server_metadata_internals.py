@@ -7,7 +7,7 @@ import pytest
 
 from protected_server import kitchen
 from toolpost import Auth
-from toolpost.auth.places import WELL_KNOWN, metadata_of, same_place
+from toolpost.auth.places import RESOURCE_METADATA_PATH, build_metadata_url, is_same_resource
 
 
 def auth(**more: Any) -> Auth:
@@ -24,7 +24,7 @@ def auth(**more: Any) -> Auth:
     ],
 )
 def test_where_metadata_are(resource, where):
-    assert metadata_of(resource) == where
+    assert build_metadata_url(resource) == where
 
 
 @pytest.mark.requirement("AUTH-42")
@@ -45,12 +45,12 @@ def test_where_metadata_are(resource, where):
     ],
 )
 def test_which_urls_are_the_same(one, same):
-    assert same_place(one, "https://a.example/x") is same
+    assert is_same_resource(one, "https://a.example/x") is same
 
 
 def test_served_at_an_address_of_this_machine_it_knows_its_url(capsys):
     """`run(http=…)` says it, so that nobody else has to."""
-    from toolpost.web import _placed, endpoint  # noqa: PLC0415 - what `run` does, without running
+    from toolpost.web import _add_public_url, make_endpoint  # noqa: PLC0415 - what `run` does, without running
 
     server = kitchen(auth())
     for address, resource in [
@@ -58,11 +58,13 @@ def test_served_at_an_address_of_this_machine_it_knows_its_url(capsys):
         ("localhost:8000", "http://localhost:8000/mcp"),
         ("[::1]:8000", "http://[::1]:8000/mcp"),
     ]:
-        app = endpoint(server, **_placed(server, address, {}))
-        assert app._keeper is not None
-        published = app._keeper.published
-        assert json.loads(published[f"{WELL_KNOWN}/mcp"])["resource"] == resource
-        assert json.loads(published[f"{WELL_KNOWN}/sse"])["resource"] == resource.replace("/mcp", "/sse")
+        app = make_endpoint(server, **_add_public_url(server, address, {}))
+        assert app._authenticator is not None
+        published = app._authenticator.metadata_documents
+        assert json.loads(published[f"{RESOURCE_METADATA_PATH}/mcp"])["resource"] == resource
+        assert json.loads(published[f"{RESOURCE_METADATA_PATH}/sse"])["resource"] == resource.replace(
+            "/mcp", "/sse"
+        )
     for address in ("0.0.0.0:8000", "127.0.0.1:0", "10.0.0.1:80"):
-        assert _placed(server, address, {}) == {}
-    assert _placed(kitchen(None), "127.0.0.1:8000", {}) == {}
+        assert _add_public_url(server, address, {}) == {}
+    assert _add_public_url(kitchen(None), "127.0.0.1:8000", {}) == {}

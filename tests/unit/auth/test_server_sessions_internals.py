@@ -6,13 +6,13 @@ import pytest
 
 from hosted import OLD, modern, run
 from protected_server import RESOURCE, bearer, guarded
-from toolpost.testing import Mint
+from toolpost.testing import TokenIssuer
 from toolpost.transports import http_server
 
 EVENTS = {"Accept": "text/event-stream", "MCP-Protocol-Version": OLD}
 
 
-def token(mint: Mint, subject: str = "alice", **more: Any) -> dict[str, str]:
+def token(mint: TokenIssuer, subject: str = "alice", **more: Any) -> dict[str, str]:
     made: dict[str, Any] = {"scopes": ["read"], "subject": subject, **more}
     return bearer(mint.token(RESOURCE, **made))
 
@@ -22,7 +22,7 @@ def token(mint: Mint, subject: str = "alice", **more: Any) -> dict[str, str]:
 
 @pytest.mark.requirement("SEC-5")
 def test_a_stream_of_news_ends_with_its_token_and_goes_on_with_another(monkeypatch):
-    monkeypatch.setattr(http_server, "AT_LEAST", 0.0)
+    monkeypatch.setattr(http_server, "MIN_STREAM_LIFETIME", 0.0)
 
     async def main() -> None:
         async with guarded() as (site, mint, _):
@@ -40,7 +40,7 @@ def test_a_stream_of_news_ends_with_its_token_and_goes_on_with_another(monkeypat
 
 @pytest.mark.requirement("SEC-5")
 def test_a_subscription_ends_with_its_token(monkeypatch):
-    monkeypatch.setattr(http_server, "AT_LEAST", 0.0)
+    monkeypatch.setattr(http_server, "MIN_STREAM_LIFETIME", 0.0)
 
     async def main() -> None:
         async with guarded() as (site, mint, server):

@@ -11,7 +11,7 @@ from hosted import modern, run
 from protected_server import RESOURCE, guarded, kitchen
 from toolpost import Auth
 from toolpost.auth import proof as proving
-from toolpost.auth.places import WELL_KNOWN
+from toolpost.auth.places import RESOURCE_METADATA_PATH
 
 ISSUER = "https://login.example.com"
 
@@ -32,11 +32,11 @@ ISSUER = "https://login.example.com"
 )
 def test_what_is_published_where(web, resource, places):
     app: Any = kitchen(Auth(ISSUER, resource=resource, verifier=lambda _: "ann")).asgi(**web)
-    published = app._keeper.published
-    assert set(published) == {f"{WELL_KNOWN}{place}" for place in places}
+    published = app._authenticator.metadata_documents
+    assert set(published) == {f"{RESOURCE_METADATA_PATH}{place}" for place in places}
     named = {place: json.loads(document)["resource"] for place, document in published.items()}
-    assert named[WELL_KNOWN] == resource
-    assert named.get(f"{WELL_KNOWN}/sse") in {None, resource.replace("/mcp", "/sse")}
+    assert named[RESOURCE_METADATA_PATH] == resource
+    assert named.get(f"{RESOURCE_METADATA_PATH}/sse") in {None, resource.replace("/mcp", "/sse")}
 
 
 # --------------------------------------------------------------------- proofs
@@ -44,7 +44,7 @@ def test_what_is_published_where(web, resource, places):
 
 def test_only_so_many_proofs_are_remembered_and_none_is_forgotten_for_another(monkeypatch):
     monkeypatch.setattr(proving, "MAX_PROOFS", 5)
-    monkeypatch.setattr(proving, "MAX_OF_ONE", 3)
+    monkeypatch.setattr(proving, "MAX_PROOFS_PER_PRINCIPAL", 3)
 
     async def main() -> None:
         async with guarded() as (site, mint, _):
@@ -68,7 +68,9 @@ def test_only_so_many_proofs_are_remembered_and_none_is_forgotten_for_another(mo
             assert [answer.status for answer in answers] == [200, 401, 200, 200, 503, 200, 200, 503, 503]
             assert answers[4].headers["retry-after"] == "5"
             clock = proving.monotonic
-            monkeypatch.setattr(proving, "monotonic", lambda: clock() + proving.WINDOW + proving.AHEAD)
+            monkeypatch.setattr(
+                proving, "monotonic", lambda: clock() + proving.PROOF_LIFETIME + proving.MAX_CLOCK_SKEW
+            )
             assert (await site.post({**headers, **ann.sent()}, body)).status == 200
 
     run(main)
@@ -79,6 +81,6 @@ def test_workers_share_the_keys_that_were_made_before_they_part():
     server.prepare()
 
     async def main() -> None:
-        assert await server.states.ring() is server._state_keys
+        assert await server.request_states.get_keys() is server._state_keys
 
     asyncio.run(main())

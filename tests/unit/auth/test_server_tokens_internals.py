@@ -14,7 +14,7 @@ from joserfc.jws import serialize_compact
 from hosted import run
 from protected_server import RESOURCE, guarded, listing
 from toolpost import Jwt
-from toolpost.testing import Mint
+from toolpost.testing import TokenIssuer
 
 ASKED = 'Bearer scope="read", resource_metadata="http://127.0.0.1/.well-known/oauth-protected-resource/mcp"'
 UNFIT = (
@@ -23,7 +23,7 @@ UNFIT = (
 )
 
 
-def good(mint: Mint, **changes: Any) -> str:
+def good(mint: TokenIssuer, **changes: Any) -> str:
     made: dict[str, Any] = {"scopes": ["read"], **changes}
     return mint.token(RESOURCE, **made)
 
@@ -33,7 +33,7 @@ def b64(data: Any) -> str:
     return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
 
 
-def claims(mint: Mint, **changes: Any) -> dict[str, Any]:
+def claims(mint: TokenIssuer, **changes: Any) -> dict[str, Any]:
     now = int(time.time())
     return {
         "iss": mint.issuer, "sub": "alice", "aud": RESOURCE, "client_id": "c", "scope": "read",
@@ -41,15 +41,15 @@ def claims(mint: Mint, **changes: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def unsigned(mint: Mint) -> str:
+def unsigned(mint: TokenIssuer) -> str:
     return f"{b64({'alg': 'none', 'typ': 'at+jwt'})}.{b64(claims(mint))}."
 
 
-def unsigned_in_disguise(mint: Mint) -> str:
+def unsigned_in_disguise(mint: TokenIssuer) -> str:
     return f"{b64({'alg': 'nOnE', 'typ': 'at+jwt'})}.{b64(claims(mint))}."
 
 
-def public_key_as_secret(mint: Mint) -> str:
+def public_key_as_secret(mint: TokenIssuer) -> str:
     """HS256, with the public key in PEM as the secret."""
     public = mint._keys[0].as_pem(private=False)
     header = {"alg": "HS256", "typ": "at+jwt", "kid": mint._keys[0].kid}
@@ -57,32 +57,32 @@ def public_key_as_secret(mint: Mint) -> str:
     return f"{text}.{b64(hmac.digest(public, text.encode(), 'sha256'))}"
 
 
-def key_of_its_own(mint: Mint) -> str:
+def key_of_its_own(mint: TokenIssuer) -> str:
     """Signed well, by a key that the token brings along."""
     key = ECKey.generate_key("P-256")
     header = {"alg": "ES256", "typ": "at+jwt", "jwk": key.as_dict(private=False)}
     return serialize_compact(header, json.dumps(claims(mint)), key, ["ES256"])
 
 
-def known_kid_other_key(mint: Mint) -> str:
+def known_kid_other_key(mint: TokenIssuer) -> str:
     key = ECKey.generate_key("P-256")
     header = {"alg": "ES256", "typ": "at+jwt", "kid": mint._keys[0].kid}
     return serialize_compact(header, json.dumps(claims(mint)), key, ["ES256"])
 
 
-def other_kind_of_key(mint: Mint) -> str:
+def other_kind_of_key(mint: TokenIssuer) -> str:
     key = RSAKey.generate_key(2048)
     header = {"alg": "RS256", "typ": "at+jwt", "kid": mint._keys[0].kid}
     return serialize_compact(header, json.dumps(claims(mint)), key, ["RS256"])
 
 
-def tampered(mint: Mint) -> str:
+def tampered(mint: TokenIssuer) -> str:
     head, payload, signature = good(mint).split(".")
     said = json.loads(base64.urlsafe_b64decode(payload + "=="))
     return f"{head}.{b64({**said, 'sub': 'mallory'})}.{signature}"
 
 
-def cut(mint: Mint) -> str:
+def cut(mint: TokenIssuer) -> str:
     return good(mint)[:-8]
 
 
@@ -162,7 +162,7 @@ def test_a_token_that_was_found_good_is_not_looked_at_again_until_it_ends(monkey
             assert server.auth is not None
             verifier = server.auth.verifier
             assert isinstance(verifier, Jwt)
-            verifier._known = []
+            verifier._static_keys = []
             assert (await site.post(*listing(token))).status == 200
             assert (await site.post(*listing(good(mint)))).status == 401
             from toolpost.auth import verifier as module  # noqa: PLC0415 - to set its clock

@@ -2,23 +2,23 @@
 
 from hosted import run
 from toolpost.stores.memory import MemoryStore
-from toolpost.transports.http_kept import Kept
-from toolpost.transports.http_load import Load
-from toolpost.transports.http_session import Post, Session
+from toolpost.transports.http_kept import FinishedStreams
+from toolpost.transports.http_load import RequestCounts
+from toolpost.transports.http_session import HttpSession, SessionPost
 from toolpost.types.base import Raw
 
 
 def test_a_session_is_busy_before_its_call_has_begun():
     async def main() -> None:
         store = MemoryStore()
-        session = Session("s", "", store, Kept(store.logs), Load())
-        assert not session.busy
-        session.deliver(Post(Raw(b"{}"), "1", (1, 2), {}))
-        assert session.busy
+        session = HttpSession("s", "", store, FinishedStreams(store.logs), RequestCounts())
+        assert not session.is_busy
+        session.deliver(SessionPost(Raw(b"{}"), "1", (1, 2), {}))
+        assert session.is_busy
         await session.receive()
-        assert session.busy
+        assert session.is_busy
         for each in (1, 2):
             await session.drop(each)
-        assert not session.busy
+        assert not session.is_busy
 
     run(main)

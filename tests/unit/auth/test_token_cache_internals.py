@@ -9,11 +9,11 @@ from protected_server import RESOURCE
 from toolpost import Auth, Jwt, Principal
 from toolpost.auth import keys as keeping
 from toolpost.auth import verifier as verifying
-from toolpost.auth.compact import split
-from toolpost.auth.keys import read_keys, verified
-from toolpost.auth.verifier import Memory, verifier_of
-from toolpost.testing import Mint
-from toolpost.transports.keeper import lacking
+from toolpost.auth.compact import split_jws
+from toolpost.auth.keys import is_signed_by, read_keys
+from toolpost.auth.verifier import VerificationCache, make_verifier
+from toolpost.testing import TokenIssuer
+from toolpost.transports.keeper import find_missing_scopes
 from toolpost.types.base import UNSET, Raw
 
 ISSUER = "https://login.example.com"
@@ -21,56 +21,56 @@ ISSUER = "https://login.example.com"
 
 @pytest.mark.requirement("AUTH-68")
 def test_tokens_are_remembered_as_digests_and_only_so_many(monkeypatch):
-    monkeypatch.setattr(verifying, "MAX_KNOWN", 3)
-    memory = Memory()
+    monkeypatch.setattr(verifying, "MAX_CACHED_TOKENS", 3)
+    memory = VerificationCache()
     ann = Principal("ann")
     for token in ("t0", "t1", "t2", "t3"):
-        memory.note(token, ann, 60)
-    assert [memory.recall(token) for token in ("t0", "t1", "t2", "t3")] == [None, ann, ann, ann]
-    assert not any(b"t1" in key or len(key) != 32 for key in memory._known)
+        memory.put(token, ann, 60)
+    assert [memory.get(token) for token in ("t0", "t1", "t2", "t3")] == [None, ann, ann, ann]
+    assert not any(b"t1" in key or len(key) != 32 for key in memory._entries)
 
 
 def test_what_has_ended_is_forgotten():
-    memory = Memory()
-    memory.note("gone", Principal("ann", claims={"exp": time.time() - 1}), 60)
-    memory.note("never", Principal("ann"), -1)
-    assert memory._known == {}
-    memory.note("odd", Principal("ann", claims={"exp": "soon"}), 60)
-    assert memory.recall("odd") == Principal("ann", claims={"exp": "soon"})
+    memory = VerificationCache()
+    memory.put("gone", Principal("ann", claims={"exp": time.time() - 1}), 60)
+    memory.put("never", Principal("ann"), -1)
+    assert memory._entries == {}
+    memory.put("odd", Principal("ann", claims={"exp": "soon"}), 60)
+    assert memory.get("odd") == Principal("ann", claims={"exp": "soon"})
 
 
 def test_nothing_shows_a_secret():
-    mint = Mint(ISSUER)
+    mint = TokenIssuer(ISSUER)
     verifier = Jwt(ISSUER, keys=mint.jwks)
     assert repr(verifier) == f"Jwt({ISSUER!r})"
     assert repr(Auth(ISSUER, verifier=verifier)) == f"Auth({ISSUER!r})"
     assert repr(mint) == f"<Mint {ISSUER}>"
-    assert verifier_of(verifier) is verifier
+    assert make_verifier(verifier) is verifier
 
 
 def test_a_signature_that_cannot_be_read_is_none(caplog):
     caplog.set_level(logging.DEBUG)
-    mint = Mint(ISSUER, algorithm="RS256")
+    mint = TokenIssuer(ISSUER, algorithm="RS256")
     [key] = read_keys(mint.jwks)
-    token = split(mint.token(RESOURCE))
-    assert verified(token, key)
-    assert not verified(token._replace(signature=b""), key)
-    assert not verified(token, key._replace(material=None))
+    token = split_jws(mint.token(RESOURCE))
+    assert is_signed_by(token, key)
+    assert not is_signed_by(token._replace(signature=b""), key)
+    assert not is_signed_by(token, key._replace(material=None))
     assert "cannot be checked" in caplog.text
 
 
 def test_a_key_that_is_too_short_is_not_used(monkeypatch, caplog):
-    monkeypatch.setattr(keeping, "MIN_RSA", 4096)
+    monkeypatch.setattr(keeping, "MIN_RSA_BITS", 4096)
     with pytest.raises(ValueError, match="no key in it"):
-        read_keys(Mint(ISSUER, algorithm="RS256").jwks)
+        read_keys(TokenIssuer(ISSUER, algorithm="RS256").jwks)
     assert "fewer than 4096 bits" in caplog.text
 
 
 def test_a_key_may_say_what_it_is_for():
-    [key] = read_keys({**Mint(ISSUER).jwks["keys"][0], "alg": "ES256"})
-    assert key.fits("ES256", key.kid)
-    assert not key._replace(algorithm="ES384").fits("ES256", key.kid)
-    assert not key.fits("ES256", "another")
+    [key] = read_keys({**TokenIssuer(ISSUER).jwks["keys"][0], "alg": "ES256"})
+    assert key.can_verify("ES256", key.kid)
+    assert not key._replace(algorithm="ES384").can_verify("ES256", key.kid)
+    assert not key.can_verify("ES256", "another")
 
 
 @pytest.mark.parametrize(
@@ -85,4 +85,4 @@ def test_a_key_may_say_what_it_is_for():
     ],
 )
 def test_which_errors_ask_for_scopes(error, scopes):
-    assert lacking(error) == scopes
+    assert find_missing_scopes(error) == scopes

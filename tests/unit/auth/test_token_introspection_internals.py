@@ -31,14 +31,14 @@ def test_one_question_for_all_who_wait_with_the_same_token():
         issuer.go.set()
         assert [found.subject for found in await waiting] == ["ann"] * 9
         assert issuer.asked == 2
-        assert not any(lane._flights for lane in verifier._lanes.values())
+        assert not any(lane._flights for lane in verifier._request_pools.values())
 
     run(main)
 
 
 def test_so_many_may_wait_and_no_more(monkeypatch):
-    monkeypatch.setattr(asking, "MOST", 2)
-    monkeypatch.setattr(asking, "WAITING", 3)
+    monkeypatch.setattr(asking, "MAX_CONCURRENT_REQUESTS", 2)
+    monkeypatch.setattr(asking, "MAX_WAITING_REQUESTS", 3)
 
     async def main() -> None:
         issuer = Issuer()
@@ -57,12 +57,12 @@ def test_so_many_may_wait_and_no_more(monkeypatch):
 
 
 def test_tokens_that_were_good_before_do_not_wait_behind_inventions(monkeypatch):
-    monkeypatch.setattr(asking, "MOST", 2)
-    monkeypatch.setattr(asking, "WAITING", 3)
+    monkeypatch.setattr(asking, "MAX_CONCURRENT_REQUESTS", 2)
+    monkeypatch.setattr(asking, "MAX_WAITING_REQUESTS", 3)
 
     async def main() -> None:
         issuer = Issuer()
-        verifier = asks(issuer, keep=0)
+        verifier = asks(issuer, cache_ttl=0)
         assert (await verifier.verify("good", RESOURCE)).subject == "ann"
         issuer.go.clear()
         strangers = asyncio.create_task(crowd(verifier, *(f"t{n}" for n in range(5))))
@@ -80,8 +80,8 @@ def test_tokens_that_were_good_before_do_not_wait_behind_inventions(monkeypatch)
 
 
 def test_nobody_waits_for_ever_until_a_question_is_asked(monkeypatch):
-    monkeypatch.setattr(asking, "MOST", 1)
-    monkeypatch.setattr(asking, "PATIENCE", 0.01)
+    monkeypatch.setattr(asking, "MAX_CONCURRENT_REQUESTS", 1)
+    monkeypatch.setattr(asking, "ISSUER_TIMEOUT", 0.01)
 
     async def main() -> None:
         issuer = Issuer()
@@ -94,7 +94,7 @@ def test_nobody_waits_for_ever_until_a_question_is_asked(monkeypatch):
 
 def test_so_many_wait_for_a_function_and_no_more(monkeypatch):
     monkeypatch.setattr(verifying, "MAX_THREADS", 1)
-    monkeypatch.setattr(verifying, "MAX_WAITING", 0)
+    monkeypatch.setattr(verifying, "MAX_WAITING_TOKENS", 0)
 
     async def main() -> None:
         begun, go = asyncio.Event(), threading.Event()

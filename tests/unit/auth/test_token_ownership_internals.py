@@ -5,18 +5,18 @@ import asyncio
 import pytest
 
 from toolpost.auth import tally
-from toolpost.auth.guard import Guard
-from toolpost.auth.listener import Listener
-from toolpost.auth.purse import Proven
-from toolpost.auth.renewal import finished
+from toolpost.auth.guard import UrlPolicy
+from toolpost.auth.listener import RedirectListener
+from toolpost.auth.purse import DpopHeaders
+from toolpost.auth.renewal import run_to_completion
 from toolpost.auth.tokens import Tokens
 from toolpost.errors import AuthError, InsufficientScope, TokenRejected
-from toolpost.flight import Flight
+from toolpost.flight import SingleFlight
 
 
 def test_who_joins_while_work_is_given_up_has_it_done_anew():
     async def main() -> tuple[list[str], str]:
-        flight: Flight[str] = Flight()
+        flight: SingleFlight[str] = SingleFlight()
         began: list[str] = []
         first, ending, go_on = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -47,21 +47,21 @@ def test_who_joins_while_work_is_given_up_has_it_done_anew():
 
 
 def test_a_user_is_not_asked_for_ever():
-    asked, login = tally.Tally(), frozenset[str]()
-    for _ in range(tally.MAX_WINDOWS):
-        asked.question(login, None)
-        asked.granted(login, Tokens("t0ken"))
-        asked.went_through()
+    asked, login = tally.PromptLimiter(), frozenset[str]()
+    for _ in range(tally.MAX_PROMPTS):
+        asked.record_prompt(login, None)
+        asked.record_grant(login, Tokens("t0ken"))
+        asked.record_success()
     for _ in range(2):
         with pytest.raises(TokenRejected, match="was asked 6 times within 10 minutes"):
-            asked.question(login, None)
+            asked.record_prompt(login, None)
         with pytest.raises(InsufficientScope, match=r"was asked 6 times .*it wants a b; scopes="):
-            asked.question(frozenset("ab"), Tokens("t0ken"))
+            asked.record_prompt(frozenset("ab"), Tokens("t0ken"))
 
 
 def test_before_a_login_has_begun_nobody_ends_it():
     async def main() -> bool:
-        return Listener("127.0.0.1", "/callback").accept([])
+        return RedirectListener("127.0.0.1", "/callback").accept([])
 
     assert asyncio.run(main()) is False
 
@@ -79,7 +79,7 @@ def test_a_refresh_that_nobody_waits_for_is_finished_and_kept():
             kept.append("new")
             return True
 
-        waits = asyncio.ensure_future(finished(refresh()))
+        waits = asyncio.ensure_future(run_to_completion(refresh()))
         await sent.wait()
         waits.cancel()
         await asyncio.sleep(0)
@@ -93,10 +93,10 @@ def test_a_refresh_that_nobody_waits_for_is_finished_and_kept():
 
 def test_proofs_differ_and_the_token_they_are_for_is_the_same():
     token = {"authorization": "DPoP x"}
-    first, second = (Proven({**token, "dpop": proof}, token) for proof in "ab")
+    first, second = (DpopHeaders({**token, "dpop": proof}, token) for proof in "ab")
     assert first != second
-    assert Proven.without_proof(first) is Proven.without_proof(second) is token
-    assert Proven.without_proof(token) is token
+    assert DpopHeaders.strip_proof(first) is DpopHeaders.strip_proof(second) is token
+    assert DpopHeaders.strip_proof(token) is token
 
 
 @pytest.mark.requirement("SEC-3", "SEC-4")
@@ -109,10 +109,10 @@ def test_a_name_that_says_it_is_this_machine_may_not_send_us_into_it(monkeypatch
             return [(2, 1, 6, "", (address, port))]
 
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", resolved)
-        guard = Guard("https://mcp.evil.example/mcp")
+        guard = UrlPolicy("https://mcp.evil.example/mcp")
         for url in ("http://127.0.0.1:2375/", "http://127.0.0.1:9200/x"):
             with pytest.raises(AuthError, match="a network that the server is not in"):
                 await guard.check(url, "the metadata")
-        await Guard("http://127.0.0.1:1/mcp").check("http://127.0.0.1:2/x", "the metadata")
+        await UrlPolicy("http://127.0.0.1:1/mcp").check("http://127.0.0.1:2/x", "the metadata")
 
     asyncio.run(main())

@@ -11,12 +11,12 @@ import pytest
 from fake_authorization_site import browse
 from protected_server import place
 from toolpost import AuthError, Client, FileTokens, MemoryTokens, OAuth
-from toolpost.auth.listener import MAX_GUESTS, listening
+from toolpost.auth.listener import MAX_CONNECTIONS, listen_for_redirect
 from toolpost.auth.storage import default_folder
-from toolpost.auth.tokens import issued
+from toolpost.auth.tokens import parse_token_response
 from toolpost.auth.vault import Vault
 from toolpost.testing import AuthorizationServer
-from waiting import descriptors
+from waiting import list_descriptors
 
 
 def link(path: Path) -> None:
@@ -43,11 +43,11 @@ def open_file(path: Path) -> None:
 def test_only_a_file_of_our_own_is_read(tmp_path, caplog, plant, match):
     kept = FileTokens(tmp_path)
     plant(kept._path("k"))
-    before = len(descriptors())
+    before = len(list_descriptors())
     assert asyncio.run(kept.get("k")) is None
     assert match in caplog.text
     assert "planted" not in caplog.text
-    assert len(descriptors()) == before
+    assert len(list_descriptors()) == before
 
 
 def test_a_lock_follows_no_link(tmp_path):
@@ -139,16 +139,16 @@ def test_a_storage_that_fails_is_told_and_replaced(caplog):
 def test_tokens_that_were_damaged_are_got_anew(caplog, damage):
     async def visit() -> None:
         storage = MemoryTokens()
-        async with AuthorizationServer.listening() as login, place(login, dpop=True) as url:
+        async with AuthorizationServer.serve() as login, place(login, dpop=True) as url:
             for _ in range(2):
                 async with Client(url, auth=OAuth(storage=storage, open_url=browse)):
                     pass
-            assert login.asked["authorize"] == 1
-            [name] = [name for name in storage._kept if name.startswith("tokens\n")]
-            storage.put(name, json.dumps(json.loads(storage._kept[name]) | damage))
+            assert login.request_counts["authorize"] == 1
+            [name] = [name for name in storage._values if name.startswith("tokens\n")]
+            storage.put(name, json.dumps(json.loads(storage._values[name]) | damage))
             async with Client(url, auth=OAuth(storage=storage, open_url=browse)) as mcp:
                 await mcp.call_tool("whoami")
-            assert login.asked["authorize"] == 2
+            assert login.request_counts["authorize"] == 2
 
     asyncio.run(visit())
     assert "cannot be read; they are got anew" in caplog.text
@@ -159,14 +159,14 @@ def test_tokens_that_were_damaged_are_got_anew(caplog, damage):
 
 def test_guests_who_say_nothing_do_not_keep_the_browser_out():
     async def visit() -> None:
-        async with listening("http://127.0.0.1/callback") as listener:
+        async with listen_for_redirect("http://127.0.0.1/callback") as listener:
             listener.accept = lambda _: True
             port = urlsplit(listener.redirect_uri).port
-            idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_GUESTS + 3)]
+            idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS + 3)]
             reader, browser = await asyncio.open_connection("127.0.0.1", port)
             browser.write(f"GET /callback?code=1 HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
             assert (await reader.read()).startswith(b"HTTP/1.1 200")
-            assert await listener.came == [("code", "1")]
+            assert await listener.redirect_parameters == [("code", "1")]
             gone = await asyncio.gather(*(one.read() for one, _ in idle[:4]), return_exceptions=True)
             assert all(isinstance(one, ConnectionError) or one == b"" for one in gone)
         for _, writer in [*idle, (reader, browser)]:
@@ -196,10 +196,10 @@ def test_guests_who_say_nothing_do_not_keep_the_browser_out():
 )
 def test_an_answer_that_is_no_token_is_told_without_being_shown(said, match):
     with pytest.raises(AuthError, match=match) as caught:
-        issued({"access_token": "s3cret", "token_type": "Bearer"} | said, (), None)
+        parse_token_response({"access_token": "s3cret", "token_type": "Bearer"} | said, (), None)
     assert "s3c" not in str(caught.value)
 
 
 def test_a_refresh_token_that_is_empty_is_none():
     said = {"access_token": "t", "token_type": "Bearer", "refresh_token": ""}
-    assert issued(said, (), None).refresh is None
+    assert parse_token_response(said, (), None).refresh is None

@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolpost.cli.bench import Load
-from toolpost.cli.histogram import Durations, bar, shown
+from toolpost.cli.bench import LoadGenerator
+from toolpost.cli.histogram import DurationHistogram, draw_bar, format_duration
 
 
 def test_a_rate_that_cannot_be_kept_to_takes_no_longer():
     async def ask():
         await asyncio.sleep(0)
 
-    load = Load(0.05, 1, 1e12)
+    load = LoadGenerator(0.05, 1, 1e12)
     asyncio.run(load.run(ask))
     assert load.durations.count > 0
 
@@ -23,19 +23,19 @@ def test_a_rate_that_cannot_be_kept_to_takes_no_longer():
 
 @given(st.lists(st.floats(0, 1000), min_size=1))
 def test_a_quantile_is_near_the_true_one(seconds):
-    durations = Durations()
+    durations = DurationHistogram()
     for each in seconds:
         durations.add(each)
     for part in (0.01, 0.5, 0.9, 0.99, 1.0):
         true = sorted(seconds)[math.ceil(part * len(seconds)) - 1]
         assert durations.quantile(part) == pytest.approx(true, rel=0.006, abs=2e-9)
-    assert durations.most == pytest.approx(max(seconds), abs=1e-9)
+    assert durations.maximum == pytest.approx(max(seconds), abs=1e-9)
     assert durations.mean == pytest.approx(sum(seconds) / len(seconds), abs=1e-9)
 
 
 @given(st.lists(st.floats(0, 1000)), st.integers(2, 12))
 def test_every_duration_is_in_one_bin(seconds, rows):
-    durations = Durations()
+    durations = DurationHistogram()
     for each in seconds:
         durations.add(each)
     bins = durations.bins(rows)
@@ -45,14 +45,18 @@ def test_every_duration_is_in_one_bin(seconds, rows):
 
 
 def test_durations_that_hardly_differ_are_one_row():
-    durations = Durations()
+    durations = DurationHistogram()
     for number in range(20):
         durations.add(1.2 + number / 10_000)
     assert [count for _, count in durations.bins(10)] == [20]
 
 
 def test_nothing_has_no_quantile():
-    assert (Durations().quantile(0.5), Durations().mean, Durations().bins(5)) == (0, 0, [])
+    assert (DurationHistogram().quantile(0.5), DurationHistogram().mean, DurationHistogram().bins(5)) == (
+        0,
+        0,
+        [],
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +73,7 @@ def test_nothing_has_no_quantile():
     ],
 )
 def test_a_bar_is_as_long_as_its_part(part, blocks, wanted):
-    assert bar(part, 4, blocks=blocks) == wanted
+    assert draw_bar(part, 4, blocks=blocks) == wanted
 
 
 @pytest.mark.parametrize(
@@ -84,4 +88,4 @@ def test_a_bar_is_as_long_as_its_part(part, blocks, wanted):
     ],
 )
 def test_a_duration_has_three_digits(seconds, wanted):
-    assert shown(seconds) == wanted
+    assert format_duration(seconds) == wanted

@@ -5,10 +5,10 @@ from typing import Any
 import click
 import pytest
 
-from toolpost.cli.exits import Quit
-from toolpost.cli.fields import MAX_FIELDS, Field, fields_of
-from toolpost.cli.options import Form, arguments_in, missing
-from toolpost.cli.target import Target
+from toolpost.cli.exits import CommandError
+from toolpost.cli.fields import MAX_FIELDS, SchemaField, extract_fields
+from toolpost.cli.options import SchemaCommand, find_missing, parse_arguments
+from toolpost.cli.target import TargetSpec
 
 TEXT = {"type": "string"}
 ADDRESS = {
@@ -22,14 +22,14 @@ def schema(*required: str, **properties: Any) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": list(required)}
 
 
-def form(wanted: dict[str, Any], **options: Any) -> Form:
-    target = Target("file", ("python",), "weather.py")
-    return Form("call", "forecast", target, fields=fields_of(wanted), **options)
+def form(wanted: dict[str, Any], **options: Any) -> SchemaCommand:
+    target = TargetSpec("file", ("python",), "weather.py")
+    return SchemaCommand("call", "forecast", target, fields=extract_fields(wanted), **options)
 
 
 def typed(wanted: dict[str, Any], *words: str) -> dict[str, Any]:
     made = form(wanted)
-    return made.typed(made.context(words)).arguments
+    return made.collect_arguments(made.parse_words(words)).arguments
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_names_are_those_of_the_schema_or_with_hyphens():
 
 def test_names_that_no_option_can_have_are_said_as_json_only():
     wanted = schema(**{"a/b": TEXT, "-x": TEXT, "with space": TEXT, "": TEXT, "fine": TEXT})
-    assert [each.name for each in fields_of(wanted)] == ["fine"]
+    assert [each.name for each in extract_fields(wanted)] == ["fine"]
 
 
 def test_names_may_have_letters_of_any_language():
@@ -109,7 +109,7 @@ def test_names_may_have_letters_of_any_language():
 def test_help_shows_no_option_that_is_another_ones():
     flag = {"type": "boolean"}
     made = form(schema(**{"x": flag, "no-x": flag}))
-    shown = made.get_help(made.context([]))
+    shown = made.get_help(made.parse_words([]))
     assert "--x\n  --no-x / --no-no-x\n" in shown
 
 
@@ -126,11 +126,11 @@ def test_names_that_collide_are_told_apart():
 
 def test_a_schema_that_has_no_end_is_cut():
     node: dict[str, Any] = {"type": "object", "properties": {"value": TEXT, "next": {"$ref": "#/$defs/Node"}}}
-    found = fields_of(schema(head={"$ref": "#/$defs/Node"}) | {"$defs": {"Node": node}})
+    found = extract_fields(schema(head={"$ref": "#/$defs/Node"}) | {"$defs": {"Node": node}})
     assert len(found) < 20
     assert max(len(each.path) for each in found) <= 4
-    assert len(fields_of(schema(**{f"f{number}": TEXT for number in range(1000)}))) == MAX_FIELDS
-    assert fields_of({"type": "object", "properties": ["nonsense"], "required": "all"}) == []
+    assert len(extract_fields(schema(**{f"f{number}": TEXT for number in range(1000)}))) == MAX_FIELDS
+    assert extract_fields({"type": "object", "properties": ["nonsense"], "required": "all"}) == []
 
 
 NEEDED = schema("a", "b", "x", a=TEXT, b={**TEXT, "default": "there"}, x=ADDRESS, y=ADDRESS)
@@ -149,23 +149,26 @@ NEEDED = schema("a", "b", "x", a=TEXT, b={**TEXT, "default": "there"}, x=ADDRESS
 )
 def test_what_is_missing_is_named(arguments, gone):
     given = {**arguments}
-    assert [each.name for each in missing(fields_of(NEEDED), given)] == gone
+    assert [each.name for each in find_missing(extract_fields(NEEDED), given)] == gone
     assert given == {**arguments, "b": "there"}
 
 
 def test_an_object_without_needed_members_stands_for_itself():
     wanted = schema("x", x={"type": "object", "properties": {"a": TEXT}})
-    assert [each.name for each in missing(fields_of(wanted), {})] == ["x"]
+    assert [each.name for each in find_missing(extract_fields(wanted), {})] == ["x"]
 
 
 def test_our_options_give_way_to_those_of_the_tool():
     own = [click.Option(["--json"], is_flag=True), click.Option(["--save"])]
     made = form(schema(json=TEXT), own=own, elsewhere={"--timeout"})
-    assert made.typed(made.context(["--json", "x", "--save", "y"])) == ({"json": "x"}, {"save": "y"})
+    assert made.collect_arguments(made.parse_words(["--json", "x", "--save", "y"])) == (
+        {"json": "x"},
+        {"save": "y"},
+    )
     with pytest.raises(click.UsageError, match="forecast has no --timeout; our own options stand before"):
-        made.context(["--timeout", "3"])
+        made.parse_words(["--timeout", "3"])
     made = form(schema(help={"type": "boolean"}))
-    assert made.typed(made.context(["--help"])).arguments == {"help": True}
+    assert made.collect_arguments(made.parse_words(["--help"])).arguments == {"help": True}
 
 
 def test_help_keeps_the_lines_of_a_description(capsys):
@@ -173,7 +176,7 @@ def test_help_keeps_the_lines_of_a_description(capsys):
         schema(a={**TEXT, "description": "One.\n  Two."}), description="Long " * 30 + "\n\n- a\n- b\n\x1b[0m"
     )
     with pytest.raises(click.exceptions.Exit):
-        made.context(["--help"])
+        made.parse_words(["--help"])
     shown = capsys.readouterr().out
     assert "  - a\n  - b\n  \\u001b[0m\n" in shown
     assert "--a TEXT  One. Two.\n" in shown
@@ -182,11 +185,11 @@ def test_help_keeps_the_lines_of_a_description(capsys):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '"x"', "@nowhere", "@."])
 def test_arguments_that_are_no_json_object_are_refused(text):
-    with pytest.raises(Quit, match="--args"):
-        arguments_in(text)
+    with pytest.raises(CommandError, match="--args"):
+        parse_arguments(text)
 
 
 def test_a_field_tells_what_it_is():
-    field = Field(("a", "b"), click.BOOL, schema={"default": True})
-    assert (field.name, field.flag, field.default) == ("a.b", True, True)
-    assert not Field(("a",), click.BOOL, many=True).flag
+    field = SchemaField(("a", "b"), click.BOOL, schema={"default": True})
+    assert (field.name, field.is_flag, field.default) == ("a.b", True, True)
+    assert not SchemaField(("a",), click.BOOL, many=True).is_flag

@@ -6,8 +6,8 @@ from threading import Barrier, Thread
 
 import pytest
 
-from toolpost.cli.exits import Quit
-from toolpost.cli.hostfile import HostFile
+from toolpost.cli.exits import CommandError
+from toolpost.cli.hostfile import HostConfigFile
 from toolpost.cli.hosts import HOSTS
 
 WEATHER = '''
@@ -62,7 +62,7 @@ def test_what_makes_no_sense_is_told(home, words, told):
     from toolpost.cli.install import command  # noqa: PLC0415 - in this process: many others would take long
 
     with pytest.raises(Exception) as caught:  # noqa: PT011 - of click's kinds, which are looked at below
-        command.main(words.split(), standalone_mode=False)
+        command.main(words.split_jws(), standalone_mode=False)
     assert caught.value.exit_code == 2  # pyright: ignore[reportAttributeAccessIssue] - as all of click's
     assert told in str(caught.value)
 
@@ -99,31 +99,40 @@ def test_a_host_has_its_file_where_it_looks_for_it(home, name):
     *places, project = PLACES[name]
     for platform, place in zip(("linux", "darwin", "win32"), places, strict=True):
         wanted = place.replace("~", str(home)).replace("%", "C:/Roaming")
-        assert HOSTS[name].place("user", {"APPDATA": "C:/Roaming"}, platform) == Path(wanted)
-    assert HOSTS[name].place("project", {}) == (None if project is None else home / "sky" / project)
+        assert HOSTS[name].find_config_path("user", {"APPDATA": "C:/Roaming"}, platform) == Path(wanted)
+    assert HOSTS[name].find_config_path("project", {}) == (
+        None if project is None else home / "sky" / project
+    )
 
 
 def test_a_variable_moves_the_file(home):
-    assert HOSTS["codex"].place("user", {"CODEX_HOME": "/c"}) == Path("/c/config.toml")
-    assert HOSTS["vscode"].place("user", {"XDG_CONFIG_HOME": "/x"}, "linux") == Path("/x/Code/User/mcp.json")
-    assert HOSTS["vscode"].place("user", {}, "win32") == home / "AppData/Roaming/Code/User/mcp.json"
+    assert HOSTS["codex"].find_config_path("user", {"CODEX_HOME": "/c"}) == Path("/c/config.toml")
+    assert HOSTS["vscode"].find_config_path("user", {"XDG_CONFIG_HOME": "/x"}, "linux") == Path(
+        "/x/Code/User/mcp.json"
+    )
+    assert (
+        HOSTS["vscode"].find_config_path("user", {}, "win32") == home / "AppData/Roaming/Code/User/mcp.json"
+    )
 
 
 @pytest.mark.parametrize("name", HOSTS)
 def test_an_entry_is_put_and_dropped_in_the_file_of_any_host(home, name):
     host = HOSTS[name]
-    path = host.place("user", {})
+    path = host.find_config_path("user", {})
     assert path is not None
     place = (host.key, "s")
-    for entry in (host.entry(["py", "s.py"], None, {"A": "1"}), host.entry([], "http://h/mcp", {})):
-        file = HostFile(path, host.form)
+    for entry in (
+        host.build_entry(["py", "s.py"], None, {"A": "1"}),
+        host.build_entry([], "http://h/mcp", {}),
+    ):
+        file = HostConfigFile(path, host.form)
         text = file.with_entry(place, entry)
         file.write(text)
-        file = HostFile(path, host.form)
-        assert file.entry(place) == entry
+        file = HostConfigFile(path, host.form)
+        assert file.get_entry(place) == entry
         assert file.with_entry(place, entry) == file.text
-    file.write(file.without(place))
-    assert not HostFile(path, host.form).entry(place)
+    file.write(file.without_entry(place))
+    assert not HostConfigFile(path, host.form).get_entry(place)
 
 
 # --------------------------------------------------------------------- the file
@@ -146,11 +155,11 @@ def test_what_a_user_has_added_stays(tmp_path):
 }
 """
     )
-    file = HostFile(path, "json")
+    file = HostConfigFile(path, "json")
     changed = file.with_entry(PLACE, {**ENTRY, "env": {"NEW": "1"}})
     assert "// I trust it" in changed
     file.write(changed)
-    assert HostFile(path, "json").entry(PLACE) == {
+    assert HostConfigFile(path, "json").get_entry(PLACE) == {
         **ENTRY,
         "env": {"KEY": "secret", "NEW": "1"},
         "autoApprove": ["x"],
@@ -160,7 +169,7 @@ def test_what_a_user_has_added_stays(tmp_path):
 def test_an_entry_says_the_same_in_more_words(tmp_path):
     path = tmp_path / "mcp.json"
     path.write_text('{"mcpServers": {"s": {"type": "stdio", "command": "new", "args": [], "env": null}}}')
-    file = HostFile(path, "json")
+    file = HostConfigFile(path, "json")
     assert file.with_entry(PLACE, ENTRY) == file.text
     assert '"env": {' in file.with_entry(PLACE, {**ENTRY, "env": {"A": "1"}})
 
@@ -176,7 +185,7 @@ def test_an_entry_says_the_same_in_more_words(tmp_path):
 def test_what_stays_tells_no_secrets(tmp_path, form, text, shown):
     path = tmp_path / "config"
     path.write_text(text)
-    file = HostFile(path, form)
+    file = HostConfigFile(path, form)
     diff = file.diff(file.with_entry(PLACE, {**ENTRY, "env": {"MINE": "told"}}))
     assert "secret" not in diff
     assert shown in diff
@@ -186,7 +195,7 @@ def test_what_stays_tells_no_secrets(tmp_path, form, text, shown):
 def test_what_is_new_is_shown_even_if_others_say_the_same(tmp_path):
     path = tmp_path / "mcp.json"
     path.write_text(json.dumps({"mcpServers": {"other": ENTRY, "last": {}}}, indent=2))
-    file = HostFile(path, "json")
+    file = HostConfigFile(path, "json")
     diff = file.diff(file.with_entry(("mcpServers", "mine"), ENTRY))
     assert f'+      "command": {json.dumps(ENTRY["command"])},\n' in diff
 
@@ -197,7 +206,7 @@ def test_a_copy_of_each_state_is_kept_with_the_same_permissions(tmp_path):
     real.chmod(0o640)
     link.symlink_to(real)
     for number in ("", "2", "3"):
-        file = HostFile(link, "json")
+        file = HostConfigFile(link, "json")
         before = real.read_bytes()
         copy = file.write(file.with_entry(("mcpServers", f"s{number}"), ENTRY))
         assert copy is not None
@@ -211,7 +220,7 @@ def test_a_copy_of_each_state_is_kept_with_the_same_permissions(tmp_path):
 
 
 def test_a_new_file_is_for_nobody_else(tmp_path):
-    file = HostFile(tmp_path / "new" / "mcp.json", "json")
+    file = HostConfigFile(tmp_path / "new" / "mcp.json", "json")
     assert file.write(file.with_entry(PLACE, ENTRY)) is None
     assert file.path.stat().st_mode & 0o777 == 0o600
 
@@ -219,7 +228,7 @@ def test_a_new_file_is_for_nobody_else(tmp_path):
 def test_line_ends_and_the_mark_at_the_beginning_stay(tmp_path):
     path = tmp_path / "mcp.json"
     path.write_bytes(b'\xef\xbb\xbf{\r\n  "a": 1\r\n}\r\n')
-    file = HostFile(path, "json")
+    file = HostConfigFile(path, "json")
     file.write(file.with_entry(PLACE, ENTRY))
     data = path.read_bytes()
     assert data.startswith(b'\xef\xbb\xbf{\r\n  "a": 1,\r\n')
@@ -244,19 +253,19 @@ def test_line_ends_and_the_mark_at_the_beginning_stay(tmp_path):
 def test_what_is_broken_or_written_otherwise_is_left_alone(tmp_path, form, data, told):
     path = tmp_path / "config"
     path.write_bytes(data)
-    with pytest.raises(Quit, match=told):
-        HostFile(path, form).with_entry(PLACE, ENTRY)
-    with suppress(Quit):  # a list has nothing that could be taken out
-        assert HostFile(path, form).without(PLACE).encode() == data
+    with pytest.raises(CommandError, match=told):
+        HostConfigFile(path, form).with_entry(PLACE, ENTRY)
+    with suppress(CommandError):  # a list has nothing that could be taken out
+        assert HostConfigFile(path, form).without_entry(PLACE).encode() == data
     assert path.read_bytes() == data
     assert [*tmp_path.iterdir()] == [path]
 
 
 def test_what_has_changed_meanwhile_is_not_written_over(tmp_path):
     path = tmp_path / "mcp.json"
-    file = HostFile(path, "json")
+    file = HostConfigFile(path, "json")
     path.write_text('{"a": 1}')
-    with pytest.raises(Quit, match="has changed meanwhile"):
+    with pytest.raises(CommandError, match="has changed meanwhile"):
         file.write(file.with_entry(PLACE, ENTRY))
     assert path.read_text() == '{"a": 1}'
 
@@ -264,13 +273,13 @@ def test_what_has_changed_meanwhile_is_not_written_over(tmp_path):
 def test_of_several_at_once_none_writes_over_another(tmp_path):
     path = tmp_path / "mcp.json"
     path.write_text("{}")
-    files = [HostFile(path, "json") for _ in range(8)]
+    files = [HostConfigFile(path, "json") for _ in range(8)]
     ready, written = Barrier(len(files)), set[str]()
 
     def write(number, file):
         text = file.with_entry(("mcpServers", f"s{number}"), ENTRY)
         ready.wait()
-        with suppress(Quit):
+        with suppress(CommandError):
             file.write(text)
             written.add(f"s{number}")
 
@@ -287,8 +296,8 @@ def test_a_file_that_may_not_be_written_is_left_to_who_made_it(tmp_path, monkeyp
     path = tmp_path / "mcp.json"
     path.write_text("{}")
     monkeypatch.setattr(os, "access", lambda *_: False)  # for root, everything may be
-    with pytest.raises(Quit, match="is read-only"):
-        HostFile(path, "json")
+    with pytest.raises(CommandError, match="is read-only"):
+        HostConfigFile(path, "json")
 
 
 def test_a_disk_that_says_no_is_told_and_nothing_is_left(tmp_path, monkeypatch):
@@ -298,10 +307,10 @@ def test_a_disk_that_says_no_is_told_and_nothing_is_left(tmp_path, monkeypatch):
     path = tmp_path / "mcp.json"
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        file = HostFile(path, "json")
-        with pytest.raises(Quit, match="cannot be written: No space left"):
+        file = HostConfigFile(path, "json")
+        with pytest.raises(CommandError, match="cannot be written: No space left"):
             file.write(file.with_entry(PLACE, ENTRY))
     assert [*tmp_path.iterdir()] == []
     (tmp_path / "folder").mkdir()
-    with pytest.raises(Quit, match="cannot be read"):
-        HostFile(tmp_path / "folder", "json")
+    with pytest.raises(CommandError, match="cannot be read"):
+        HostConfigFile(tmp_path / "folder", "json")

@@ -3,7 +3,14 @@
 import pytest
 
 from http_sites import Reply, odd_site
-from toolpost.cli.lint import LONG, MANY_TOOLS, lint_prompts, lint_resources, lint_templates, lint_tools
+from toolpost.cli.lint import (
+    MAX_DESCRIPTION_LENGTH,
+    MAX_TOOLS,
+    lint_prompts,
+    lint_resources,
+    lint_templates,
+    lint_tools,
+)
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
 
 OBJECT = {"type": "object"}
@@ -39,7 +46,7 @@ def test_a_tool_that_is_well_has_no_findings(good):
         (tool(name="math.add"), "warn", "many hosts take only names"),
         (tool(name="a" * 65), "warn", "many hosts take only names"),
         (tool(description=""), "warn", "no description"),
-        (tool(description="x" * (LONG + 1)), "warn", "its description has 1025 characters"),
+        (tool(description="x" * (MAX_DESCRIPTION_LENGTH + 1)), "warn", "its description has 1025 characters"),
         (tool(inputSchema=None), "fail", "no client can read it: Expected `object`, got `null`"),
         (tool(inputSchema=[]), "fail", "no client can read it: Expected `object`, got `array`"),
         (tool(inputSchema={}), "fail", "the type of its input schema is None, and has to be 'object'"),
@@ -89,7 +96,7 @@ def test_output_may_be_anything_in_the_stateless_era():
 def test_two_tools_of_one_name_and_too_many_are_found():
     found = list(lint_tools([tool(), tool()], LATEST))
     assert [each.text for each in found] == ["tool add: 2 have this name"]
-    many = [tool(name=f"t{number}") for number in range(MANY_TOOLS + 1)]
+    many = [tool(name=f"t{number}") for number in range(MAX_TOOLS + 1)]
     assert [each.verdict for each in lint_tools(many, LATEST)] == ["warn"]
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from toolpost.cli.about import progress_text
-from toolpost.cli.exits import FAILED, REFUSED, UNREACHABLE, Quit, explained, show
-from toolpost.cli.folder import Folder, decoded
-from toolpost.cli.meter import Meter
-from toolpost.cli.page import Page, harmless
-from toolpost.cli.show import as_json, show_blocks, size_of
+from toolpost.cli.about import format_progress
+from toolpost.cli.exits import FAILED, UNAUTHORIZED, UNREACHABLE, CommandError, show_error, translate_errors
+from toolpost.cli.folder import OutputFolder, decode_base64
+from toolpost.cli.meter import ProgressDisplay
+from toolpost.cli.page import CommandOutput, escape_control_characters
+from toolpost.cli.show import convert_result, format_byte_count, show_blocks
 from toolpost.errors import (
     AuthorizationRequired,
     ConnectFailed,
@@ -41,14 +41,14 @@ from toolpost.types.notices import ProgressParams
     ],
 )
 def test_nothing_is_left_that_a_terminal_would_obey(text, shown):
-    assert harmless(text) == shown
-    assert json.loads(f'"{harmless(json.dumps(text, ensure_ascii=False)[1:-1])}"') == text
+    assert escape_control_characters(text) == shown
+    assert json.loads(f'"{escape_control_characters(json.dumps(text, ensure_ascii=False)[1:-1])}"') == text
 
 
 def test_a_table_is_aligned_and_each_row_is_a_line(capsys):
-    Page().table("Title", ("a", "bb"), [("long", 1), (None, "two\n lines "), ("", "")])
+    CommandOutput().print_table("Title", ("a", "bb"), [("long", 1), (None, "two\n lines "), ("", "")])
     assert capsys.readouterr().out == "Title\nA     BB\nlong  1\n      two lines\n\n"
-    Page().table(None, ("a",), [])
+    CommandOutput().print_table(None, ("a",), [])
     assert capsys.readouterr().out == "A\n"
 
 
@@ -72,21 +72,21 @@ def test_a_table_is_aligned_and_each_row_is_a_line(capsys):
     ],
 )
 def test_values_are_readable(capsys, value, shown):
-    Page().data(value)
+    CommandOutput().print_value(value)
     assert capsys.readouterr().out == f"{shown}\n"
 
 
 def test_programs_get_json_and_nothing_else(capsys):
-    page = Page(json=True)
-    page.say("words")
-    page.table("t", ("a",), [("b",)])
-    page.note("beside")
-    page.data({"é": TextContent(text="x")})
+    page = CommandOutput(json=True)
+    page.print_text("words")
+    page.print_table("t", ("a",), [("b",)])
+    page.print_note("beside")
+    page.print_value({"é": TextContent(text="x")})
     said = capsys.readouterr()
     assert json.loads(said.out) == {"é": {"type": "text", "text": "x"}}
     assert said.err == "beside\n"
-    page.row({"a": [1, 2]}, "never")
-    page.row({"b": "\n"}, "never")
+    page.print_record({"a": [1, 2]}, "never")
+    page.print_record({"b": "\n"}, "never")
     assert capsys.readouterr().out == '{"a":[1,2]}\n{"b":"\\n"}\n'
 
 
@@ -99,7 +99,7 @@ def test_content_of_every_kind_is_shown(capsys, tmp_path):
         ResourceLink(uri="x://c", name="c", description="third"),
         Content.read({"type": "new", "a": 1}),
     ]
-    show_blocks(Page(), blocks, Folder(tmp_path, "some/tool.name"))
+    show_blocks(CommandOutput(), blocks, OutputFolder(tmp_path, "some/tool.name"))
     assert capsys.readouterr().out.replace(str(tmp_path), "FOLDER").splitlines() == [
         "one",
         "two",
@@ -115,8 +115,8 @@ def test_results_for_programs_may_have_their_files_elsewhere(tmp_path):
     raw = (
         b'{"content": [{"type": "resource", "resource": {"uri": "x://a", "blob": "AAE="}}, {"type": "text"}]}'
     )
-    assert as_json(raw, None) == json.loads(raw)
-    told = as_json(raw, Folder(tmp_path / "new", "a"))
+    assert convert_result(raw, None) == json.loads(raw)
+    told = convert_result(raw, OutputFolder(tmp_path / "new", "a"))
     assert told["content"][0]["resource"] == {"uri": "x://a", "savedTo": str(tmp_path / "new" / "a.bin")}
 
 
@@ -132,19 +132,19 @@ def test_results_for_programs_may_have_their_files_elsewhere(tmp_path):
     ],
 )
 def test_files_are_called_as_the_user_says_and_stay_in_their_folder(tmp_path, stem, mime, name):
-    assert Folder(tmp_path, stem).save(b"x", mime) == tmp_path / name
+    assert OutputFolder(tmp_path, stem).save(b"x", mime) == tmp_path / name
 
 
 def test_no_file_is_overwritten_nor_a_link_followed(tmp_path):
     (tmp_path / "a.txt").symlink_to(tmp_path / "target")
-    paths = [Folder(tmp_path, "a").save(b"x", "text/plain") for _ in range(2)]
+    paths = [OutputFolder(tmp_path, "a").save(b"x", "text/plain") for _ in range(2)]
     assert paths == [tmp_path / "a-1.txt", tmp_path / "a-2.txt"]
     assert not (tmp_path / "target").exists()
 
 
 def test_what_is_no_base64_is_told():
-    with pytest.raises(Quit, match="the picture is no base64"):
-        decoded("???", "the picture")
+    with pytest.raises(CommandError, match="the picture is no base64"):
+        decode_base64("???", "the picture")
 
 
 @pytest.mark.parametrize(
@@ -156,18 +156,22 @@ def test_what_is_no_base64_is_told():
     ],
 )
 def test_progress_is_told_whatever_the_number(told, text):
-    assert progress_text(told) == text
+    assert format_progress(told) == text
 
 
 def test_a_bar_stands_any_number(monkeypatch):
     monkeypatch.setattr("toolpost.cli.meter.is_plain", lambda _: False)
-    with closing(Meter(Page())) as meter:
+    with closing(ProgressDisplay(CommandOutput())) as meter:
         for total in (None, 10**400, 0, -1, 5e-324):
-            asyncio.run(meter.progress(ProgressParams("t", 10**400, total=total)))
+            asyncio.run(meter.show_progress(ProgressParams("t", 10**400, total=total)))
 
 
 def test_sizes_are_for_people():
-    assert [size_of(number) for number in (0, 9_999, 123_456)] == ["0 bytes", "9999 bytes", "123 kB"]
+    assert [format_byte_count(number) for number in (0, 9_999, 123_456)] == [
+        "0 bytes",
+        "9999 bytes",
+        "123 kB",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -177,8 +181,8 @@ def test_sizes_are_for_people():
         (ConnectFailed("no way", hint="try"), UNREACHABLE, "shop: no way", "try"),
         (ConnectFailed("no", hint="see auth=, or headers={…}"), UNREACHABLE, "shop: no", "--header 'Auth"),
         (RequestTimeout("too slow"), UNREACHABLE, "shop: too slow", "--timeout"),
-        (AuthorizationRequired("who?"), REFUSED, "shop: who?", "--header"),
-        (AuthorizationRequired("who?", hint='pass auth="token"'), REFUSED, "shop: who?", "--header"),
+        (AuthorizationRequired("who?"), UNAUTHORIZED, "shop: who?", "--header"),
+        (AuthorizationRequired("who?", hint='pass auth="token"'), UNAUTHORIZED, "shop: who?", "--header"),
         (InvalidParams("bad", {"a": 1}), FAILED, "shop: bad (invalid params, -32602)", None),
         (ToolError("no"), FAILED, "shop: no", None),
         (LocalProtocolError("not now"), FAILED, "shop: not now", None),
@@ -186,7 +190,7 @@ def test_sizes_are_for_people():
     ],
 )
 def test_errors_are_explained(error, code, message, hint):
-    with pytest.raises(Quit) as raised, explained("shop"):
+    with pytest.raises(CommandError) as raised, translate_errors("shop"):
         raise error
     assert (raised.value.exit_code, raised.value.message) == (code, message)
     assert (hint or "") in (raised.value.hint or "")
@@ -194,16 +198,16 @@ def test_errors_are_explained(error, code, message, hint):
 
 
 def test_where_nobody_was_asked_a_doctor_does_not_help():
-    with pytest.raises(Quit) as raised, explained():
+    with pytest.raises(CommandError) as raised, translate_errors():
         raise ConnectFailed("mcp.json is no JSON", peer="mcp.json")
     assert (raised.value.message, raised.value.hint) == ("mcp.json is no JSON", None)
 
 
 def test_errors_are_shown_as_text_or_json(capsys):
-    error = Quit("it\x1b[0m failed", hint="do that", details={"code": -1})
-    show(error, as_json=False)
+    error = CommandError("it\x1b[0m failed", hint="do that", details={"code": -1})
+    show_error(error, as_json=False)
     assert capsys.readouterr().err == "Error: it\\u001b[0m failed\nHint: do that\n"
-    show(error, as_json=True)
+    show_error(error, as_json=True)
     assert json.loads(capsys.readouterr().err) == {
         "error": {"message": "it\x1b[0m failed", "exit": FAILED, "hint": "do that", "code": -1}
     }

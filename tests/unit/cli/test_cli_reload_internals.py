@@ -15,11 +15,11 @@ import pytest
 
 from running_server import run, write
 from toolpost import Client, Server
-from toolpost.cli.exits import Quit
-from toolpost.cli.found import Source
-from toolpost.cli.reload import Reload
-from toolpost.cli.watch import Watch, look
-from toolpost.server.generations import Generations
+from toolpost.cli.exits import CommandError
+from toolpost.cli.found import ServerSource
+from toolpost.cli.reload import Reloader
+from toolpost.cli.watch import FileWatcher, read_file_state
+from toolpost.server.generations import ReloadableServer
 
 
 async def told(client: Client) -> str:
@@ -32,21 +32,21 @@ async def told(client: Client) -> str:
 def test_a_watch_tells_what_looks_different(tmp_path: Path):
     one, two = tmp_path / "one", tmp_path / "two"
     one.write_text("1")
-    watch = Watch()
+    watch = FileWatcher()
     watch.follow([str(one), str(two)], {})
-    assert watch.changed() == set()
+    assert watch.poll_changes() == set()
     two.write_text("2")
-    assert watch.changed() == {str(two)}
+    assert watch.poll_changes() == {str(two)}
     write(one, "2")
     one.write_text("22")
     two.unlink()
-    watch.follow([str(one)], {str(one): look(str(one))})
-    assert watch.changed() == {str(one)}
-    assert watch.changed() == set()
-    before = look(str(tmp_path))
+    watch.follow([str(one)], {str(one): read_file_state(str(one))})
+    assert watch.poll_changes() == {str(one)}
+    assert watch.poll_changes() == set()
+    before = read_file_state(str(tmp_path))
     two.write_text("2")
     watch.follow([str(one), str(tmp_path)], {str(tmp_path): before})
-    assert watch.changed() == {str(tmp_path)}
+    assert watch.poll_changes() == {str(tmp_path)}
 
 
 def test_code_is_read_anew_however_fast_it_changes(loading, tmp_path):
@@ -57,10 +57,10 @@ def test_code_is_read_anew_however_fast_it_changes(loading, tmp_path):
         (tmp_path / "fast_words.py").write_text(f"NAME = {name!r}\n")
         os.utime(tmp_path / "fast_words.py", (1, 1))
         if source is None:
-            source = Source("fast_code.py", fresh=True)
+            source = ServerSource("fast_code.py", fresh=True)
             server = source.load()
         else:
-            server = source.load_again()
+            server = source.reload()
         assert server.info.name == name
     assert not list(tmp_path.rglob("*.pyc"))
 
@@ -75,19 +75,19 @@ def test_its_own_files_are_those_below_that_nobody_has_installed(loading, tmp_pa
         "import sys\nsys.path.append('venv/site-packages')\nimport own_third, own_inner.own_part\n"
         "from toolpost import Server\nserver = Server('a')\n"
     )
-    source = Source("own_code.py", fresh=True)
+    source = ServerSource("own_code.py", fresh=True)
     source.load()
     third = sys.modules["own_third"]
     own = {str(tmp_path / "own_code.py"), str(tmp_path / "own_inner" / "own_part.py")}
     assert source.files() == own
-    source.load_again()
+    source.reload()
     assert sys.modules["own_third"] is third
 
     (tmp_path / "own_code.py").write_text("import own_inner.own_broken\n")
     (tmp_path / "own_inner" / "own_broken.py").write_text("1 +\n")
     before = sys.modules["own_inner.own_part"]
-    with pytest.raises(Quit, match="invalid syntax"):
-        source.load_again()
+    with pytest.raises(CommandError, match="invalid syntax"):
+        source.reload()
     assert source.files() == {*own, str(tmp_path / "own_inner" / "own_broken.py")}
     assert sys.modules["own_inner.own_part"] is before
 
@@ -100,15 +100,15 @@ def test_folders_that_are_no_packages_are_read_anew_too(loading, tmp_path):
         "from toolpost import Server\nserver = Server(bare_words.NAME)\n"
     )
     (folder / "bare_words.py").write_text("NAME = 'a'\n")
-    source = Source("bare_code.py", fresh=True)
+    source = ServerSource("bare_code.py", fresh=True)
     assert source.load().info.name == "a"
     (folder / "bare_words.py").write_text("NAME = 'b'\n")
-    assert source.load_again().info.name == "b"
+    assert source.reload().info.name == "b"
 
     before = sys.modules["bare_folder"]
     (folder / "bare_words.py").write_text("NAME = \n")
-    with pytest.raises(Quit, match="invalid syntax"):
-        source.load_again()
+    with pytest.raises(CommandError, match="invalid syntax"):
+        source.reload()
     assert sys.modules["bare_folder"] is before
 
 
@@ -136,14 +136,14 @@ def test_nothing_is_left_of_code_that_was_replaced(loading, tmp_path):
 
     async def main():
         (tmp_path / "forgotten_code.py").write_text(FORGOTTEN)
-        source = Source("forgotten_code.py", fresh=True)
-        server = Generations(source.load())
+        source = ServerSource("forgotten_code.py", fresh=True)
+        server = ReloadableServer(source.load())
         forms: list[weakref.ref[Any]] = []
         async with Client(server, on_elicitation=lambda _: {"word": "b"}) as client:
             for _ in range(4):
                 await ask(client)
                 forms.append(weakref.ref(sys.modules["forgotten_code"].Form))
-                await server.replace(source.load_again())
+                await server.replace(source.reload())
             await ask(client)
         gc.collect()
         assert [form() for form in forms] == [None] * 4
@@ -166,10 +166,10 @@ def test_of_what_is_installed_its_package_is_its_own(loading, tmp_path, monkeypa
         (there / file).write_text("import far_other\nfrom toolpost import Server\nserver = Server('a')\n")
     (there / "far_other.py").write_text("")
     monkeypatch.syspath_prepend(there)
-    source = Source(name, fresh=True)
+    source = ServerSource(name, fresh=True)
     source.load()
     assert source.files() == {str(there / each) for each in files}
-    assert source.load_again().info.name == "a"
+    assert source.reload().info.name == "a"
 
 
 # --------------------------------------------------------------------- odd cases
@@ -198,8 +198,8 @@ class Told:
 @asynccontextmanager
 async def reloading(name: str, told: Told) -> AsyncGenerator[Client]:
     """A client of a server in this process, which is loaded anew."""
-    source = Source(name, fresh=True)
-    reload = Reload(source, source.load(), told)
+    source = ServerSource(name, fresh=True)
+    reload = Reloader(source, source.load(), told)
     async with Client(reload.server) as client:
         yield client
 
@@ -307,8 +307,8 @@ def test_code_that_writes_beside_itself_and_fails_is_not_tried_forever(loading, 
                 raise AssertionError("nothing has changed but what it writes itself")
 
         monkeypatch.setattr(sys, "litter_more", more, raising=False)
-        monkeypatch.setattr("toolpost.cli.reload.INTERVAL", 0.001)
-        monkeypatch.setattr("toolpost.cli.reload.SETTLE", 0.001)
+        monkeypatch.setattr("toolpost.cli.reload.POLL_INTERVAL", 0.001)
+        monkeypatch.setattr("toolpost.cli.reload.SETTLE_TIME", 0.001)
         path, said = tmp_path / "littering_code.py", Told()
         path.write_text(FAST)
         async with reloading("littering_code.py", said):
@@ -335,7 +335,7 @@ def test_code_that_is_never_done_loading_holds_up_nobody(loading, tmp_path, monk
             assert await client.list_tools() == []
         assert said.texts == []
 
-    monkeypatch.setattr("toolpost.cli.reload.PATIENCE", 0.01)
+    monkeypatch.setattr("toolpost.cli.reload.THREAD_STOP_TIMEOUT", 0.01)
     monkeypatch.setattr(sys, "long_begins", begins, raising=False)
     monkeypatch.setattr(sys, "long_goes_on", goes_on, raising=False)
     try:

@@ -8,9 +8,9 @@ import pytest
 
 from running_server import PATIENCE
 from toolpost import Handler
-from toolpost.cli.exits import FAILED, UNREACHABLE, USAGE, Quit
-from toolpost.cli.found import Source
-from toolpost.cli.trace import files_in, is_ours, own_lines
+from toolpost.cli.exits import FAILED, UNREACHABLE, USAGE, CommandError
+from toolpost.cli.found import ServerSource
+from toolpost.cli.trace import format_user_traceback, is_internal_error, list_traceback_files
 from weather_files import NEIGHBOUR, WEATHER
 
 
@@ -57,7 +57,7 @@ def test_a_thread_of_the_file_does_not_keep_the_process(tmp_path: Path):
     ],
 )
 def test_words_that_make_no_sense_are_refused(tmp_path, capfd, loading, monkeypatch, words, told):
-    from toolpost.cli.group import run as toolpost  # noqa: PLC0415 - what it does to this process is undone
+    from toolpost.cli.group import run_command_line as toolpost  # noqa: PLC0415 - what it does to this process is undone
 
     (tmp_path / "plain.py").write_text("from toolpost import Server\nserver = Server('plain')\n")
     monkeypatch.setattr(sys, "argv", ["toolpost", "run", "plain.py", *words])
@@ -66,7 +66,7 @@ def test_words_that_make_no_sense_are_refused(tmp_path, capfd, loading, monkeypa
 
 
 def test_without_stdin_there_is_nothing_to_serve(weather, capfd, loading, monkeypatch):
-    from toolpost.cli.group import run as toolpost  # noqa: PLC0415 - as above
+    from toolpost.cli.group import run_command_line as toolpost  # noqa: PLC0415 - as above
 
     monkeypatch.setattr(sys, "argv", ["toolpost", "run", str(weather)])
     monkeypatch.setattr(sys, "__stdin__", None)
@@ -75,7 +75,7 @@ def test_without_stdin_there_is_nothing_to_serve(weather, capfd, loading, monkey
 
 
 def test_without_uvicorn_it_says_what_to_install(tmp_path, capfd, loading, monkeypatch):
-    from toolpost.cli.group import run as toolpost  # noqa: PLC0415 - as above
+    from toolpost.cli.group import run_command_line as toolpost  # noqa: PLC0415 - as above
 
     (tmp_path / "plain.py").write_text("from toolpost import Server\nserver = Server('plain')\n")
     monkeypatch.setitem(sys.modules, "uvicorn", None)
@@ -88,7 +88,7 @@ def test_without_uvicorn_it_says_what_to_install(tmp_path, capfd, loading, monke
 
 
 def test_a_server_that_chooses_others_cannot_be_reloaded(tmp_path, capfd, loading, monkeypatch):
-    from toolpost.cli.group import run as toolpost  # noqa: PLC0415 - as above
+    from toolpost.cli.group import run_command_line as toolpost  # noqa: PLC0415 - as above
 
     path = tmp_path / "house.py"
     path.write_text("from toolpost import Server\nhouse = Server.factory(print, 'house')\n")
@@ -148,7 +148,7 @@ def test_a_server_is_found(loading, tmp_path, text, name):
     ):
         path.write_text(FOUND)
     calendar = sys.modules.get("calendar")
-    server = Source(text).load()
+    server = ServerSource(text).load()
     assert isinstance(server, Handler)
     assert server.info.name == name
     assert sys.modules.get("calendar") is calendar
@@ -206,8 +206,8 @@ def test_what_is_no_server_is_told_with_what_there_is(loading, tmp_path, text, c
     (tmp_path / "hollow").mkdir()
     for name, content in files.items():
         (tmp_path / name).write_text(content)
-    with pytest.raises(Quit) as caught:
-        Source(text).load()
+    with pytest.raises(CommandError) as caught:
+        ServerSource(text).load()
     assert caught.value.exit_code == code
     assert told in caught.value.message
     assert (caught.value.hint is None) == (hint is None)
@@ -223,8 +223,8 @@ def test_an_exception_is_shown_without_lines_of_ours(loading, tmp_path):
         "import inner\n\ntry:\n    inner.fail()\nexcept KeyError as error:\n"
         "    raise ExceptionGroup('both', [ValueError('one')]) from error\n"
     )
-    with pytest.raises(Quit) as caught:
-        Source("outer.py").load()
+    with pytest.raises(CommandError) as caught:
+        ServerSource("outer.py").load()
     said = caught.value.message
     assert "importlib" not in said
     assert "found.py" not in said
@@ -233,8 +233,8 @@ def test_an_exception_is_shown_without_lines_of_ours(loading, tmp_path):
     assert "ValueError: one" in said
     cause = caught.value.__cause__
     assert cause is not None
-    assert str(tmp_path / "outer.py") in files_in(cause)
-    assert not is_ours(cause)
+    assert str(tmp_path / "outer.py") in list_traceback_files(cause)
+    assert not is_internal_error(cause)
 
 
 def test_reasons_that_are_ours_alone_are_left_out():
@@ -244,7 +244,7 @@ def test_reasons_that_are_ours_alone_are_left_out():
         return error
 
     plain = ours(ValueError("no line"))
-    assert own_lines(plain) == "ValueError: no line"
-    assert own_lines(ours(KeyError("a"), by=plain)) == "KeyError: 'a'"
-    assert own_lines(ours(KeyError("a"), by=plain, context=True)) == "KeyError: 'a'"
-    assert is_ours(plain)
+    assert format_user_traceback(plain) == "ValueError: no line"
+    assert format_user_traceback(ours(KeyError("a"), by=plain)) == "KeyError: 'a'"
+    assert format_user_traceback(ours(KeyError("a"), by=plain, context=True)) == "KeyError: 'a'"
+    assert is_internal_error(plain)

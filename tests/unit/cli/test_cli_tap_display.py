@@ -8,20 +8,20 @@ from typing import Any, cast
 
 import pytest
 
-from toolpost.cli.ear import Ear
-from toolpost.cli.outlet import MAX_BEHIND, Outlet
-from toolpost.cli.posts import MAX_SESSIONS, Posts
-from toolpost.cli.seen import Kind, Seen
-from toolpost.cli.sight import Sight
-from toolpost.cli.teller import MAX_TRIES, Teller, unused
+from toolpost.cli.ear import InspectionThread
+from toolpost.cli.outlet import MAX_BACKLOG, BackgroundWriter
+from toolpost.cli.posts import MAX_SESSIONS, ExchangeTracker
+from toolpost.cli.seen import MessageKind, ObservedMessage
+from toolpost.cli.sight import MessageFormatter
+from toolpost.cli.teller import MAX_NAME_ATTEMPTS, TapRecorder, find_unused_path
 from toolpost.protocol.methods import CLIENT, SERVER, Role
 from toolpost.testing import Tape, read_tape
 
 PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}'
 
 
-def said(at=0.0, by: Role = SERVER, size=0, kind: Kind = "result", **members):
-    return Seen(at=at, by=by, size=size, kind=kind, **members)
+def said(at=0.0, by: Role = SERVER, size=0, kind: MessageKind = "result", **members):
+    return ObservedMessage(at=at, by=by, size=size, kind=kind, **members)
 
 
 @pytest.mark.parametrize(
@@ -37,26 +37,34 @@ def said(at=0.0, by: Role = SERVER, size=0, kind: Kind = "result", **members):
     ],
 )
 def test_a_message_is_a_line(seen, line):
-    assert " ".join(Sight().show(seen).split()) == line
-    assert "\x1b[" in Sight(colour=True).show(seen)
+    assert " ".join(MessageFormatter().format_message(seen).split()) == line
+    assert "\x1b[" in MessageFormatter(colour=True).format_message(seen)
 
 
 def test_all_of_a_message_can_be_shown():
-    seen = Seen(at=0, by=CLIENT, size=40, kind="request", id=1, method="ping", body=PING)
-    lines = Sight(full=True).show(seen, {"method": "ping"}).splitlines()
+    seen = ObservedMessage(at=0, by=CLIENT, size=40, kind="request", id=1, method="ping", body=PING)
+    lines = MessageFormatter(full=True).format_message(seen, {"method": "ping"}).splitlines()
     assert [line.strip() for line in lines[1:]] == ["{", '"method": "ping"', "}"]
 
 
 def test_a_message_is_an_object_for_programs():
-    seen = Seen(
-        at=0.25, by=SERVER, size=9, kind="error", id=1, method="ping", took=0.1, wrong=["x"], failed=True
+    seen = ObservedMessage(
+        at=0.25,
+        by=SERVER,
+        size=9,
+        kind="error",
+        id=1,
+        method="ping",
+        duration=0.1,
+        violations=["x"],
+        failed=True,
     )
-    assert json.loads(Sight(json=True, colour=True).show(seen)) == {
+    assert json.loads(MessageFormatter(json=True, colour=True).format_message(seen)) == {
         "at": 0.25, "from": "server", "kind": "error", "id": 1, "method": "ping", "ms": 100, "bytes": 9,
         "failed": True, "wrong": ["x"],
     }  # fmt: skip
-    note = Seen(at=0, by=SERVER, size=0, kind="note", about="gone")
-    assert json.loads(Sight(json=True).show(note)) == {
+    note = ObservedMessage(at=0, by=SERVER, size=0, kind="note", summary="gone")
+    assert json.loads(MessageFormatter(json=True).format_message(note)) == {
         "at": 0,
         "from": "server",
         "kind": "note",
@@ -69,7 +77,7 @@ def test_a_message_is_an_object_for_programs():
 
 def test_what_nobody_reads_in_time_is_counted():
     reader, writer = os.pipe()
-    outlet = Outlet(writer)
+    outlet = BackgroundWriter(writer)
     line, count, read = "x" * (1024 * 1024), 9, list[bytes]()
     for _ in range(count):
         outlet.put(line)
@@ -81,14 +89,14 @@ def test_what_nobody_reads_in_time_is_counted():
         thread.join()
     *shown, gap = [each.decode().rstrip() for each in read]
     assert set(shown) == {line}
-    assert len(shown) <= MAX_BEHIND // len(line)
+    assert len(shown) <= MAX_BACKLOG // len(line)
     assert gap == f"… {count - len(shown)} not shown: nobody read them in time"
 
 
 def test_whoever_reads_no_more_is_forgotten():
     reader, writer = os.pipe()
     os.close(reader)
-    outlet = Outlet(writer)
+    outlet = BackgroundWriter(writer)
     outlet.put("x")
     outlet._thread.join()
     outlet.put("y")
@@ -99,11 +107,11 @@ def test_whoever_reads_no_more_is_forgotten():
 def test_a_batch_is_kept_once(tmp_path):
     shown: list[str] = []
     with Tape(tmp_path / "t.jsonl") as tape:
-        ear = Ear(Teller(Sight(), shown.append, tape))
+        ear = InspectionThread(TapRecorder(MessageFormatter(), shown.append, tape))
         ear.start()
-        ear.listen(CLIENT, b"[" + PING + b",")
-        ear.listen(CLIENT, PING.replace(b"1}", b"2}") + b"]\n")
-        ear.listen(CLIENT, b"")
+        ear.feed(CLIENT, b"[" + PING + b",")
+        ear.feed(CLIENT, PING.replace(b"1}", b"2}") + b"]\n")
+        ear.feed(CLIENT, b"")
         ear.close()
     _, (line,) = read_tape(tmp_path / "t.jsonl")
     assert len(line.message) == 2
@@ -113,13 +121,13 @@ def test_a_batch_is_kept_once(tmp_path):
 def test_a_message_that_cannot_be_shown_stops_nothing():
     shown: list[str] = []
 
-    class Broken(Teller):
-        def keep(self, by, data, link=1):
+    class Broken(TapRecorder):
+        def record(self, by, data, link=1):
             raise ValueError("a fault of ours")
 
-    ear = Ear(Broken(Sight(), shown.append))
+    ear = InspectionThread(Broken(MessageFormatter(), shown.append))
     ear.start()
-    ear.listen(CLIENT, PING + b"\n" + PING + b"\n")
+    ear.feed(CLIENT, PING + b"\n" + PING + b"\n")
     ear.close()
     assert len([text for text in shown if "a fault of ours" in text]) == 2
 
@@ -130,9 +138,9 @@ def test_a_disk_that_is_full_ends_the_recording_and_nothing_else(tmp_path):
     with Tape(tmp_path / "t.jsonl") as tape, open("/dev/full", "wb", buffering=0) as full:  # noqa: PTH123 - no file
         kept: Any = tape._file
         tape._file = cast("Any", full)
-        teller = Teller(Sight(), shown.append, tape)
+        teller = TapRecorder(MessageFormatter(), shown.append, tape)
         for _ in range(2):
-            teller.keep(CLIENT, PING)
+            teller.record(CLIENT, PING)
         tape._file = kept
     assert [" ".join(text.split()[1:]) for text in shown] == [
         "→ ✗ nothing is recorded any more: No space left on device"
@@ -141,17 +149,17 @@ def test_a_disk_that_is_full_ends_the_recording_and_nothing_else(tmp_path):
 
 def test_a_recording_has_a_name_of_its_own(tmp_path, monkeypatch):
     first = tmp_path / "a.jsonl"
-    assert unused(first) == first
+    assert find_unused_path(first) == first
     first.touch()
-    assert unused(first) == tmp_path / "a-1.jsonl"
-    monkeypatch.setattr("toolpost.cli.teller.MAX_TRIES", 1)
-    assert MAX_TRIES > 1
+    assert find_unused_path(first) == tmp_path / "a-1.jsonl"
+    monkeypatch.setattr("toolpost.cli.teller.MAX_NAME_ATTEMPTS", 1)
+    assert MAX_NAME_ATTEMPTS > 1
     with pytest.raises(FileExistsError):
-        unused(first)
+        find_unused_path(first)
 
 
 def test_sessions_are_forgotten_some_time():
-    posts = Posts(lambda _: None, lambda *_, **__: None, lambda *_: None, lambda: 0.0)
+    posts = ExchangeTracker(lambda _: None, lambda *_, **__: None, lambda *_: None, lambda: 0.0)
     for number in range(MAX_SESSIONS + 5):
         posts.begin("POST", "/mcp", {"mcp-session-id": str(number)})
-    assert len(posts._talks) == MAX_SESSIONS
+    assert len(posts._sessions) == MAX_SESSIONS

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from toolpost.cli.witness import MAX_PENDING, Witness
-from toolpost.protocol.framing import MAX_LINE, Oversize
+from toolpost.cli.witness import MAX_PENDING, MessageInspector
+from toolpost.protocol.framing import MAX_LINE, OversizedLine
 from toolpost.protocol.methods import CLIENT, DATES, SERVER
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS
 from toolpost.types.lifecycle import CLIENT_CAPABILITIES, PROTOCOL_VERSION
@@ -21,12 +21,12 @@ def say(method=None, params=None, id=None, **more):  # noqa: A002 - the protocol
 
 def hear(witness, *said):
     """What a witness says of messages: each who said it, and what; a second apart."""
-    return [seen for at, (by, data) in enumerate(said) for seen in witness.hear(by, data, float(at))]
+    return [seen for at, (by, data) in enumerate(said) for seen in witness.inspect(by, data, float(at))]
 
 
 def session(date=LATEST_SESSION.date, capabilities=SERVES, client=None):
     """A witness of a session that is open."""
-    witness = Witness()
+    witness = MessageInspector()
     params = {
         "protocolVersion": date,
         "capabilities": client or {},
@@ -42,7 +42,7 @@ def session(date=LATEST_SESSION.date, capabilities=SERVES, client=None):
         (SERVER, say(id=0, result=result)),
         (CLIENT, say("notifications/initialized")),
     ]
-    assert not [each for seen in hear(witness, *said) for each in seen.wrong]
+    assert not [each for seen in hear(witness, *said) for each in seen.violations]
     return witness
 
 
@@ -62,7 +62,7 @@ def result(of="", **members):
 def test_a_handshake_agrees_upon_a_revision(date):
     witness = session(date)
     assert witness.revision is REVISIONS[date]
-    assert list(witness.spoken) == [date]
+    assert list(witness.seen_revisions) == [date]
 
 
 def test_an_answer_is_told_with_the_method_of_its_request_and_how_long_it_took():
@@ -71,16 +71,16 @@ def test_an_answer_is_told_with_the_method_of_its_request_and_how_long_it_took()
         (CLIENT, say("tools/call", {"name": "add"}, "a")),
         (SERVER, say(id="a", result={"content": []})),
     )
-    assert (asked.kind, asked.id, asked.method, asked.about) == ("request", "a", "tools/call", "add")
-    assert (answered.kind, answered.method, answered.about, answered.took) == (
+    assert (asked.kind, asked.id, asked.method, asked.summary) == ("request", "a", "tools/call", "add")
+    assert (answered.kind, answered.method, answered.summary, answered.duration) == (
         "result",
         "tools/call",
         "add",
         1.0,
     )
-    assert asked.took is None
-    assert not asked.wrong
-    assert not answered.wrong
+    assert asked.duration is None
+    assert not asked.violations
+    assert not answered.violations
 
 
 def test_both_sides_may_use_the_same_ids():
@@ -93,7 +93,7 @@ def test_both_sides_may_use_the_same_ids():
         (SERVER, say(id=1, result={"tools": []})),
     )
     assert [seen.method for seen in heard] == ["tools/list", "roots/list", "roots/list", "tools/list"]
-    assert not [each for seen in heard for each in seen.wrong]
+    assert not [each for seen in heard for each in seen.violations]
 
 
 def test_an_error_and_a_tool_that_says_no_have_failed():
@@ -104,7 +104,7 @@ def test_an_error_and_a_tool_that_says_no_have_failed():
         (CLIENT, say("tools/call", {"name": "x"}, 2)),
         (SERVER, say(id=2, result={"content": [], "isError": True})),
     )
-    assert (error.kind, error.failed, error.about) == ("error", True, "-32602 no such tool")
+    assert (error.kind, error.failed, error.summary) == ("error", True, "-32602 no such tool")
     assert (outcome.kind, outcome.failed) == ("result", True)
 
 
@@ -112,20 +112,20 @@ def test_a_line_that_is_too_long_is_told_by_its_ends():
     witness = session()
     hear(witness, (CLIENT, say("resources/read", {"uri": "x:y"}, 7)))
     head, tail = b'{"jsonrpc":"2.0","id":7,"result":{"contents":[', b"]}}"
-    seen = witness.overheard(SERVER, Oversize(MAX_LINE + 1, MAX_LINE, head, tail), 9.0)
+    seen = witness.inspect_oversize(SERVER, OversizedLine(MAX_LINE + 1, MAX_LINE, head, tail), 9.0)
     assert (seen.kind, seen.id, seen.method, seen.size) == ("result", 7, "resources/read", MAX_LINE + 1)
-    assert seen.took == 9.0
-    assert witness.overheard(CLIENT, Oversize(9, 8, b"{", b"}"), 9.0).took is None
+    assert seen.duration == 9.0
+    assert witness.inspect_oversize(CLIENT, OversizedLine(9, 8, b"{", b"}"), 9.0).duration is None
 
 
 def test_what_waits_for_an_answer_is_bounded():
     witness = session()
     for number in range(MAX_PENDING + 5):
-        witness.hear(CLIENT, say("tools/list", {"_meta": {"progressToken": number}}, number), 0)
-    (early,) = witness.hear(SERVER, say(id=0, result={"tools": []}), 1)
-    (late,) = witness.hear(SERVER, say(id=MAX_PENDING, result={"tools": []}), 1)
-    assert early.wrong
-    assert not late.wrong
+        witness.inspect(CLIENT, say("tools/list", {"_meta": {"progressToken": number}}, number), 0)
+    (early,) = witness.inspect(SERVER, say(id=0, result={"tools": []}), 1)
+    (late,) = witness.inspect(SERVER, say(id=MAX_PENDING, result={"tools": []}), 1)
+    assert early.violations
+    assert not late.violations
 
 
 # --------------------------------------------------------------------- what is wrong in a session
@@ -162,8 +162,8 @@ BEFORE = "it comes before the session is open, and does not say what it speaks"
 )
 def test_what_breaks_a_rule_of_a_session_is_told(by, said, wrong):
     seen = hear(session(), (by, said))[0]
-    assert seen.wrong
-    assert wrong is None or seen.wrong[0].startswith(wrong)
+    assert seen.violations
+    assert wrong is None or seen.violations[0].startswith(wrong)
 
 
 @pytest.mark.parametrize(
@@ -180,28 +180,28 @@ def test_what_breaks_a_rule_of_a_session_is_told(by, said, wrong):
     ],
 )
 def test_what_breaks_no_rule_is_left_alone(by, said):
-    assert hear(session(), (by, said))[0].wrong == []
+    assert hear(session(), (by, said))[0].violations == []
 
 
 def test_nothing_but_ping_comes_before_the_handshake():
     ping, early, notice = hear(
-        Witness(),
+        MessageInspector(),
         (CLIENT, say("ping", id=1)),
         (CLIENT, say("tools/list", id=2)),
         (CLIENT, say("notifications/initialized")),
     )
-    assert ping.wrong == []
-    assert early.wrong == [BEFORE]
-    assert notice.wrong == []
+    assert ping.violations == []
+    assert early.violations == [BEFORE]
+    assert notice.violations == []
 
 
 def test_a_handshake_ends_in_a_revision_that_has_one():
     params = {"protocolVersion": "1", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
     for date in ("1999-01-01", LATEST.date):
         answer = {"protocolVersion": date, "capabilities": {}, "serverInfo": {"name": "s", "version": "2"}}
-        witness = Witness()
+        witness = MessageInspector()
         _, seen = hear(witness, (CLIENT, say("initialize", params, 1)), (SERVER, say(id=1, result=answer)))
-        assert seen.wrong == [f"{date!r} has no handshake that we know"]
+        assert seen.violations == [f"{date!r} has no handshake that we know"]
         assert witness.revision is None
 
 
@@ -213,7 +213,7 @@ def test_an_id_is_in_use_until_it_is_answered():
         (SERVER, say(id=1, result={})),
         (CLIENT, say("ping", id=1)),
     )
-    assert [bool(seen.wrong) for seen in heard] == [False, True, False, False]
+    assert [bool(seen.violations) for seen in heard] == [False, True, False, False]
 
 
 def test_progress_goes_up_and_belongs_to_a_request_in_flight():
@@ -229,7 +229,7 @@ def test_progress_goes_up_and_belongs_to_a_request_in_flight():
         (SERVER, say(id=1, result={"content": []})),
         progress(3),
     )
-    assert [bool(seen.wrong) for seen in heard] == [False, False, False, True, False, True]
+    assert [bool(seen.violations) for seen in heard] == [False, False, False, True, False, True]
     assert heard[1].about == "1/3"
 
 
@@ -241,31 +241,31 @@ def test_a_request_that_was_cancelled_may_be_answered_all_the_same():
         (SERVER, say(id=1, result={"tools": []})),
         (SERVER, say(id=1, result={"tools": []})),
     )
-    assert [bool(seen.wrong) for seen in heard] == [False, False, False, True]
-    assert heard[1].about == "of 1: bored"
+    assert [bool(seen.violations) for seen in heard] == [False, False, False, True]
+    assert heard[1].summary == "of 1: bored"
 
 
 def test_the_handshake_is_not_cancelled():
     params = {"protocolVersion": "1", "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
     _, seen = hear(
-        Witness(),
+        MessageInspector(),
         (CLIENT, say("initialize", params, 1)),
         (CLIENT, say("notifications/cancelled", {"requestId": 1})),
     )
-    assert seen.wrong == ["the handshake cannot be cancelled"]
+    assert seen.violations == ["the handshake cannot be cancelled"]
 
 
 def test_a_capability_has_to_be_declared_by_who_is_asked():
     (seen,) = hear(session(capabilities={"tools": {}}), (CLIENT, say("prompts/list", id=1)))
-    assert seen.wrong == ["it needs 'prompts', which the server has not declared"]
+    assert seen.violations == ["it needs 'prompts', which the server has not declared"]
     (seen,) = hear(session(), (SERVER, say("roots/list", id=1)))
-    assert seen.wrong == ["it needs 'roots', which the client has not declared"]
+    assert seen.violations == ["it needs 'roots', which the client has not declared"]
 
 
 def test_an_extension_may_have_methods_of_its_own():
     client = {"extensions": {"x/y": {}}}
     (seen,) = hear(session(client=client), (CLIENT, say("tool/list", id=1)))
-    assert seen.wrong == []
+    assert seen.violations == []
 
 
 @pytest.mark.parametrize(
@@ -283,8 +283,8 @@ def test_the_result_of_a_tool_is_one_of_its_revision(date, outcome, wrong):
     _, seen = hear(
         session(date), (CLIENT, say("tools/call", {"name": "x"}, 1)), (SERVER, say(id=1, result=outcome))
     )
-    assert len(seen.wrong) == 1
-    assert wrong in seen.wrong[0]
+    assert len(seen.violations) == 1
+    assert wrong in seen.violations[0]
 
 
 def test_the_blocks_of_a_prompt_are_looked_at_too():
@@ -293,7 +293,7 @@ def test_the_blocks_of_a_prompt_are_looked_at_too():
     _, seen = hear(
         session(DATES[0]), (CLIENT, say("prompts/get", {"name": "x"}, 1)), (SERVER, say(id=1, result=answer))
     )
-    assert seen.wrong == ["2024-11-05 has no content of type 'resource_link'"]
+    assert seen.violations == ["2024-11-05 has no content of type 'resource_link'"]
 
 
 def test_output_is_held_against_the_schema_that_went_by():
@@ -306,16 +306,16 @@ def test_output_is_held_against_the_schema_that_went_by():
         _, seen = hear(
             witness, (CLIENT, say("tools/call", {"name": "count"}, 2)), (SERVER, say(id=2, result=outcome))
         )
-        assert (not seen.wrong) is fits
+        assert (not seen.violations) is fits
 
 
 def test_a_batch_is_told_message_by_message_where_there_are_batches():
     batch = b"[" + say("ping", id=1) + b"," + say("ping", id=2) + b"," + b'{"jsonrpc":"1"}' + b"]"
     first, second, junk = hear(session(DATES[1]), (CLIENT, batch))
-    assert [first.wrong, second.wrong] == [[], []]
+    assert [first.violations, second.violations] == [[], []]
     assert junk.kind == "junk"
     first, *_ = hear(session(DATES[2]), (CLIENT, batch))
-    assert first.wrong == ["several messages come in one array, which the revision spoken does not have"]
+    assert first.violations == ["several messages come in one array, which the revision spoken does not have"]
 
 
 def test_a_request_may_become_a_task_if_it_was_meant_to():
@@ -323,14 +323,14 @@ def test_a_request_may_become_a_task_if_it_was_meant_to():
     witness = session(capabilities={"tools": {}, "tasks": {"requests": {"tools": {"call": {}}}}})
     call = {"name": "x", "task": {"ttl": 5}}
     _, seen = hear(witness, (CLIENT, say("tools/call", call, 1)), (SERVER, say(id=1, result=made)))
-    assert seen.wrong == []
+    assert seen.violations == []
 
 
 # --------------------------------------------------------------------- what is wrong without a session
 
 
 def test_a_stateless_conversation_breaks_no_rule():
-    witness = Witness()
+    witness = MessageInspector()
     found = result("discover", supportedVersions=[LATEST.date], capabilities=SERVES)
     heard = hear(
         witness,
@@ -341,29 +341,31 @@ def test_a_stateless_conversation_breaks_no_rule():
         (CLIENT, stateless("subscriptions/listen", {"notifications": {}}, 3)),
         (SERVER, say("notifications/subscriptions/acknowledged", {"notifications": {}})),
     )
-    assert not [each for seen in heard for each in seen.wrong]
+    assert not [each for seen in heard for each in seen.violations]
     assert witness.revision is None
-    assert list(witness.spoken) == [LATEST.date]
+    assert list(witness.seen_revisions) == [LATEST.date]
 
 
 def test_a_request_names_a_revision_that_there_is_and_its_facts():
     lost, bare = hear(
-        Witness(),
+        MessageInspector(),
         (CLIENT, say("tools/list", {"_meta": {PROTOCOL_VERSION: "2099-01-01"}}, 1)),
         (CLIENT, say("tools/list", {"_meta": {PROTOCOL_VERSION: LATEST.date}}, 2)),
     )
-    assert lost.wrong == ["'2099-01-01' is no revision of the protocol"]
-    assert bare.wrong == [f"_meta lacks {CLIENT_CAPABILITIES}"]
+    assert lost.violations == ["'2099-01-01' is no revision of the protocol"]
+    assert bare.violations == [f"_meta lacks {CLIENT_CAPABILITIES}"]
 
 
 def test_a_result_says_what_it_is_and_how_long_it_may_be_kept():
-    _, seen = hear(Witness(), (CLIENT, stateless("tools/list")), (SERVER, say(id=1, result={"tools": []})))
-    assert seen.wrong == ["it lacks resultType", "it lacks ttlMs", "it lacks cacheScope"]
+    _, seen = hear(
+        MessageInspector(), (CLIENT, stateless("tools/list")), (SERVER, say(id=1, result={"tools": []}))
+    )
+    assert seen.violations == ["it lacks resultType", "it lacks ttlMs", "it lacks cacheScope"]
 
 
 def test_a_server_without_a_session_asks_by_returning():
-    _, seen = hear(Witness(), (CLIENT, stateless("tools/list")), (SERVER, say("roots/list", id=1)))
-    assert seen.wrong[0] == "a server without a session asks by returning, and not by a request"
+    _, seen = hear(MessageInspector(), (CLIENT, stateless("tools/list")), (SERVER, say("roots/list", id=1)))
+    assert seen.violations[0] == "a server without a session asks by returning, and not by a request"
 
 
 @pytest.mark.parametrize(
@@ -378,14 +380,15 @@ def test_a_server_without_a_session_asks_by_returning():
 def test_what_a_result_asks_for_is_looked_at(declared, asks, wrong):
     asked = stateless("tools/call", {"name": "x"}, **{CLIENT_CAPABILITIES: declared})
     answer = {"resultType": "input_required", **({} if asks is None else {"inputRequests": asks})}
-    _, seen = hear(Witness(), (CLIENT, asked), (SERVER, say(id=1, result=answer)))
-    assert seen.wrong == ([] if wrong is None else [wrong])
+    _, seen = hear(MessageInspector(), (CLIENT, asked), (SERVER, say(id=1, result=answer)))
+    assert seen.violations == ([] if wrong is None else [wrong])
 
 
 def test_what_was_agreed_upon_elsewhere_can_be_told():
-    (seen,) = hear(Witness(REVISIONS[DATES[1]]), (CLIENT, say("tools/list", id=1)))
-    assert seen.wrong == []
+    (seen,) = hear(MessageInspector(REVISIONS[DATES[1]]), (CLIENT, say("tools/list", id=1)))
+    assert seen.violations == []
     (seen,) = hear(
-        Witness(LATEST), (SERVER, say("notifications/subscriptions/acknowledged", {"notifications": {}}))
+        MessageInspector(LATEST),
+        (SERVER, say("notifications/subscriptions/acknowledged", {"notifications": {}})),
     )
-    assert seen.wrong == []
+    assert seen.violations == []

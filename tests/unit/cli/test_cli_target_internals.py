@@ -8,10 +8,10 @@ import pytest
 
 from toolpost import Http, Stdio
 from toolpost.cli import exits
-from toolpost.cli.exits import Quit
-from toolpost.cli.page import Page
-from toolpost.cli.reach import Reach
-from toolpost.cli.target import Target, read_target
+from toolpost.cli.exits import CommandError
+from toolpost.cli.page import CommandOutput
+from toolpost.cli.reach import TargetConnector
+from toolpost.cli.target import TargetSpec, parse_target
 
 SERVERS = {
     "notes": {"command": "notes-server", "args": ["--fast"], "env": {"A": "1", "B": "2"}},
@@ -36,18 +36,18 @@ RUN = (sys.executable, "-m", "toolpost", "run")
 @pytest.mark.parametrize(
     ("words", "target"),
     [
-        (["http://h/mcp"], Target("url", ("http://h/mcp",), "http://h/mcp")),
-        (["HTTPS://h/mcp?key=secret"], Target("url", ("HTTPS://h/mcp?key=secret",), "HTTPS://h/mcp")),
-        (["--", "npx", "-y", "@a/b"], Target("command", ("npx", "-y", "@a/b"), "npx b")),
-        (["--", "/x/run", "--key=s"], Target("command", ("/x/run", "--key=s"), "run")),
-        (["weather.py"], Target("file", (*RUN, "weather.py"), "weather.py")),
-        (["./weather.py:app"], Target("file", (*RUN, "./weather.py:app"), "./weather.py:app")),
-        (["pack.mod:app"], Target("file", (*RUN, "pack.mod:app"), "pack.mod:app")),
-        (["notes"], Target("name", ("notes", "mcp.json"), "notes")),
+        (["http://h/mcp"], TargetSpec("url", ("http://h/mcp",), "http://h/mcp")),
+        (["HTTPS://h/mcp?key=secret"], TargetSpec("url", ("HTTPS://h/mcp?key=secret",), "HTTPS://h/mcp")),
+        (["--", "npx", "-y", "@a/b"], TargetSpec("command", ("npx", "-y", "@a/b"), "npx b")),
+        (["--", "/x/run", "--key=s"], TargetSpec("command", ("/x/run", "--key=s"), "run")),
+        (["weather.py"], TargetSpec("file", (*RUN, "weather.py"), "weather.py")),
+        (["./weather.py:app"], TargetSpec("file", (*RUN, "./weather.py:app"), "./weather.py:app")),
+        (["pack.mod:app"], TargetSpec("file", (*RUN, "pack.mod:app"), "pack.mod:app")),
+        (["notes"], TargetSpec("name", ("notes", "mcp.json"), "notes")),
     ],
 )
 def test_words_name_a_server(home, words, target):
-    assert read_target(words) == target
+    assert parse_target(words) == target
 
 
 @pytest.mark.parametrize(
@@ -63,8 +63,8 @@ def test_words_name_a_server(home, words, target):
     ],
 )
 def test_words_that_name_no_server_are_a_usage_error(home, words, problem, hint):
-    with pytest.raises(Quit, match=problem.replace("(", r"\(")) as raised:
-        read_target(words)
+    with pytest.raises(CommandError, match=problem.replace("(", r"\(")) as raised:
+        parse_target(words)
     assert raised.value.exit_code == exits.USAGE
     assert (hint is None) == (raised.value.hint is None)
     assert (hint or "") in (raised.value.hint or "")
@@ -72,8 +72,8 @@ def test_words_that_name_no_server_are_a_usage_error(home, words, problem, hint)
 
 def test_without_an_mcp_json_it_says_what_a_target_is(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Quit, match=r"no mcp\.json is here") as raised:
-        read_target(["notes"])
+    with pytest.raises(CommandError, match=r"no mcp\.json is here") as raised:
+        parse_target(["notes"])
     assert raised.value.hint is not None
     assert "http://" in raised.value.hint
 
@@ -81,26 +81,26 @@ def test_without_an_mcp_json_it_says_what_a_target_is(tmp_path, monkeypatch):
 def test_names_are_looked_for_where_programs_keep_them(home):
     (home / ".vscode").mkdir()
     (home / ".vscode" / "mcp.json").write_text('{"servers": {"code": {"command": "x"}}}')
-    assert read_target(["code"]).words == ("code", ".vscode/mcp.json")
+    assert parse_target(["code"]).words == ("code", ".vscode/mcp.json")
     (home / "own.json").write_text('{"servers": {"notes": {"command": "y"}}}')
-    assert read_target(["notes"], "own.json").words == ("notes", "own.json")
-    with pytest.raises(Quit, match=r"'code' in own\.json"):
-        read_target(["code"], "own.json")
+    assert parse_target(["notes"], "own.json").words == ("notes", "own.json")
+    with pytest.raises(CommandError, match=r"'code' in own\.json"):
+        parse_target(["code"], "own.json")
 
 
-def reach(*words: str, **options: object) -> Reach:
-    return Reach(read_target(words), Page(), **options)  # type: ignore[arg-type] - a table of them
+def reach(*words: str, **options: object) -> TargetConnector:
+    return TargetConnector(parse_target(words), CommandOutput(), **options)  # type: ignore[arg-type] - a table of them
 
 
 def test_options_are_added_to_what_a_file_says(home):
-    stdio = reach("notes", env={"B": "3", "C": "4"}).place()
+    stdio = reach("notes", env={"B": "3", "C": "4"}).resolve_target()
     assert isinstance(stdio, Stdio)
     assert (stdio.command, stdio.args, stdio.env) == (
         "notes-server",
         ("--fast",),
         {"A": "1", "B": "3", "C": "4"},
     )
-    http = reach("far", headers={"x-team": "red"}).place()
+    http = reach("far", headers={"x-team": "red"}).resolve_target()
     assert isinstance(http, Http)
     assert dict(http.headers or {}) == {"x-team": "red", "x-key": "k"}
 
@@ -116,5 +116,5 @@ def test_options_are_added_to_what_a_file_says(home):
     ],
 )
 def test_what_does_not_fit_is_told(home, words, options, problem):
-    with pytest.raises(Quit, match=problem):
-        reach(*words, **options).place()
+    with pytest.raises(CommandError, match=problem):
+        reach(*words, **options).resolve_target()

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolpost.cli.jsontext import Broken, drop, parsed, put
+from toolpost.cli.jsontext import ConfigSyntaxError, drop, parse, put
 
 SERVERS = """{
   // what is mine
@@ -18,7 +18,7 @@ SERVERS = """{
 
 
 def test_comments_and_trailing_commas_are_read_past():
-    assert parsed(SERVERS) == {
+    assert parse(SERVERS) == {
         "mcpServers": {"x": {"command": "x"}, "y": {"command": "//y", "args": ["/*", "*/"]}},
         "rest": [1, 2],
     }
@@ -39,8 +39,8 @@ def test_comments_and_trailing_commas_are_read_past():
     ],
 )
 def test_what_is_broken_is_told_with_its_place(text, where):
-    with pytest.raises(Broken, match=where):
-        parsed(text)
+    with pytest.raises(ConfigSyntaxError, match=where):
+        parse(text)
 
 
 def test_a_member_is_added_where_the_others_are():
@@ -95,7 +95,7 @@ def test_a_member_is_added_to_any_object(text, wanted):
 )
 def test_a_member_is_dropped_and_every_comment_stays(text, key, wanted):
     assert drop(text, [key]) == wanted
-    parsed(wanted)
+    parse(wanted)
 
 
 def test_an_object_that_holds_nothing_any_more_is_closed():
@@ -111,14 +111,14 @@ def test_of_two_members_of_one_name_the_last_counts():
     ("text", "told"), [("[]", "it is not an object"), ('{"a": 1}', '"a" is not an object')]
 )
 def test_a_path_leads_through_objects_only(text, told):
-    with pytest.raises(Broken, match=told):
+    with pytest.raises(ConfigSyntaxError, match=told):
         put(text, ["a", "b"], 1)
 
 
 def test_a_large_text_is_changed_in_a_moment():
     members = "".join(f'  "k{number}": [1,], // {number}\n' for number in range(5_000))
     changed = put(f"{{\n{members}}}", ["b"], 2)
-    assert parsed(changed)["b"] == 2
+    assert parse(changed)["b"] == 2
     assert drop(changed, ["b"]) == f"{{\n{members}}}"
 
 
@@ -153,9 +153,9 @@ def commented(draw, value):
 @given(st.data(), objects, values)
 def test_whatever_is_written_a_change_is_the_only_one(data, value, new):
     text = data.draw(space) + data.draw(commented(value)) + data.draw(space)
-    assert parsed(text) == value
+    assert parse(text) == value
     key = data.draw(st.sampled_from([*value, "new"]))
     changed = put(text, [key], new)
-    assert parsed(changed) == {**value, key: new}
-    assert parsed(drop(changed, [key])) == {name: inner for name, inner in value.items() if name != key}
+    assert parse(changed) == {**value, key: new}
+    assert parse(drop(changed, [key])) == {name: inner for name, inner in value.items() if name != key}
     assert put(changed, [key], new) == changed

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolpost.cli.jsontext import Broken
-from toolpost.cli.tomltext import drop, parsed, put
+from toolpost.cli.jsontext import ConfigSyntaxError
+from toolpost.cli.tomltext import drop, parse, put
 
 ENTRY = {"command": "py", "args": ["-m", 'é"\\'], "env": {"A b": "1"}}
 WRITTEN = '[mcp_servers.w]\ncommand = "py"\nargs = ["-m", "é\\"\\\\"]\nenv = { "A b" = "1" }\n'
@@ -61,7 +61,7 @@ def test_keys_are_replaced_and_every_other_line_stays():
 
 def test_a_table_is_dropped_with_those_below_it():
     changed = drop(CONFIG, ["mcp_servers", "w"])
-    assert parsed(changed) == {key: value for key, value in parsed(CONFIG).items() if key != "mcp_servers"}
+    assert parse(changed) == {key: value for key, value in parse(CONFIG).items() if key != "mcp_servers"}
     assert "# about w" in changed
     assert "# about the profile\n[profiles.p]" in changed
     assert "startup" not in changed
@@ -96,8 +96,8 @@ def test_one_key_is_dropped():
     ],
 )
 def test_what_is_broken_is_told(text, told):
-    for change in (parsed, lambda text: put(text, ["a"], 1), lambda text: drop(text, ["a"])):
-        with pytest.raises(Broken, match=told):
+    for change in (parse, lambda text: put(text, ["a"], 1), lambda text: drop(text, ["a"])):
+        with pytest.raises(ConfigSyntaxError, match=told):
             change(text)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raw_server import Clock
-from toolpost.client.alarm import SPACING, Alarm
+from toolpost.client.alarm import CHECK_INTERVAL_PER_CALL, DeadlineTimer
 
 
 class Waiting:
@@ -28,12 +28,12 @@ def run(main: Coroutine[Any, Any, None]) -> None:
         runner.run(main)
 
 
-def watch(*deadlines: float) -> tuple[Alarm, list[Waiting]]:
+def watch(*deadlines: float) -> tuple[DeadlineTimer, list[Waiting]]:
     """An alarm, and those who wait; it is set as a link sets it."""
     loop = asyncio.get_running_loop()
     now = loop.time()
     waiting = [Waiting(now + after) for after in deadlines]
-    alarm = Alarm(loop, dict(enumerate(waiting)))
+    alarm = DeadlineTimer(loop, dict(enumerate(waiting)))
     for each in waiting:
         if each.deadline < alarm.next:
             alarm.set(each.deadline)
@@ -48,7 +48,7 @@ def test_each_hears_of_its_own_deadline(deadlines):
         await asyncio.sleep(100)
         heard = [[at - began for at in each.rang] for each in waiting]
         assert heard == [
-            [] if after == inf else pytest.approx([after], abs=2 * SPACING * len(deadlines))
+            [] if after == inf else pytest.approx([after], abs=2 * CHECK_INTERVAL_PER_CALL * len(deadlines))
             for after in deadlines
         ]
 
@@ -96,7 +96,7 @@ def test_many_that_are_late_one_after_the_other_are_looked_at_together():
 
     async def main() -> None:
         count = 2000
-        _, waiting = watch(*(5 + SPACING * number for number in range(count)))
+        _, waiting = watch(*(5 + CHECK_INTERVAL_PER_CALL * number for number in range(count)))
         await asyncio.sleep(10)
         moments = {each.rang[0] for each in waiting}
         assert len(moments) <= 3

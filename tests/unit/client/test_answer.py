@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from raw_server import run
-from toolpost.client.answer import Answers
-from toolpost.client.paused import questions_of
+from toolpost.client.answer import RequestCallbacks
+from toolpost.client.paused import parse_questions
 from toolpost.errors import InvalidParams, LocalProtocolError, RemoteProtocolError, UserRejected
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.party import Party
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import LATEST
 from toolpost.types import (
     ClientCapabilities,
@@ -40,14 +40,14 @@ FORM = ElicitParams(message="who?", requested_schema={"type": "object", "propert
 URL = ElicitParams(message="visit", mode="url", url="https://a.example")
 
 
-def answered(answers: Answers, method: str, params: Any = None, raw: Any = None) -> Any:
+def answered(answers: RequestCallbacks, method: str, params: Any = None, raw: Any = None) -> Any:
     async def main() -> Any:
-        return await answers.answer(method, params, *([] if raw is None else [raw]))
+        return await answers.answer_request(method, params, *([] if raw is None else [raw]))
 
     try:
         return run(main())
     finally:
-        answers.crew.close()
+        answers.threads.close()
 
 
 # --------------------------------------------------------------------- what is declared
@@ -93,9 +93,9 @@ async def elicit(_: ElicitParams) -> None:
     ],
 )
 def test_a_callback_declares_its_capability(options, declared):
-    capabilities = Answers(**options).capabilities
+    capabilities = RequestCallbacks(**options).capabilities
     assert jsonrpc.encode(capabilities) == declared
-    Party(Implementation("me", "1"), capabilities)
+    LocalPeer(Implementation("me", "1"), capabilities)
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_a_callback_declares_its_capability(options, declared):
 )
 def test_what_cannot_work_fails_when_the_client_is_made(options, text):
     with pytest.raises(ValueError, match=text):
-        Answers(**options)
+        RequestCallbacks(**options)
 
 
 @pytest.mark.parametrize("roots", ["/a", Path("/a"), Root("file:///a")])
 def test_one_root_is_no_list_of_roots(roots):
     with pytest.raises(TypeError, match="list of roots"):
-        Answers(roots=roots)
+        RequestCallbacks(roots=roots)
 
 
 # --------------------------------------------------------------------- ping
@@ -127,7 +127,7 @@ def test_one_root_is_no_list_of_roots(roots):
 
 @pytest.mark.requirement("PING-1")
 def test_ping_is_answered_with_nothing():
-    assert jsonrpc.encode(answered(Answers(), "ping")) == b"{}"
+    assert jsonrpc.encode(answered(RequestCallbacks(), "ping")) == b"{}"
 
 
 # --------------------------------------------------------------------- sampling
@@ -142,19 +142,19 @@ def test_ping_is_answered_with_nothing():
     ],
 )
 def test_what_a_model_said_may_be_told_in_short(said, content):
-    result = answered(Answers(sampling=lambda _: said), "sampling/createMessage", QUESTION)
+    result = answered(RequestCallbacks(sampling=lambda _: said), "sampling/createMessage", QUESTION)
     assert (result.role, result.content, result.model) == ("assistant", content, "unknown")
 
 
 def test_what_a_model_said_may_be_told_in_full():
     full = CreateMessageResult(role="assistant", content=TextContent("x"), model="m", stop_reason="endTurn")
-    assert answered(Answers(sampling=lambda _: full), "sampling/createMessage", QUESTION) is full
+    assert answered(RequestCallbacks(sampling=lambda _: full), "sampling/createMessage", QUESTION) is full
 
 
 @pytest.mark.requirement("SAMP-15")
 def test_a_user_who_does_not_want_the_model_asked_is_a_rejection():
     with pytest.raises(UserRejected) as caught:
-        answered(Answers(sampling=lambda _: None), "sampling/createMessage", QUESTION)
+        answered(RequestCallbacks(sampling=lambda _: None), "sampling/createMessage", QUESTION)
     assert caught.value.code == -1
 
 
@@ -163,7 +163,7 @@ def test_a_sampling_callback_that_returns_nonsense_is_told_so(said):
     with pytest.raises(
         TypeError, match=r"^on_sampling: a \w+ is no answer; .* a text, .* or None to refuse$"
     ):
-        answered(Answers(sampling=lambda _: said), "sampling/createMessage", QUESTION)
+        answered(RequestCallbacks(sampling=lambda _: said), "sampling/createMessage", QUESTION)
 
 
 @pytest.mark.requirement("SAMP-4")
@@ -173,9 +173,9 @@ def test_a_sampling_callback_that_returns_nonsense_is_told_so(said):
 def test_sampling_with_tools_needs_to_be_declared(more):
     params = CreateMessageParams(messages=QUESTION.messages, max_tokens=5, **more)
     with pytest.raises(InvalidParams, match="tools"):
-        answered(Answers(sampling=sample), "sampling/createMessage", params)
+        answered(RequestCallbacks(sampling=sample), "sampling/createMessage", params)
     declared = ClientCapabilities(sampling=SamplingCapability(tools={}))
-    assert answered(Answers(sampling=sample, declared=declared), "sampling/createMessage", params)
+    assert answered(RequestCallbacks(sampling=sample, declared=declared), "sampling/createMessage", params)
 
 
 # --------------------------------------------------------------------- elicitation
@@ -209,7 +209,7 @@ class Fields(Mapping[str, Any]):
     ],
 )
 def test_what_a_user_answered_may_be_told_in_short(value, action, content):
-    result = answered(Answers(elicitation=lambda _: value), "elicitation/create", FORM)
+    result = answered(RequestCallbacks(elicitation=lambda _: value), "elicitation/create", FORM)
     assert (result.action, result.content) == (action, content)
 
 
@@ -217,7 +217,7 @@ def test_an_elicitation_callback_that_returns_nonsense_is_told_so():
     with pytest.raises(
         TypeError, match=r"^on_elicitation: a str is no answer; it may be a dict .* an ElicitResult$"
     ):
-        answered(Answers(elicitation=lambda _: "yes"), "elicitation/create", FORM)  # type: ignore[arg-type] - it is the case
+        answered(RequestCallbacks(elicitation=lambda _: "yes"), "elicitation/create", FORM)  # type: ignore[arg-type] - it is the case
 
 
 @pytest.mark.requirement("ELIC-15")
@@ -232,7 +232,7 @@ def test_an_elicitation_callback_that_returns_nonsense_is_told_so():
 )
 def test_what_the_user_left_out_has_its_default(schema, content):
     params = ElicitParams(message="?", requested_schema=schema)
-    result = answered(Answers(elicitation=lambda _: {"b": 2}), "elicitation/create", params)
+    result = answered(RequestCallbacks(elicitation=lambda _: {"b": 2}), "elicitation/create", params)
     assert result.content == content
 
 
@@ -243,12 +243,17 @@ def test_an_answer_that_the_form_does_not_allow_is_not_sent():
     )
     for content, wrong in (({"age": "old"}, "'age' has to be an integer"), (True, "'age' is missing")):
         with pytest.raises(LocalProtocolError, match=f"^on_elicitation: the form .*: {wrong}$") as caught:
-            answered(Answers(elicitation=lambda _, given=content: given), "elicitation/create", params)
+            answered(
+                RequestCallbacks(elicitation=lambda _, given=content: given), "elicitation/create", params
+            )
         assert not caught.value.retry_safe
     for action in ("decline", "cancel"):
         result = ElicitResult(action, {"age": "old"})
         assert (
-            answered(Answers(elicitation=lambda _, r=result: r), "elicitation/create", params).content is None
+            answered(
+                RequestCallbacks(elicitation=lambda _, r=result: r), "elicitation/create", params
+            ).content
+            is None
         )
 
 
@@ -265,7 +270,7 @@ def test_an_answer_that_the_form_does_not_allow_is_not_sent():
 )
 def test_a_mode_that_was_not_declared_is_refused(capability, good, bad):
     declared = ClientCapabilities(elicitation=capability)
-    answers = Answers(elicitation=lambda _: True, declared=declared)
+    answers = RequestCallbacks(elicitation=lambda _: True, declared=declared)
     for params in good:
         assert answered(answers, "elicitation/create", params).action == "accept"
     for params in bad:
@@ -275,7 +280,7 @@ def test_a_mode_that_was_not_declared_is_refused(capability, good, bad):
 
 def test_a_visit_has_no_content():
     declared = ClientCapabilities(elicitation=ElicitationCapability(url={}))
-    answers = Answers(elicitation=lambda _: {"a": 1}, declared=declared)
+    answers = RequestCallbacks(elicitation=lambda _: {"a": 1}, declared=declared)
     assert answered(answers, "elicitation/create", URL).content is None
 
 
@@ -291,7 +296,7 @@ def test_roots_are_told_as_a_person_writes_them(form, tmp_path):
         return places
 
     roots: Any = {"list": places, "function": lambda: places, "async function": tell}[form]
-    result = answered(Answers(roots=roots), "roots/list")
+    result = answered(RequestCallbacks(roots=roots), "roots/list")
     assert result.roots == [
         Root("file:///a", name="A"),
         Root("file:///b"),
@@ -301,12 +306,12 @@ def test_roots_are_told_as_a_person_writes_them(form, tmp_path):
 
 
 def test_the_root_of_everything_has_no_name():
-    assert answered(Answers(roots=["/"]), "roots/list").roots == [Root("file:///")]
+    assert answered(RequestCallbacks(roots=["/"]), "roots/list").roots == [Root("file:///")]
 
 
 def test_a_function_may_not_tell_roots_that_are_none():
     with pytest.raises(ValueError, match="file://"):
-        answered(Answers(roots=lambda: ["https://a.example"]), "roots/list")
+        answered(RequestCallbacks(roots=lambda: ["https://a.example"]), "roots/list")
 
 
 # --------------------------------------------------------------------- methods of one's own
@@ -323,8 +328,8 @@ def test_a_method_of_ones_own_is_plain_json(value, result):
         asked.append(params)
         return value
 
-    answers = Answers(others={"x/own": own})
-    assert answers.rows["x/own"].name == "x/own"
+    answers = RequestCallbacks(others={"x/own": own})
+    assert answers.custom_rows["x/own"].name == "x/own"
     given = answered(answers, "x/own", None, Raw(b'{"a":1}'))
     assert jsonrpc.encode(given) == result
     answered(answers, "x/own")
@@ -334,29 +339,31 @@ def test_a_method_of_ones_own_is_plain_json(value, result):
 @pytest.mark.parametrize("value", [7, "text", [1], False])
 def test_a_handler_that_returns_no_object_is_told_so(value):
     with pytest.raises(TypeError, match="the handler of x/own returned a"):
-        answered(Answers(others={"x/own": lambda _: value}), "x/own")
+        answered(RequestCallbacks(others={"x/own": lambda _: value}), "x/own")
 
 
 def test_params_that_are_no_object_are_refused():
     with pytest.raises(InvalidParams, match="Invalid params for x/own"):
-        answered(Answers(others={"x/own": dict}), "x/own", None, Raw(b'{"n":1e999}'))
+        answered(RequestCallbacks(others={"x/own": dict}), "x/own", None, Raw(b'{"n":1e999}'))
 
 
 # --------------------------------------------------------------------- asks inside results
 
 
 def asked(*asks: tuple[str, str, str]) -> Any:
-    return questions_of({key: InputRequest(method, Raw(params.encode())) for key, method, params in asks})
+    return parse_questions({key: InputRequest(method, Raw(params.encode())) for key, method, params in asks})
 
 
-def responded(answers: Answers, questions: Any, given: Any = None, declared: Any = None) -> Any:
+def responded(answers: RequestCallbacks, questions: Any, given: Any = None, declared: Any = None) -> Any:
     async def main() -> Any:
-        return await answers.respond(questions, given or {}, declared or answers.capabilities, LATEST)
+        return await answers.answer_questions(
+            questions, given or {}, declared or answers.capabilities, LATEST
+        )
 
     try:
         return run(main())
     finally:
-        answers.crew.close()
+        answers.threads.close()
 
 
 ALL = asked(
@@ -379,19 +386,21 @@ def test_a_result_that_wants_input_is_answered_from_the_same_callbacks():
     async def accept(_: ElicitParams) -> dict[str, Any]:
         return {"n": 1}
 
-    answers = Answers(sampling=sample, elicitation=accept, roots=["file:///r"])
+    answers = RequestCallbacks(sampling=sample, elicitation=accept, roots=["file:///r"])
     assert {key: bytes(value) for key, value in responded(answers, ALL).items()} == ANSWERS
 
 
 def test_answers_may_be_given_as_callbacks_return_them():
     given = {"c": ["file:///r"], "a": "hello", "b": {"n": 1}}
-    responses = responded(Answers(), ALL, given, EVERYTHING)
+    responses = responded(RequestCallbacks(), ALL, given, EVERYTHING)
     assert {key: bytes(value) for key, value in responses.items()} == ANSWERS
     assert list(responses) == ["a", "b", "c"]
 
 
 def test_callbacks_answer_what_was_left_out():
-    responses = responded(Answers(roots=["file:///r"]), ALL, {"a": "hello", "b": {"n": 1}}, EVERYTHING)
+    responses = responded(
+        RequestCallbacks(roots=["file:///r"]), ALL, {"a": "hello", "b": {"n": 1}}, EVERYTHING
+    )
     assert bytes(responses["c"]) == ANSWERS["c"]
 
 
@@ -404,7 +413,7 @@ def test_callbacks_answer_what_was_left_out():
 )
 def test_answers_that_are_missing_or_too_many_are_told(given, text):
     with pytest.raises(ValueError, match=text):
-        responded(Answers(), ALL, given, EVERYTHING)
+        responded(RequestCallbacks(), ALL, given, EVERYTHING)
 
 
 @pytest.mark.parametrize(
@@ -420,7 +429,7 @@ def test_answers_that_are_missing_or_too_many_are_told(given, text):
 def test_answers_that_are_given_are_looked_at_like_those_of_callbacks(key, value, error, text):
     given = {"a": "x", "b": True, "c": [], key: value}
     with pytest.raises(error, match=text):
-        responded(Answers(), ALL, given, EVERYTHING)
+        responded(RequestCallbacks(), ALL, given, EVERYTHING)
 
 
 @pytest.mark.requirement("ELIC-42")
@@ -428,7 +437,7 @@ def test_answers_that_are_given_are_held_against_the_form():
     form = '{"message":"?","requestedSchema":{"properties":{"n":{"type":"number"}}}}'
     questions = asked(("q", "elicitation/create", form))
     with pytest.raises(LocalProtocolError, match=r"^answers\['q'\]: .*: 'n' has to be a number$"):
-        responded(Answers(), questions, {"q": {"n": "x"}}, EVERYTHING)
+        responded(RequestCallbacks(), questions, {"q": {"n": "x"}}, EVERYTHING)
 
 
 @pytest.mark.parametrize(
@@ -448,7 +457,7 @@ def test_answers_that_are_given_are_held_against_the_form():
 )
 def test_an_ask_that_may_not_be_asked_is_the_servers_fault(ask, text):
     with pytest.raises(RemoteProtocolError, match=text):
-        responded(Answers(elicitation=elicit), asked(ask))
+        responded(RequestCallbacks(elicitation=elicit), asked(ask))
 
 
 def test_a_callback_that_fails_is_the_callers_to_see():
@@ -456,4 +465,4 @@ def test_a_callback_that_fails_is_the_callers_to_see():
         raise LookupError("no user")
 
     with pytest.raises(LookupError, match="no user"):
-        responded(Answers(elicitation=fail), asked(("a", "elicitation/create", '{"message":"?"}')))
+        responded(RequestCallbacks(elicitation=fail), asked(("a", "elicitation/create", '{"message":"?"}')))

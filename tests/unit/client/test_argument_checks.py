@@ -9,7 +9,7 @@ import pytest
 
 from raw_server import RawServer, run
 from toolpost.client.client import Client
-from toolpost.client.door import check_seconds, named, reference, written
+from toolpost.client.door import check_mapping, check_seconds, encode_arguments, make_reference
 from toolpost.errors import LocalProtocolError
 from toolpost.types import Prompt, PromptReference, ResourceReference, ResourceTemplate
 
@@ -43,10 +43,10 @@ def test_a_client_looks_at_each_of_its_time_outs(name):
 
 @pytest.mark.parametrize("value", [{"a": 1}, MappingProxyType({"a": 1})])
 def test_a_mapping_becomes_a_dict(value):
-    assert named("arguments", value) == {"a": 1}
-    assert bytes(written("t", value)) == b'{"a":1}'
-    assert named("arguments", None) == {}
-    assert bytes(written("t", None)) == b"{}"
+    assert check_mapping("arguments", value) == {"a": 1}
+    assert bytes(encode_arguments("t", value)) == b'{"a":1}'
+    assert check_mapping("arguments", None) == {}
+    assert bytes(encode_arguments("t", None)) == b"{}"
 
 
 @pytest.mark.parametrize(
@@ -61,18 +61,18 @@ def test_a_mapping_becomes_a_dict(value):
 )
 def test_what_is_no_mapping_of_names_is_refused(value, text):
     with pytest.raises(TypeError, match=text):
-        named("arguments", value)
+        check_mapping("arguments", value)
 
 
 @pytest.mark.parametrize("value", [object(), [{"deep": object()}], "\ud800", {(1, 2): 3}])
 def test_an_argument_that_json_cannot_say_is_named(value):
     with pytest.raises(LocalProtocolError, match=r"tool 'add', argument 'b': .* written as JSON"):
-        written("add", {"a": 1, "b": value})
+        encode_arguments("add", {"a": 1, "b": value})
 
 
 def test_all_of_them_are_named():
     with pytest.raises(LocalProtocolError, match="tool 'add', argument 'a', 'c': "):
-        written("add", {"a": object(), "b": 1, "c": object()})
+        encode_arguments("add", {"a": object(), "b": 1, "c": object()})
 
 
 PROMPT, TEMPLATE = PromptReference(name="p"), ResourceReference(uri="users://{id}")
@@ -92,14 +92,14 @@ PROMPT, TEMPLATE = PromptReference(name="p"), ResourceReference(uri="users://{id
     ],
 )
 def test_a_reference_is_understood(ref, reads):
-    assert reference(ref) == reads
+    assert make_reference(ref) == reads
 
 
 def test_a_reference_that_may_be_either_is_refused():
     with pytest.raises(ValueError, match=r"ref: 'urn:a' may be a prompt or a template: give PromptRef"):
-        reference("urn:a")
+        make_reference("urn:a")
     with pytest.raises(TypeError, match=r"ref: a prompt, a resource template, .* not a int"):
-        reference(5)
+        make_reference(5)
 
 
 @pytest.mark.parametrize(

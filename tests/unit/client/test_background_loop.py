@@ -13,7 +13,7 @@ import pytest
 
 import leak_check
 from toolpost.client import home as module
-from toolpost.client.home import Home, Work, _leave_all
+from toolpost.client.home import CoroutineFactory, LoopThread, _close_all
 
 
 async def nothing() -> None:
@@ -24,20 +24,20 @@ async def forever() -> None:
     await asyncio.Event().wait()
 
 
-def begin(home: Home, work: Work[Any]) -> "Future[Any]":
+def begin(home: LoopThread, work: CoroutineFactory[Any]) -> "Future[Any]":
     future: Future[Any] = Future()
-    assert home.begin(work, future)
+    assert home.submit(work, future)
     return future
 
 
 @pytest.fixture
 def home():
     """A home that is left with the test."""
-    home = Home(nothing)
+    home = LoopThread(nothing)
     yield home
-    home.leave()
+    home.close()
     assert not home.thread.is_alive()
-    assert home not in module._HOMES
+    assert home not in module._LOOP_THREADS
 
 
 @pytest.mark.parametrize("error", [LookupError, SystemExit, KeyboardInterrupt])
@@ -80,12 +80,12 @@ def test_whoever_waits_fails_with_a_loop_that_ended_all_the_same(home):
     with pytest.raises(CancelledError):
         waiting.result(10)
     home.thread.join(10)
-    assert not home.begin(forever, Future())
+    assert not home.submit(forever, Future())
 
 
 def test_work_that_refuses_to_end_is_left_alone(monkeypatch, caplog):
-    monkeypatch.setattr(module, "END_PATIENCE", 0.01)
-    home = Home(nothing)
+    monkeypatch.setattr(module, "CANCEL_TIMEOUT", 0.01)
+    home = LoopThread(nothing)
     begun = threading.Event()
     stop = threading.Event()
 
@@ -97,7 +97,7 @@ def test_work_that_refuses_to_end_is_left_alone(monkeypatch, caplog):
 
     future = begin(home, stubborn)
     assert begun.wait(10)
-    home.leave()
+    home.close()
     with pytest.raises(CancelledError):
         future.result(10)
     assert "refuse to end" in caplog.text
@@ -114,14 +114,14 @@ def test_a_home_that_is_being_left_takes_no_more():
         while not gate.is_set():  # noqa: ASYNC110 - it is set by another thread
             await asyncio.sleep(0)
 
-    home = Home(parting)
-    leaving = threading.Thread(target=home.leave)
+    home = LoopThread(parting)
+    leaving = threading.Thread(target=home.close)
     leaving.start()
     assert begun.wait(10)
-    assert not home.begin(nothing, Future())
+    assert not home.submit(nothing, Future())
     gate.set()
     leaving.join(10)
-    home.leave()
+    home.close()
     assert not home.thread.is_alive()
 
 
@@ -129,7 +129,7 @@ def test_a_home_that_is_being_left_takes_no_more():
 
 
 def test_the_exit_leaves_all_homes_and_waits_for_none_for_ever(monkeypatch):
-    monkeypatch.setattr(module, "EXIT_PATIENCE", 0.01)
+    monkeypatch.setattr(module, "EXIT_TIMEOUT", 0.01)
     cancelled = threading.Event()
 
     async def stuck() -> None:
@@ -138,8 +138,8 @@ def test_the_exit_leaves_all_homes_and_waits_for_none_for_ever(monkeypatch):
         finally:
             cancelled.set()
 
-    homes = [Home(nothing), Home(stuck)]
-    _leave_all()
+    homes = [LoopThread(nothing), LoopThread(stuck)]
+    _close_all()
     for home in homes:
         home.thread.join(10)
         assert not home.thread.is_alive()
@@ -227,6 +227,6 @@ def test_work_whose_future_is_cancelled_before_or_while_it_runs_is_cancelled(hom
     early: Future[None] = Future()
     early.cancel()
     begun.clear()
-    home.begin(work, early)
+    home.submit(work, early)
     assert begin(home, nothing).result(10) is None
     assert not begun.is_set()

@@ -11,7 +11,7 @@ import pytest
 
 from raw_server import Asked, RawServer, run
 from toolpost.client.client import Client
-from toolpost.client.threads import Crew
+from toolpost.client.threads import CallbackThreads
 from toolpost.protocol.methods import DATES
 from toolpost.types import CallToolResult, LogParams, Result
 
@@ -19,7 +19,7 @@ from toolpost.types import CallToolResult, LogParams, Result
 @pytest.fixture
 def crew():
     """Two threads that end with the test."""
-    crew = Crew(2)
+    crew = CallbackThreads(2)
     yield crew
     crew.close()
 
@@ -134,7 +134,7 @@ def test_a_callback_may_outlive_the_loop(crew):
 
 
 def test_a_crew_that_was_closed_gets_new_threads():
-    crew = Crew()
+    crew = CallbackThreads()
     for _ in range(2):
         old = asyncio.run(crew.run(threading.current_thread))
         crew.close()
@@ -143,7 +143,7 @@ def test_a_crew_that_was_closed_gets_new_threads():
 
 
 def test_a_crew_that_is_forgotten_leaves_no_threads():
-    thread = asyncio.run(Crew().run(threading.current_thread))
+    thread = asyncio.run(CallbackThreads().run(threading.current_thread))
     gc.collect()
     thread.join(10)
     assert not thread.is_alive()

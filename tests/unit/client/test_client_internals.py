@@ -12,7 +12,7 @@ from client_cases import STATELESS, WRONG, Schooled, every_revision, ids, said, 
 from raw_server import ALL, Asked, RawServer, run
 from toolpost.client.client import Client
 from toolpost.client.stats import Stats
-from toolpost.connect import Served
+from toolpost.connect import InProcessChannel
 from toolpost.errors import (
     InternalError,
     InvalidParams,
@@ -24,14 +24,14 @@ from toolpost.errors import (
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.methods import DATES, Row
 from toolpost.types import (
-    AskParams,
     CallToolResult,
+    ClientRequestParams,
     CreateMessageParams,
     ElicitParams,
     InputRequest,
     InputRequiredResult,
     LogParams,
-    NoticeParams,
+    NotificationParams,
     Raw,
     Result,
     Root,
@@ -45,8 +45,8 @@ def test_people_who_debug_a_tool_learn_where_its_server_wrote():
     async def fail(_: Asked) -> Result:
         return CallToolResult(content=[TextContent("its log tells why")], is_error=True)
 
-    class Chatty(Served):
-        unheard: str | None = "it goes to the logger"
+    class Chatty(InProcessChannel):
+        stderr_hint: str | None = "it goes to the logger"
 
     async def main() -> None:
         channel = Chatty(RawServer({"tools/call": fail}))
@@ -56,7 +56,7 @@ def test_people_who_debug_a_tool_learn_where_its_server_wrote():
                     await client.call_tool("t")
                 assert str(caught.value) == "its log tells why"  # models read it
                 assert getattr(caught.value, "__notes__", []) == notes
-                channel.unheard = None
+                channel.stderr_hint = None
 
     run(main())
 
@@ -172,7 +172,7 @@ def test_the_same_callbacks_serve_both_eras(date):
             ids.clear()
             async with Client(server, revision=date, **callbacks) as client:
                 assert answer in (await client.call_tool("t")).text
-                assert client.stats.asks == (client.era == "session")
+                assert client.stats.client_requests == (client.era == "session")
                 assert len(set(ids)) == len(ids) == (1 if client.era == "session" else 2)
 
     run(main())
@@ -211,7 +211,7 @@ def test_a_callback_may_ask_back(date):
 
 @sessions
 def test_a_method_of_the_servers_own_is_answered(date):
-    own = Row("x/own", AskParams, Result)
+    own = Row("x/own", ClientRequestParams, Result)
 
     async def call(asked: Asked) -> Result:
         answer = await asked.ask(own, {"a": 1})
@@ -252,7 +252,7 @@ class OwnResult(Result):
 
 @every_revision
 def test_anything_can_be_asked_and_said(date):
-    own = Row("x/own", AskParams, Result)
+    own = Row("x/own", ClientRequestParams, Result)
 
     async def answer(asked: Asked) -> Result | Raw:
         return Raw(b'{"n":%d,"_meta":{}}' % len(asked.meta))
@@ -278,7 +278,7 @@ def test_anything_can_be_asked_and_said(date):
             called = await client.request("tools/call", {"name": "t"}, result_type=CallToolResult)
             assert called.content == [TextContent("one")]
             await client.notify("x/said", {"a": 1})
-            await client.notify("x/said", NoticeParams(meta={"a": 1}))
+            await client.notify("x/said", NotificationParams(meta={"a": 1}))
             await client.ping()
             assert server.notices.count("x/said") == 2
             missing = "ping" if client.era == "stateless" else "server/discover"
@@ -305,7 +305,7 @@ def test_every_other_notice_reaches_the_callback_in_order(date):
         async with Client(server, revision=date, on_notification=on_notification):
             connection = server.connection
             await server.channel.send(connection.notify("notifications/tools/list_changed"))
-            await server.channel.send(connection.notify(Row("x/own", NoticeParams), {"a": 1}))
+            await server.channel.send(connection.notify(Row("x/own", NotificationParams), {"a": 1}))
             await server.channel.send(b'{"jsonrpc":"2.0","method":"x/none"}')
             await server.channel.send(
                 connection.notify("notifications/message", {"level": "info", "data": 1})
@@ -326,7 +326,7 @@ def test_notices_without_a_callback_are_dropped_in_silence():
                 server.connection.notify("notifications/message", {"level": "info", "data": 1})
             )
             await client.ping()
-            assert client.stats.notices == 1
+            assert client.stats.notifications == 1
 
     run(main())
 

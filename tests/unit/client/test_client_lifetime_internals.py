@@ -17,7 +17,7 @@ def test_a_closed_client_forgets_what_belonged_to_its_connection():
 
         async def note(asked: Asked) -> Result:
             levels.append(asked.incoming.peer.log_level)
-            return asked.server.connection.party.introduce(
+            return asked.server.connection.local_peer.introduce(
                 asked.server.connection.incoming[asked.id].peer.revision
             )
 
@@ -37,9 +37,9 @@ def test_a_connection_whose_loop_has_ended_is_no_connection(told):
     def end() -> None:
         asyncio.run(client.connect())
         if not told:  # as with a loop that was closed without cancelling its tasks
-            link = client._talk._supervisor._link
+            link = client._session._reconnector._dispatcher
             assert link is not None
-            link.ended = None
+            link.end_reason = None
 
     client = Client(RawServer())
 

@@ -9,7 +9,7 @@ from announcing_server import ERAS, TOOLS, UPDATED, Telling, both, collect, sett
 from endpoint import client_of
 from raw_server import Asked, Clock, RawServer, run
 from toolpost.client import changes as module
-from toolpost.client.backoff import FIRST, LONGEST, Backoff
+from toolpost.client.backoff import MAX_BACKOFF, MIN_BACKOFF, Backoff
 from toolpost.client.changes import Change
 from toolpost.client.client import Client
 from toolpost.client.sync import SyncClient
@@ -19,12 +19,12 @@ from toolpost.types import ResourceUpdatedParams, Result
 
 def test_parts_without_end_become_the_whole(monkeypatch):
     async def main() -> None:
-        monkeypatch.setattr(module, "MAX_PENDING", 3)
+        monkeypatch.setattr(module, "MAX_PENDING_CHANGES", 3)
         server = Telling()
         async with client_of(server) as client, client.listen(uris=["x://a"]) as changes:
             for number in range(100):
                 server.change(UPDATED, uri=f"x://a/{number}")
-            await settled(lambda: client.stats.notices >= 100)
+            await settled(lambda: client.stats.notifications >= 100)
             assert [change.uri for change in await collect(changes, 4)] == [
                 "x://a/0",
                 "x://a/1",
@@ -40,10 +40,10 @@ def test_parts_without_end_become_the_whole(monkeypatch):
 
 async def _leaving_the_loop_ends_the_subscription(server: Telling, client: Client) -> None:
     listening = asyncio.create_task(collect(client.listen(uris=["x://a"]), 1))
-    await settled(lambda: client._talk.attending)
+    await settled(lambda: client._session.change_streams)
     server.change(UPDATED, uri="x://a")
     assert await listening == [Change("resource", "x://a")]
-    await settled(lambda: not client._talk.attending)
+    await settled(lambda: not client._session.change_streams)
     ended = "resources/unsubscribe" if client.era == "session" else "notifications/cancelled"
     await server.until(ended)
 
@@ -66,9 +66,9 @@ def test_closing_the_client_ends_the_loop(date, held):
             return [change async for change in changes]
 
         listening = asyncio.create_task(loop())
-        await settled(lambda: client._talk.attending)
+        await settled(lambda: client._session.change_streams)
         server.change(TOOLS)
-        await settled(lambda: client.stats.notices >= (1 if date == ERAS[0] else 2))
+        await settled(lambda: client.stats.notifications >= (1 if date == ERAS[0] else 2))
         await client.close()
         assert await listening == [Change("tools")]
         assert [change async for change in changes] == []  # it is over
@@ -83,7 +83,7 @@ def test_a_resource_that_the_server_does_not_watch_is_an_error_in_a_session():
         async with client_of(server, revision=ERAS[0]) as client:
             with pytest.raises(MCPError, match="not that one"):
                 await collect(client.listen(uris=["x://a", "x://b"]), 1)
-            assert not client._talk.listener.ears
+            assert not client._session.listener.observers
 
     run(main())
 
@@ -93,7 +93,7 @@ def test_closing_while_it_tries_ends_it():
         server = Telling()
         async with client_of(server) as client:
             listening = asyncio.create_task(collect(client.listen(tools=True), 1))
-            await settled(lambda: client._talk.attending)
+            await settled(lambda: client._session.change_streams)
             server.table["subscriptions/listen"] = None  # it answers nothing any more
             server.cut()
             await server.until("subscriptions/listen", 2)
@@ -108,13 +108,13 @@ def test_closing_while_it_tries_ends_it():
 
 def test_pauses_grow_up_to_a_bound_and_start_anew_after_a_success():
     backoff = Backoff()
-    pauses = [backoff.pause(0.0) for _ in range(20)]
-    bounds = [min(FIRST * 2**number, LONGEST) for number in range(20)]
+    pauses = [backoff.next_delay(0.0) for _ in range(20)]
+    bounds = [min(MIN_BACKOFF * 2**number, MAX_BACKOFF) for number in range(20)]
     assert all(bound <= pause <= bound * 1.5 for pause, bound in zip(pauses, bounds, strict=True))
-    backoff.stands(0.0)
-    assert backoff.pause(LONGEST / 2) >= LONGEST / 2  # it did not stand for long
-    backoff.stands(0.0)
-    assert backoff.pause(LONGEST) <= FIRST * 1.5
+    backoff.mark_working(0.0)
+    assert backoff.next_delay(MAX_BACKOFF / 2) >= MAX_BACKOFF / 2  # it did not stand for long
+    backoff.mark_working(0.0)
+    assert backoff.next_delay(MAX_BACKOFF) <= MIN_BACKOFF * 1.5
 
 
 # --------------------------------------------------------------------- without await
@@ -134,7 +134,7 @@ def test_changes_without_await():
         loop = client.listen(uris=["x://a"])
         assert next(loop) == Change("resource", "x://a")
         del loop
-        assert not client._client._talk.attending
+        assert not client._client._session.change_streams
         assert server.methods[-1] == "resources/unsubscribe"
         subscribed.clear()
         closing = threading.Thread(target=lambda: subscribed.wait() and client.close())

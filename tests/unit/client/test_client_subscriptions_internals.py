@@ -8,7 +8,7 @@ import pytest
 from listening_server import ACKNOWLEDGED, TOOLS_CHANGED, UPDATED, Heard, Listened, watching
 from raw_server import RawServer, run
 from toolpost.client.client import Client
-from toolpost.protocol.jsonrpc import encode_notice
+from toolpost.protocol.jsonrpc import encode_notification
 from toolpost.protocol.methods import DATES
 from toolpost.types import (
     SUBSCRIPTION_ID,
@@ -38,7 +38,7 @@ def test_in_a_session_each_resource_is_a_request(date):
 
 def _late(method: str, listen: Any, **params: Any) -> bytes:
     """What a server says on a listen that has ended, as one without our rules would."""
-    return encode_notice(method, {**params, "_meta": {SUBSCRIPTION_ID: listen}})
+    return encode_notification(method, {**params, "_meta": {SUBSCRIPTION_ID: listen}})
 
 
 def test_a_notice_of_another_listen_is_not_heard_and_one_of_none_is():

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from toolpost.client.fields import Choices, choices_of, filled, form_objection, properties_of
+from toolpost.client.fields import Choices, fill_defaults, find_form_error, parse_choices, parse_fields
 from toolpost.errors import LocalProtocolError
 
 TEXT = {"type": "string"}
@@ -16,7 +16,7 @@ NAMED = {"type": "array", "items": {"anyOf": [{"const": "a", "title": "A"}, {"co
 
 
 def wrong(field: Any, value: Any) -> str | None:
-    return form_objection({"type": "object", "properties": {"x": field}}, {"x": value})
+    return find_form_error({"type": "object", "properties": {"x": field}}, {"x": value})
 
 
 @pytest.mark.requirement("ELIC-42")
@@ -130,7 +130,7 @@ def test_items_that_are_not_known_are_not_judged(field):
     ],
 )
 def test_a_form_is_held_against_its_schema(schema, content, reason):
-    assert form_objection(schema, content) == reason
+    assert find_form_error(schema, content) == reason
 
 
 @pytest.mark.requirement("ELIC-15")
@@ -138,17 +138,17 @@ def test_defaults_are_filled_in_and_not_judged():
     schema = {
         "properties": {"a": {"type": "integer", "default": "odd"}, "b": {"default": 1}, "c": {}, "d": 7}
     }
-    assert form_objection(schema, {"b": 2}) is None
-    assert filled(schema, {"b": 2}) == {"a": "odd", "b": 2}
-    assert filled(None, {"b": 2}) == {"b": 2}
-    assert properties_of({"properties": {"a": 7}}) == {}
+    assert find_form_error(schema, {"b": 2}) is None
+    assert fill_defaults(schema, {"b": 2}) == {"a": "odd", "b": 2}
+    assert fill_defaults(None, {"b": 2}) == {"b": 2}
+    assert parse_fields({"properties": {"a": 7}}) == {}
 
 
 def test_no_value_of_the_user_is_in_the_reason_and_no_flood_of_the_server():
     assert "secret" not in (wrong({**TEXT, "maxLength": 1}, "secret") or "")
     many = {"type": "string", "enum": [f"{number} " + "x" * 1000 for number in range(1000)]}
     assert len(wrong(many, "secret") or "") < 1000
-    assert len(form_objection({"required": ["y" * 10_000]}, {}) or "") < 200
+    assert len(find_form_error({"required": ["y" * 10_000]}, {}) or "") < 200
 
 
 def test_what_is_no_json_is_told():
@@ -162,7 +162,7 @@ def test_many_choices_take_no_more_time_than_they_are():
 
 
 def test_choices_have_titles():
-    assert choices_of({"enum": ["a", "b"], "enumNames": ["A", "B"]}) == Choices(("a", "b"), ("A", "B"))
-    assert choices_of({"enum": ["a", "b"], "enumNames": ["A"]}) == Choices(("a", "b"), ("a", "b"))
-    assert choices_of({"oneOf": [{"const": "a"}]}) == Choices(("a",), ("a",))
-    assert choices_of(TITLED) == Choices(("a", "b"), ("A", "B"))
+    assert parse_choices({"enum": ["a", "b"], "enumNames": ["A", "B"]}) == Choices(("a", "b"), ("A", "B"))
+    assert parse_choices({"enum": ["a", "b"], "enumNames": ["A"]}) == Choices(("a", "b"), ("a", "b"))
+    assert parse_choices({"oneOf": [{"const": "a"}]}) == Choices(("a",), ("a",))
+    assert parse_choices(TITLED) == Choices(("a", "b"), ("A", "B"))

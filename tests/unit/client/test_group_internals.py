@@ -18,7 +18,7 @@ def shop(name: str, *tools: str) -> Server:
 
 
 def test_names_of_tools_that_were_are_forgotten_if_there_are_many(monkeypatch):
-    monkeypatch.setattr("toolpost.client.group.MAX_NAMES", 10)
+    monkeypatch.setattr("toolpost.client.group.MAX_TOOL_NAMES", 10)
 
     async def main() -> None:
         server = Server("a", version="1")
@@ -28,7 +28,7 @@ def test_names_of_tools_that_were_are_forgotten_if_there_are_many(monkeypatch):
             for tool in tools[:19]:
                 tool.remove()
             assert [tool.name for tool in await group.list_tools()] == ["t19"]
-            assert list(group._homes) == ["t19"]
+            assert list(group._tools_by_name) == ["t19"]
 
     run(main())
 
@@ -43,7 +43,7 @@ def test_clients_are_made_as_one_likes():
         assert len(group) == 2
         assert "a: closed, b: closed" in repr(group)
         async with group:
-            assert group["a"]._party.info.name == "made"
+            assert group["a"]._local_peer.info.name == "made"
             assert (await group.call_tool("y")).data == "b "
 
     run(main())

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from toolpost.client.mirrors import Mirrors
+from toolpost.client.mirrors import HeaderParameterCache
 from toolpost.types import Tool
 
 REGION = {"mcp-param-region": ("region",)}
@@ -13,9 +13,9 @@ def schema(header: Any, kind: str = "string") -> dict[str, Any]:
 
 
 def test_a_tool_that_becomes_invalid_is_forgotten():
-    mirrors, reported = Mirrors(), []
+    mirrors, reported = HeaderParameterCache(), []
     assert len(mirrors.learn([Tool("a", schema("Region"))], reported.append)) == 1
-    assert mirrors.of("a") == REGION
+    assert mirrors.find("a") == REGION
     assert mirrors.learn([Tool("a", schema(""))], reported.append) == []
-    assert mirrors.of("a") is None
+    assert mirrors.find("a") is None
     assert len(reported) == 1

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Iterator
 
 import pytest
-from endpoint import DISCOVERED, NOT_FOUND, OPENED, WELCOME, Endpoint, client_of, refused, way_of
 
+from endpoint import DISCOVERED, NOT_FOUND, OPENED, WELCOME, Endpoint, client_of, refused, way_of
 from raw_server import Clock, run
 from toolpost.channel import Channel
 from toolpost.client.client import Client
-from toolpost.client.negotiate import Way
-from toolpost.client.verdicts import MAX_VERDICTS, VERDICTS, Verdict, Verdicts
+from toolpost.client.negotiate import Connector
+from toolpost.client.verdicts import MAX_CACHED_REVISIONS, REVISION_CACHE, CachedRevision, RevisionCache
 from toolpost.errors import ChannelClosed, ConnectFailed, RequestFailed, SessionLost
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
@@ -20,9 +20,9 @@ KEY = "http://host/mcp"
 
 @pytest.fixture(autouse=True)
 def _forgetful() -> Iterator[None]:
-    VERDICTS.clear()
+    REVISION_CACHE.clear()
     yield
-    VERDICTS.clear()
+    REVISION_CACHE.clear()
 
 
 def opened(endpoint: Endpoint, fallback: Endpoint | None = None, **options: object) -> tuple[str, ...]:
@@ -162,13 +162,13 @@ def test_where_only_sessions_are_held_nothing_is_probed():
     async def main() -> None:
         old = Endpoint(initialize=WELCOME)
         client = Client("http://host/sse")
-        client._talk._way = Way("old", old.open, session=True)
+        client._session._connector = Connector("old", old.open, session=True)
         for _ in range(2):
             async with client:
                 assert client.era == "session"
         assert old.heard == [OPENED, OPENED]
         client = Client("http://host/sse", revision=DATES[-1])
-        client._talk._way = Way("old", old.open, session=True)
+        client._session._connector = Connector("old", old.open, session=True)
         with pytest.raises(ConnectFailed, match="old: only sessions are held there"):
             await client.connect()
 
@@ -184,7 +184,7 @@ def test_the_next_client_of_the_same_url_knows_what_the_first_found_out():
     for _ in range(2):
         assert opened(server, key=KEY) == ("session",)
     assert server.heard == [["server/discover", *OPENED], OPENED]
-    assert VERDICTS.find(KEY) == Verdict(LATEST_SESSION)
+    assert REVISION_CACHE.find(KEY) == CachedRevision(LATEST_SESSION)
     assert opened(server, key="another") == ("session",)
     assert server.heard[2:] == [["server/discover", *OPENED]]
 
@@ -207,10 +207,10 @@ def test_the_way_is_part_of_what_is_known():
 @pytest.mark.parametrize("refusal", [404, 400, NOT_FOUND, {}])
 def test_a_verdict_that_proves_wrong_is_dropped_and_found_anew(refusal):
     server = Endpoint(server__discover=DISCOVERED, initialize=refusal)
-    VERDICTS.keep(KEY, Verdict(LATEST_SESSION))
+    REVISION_CACHE.put(KEY, CachedRevision(LATEST_SESSION))
     assert opened(server, key=KEY) == ("stateless",)
     assert server.heard == [["initialize"], ["server/discover"]]
-    assert VERDICTS.find(KEY) == Verdict(LATEST)
+    assert REVISION_CACHE.find(KEY) == CachedRevision(LATEST)
 
 
 @pytest.mark.requirement("VER-7")
@@ -218,9 +218,9 @@ def test_a_verdict_that_proves_wrong_is_dropped_and_found_anew(refusal):
 def test_an_old_way_that_has_gone_is_forgotten(gone):
     server, old = Endpoint(server__discover=DISCOVERED), Endpoint(initialize=404)
     old.refuses = refused() if gone else None
-    VERDICTS.keep(KEY, Verdict(LATEST_SESSION, detour=True))
+    REVISION_CACHE.put(KEY, CachedRevision(LATEST_SESSION, via_fallback=True))
     assert opened(server, old, key=KEY) == ("stateless",)
-    assert VERDICTS.find(KEY) == Verdict(LATEST)
+    assert REVISION_CACHE.find(KEY) == CachedRevision(LATEST)
 
 
 def test_a_stateless_server_that_was_slow_to_start_is_asked_again():
@@ -246,25 +246,25 @@ def test_a_server_that_has_left_the_detour_without_a_word_is_found_again():
             await asyncio.Event().wait()
             raise AssertionError
 
-    VERDICTS.keep(KEY, Verdict(LATEST_SESSION, detour=True))
+    REVISION_CACHE.put(KEY, CachedRevision(LATEST_SESSION, via_fallback=True))
     assert opened(server, Silent(), key=KEY) == ("session",)
-    assert VERDICTS.find(KEY) == Verdict(LATEST_SESSION)
+    assert REVISION_CACHE.find(KEY) == CachedRevision(LATEST_SESSION)
 
 
 @pytest.mark.parametrize("answer", [401, 503, RequestFailed("refused", sent=False)])
 def test_a_server_that_is_not_well_keeps_its_verdict(answer):
     server = Endpoint(server__discover=DISCOVERED, initialize=answer)
-    VERDICTS.keep(KEY, Verdict(LATEST_SESSION))
+    REVISION_CACHE.put(KEY, CachedRevision(LATEST_SESSION))
     with pytest.raises(ConnectFailed):
         opened(server, key=KEY)
     assert server.heard == [["initialize"]]
-    assert VERDICTS.find(KEY) == Verdict(LATEST_SESSION)
+    assert REVISION_CACHE.find(KEY) == CachedRevision(LATEST_SESSION)
 
 
 def test_a_known_server_that_cannot_be_opened_is_an_error():
     server = Endpoint()
     server.refuses = refused()
-    VERDICTS.keep(KEY, Verdict(LATEST_SESSION))
+    REVISION_CACHE.put(KEY, CachedRevision(LATEST_SESSION))
     with pytest.raises(ConnectFailed, match="no event stream"):
         opened(server, key=KEY)
 
@@ -272,9 +272,9 @@ def test_a_known_server_that_cannot_be_opened_is_an_error():
 @pytest.mark.requirement("VER-7")
 def test_a_stateless_verdict_costs_nothing_and_may_be_wrong_too():
     server = Endpoint(server__discover=404, initialize=WELCOME)
-    VERDICTS.keep(KEY, Verdict(LATEST))
+    REVISION_CACHE.put(KEY, CachedRevision(LATEST))
     assert opened(server, key=KEY) == ("session",)
-    assert VERDICTS.find(KEY) == Verdict(LATEST_SESSION)
+    assert REVISION_CACHE.find(KEY) == CachedRevision(LATEST_SESSION)
 
 
 @pytest.mark.requirement("VER-7", "HTTPL-28")
@@ -290,39 +290,39 @@ def test_a_lost_session_may_mean_that_the_server_is_a_newer_one_now():
             await client.list_tools()
             assert client.era == "stateless"
         assert server.heard[1] == ["server/discover", "tools/list"]
-        assert VERDICTS.find(KEY) == Verdict(LATEST)
+        assert REVISION_CACHE.find(KEY) == CachedRevision(LATEST)
 
     run(main())
 
 
 def test_verdicts_are_bounded_and_those_without_a_key_are_not_kept():
-    verdicts = Verdicts(2)
-    verdict = Verdict(LATEST)
+    verdicts = RevisionCache(2)
+    verdict = CachedRevision(LATEST)
     for key in ("a", "b", "a", "c", None):
-        verdicts.keep(key, verdict)
+        verdicts.put(key, verdict)
     assert [verdicts.find(key) for key in ("a", "b", "c", None)] == [verdict, None, verdict, None]
     for key in ("a", "x", None):
         verdicts.drop(key)
     assert verdicts.find("a") is None
     verdicts.clear()
     assert verdicts.find("c") is None
-    assert MAX_VERDICTS == 256
+    assert MAX_CACHED_REVISIONS == 256
 
 
 def test_a_way_that_has_to_be_looked_up_is_looked_up_each_time():
     async def main() -> None:
-        found: list[Way] = [
+        found: list[Connector] = [
             way_of(Endpoint(server__discover=DISCOVERED)),
             way_of(Endpoint(server__discover=404, initialize=WELCOME)),
         ]
 
-        async def find() -> Way:
+        async def find() -> Connector:
             if not found:
                 raise FileNotFoundError("mcp.json")
             return found.pop(0)
 
         client = Client("http://host/mcp")
-        client._talk._way = Way("mcp.json", Endpoint().open, find=find)
+        client._session._connector = Connector("mcp.json", Endpoint().open, resolve=find)
         for era in ("stateless", "session"):
             async with client:
                 assert client.era == era

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from raw_server import run
-from toolpost.client.lane import Lane
+from toolpost.client.lane import CallbackQueue
 
 
 def test_work_is_done_in_order_one_piece_at_a_time():
     async def main() -> None:
-        lane = Lane(asyncio.create_task)
+        lane = CallbackQueue(asyncio.create_task)
         trace: list[str] = []
 
         async def work(name: str) -> None:
@@ -23,9 +23,9 @@ def test_work_is_done_in_order_one_piece_at_a_time():
         assert lane.put(partial(work, "a"))
         assert lane.put(partial(work, "b"))
         assert trace == []  # whoever hands it in goes on
-        await lane.idle()
+        await lane.wait_idle()
         assert trace == ["a begins", "a ends", "b begins", "b ends"]
-        await lane.idle()
+        await lane.wait_idle()
 
     run(main())
 
@@ -36,7 +36,7 @@ def test_work_is_done_in_order_one_piece_at_a_time():
 )
 def test_a_failure_is_logged_and_the_next_piece_is_done(error, caplog):
     async def main() -> None:
-        lane = Lane(asyncio.create_task)
+        lane = CallbackQueue(asyncio.create_task)
         done: list[int] = []
 
         async def fail() -> None:
@@ -47,7 +47,7 @@ def test_a_failure_is_logged_and_the_next_piece_is_done(error, caplog):
 
         lane.put(fail)
         lane.put(work)
-        await lane.idle()
+        await lane.wait_idle()
         assert done == [1]
 
     run(main())
@@ -56,7 +56,7 @@ def test_a_failure_is_logged_and_the_next_piece_is_done(error, caplog):
 
 def test_too_much_work_is_refused():
     async def main() -> None:
-        lane = Lane(asyncio.create_task, limit=2)
+        lane = CallbackQueue(asyncio.create_task, limit=2)
         gate, begun = asyncio.Event(), asyncio.Event()
 
         async def first() -> None:
@@ -67,14 +67,14 @@ def test_too_much_work_is_refused():
         await begun.wait()  # it is being done, and does not wait any more
         assert [lane.put(gate.wait) for _ in range(3)] == [True, True, False]
         gate.set()
-        await lane.idle()
+        await lane.wait_idle()
 
     run(main())
 
 
 def test_what_waits_can_be_dropped():
     async def main() -> None:
-        lane = Lane(asyncio.create_task)
+        lane = CallbackQueue(asyncio.create_task)
         done: list[str] = []
         gate, begun = asyncio.Event(), asyncio.Event()
 
@@ -91,7 +91,7 @@ def test_what_waits_can_be_dropped():
         await begun.wait()
         lane.stop()
         gate.set()
-        await lane.idle()
+        await lane.wait_idle()
         assert done == ["first"]
 
     run(main())
@@ -105,22 +105,22 @@ def test_a_lane_whose_task_is_cancelled_before_it_began_is_idle():
             tasks.append(asyncio.create_task(work))
             return tasks[-1]
 
-        lane = Lane(spawn)
+        lane = CallbackQueue(spawn)
         lane.put(asyncio.Event().wait)
         tasks[0].cancel()
-        await lane.idle()
+        await lane.wait_idle()
 
     run(main())
 
 
 def test_work_knows_that_it_is_work_also_in_its_threads_and_tasks():
     async def main() -> None:
-        lane, other = Lane(asyncio.create_task), Lane(asyncio.create_task)
+        lane, other = CallbackQueue(asyncio.create_task), CallbackQueue(asyncio.create_task)
         seen: list[tuple[bool, bool]] = []
         loop = asyncio.get_running_loop()
 
         async def look() -> None:
-            seen.append((lane.busy_with_us, other.busy_with_us))
+            seen.append((lane.is_in_callback, other.is_in_callback))
 
         def in_a_thread() -> None:
             asyncio.run_coroutine_threadsafe(look(), loop).result()
@@ -131,9 +131,9 @@ def test_work_knows_that_it_is_work_also_in_its_threads_and_tasks():
             await asyncio.to_thread(in_a_thread)
 
         lane.put(work)
-        await lane.idle()
+        await lane.wait_idle()
         assert seen == [(True, False)] * 3
-        assert not lane.busy_with_us
+        assert not lane.is_in_callback
 
     run(main())
 
@@ -155,12 +155,12 @@ def test_a_lane_whose_task_is_cancelled_ends_at_once():
         async def second() -> None:
             done.append(2)
 
-        lane = Lane(spawn)
+        lane = CallbackQueue(spawn)
         lane.put(first)
         lane.put(second)
         await begun.wait()
         tasks[0].cancel()
-        await lane.idle()
+        await lane.wait_idle()
         assert tasks[0].cancelled()
         assert done == []
 
@@ -169,7 +169,7 @@ def test_a_lane_whose_task_is_cancelled_ends_at_once():
 
 def test_a_lane_that_is_thrown_away_at_work_goes_quietly():
     tasks: list[Any] = []
-    lane = Lane(tasks.append)  # type: ignore[arg-type] - nobody looks at the task
+    lane = CallbackQueue(tasks.append)  # type: ignore[arg-type] - nobody looks at the task
 
     async def work() -> None:
         await asyncio.sleep(0)

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from raw_server import ALL, run
-from toolpost.client.link import Link
+from toolpost.client.link import Dispatcher
 from toolpost.client.stats import Stats
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import STATELESS, Peer
-from toolpost.protocol.framing import LineBuffer, Oversize
-from toolpost.protocol.party import Party
+from toolpost.protocol.eras import STATELESS_ERA, Peer
+from toolpost.protocol.framing import LineBuffer, OversizedLine
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision
 from toolpost.testing import ScriptedChannel
 from toolpost.types import ClientCapabilities, Implementation, Result, SubscriptionFilter
@@ -26,12 +26,12 @@ LOST = {"message over the limit": 1}
 class BoundedChannel(ScriptedChannel):
     """A scripted channel that drops what is over the limit."""
 
-    def on_oversized(self, tell: Callable[[Oversize], object]) -> None:
+    def on_oversized(self, tell: Callable[[OversizedLine], object]) -> None:
         self._tell = tell
 
     def lose(self, line: bytes) -> None:
         (lost,) = LineBuffer(LIMIT).feed(line + b"\n")
-        assert isinstance(lost, Oversize)
+        assert isinstance(lost, OversizedLine)
         self._tell(lost)
 
 
@@ -41,9 +41,9 @@ class Bounded:
     def __init__(self, revision: Revision = LATEST_SESSION) -> None:
         self.channel = BoundedChannel()
         self.stats = Stats()
-        party = Party(Implementation("me", "1"), ClientCapabilities())
+        party = LocalPeer(Implementation("me", "1"), ClientCapabilities())
         connection = Connection(party, peer=Peer(revision, ALL, Implementation("them", "1")))
-        self.link = Link(self.channel, connection, self.stats, on_ask=_never, on_notice=print)
+        self.link = Dispatcher(self.channel, connection, self.stats, on_ask=_never, on_notice=print)
 
     async def start(self, count: int) -> list[asyncio.Task[Result]]:
         """Requests with the ids 1 and so on, all of them sent."""
@@ -133,8 +133,8 @@ def test_without_an_id_none_of_several_requests_is_blamed(line):
 def test_a_subscription_is_not_taken_for_the_request():
     async def main() -> None:
         it = Bounded(LATEST)
-        (outgoing,) = STATELESS.listen(it.link.connection, SubscriptionFilter(tools_list_changed=True))
-        listen = await it.link.open(outgoing)
+        (outgoing,) = STATELESS_ERA.listen(it.link.connection, SubscriptionFilter(tools_list_changed=True))
+        listen = await it.link.open_request(outgoing)
         await it.channel.next_sent()
         it.channel.lose(LONG)
         assert not listen.answer.done()

@@ -7,23 +7,23 @@ from typing import Any, Self
 import pytest
 
 from raw_server import ALL, Clock, run
-from toolpost.client.call import Limits
-from toolpost.client.lane import MAX_WAITING
-from toolpost.client.link import CLOSE_PATIENCE, Link
+from toolpost.client.call import CallLimits
+from toolpost.client.lane import MAX_QUEUED_CALLBACKS
+from toolpost.client.link import CALLBACK_CLOSE_TIMEOUT, Dispatcher
 from toolpost.client.stats import Stats
 from toolpost.errors import (
+    CapabilityNotDeclared,
     ChannelClosed,
     InvalidParams,
     LocalProtocolError,
     MCPError,
-    NotDeclared,
     RemoteProtocolError,
     RequestTimeout,
 )
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.events import Incoming, NoticeReceived, Refused
-from toolpost.protocol.party import Party
+from toolpost.protocol.events import InboundRequest, InvalidMessageReceived, NotificationReceived
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision
 from toolpost.testing import ScriptedChannel
 from toolpost.types import (
@@ -49,17 +49,17 @@ class Harness:
         capabilities: ServerCapabilities = ALL,
         answer: Any = None,
     ) -> None:
-        party = Party(Implementation("me", "1"), ClientCapabilities(roots=ListCapability()))
+        party = LocalPeer(Implementation("me", "1"), ClientCapabilities(roots=ListCapability()))
         self.channel = ScriptedChannel()
         self.stats = Stats()
-        self.notices: list[NoticeReceived] = []
+        self.notices: list[NotificationReceived] = []
         self.answer = answer
         self.connection = Connection(party, peer=Peer(revision, capabilities, Implementation("them", "1")))
-        self.link = Link(
+        self.link = Dispatcher(
             self.channel, self.connection, self.stats, on_ask=self._ask, on_notice=self.notices.append
         )
 
-    async def _ask(self, incoming: Incoming) -> Result:
+    async def _ask(self, incoming: InboundRequest) -> Result:
         return await self.answer(incoming)
 
     async def __aenter__(self) -> Self:
@@ -72,7 +72,7 @@ class Harness:
         assert not self.connection.outgoing
 
     def start(self, **limits: Any) -> asyncio.Task[Result]:
-        return asyncio.create_task(self.link.request("tools/list", limits=Limits(**limits)))
+        return asyncio.create_task(self.link.request("tools/list", limits=CallLimits(**limits)))
 
 
 async def turns(count: int = 10) -> None:
@@ -144,7 +144,7 @@ def test_an_answer_that_is_none_is_an_error_of_its_request_alone():
 def test_what_the_server_did_not_declare_fails_at_once():
     async def main() -> None:
         async with Harness(capabilities=ServerCapabilities()) as it:
-            with pytest.raises(NotDeclared) as caught:
+            with pytest.raises(CapabilityNotDeclared) as caught:
                 await it.start()
             assert caught.value.capability == "tools"
             assert caught.value.retry_safe
@@ -178,7 +178,7 @@ def test_a_send_that_fails_is_an_error_of_the_request(error):
             assert not it.link.pending
             assert not it.connection.outgoing
             with pytest.raises(ChannelClosed):
-                await it.link.open(it.connection.request("tools/list"))
+                await it.link.open_request(it.connection.request("tools/list"))
 
     run(main())
 
@@ -213,12 +213,12 @@ def test_a_request_that_takes_too_long_is_given_up_and_the_server_told(revision)
 def test_a_request_that_could_not_even_be_sent_in_time_may_be_sent_again():
     async def main() -> None:
         async with Harness() as it:
-            it.channel.flows.clear()
+            it.channel.writable.clear()
             with pytest.raises(RequestTimeout) as caught:
                 await it.start(timeout=60.0)
             assert not caught.value.sent
             assert caught.value.retry_safe
-            it.channel.flows.set()
+            it.channel.writable.set()
             await turns()
             assert it.channel.raw == []  # the server never heard of it, so there is nothing to cancel
 
@@ -325,7 +325,7 @@ def test_more_progress_than_anybody_has_time_for_is_counted():
             await turns()
             it.channel.feed(progress(1, 0))
             await turns()
-            it.channel.feed(*(progress(1, value) for value in range(1, MAX_WAITING + 3)))
+            it.channel.feed(*(progress(1, value) for value in range(1, MAX_QUEUED_CALLBACKS + 3)))
             await turns()
             gate.set()
             it.channel.feed(LIST)
@@ -410,8 +410,8 @@ def test_a_cancellation_that_meets_an_answer_keeps_the_answer():
 def test_a_long_request_is_open_until_it_is_cancelled_or_answered():
     async def main() -> None:
         async with Harness() as it:
-            first = await it.link.open(it.connection.request("tools/list"))
-            second = await it.link.open(it.connection.request("tools/list"))
+            first = await it.link.open_request(it.connection.request("tools/list"))
+            second = await it.link.open_request(it.connection.request("tools/list"))
             it.channel.feed(LIST)
             await first.answer
             it.link.cancel(second.id)
@@ -430,7 +430,7 @@ def ask(number: int | str = 7, method: str = "roots/list") -> dict[str, Any]:
 
 def test_an_ask_is_answered_beside_everything_else():
     async def main() -> None:
-        async def answer(_: Incoming) -> Result:
+        async def answer(_: InboundRequest) -> Result:
             await it.link.request("tools/list")  # a callback may ask back
             return ListRootsResult([Root("file:///a")])
 
@@ -441,32 +441,32 @@ def test_an_ask_is_answered_beside_everything_else():
             reply = await it.channel.next_sent()
             assert reply == {"jsonrpc": "2.0", "id": 7, "result": {"roots": [{"uri": "file:///a"}]}}
             assert it.channel.related[-1] == 7
-            assert it.stats.asks == 1
+            assert it.stats.client_requests == 1
 
     run(main())
 
 
-async def wrong_type(_: Incoming) -> Any:
+async def wrong_type(_: InboundRequest) -> Any:
     return object()
 
 
-async def fails(_: Incoming) -> Result:
+async def fails(_: InboundRequest) -> Result:
     raise LookupError("a secret")
 
 
-async def refuses(_: Incoming) -> Result:
+async def refuses(_: InboundRequest) -> Result:
     raise InvalidParams("that is nonsense")
 
 
-async def cancels_itself(_: Incoming) -> Result:
+async def cancels_itself(_: InboundRequest) -> Result:
     raise asyncio.CancelledError
 
 
-async def exits(_: Incoming) -> Result:
+async def exits(_: InboundRequest) -> Result:
     raise SystemExit(3)
 
 
-async def interrupts(_: Incoming) -> Result:
+async def interrupts(_: InboundRequest) -> Result:
     raise KeyboardInterrupt
 
 
@@ -499,7 +499,7 @@ def test_an_ask_that_the_server_cancels_is_not_answered():
         begun = asyncio.Event()
         ended: list[str] = []
 
-        async def answer(_: Incoming) -> Result:
+        async def answer(_: InboundRequest) -> Result:
             begun.set()
             try:
                 await asyncio.Event().wait()
@@ -521,17 +521,17 @@ def test_an_ask_that_the_server_cancels_is_not_answered():
 
 def test_a_cancellation_that_comes_after_the_answer_was_made_changes_nothing():
     async def main() -> None:
-        async def answer(_: Incoming) -> Result:
+        async def answer(_: InboundRequest) -> Result:
             return Result()
 
         async with Harness(answer=answer) as it:
-            it.channel.flows.clear()
+            it.channel.writable.clear()
             it.channel.feed(ask())
             await turns()
             params = {"requestId": 7}
             it.channel.feed({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
             await turns()
-            it.channel.flows.set()
+            it.channel.writable.set()
             assert (await it.channel.next_sent())["id"] == 7
             assert it.stats.discarded == {"cancellation of no request in flight": 1}
 
@@ -543,7 +543,7 @@ def test_a_server_may_use_an_id_again_while_its_cancelled_ask_still_ends():
         gates = [asyncio.Event(), asyncio.Event()]
         count = iter(gates)
 
-        async def answer(_: Incoming) -> Result:
+        async def answer(_: InboundRequest) -> Result:
             gate = next(count)
             try:
                 await gate.wait()
@@ -569,7 +569,7 @@ def test_a_server_may_use_an_id_again_while_its_cancelled_ask_still_ends():
 
 def test_a_callback_that_cancels_its_own_task_ends_alone():
     async def main() -> None:
-        async def answer(_: Incoming) -> Result:
+        async def answer(_: InboundRequest) -> Result:
             task = asyncio.current_task()
             assert task is not None
             task.cancel()
@@ -592,7 +592,7 @@ def test_a_callback_that_cancels_its_own_task_ends_alone():
 def test_a_refusal_without_an_answer_is_counted():
     async def main() -> None:
         async with Harness() as it:
-            it.link._arrivals._refused(Refused(InvalidParams("no")))
+            it.link._router._handle_refusal(InvalidMessageReceived(InvalidParams("no")))
             await turns()
             assert it.channel.raw == []
             assert it.stats.discarded == {"refused message": 1}
@@ -635,8 +635,8 @@ def test_a_stateless_client_answers_nothing():
 def test_a_server_that_does_not_read_cannot_fill_the_memory():
     async def main() -> None:
         async with Harness() as it:
-            it.channel.flows.clear()
-            it.channel.feed(*(ask(number, "no/such") for number in range(MAX_WAITING + 3)))
+            it.channel.writable.clear()
+            it.channel.feed(*(ask(number, "no/such") for number in range(MAX_QUEUED_CALLBACKS + 3)))
             await turns()
             assert it.stats.discarded["answer to a peer that does not read"] == 3
 
@@ -653,7 +653,7 @@ def test_notices_are_handed_on():
             it.channel.feed({"jsonrpc": "2.0", "method": "x/y", "params": {"a": 1}})
             await turns()
             assert [notice.method for notice in it.notices] == ["notifications/tools/list_changed", "x/y"]
-            assert it.stats.notices == 2
+            assert it.stats.notifications == 2
 
     run(main())
 
@@ -661,7 +661,7 @@ def test_notices_are_handed_on():
 def test_a_fault_of_ours_costs_one_message_and_not_the_connection(caplog):
     async def main() -> None:
         async with Harness() as it:
-            it.link._arrivals._on_notice = None  # type: ignore[assignment] - a fault
+            it.link._router._on_notification = None  # type: ignore[assignment] - a fault
             it.channel.feed({"jsonrpc": "2.0", "method": "x/y"})
             call = it.start()
             await it.channel.next_sent()
@@ -708,7 +708,7 @@ def test_when_the_channel_ends_asks_are_not_answered():
     async def main() -> None:
         ended: list[int] = []
 
-        async def answer(_: Incoming) -> Result:
+        async def answer(_: InboundRequest) -> Result:
             try:
                 await asyncio.Event().wait()
             finally:
@@ -727,7 +727,7 @@ def test_when_the_channel_ends_asks_are_not_answered():
 
 def test_an_answer_that_can_no_longer_be_sent_is_dropped():
     async def main() -> None:
-        async def answer(_: Incoming) -> Result:
+        async def answer(_: InboundRequest) -> Result:
             it.channel.broken = OSError("gone")
             return Result()
 
@@ -778,7 +778,7 @@ def test_closing_goes_on_when_its_caller_is_cancelled():
 def test_a_loop_that_ends_while_callbacks_are_waited_for_closes_the_channel():
     async def main() -> None:
         it = Harness()
-        it.link.lane.put(asyncio.Event().wait)
+        it.link.callback_queue.put(asyncio.Event().wait)
         closing = asyncio.create_task(it.link.close())
         await turns()
         rest = asyncio.all_tasks() - {asyncio.current_task()}
@@ -805,7 +805,7 @@ def test_a_channel_that_cannot_be_closed_in_order_is_logged(caplog):
 
 def test_a_callback_may_close_the_link():
     async def main() -> None:
-        async def answer(_: Incoming) -> Result:
+        async def answer(_: InboundRequest) -> Result:
             await it.link.close()
             return Result()
 
@@ -822,7 +822,7 @@ def test_a_callback_that_refuses_to_end_does_not_hold_up_closing(caplog):
     gate = asyncio.Event()
 
     async def main() -> None:
-        async def answer(_: Incoming) -> Result:
+        async def answer(_: InboundRequest) -> Result:
             while not gate.is_set():
                 try:
                     await gate.wait()
@@ -834,7 +834,7 @@ def test_a_callback_that_refuses_to_end_does_not_hold_up_closing(caplog):
         it.channel.feed(ask())
         await turns()
         await it.link.close()
-        assert asyncio.get_running_loop().time() == CLOSE_PATIENCE
+        assert asyncio.get_running_loop().time() == CALLBACK_CLOSE_TIMEOUT
         assert it.channel.closed
         gate.set()
         await turns()

@@ -6,13 +6,13 @@ from typing import Any, Self
 import pytest
 
 from raw_server import ALL, Clock, run
-from toolpost.client.call import Limits
-from toolpost.client.link import LOST_PATIENCE, Link
+from toolpost.client.call import CallLimits
+from toolpost.client.link import LOST_SESSION_TIMEOUT, Dispatcher
 from toolpost.client.stats import Stats
 from toolpost.errors import ChannelClosed, LocalProtocolError, RequestFailed, RequestTimeout, SessionLost
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.party import Party
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision
 from toolpost.testing import ScriptedChannel
 from toolpost.types import ClientCapabilities, Implementation, Result
@@ -25,12 +25,12 @@ class Lossy(ScriptedChannel):
 
     tell: Any = None
 
-    def on_lost(self, tell: Any) -> None:
+    def on_request_lost(self, tell: Any) -> None:
         self.tell = tell
 
 
 class Mirroring(Lossy):
-    annotated: Any = None
+    find_header_parameters: Any = None
 
 
 class Harness:
@@ -39,9 +39,9 @@ class Harness:
     def __init__(self, revision: Revision = LATEST, channel: Any = Lossy, **options: Any) -> None:
         self.channel = channel()
         self.stats = Stats()
-        party = Party(Implementation("me", "1"), ClientCapabilities())
+        party = LocalPeer(Implementation("me", "1"), ClientCapabilities())
         self.connection = Connection(party, peer=Peer(revision, ALL, Implementation("them", "1")))
-        self.link = Link(
+        self.link = Dispatcher(
             self.channel, self.connection, self.stats, on_ask=self._never, on_notice=print, **options
         )
 
@@ -57,7 +57,7 @@ class Harness:
         assert not self.connection.outgoing
 
     async def start(self, **limits: Any) -> "asyncio.Task[Result]":
-        task = asyncio.create_task(self.link.request("tools/list", limits=Limits(**limits)))
+        task = asyncio.create_task(self.link.request("tools/list", limits=CallLimits(**limits)))
         await self.channel.next_sent()
         return task
 
@@ -76,7 +76,7 @@ def test_a_request_that_is_lost_fails_alone_with_its_own_error():
             assert caught.value is error
             it.channel.feed({"jsonrpc": "2.0", "id": 2, "result": LIST})
             await second
-            assert it.link.ended is None
+            assert it.link.end_reason is None
 
     run(main())
 
@@ -133,7 +133,7 @@ def test_a_notice_that_is_not_accepted_is_an_error_and_not_the_end():
             with pytest.raises(LocalProtocolError, match="no header"):
                 await it.link.request("tools/list")
             it.channel.broken = None
-            assert it.link.ended is None
+            assert it.link.end_reason is None
             await it.start()
             assert it.link.cancel(2)  # nobody is told where the channel tells by itself
 
@@ -147,9 +147,9 @@ def test_what_nobody_waits_for_may_be_refused():
             it.channel.feed({"jsonrpc": "2.0", "id": 1, "method": "roots/list"})  # refused, and that fails
             it.channel.feed({"jsonrpc": "2.0", "method": "x/y"})
             async with asyncio.timeout(10):
-                while not it.stats.notices:  # noqa: ASYNC110 - until it has been read
+                while not it.stats.notifications:  # noqa: ASYNC110 - until it has been read
                     await asyncio.sleep(0)
-            assert it.link.ended is None
+            assert it.link.end_reason is None
 
     run(main())
 
@@ -174,13 +174,13 @@ def test_a_channel_that_mirrors_is_told_what():
     async def main() -> None:
         known = {"t": {"mcp-param-x": ("x",)}}
         async with Harness(channel=Mirroring, annotated=known.get) as it:
-            assert it.link.mirrors
-            assert it.channel.annotated("t") == {"mcp-param-x": ("x",)}
-            assert it.channel.annotated("u") is None
+            assert it.link.has_parameter_headers
+            assert it.channel.find_header_parameters("t") == {"mcp-param-x": ("x",)}
+            assert it.channel.find_header_parameters("u") is None
         async with Harness(channel=Mirroring) as it:
-            assert it.channel.annotated is None
+            assert it.channel.find_header_parameters is None
         async with Harness() as it:
-            assert not it.link.mirrors
+            assert not it.link.has_parameter_headers
 
     run(main())
 
@@ -192,12 +192,12 @@ def test_whoever_comes_after_a_lost_session_hears_that_it_was_lost():
     async def main() -> None:
         async with Harness(LATEST_SESSION) as it:
             it.channel.end(SessionLost("the session is forgotten", hint="try again", peer="them"))
-            await it.link.over.wait()
+            await it.link.ended_event.wait()
             with pytest.raises(
                 SessionLost, match=r"^them: the session is forgotten \(try again\)$"
             ) as caught:
                 await it.link.request("tools/list")
-            assert caught.value is not it.link.ended
+            assert caught.value is not it.link.end_reason
             assert caught.value.sent is False
             assert caught.value.retry_safe
 
@@ -210,11 +210,11 @@ def test_requests_of_a_lost_session_hear_their_own_fate():
             first, second, third = [await it.start() for _ in range(3)]
             it.channel.tell(1, SessionLost("forgotten", sent=False))
             it.channel.end(SessionLost("forgotten"))
-            await it.link.over.wait()
+            await it.link.ended_event.wait()
             it.channel.tell(2, SessionLost("forgotten", sent=False))
-            await it.link.settle()
-            await it.link.settle()
-            assert asyncio.get_running_loop().time() == LOST_PATIENCE
+            await it.link.wait_calls_done()
+            await it.link.wait_calls_done()
+            assert asyncio.get_running_loop().time() == LOST_SESSION_TIMEOUT
             fates = []
             for call in (first, second, third):
                 with pytest.raises(SessionLost) as caught:
@@ -230,7 +230,7 @@ def test_closing_does_not_wait_for_the_fate_of_requests():
         async with Harness(LATEST_SESSION) as it:
             call = await it.start()
             it.channel.end(SessionLost("forgotten"))
-            await it.link.over.wait()
+            await it.link.ended_event.wait()
             await it.link.close()
             with pytest.raises(SessionLost) as caught:
                 await call

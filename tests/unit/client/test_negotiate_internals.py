@@ -9,7 +9,7 @@ from odd_server import NOT_FOUND, SESSIONS, WELCOME, Odd
 from raw_server import RawServer, run
 from toolpost.channel import Channel
 from toolpost.client.client import Client
-from toolpost.client.negotiate import Way
+from toolpost.client.negotiate import Connector
 from toolpost.errors import ConnectFailed
 
 
@@ -20,7 +20,7 @@ def test_the_newest_session_is_offered():
 
         async def greet(asked: Any) -> Any:
             offered.append(asked.params)
-            return asked.server.connection.party.introduce(
+            return asked.server.connection.local_peer.introduce(
                 asked.server.connection.incoming[asked.id].peer.revision
             )
 
@@ -43,7 +43,7 @@ def test_a_target_that_cannot_be_reached_is_an_error():
             raise FileNotFoundError("no such file: server")
 
         client = Client(RawServer())
-        client._talk._way = Way("server", open_it)
+        client._session._connector = Connector("server", open_it)
         with pytest.raises(ConnectFailed, match="server: it cannot be reached: no such file") as caught:
             await client.connect()
         assert caught.value.sent is False
@@ -56,7 +56,7 @@ def test_a_verdict_that_proves_wrong_on_a_channel_is_an_error(caplog):
         client = Client(Odd(initialize=[WELCOME, NOT_FOUND], server__discover=NOT_FOUND))
         async with client:
             pass
-        client._talk._way = client._talk._way._replace(again=False)
+        client._session._connector = client._session._connector._replace(can_reopen=False)
         with pytest.raises(ConnectFailed, match="Method not found"):
             await client.connect()
 

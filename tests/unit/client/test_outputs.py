@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from toolpost import Client, Server
-from toolpost.client.outputs import MAX_MESSAGE, Outputs
+from toolpost.client.outputs import MAX_ERROR_TEXT, OutputSchemas
 from toolpost.client.stats import Stats
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.methods import DATES
@@ -18,8 +18,8 @@ from toolpost.types import CallToolResult, TextContent, Tool
 NUMBER = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
-def outputs(schema: dict[str, Any] | None) -> Outputs:
-    known = Outputs(Stats())
+def outputs(schema: dict[str, Any] | None) -> OutputSchemas:
+    known = OutputSchemas(Stats())
     known.learn([Tool("t", {"type": "object"}, output_schema=schema), Tool("other", {"type": "object"})])
     return known
 
@@ -30,7 +30,7 @@ def result(value: Any) -> CallToolResult:
 
 @pytest.mark.requirement("TOOL-14")
 def test_a_result_is_held_against_its_schema():
-    check = outputs(NUMBER).check("t")
+    check = outputs(NUMBER).get_check("t")
     assert check is not None
     check(result({"n": 1}))
     with pytest.raises(RemoteProtocolError, match=r"tool 't' gave structured content\['n'\]") as caught:
@@ -43,11 +43,11 @@ def test_a_result_is_held_against_its_schema():
 
 
 def test_a_long_complaint_is_cut():
-    check = outputs({"type": "object"}).check("t")
+    check = outputs({"type": "object"}).get_check("t")
     assert check is not None
     with pytest.raises(RemoteProtocolError) as caught:
         check(result("x" * 10_000))
-    assert len(str(caught.value)) < MAX_MESSAGE + 300
+    assert len(str(caught.value)) < MAX_ERROR_TEXT + 300
 
 
 @pytest.mark.requirement("JSCH-1", "JSCH-2")
@@ -64,7 +64,7 @@ def test_a_schema_is_read_in_its_dialect(dialect, good):
     schema: dict[str, Any] = {"prefixItems": [{"type": "string"}]}
     if dialect:
         schema["$schema"] = dialect
-    check = outputs(schema).check("t")
+    check = outputs(schema).get_check("t")
     assert check is not None
     if good:
         check(result([1]))
@@ -88,7 +88,7 @@ def test_a_reference_to_the_network_is_not_even_tried(schema):
         url = f"http://127.0.0.1:{listening.getsockname()[1]}/a.json"
         schema = json.loads(json.dumps(schema).replace("{url}", url))
         with pytest.raises(RemoteProtocolError, match="cannot be used"):
-            outputs(schema).check("t")
+            outputs(schema).get_check("t")
         listening.setblocking(False)
         with pytest.raises(BlockingIOError):  # nobody knocked
             listening.accept()
@@ -108,13 +108,13 @@ def test_a_reference_to_the_network_is_not_even_tried(schema):
 )
 def test_a_schema_that_cannot_be_used_is_an_error_before_anything_is_sent(schema):
     with pytest.raises(RemoteProtocolError, match="the output schema of tool 't' cannot be used") as caught:
-        outputs(schema).check("t")
+        outputs(schema).get_check("t")
     assert "validate=False" in str(caught.value)
 
 
 @pytest.mark.requirement("JSCH-11")
 def test_a_pattern_cannot_take_exponential_time():
-    check = outputs({"properties": {"a": {"pattern": "^(a+)+$"}}}).check("t")
+    check = outputs({"properties": {"a": {"pattern": "^(a+)+$"}}}).get_check("t")
     assert check is not None
     with pytest.raises(RemoteProtocolError):
         check(result({"a": "a" * 5000 + "!"}))
@@ -122,18 +122,18 @@ def test_a_pattern_cannot_take_exponential_time():
 
 def test_what_is_not_known_is_not_checked():
     known = outputs(NUMBER)
-    assert known.check("other") is None
-    assert known.check("never heard of") is None
-    assert known.check("t") is known.check("t")
+    assert known.get_check("other") is None
+    assert known.get_check("never heard of") is None
+    assert known.get_check("t") is known.get_check("t")
     known.learn([Tool("t", {}, output_schema={"type": "string"})])
-    check = known.check("t")
+    check = known.get_check("t")
     assert check is not None
     check(result("text"))
     known.learn([Tool("t", {})])
-    assert known.check("t") is None
+    assert known.get_check("t") is None
     known.learn([Tool("t", {}, output_schema=NUMBER)])
-    known.forget()
-    assert known.check("t") is None
+    known.clear()
+    assert known.get_check("t") is None
 
 
 @pytest.mark.parametrize(
@@ -142,18 +142,18 @@ def test_what_is_not_known_is_not_checked():
 )
 def test_a_schema_may_say_that_the_value_is_wrapped(schema, wraps):
     known = outputs(schema)
-    assert known.wraps("t") is wraps
-    known.forget()
-    assert not known.wraps("t")
+    assert known.is_wrapped("t") is wraps
+    known.clear()
+    assert not known.is_wrapped("t")
 
 
 def test_without_the_extra_results_pass_and_are_counted(monkeypatch, caplog):
     monkeypatch.setitem(sys.modules, "jsonschema_rs", None)
     stats = Stats()
-    known = Outputs(stats)
+    known = OutputSchemas(stats)
     known.learn([Tool("t", {}, output_schema=NUMBER)])
     with caplog.at_level("INFO"):
-        check = known.check("t")
+        check = known.get_check("t")
     assert check is not None
     check(result({"n": "one"}))
     assert stats.unchecked == 1
@@ -164,24 +164,24 @@ def test_without_the_extra_results_pass_and_are_counted(monkeypatch, caplog):
 
 def test_a_schema_that_may_be_outdated_is_not_held_against_a_result_but_still_known():
     stats = Stats()
-    known = Outputs(stats)
+    known = OutputSchemas(stats)
     wrapped = {"type": "object", "x-fastmcp-wrap-result": True}
     known.learn(
         [Tool("t", {"type": "object"}, output_schema=wrapped), Tool("gone", {}, output_schema=NUMBER)]
     )
-    known.outdate()
-    check = known.check("t")
+    known.mark_outdated()
+    check = known.get_check("t")
     assert check is not None
     check(result("nonsense"))
     assert stats.unchecked == 1
-    assert known.wraps("t")
+    assert known.is_wrapped("t")
     known.learn([Tool("t", {"type": "object"}, output_schema=NUMBER)])
-    known.complete({"t"})
-    check = known.check("t")
+    known.keep_only({"t"})
+    check = known.get_check("t")
     assert check is not None
     with pytest.raises(RemoteProtocolError):
         check(result("nonsense"))
-    assert known.check("gone") is None
+    assert known.get_check("gone") is None
 
 
 def test_the_data_of_a_tool_is_the_same_before_and_after_a_change_of_the_list():

@@ -3,11 +3,11 @@
 import pytest
 
 from toolpost.client.pages import PROMPTS, RESOURCES, TEMPLATES, TOOLS
-from toolpost.types.lifecycle import Cacheable
+from toolpost.types.lifecycle import CacheableResult
 
 
 @pytest.mark.parametrize("listing", [TOOLS, RESOURCES, TEMPLATES, PROMPTS])
 def test_the_rows_are_those_of_the_protocol_but_for_the_result(listing):
     assert listing.row.needs is not None
     assert listing.row.result is not None
-    assert issubclass(listing.row.result, Cacheable)
+    assert issubclass(listing.row.result, CacheableResult)

@@ -10,9 +10,9 @@ from endpoint import DISCOVERED, WELCOME, Endpoint, client_of
 from raw_server import Asked, Clock, RawServer, run
 from toolpost import Change, Client, Transition
 from toolpost.channel import is_unattended
-from toolpost.client.backoff import FIRST, LONGEST
+from toolpost.client.backoff import MAX_BACKOFF, MIN_BACKOFF
 from toolpost.client.retry import MAX_FAILURES
-from toolpost.client.supervise import MAX_TRIES
+from toolpost.client.supervise import MAX_AUTO_RECONNECTS
 from toolpost.errors import (
     ChannelClosed,
     ConnectFailed,
@@ -39,9 +39,9 @@ class Heard(list[Transition]):
 
 async def broken(it: Endpoint, client: Client) -> None:
     """Break the connection, and return when the client knows."""
-    link = client._talk.link
+    link = client._session.dispatcher
     it.now.end("broken")
-    await link.over.wait()
+    await link.ended_event.wait()
 
 
 def states(transitions: list[Transition]) -> list[str]:
@@ -66,8 +66,8 @@ def test_every_transition_is_told_with_its_cause():
         lost = heard[2]
         assert isinstance(lost.cause, ChannelClosed)
         assert "broken" in str(lost.cause)
-        assert FIRST <= lost.pause <= 2 * FIRST
-        assert lost.tries == 1
+        assert MIN_BACKOFF <= lost.delay <= 2 * MIN_BACKOFF
+        assert lost.attempts == 1
         assert client.stats.connections == 2
 
     run(main())
@@ -96,15 +96,15 @@ def test_it_is_tried_a_few_times_by_itself_and_then_only_for_who_needs_it():
             it.refuses = ConnectFailed("gone")
             await broken(it, client)
             await asyncio.sleep(1000)
-            assert states(heard).count("connecting") == 1 + MAX_TRIES
-            pauses = [each.pause for each in heard if each.state == "backoff"]
+            assert states(heard).count("connecting") == 1 + MAX_AUTO_RECONNECTS
+            pauses = [each.delay for each in heard if each.state == "backoff"]
             assert all(early < late for early, late in pairwise(pauses))
             with pytest.raises(ConnectFailed, match="refused 7 times in a row, the last time because gone"):
                 await client.call_tool("t")
-            assert states(heard).count("connecting") == 2 + MAX_TRIES
+            assert states(heard).count("connecting") == 2 + MAX_AUTO_RECONNECTS
             with pytest.raises(ConnectFailed, match=r"tried again in \d+ s; `connect\(\)` tries it now"):
                 await client.call_tool("t")
-            assert states(heard).count("connecting") == 2 + MAX_TRIES
+            assert states(heard).count("connecting") == 2 + MAX_AUTO_RECONNECTS
             it.refuses = None
             await client.connect()
             await client.call_tool("t")
@@ -117,11 +117,11 @@ def test_a_server_that_dies_before_it_is_of_use_is_not_started_for_ever():
     async def main() -> None:
         it, heard = server(), Heard()
         async with client_of(it, revision=SESSION, on_state=heard.__call__) as client:
-            for _ in range(MAX_TRIES + 1):
+            for _ in range(MAX_AUTO_RECONNECTS + 1):
                 await broken(it, client)
-                await asyncio.sleep(LONGEST)
+                await asyncio.sleep(MAX_BACKOFF)
             assert client.state == "backoff"
-            assert client.stats.connections == 1 + MAX_TRIES
+            assert client.stats.connections == 1 + MAX_AUTO_RECONNECTS
 
     run(main(), Clock)
 
@@ -130,11 +130,11 @@ def test_an_answer_starts_the_pauses_anew():
     async def main() -> None:
         it, heard = server(), Heard()
         async with client_of(it, revision=SESSION, on_state=heard.__call__) as client:
-            for _ in range(3 * MAX_TRIES):
+            for _ in range(3 * MAX_AUTO_RECONNECTS):
                 await client.call_tool("t")
                 await broken(it, client)
                 await asyncio.sleep(0.1)
-            assert {each.tries for each in heard if each.state == "backoff"} == {1}
+            assert {each.attempts for each in heard if each.state == "backoff"} == {1}
 
     run(main(), Clock)
 
@@ -215,13 +215,13 @@ def test_an_attempt_that_waits_for_a_login_makes_way_for_one_that_may_ask_for_it
         it = server()
         it.__class__ = Asks
         client = client_of(it, revision=SESSION)
-        client._talk._supervisor._asks = True
+        client._session._reconnector._may_need_login = True
         async with client:
             await broken(it, client)
             await begun.wait()
             await use(client)
             assert client.state == "ready"
-            assert asyncio.get_running_loop().time() <= 2 * FIRST
+            assert asyncio.get_running_loop().time() <= 2 * MIN_BACKOFF
 
     run(main(), Clock)
 
@@ -235,7 +235,7 @@ def test_what_a_server_says_is_heard_as_if_somebody_was_there_whoever_has_connec
 
         async with client_of(it, revision=SESSION, on_notification=note) as client:
             await broken(it, client)
-            await asyncio.sleep(2 * FIRST)
+            await asyncio.sleep(2 * MIN_BACKOFF)
             it.now.say("notifications/tools/list_changed")
             assert await heard.get() is False
 
@@ -323,7 +323,7 @@ def test_a_server_that_cannot_be_reached_is_left_alone_for_a_while():
             assert client.state == "backoff"
             tried = it.heard[0].count("tools/call")
             before = asyncio.get_running_loop().time()
-            client._talk.attempts._retries = 2  # which are of no use now
+            client._session.retrier._retries = 2  # which are of no use now
             for _ in range(20):
                 with pytest.raises(RequestFailed, match="left alone for") as caught:
                     await client.call_tool("t")
@@ -331,7 +331,7 @@ def test_a_server_that_cannot_be_reached_is_left_alone_for_a_while():
             assert asyncio.get_running_loop().time() == before
             assert it.heard[0].count("tools/call") == tried
             it.table["tools/call"] = {"content": []}
-            await asyncio.sleep(2 * FIRST)
+            await asyncio.sleep(2 * MIN_BACKOFF)
             await client.call_tool("t")
             assert client.state == "ready"
         assert states(heard) == ["connecting", "ready", "backoff", "ready", "closed"]
@@ -356,7 +356,7 @@ def test_a_server_that_gives_no_sign_of_life_is_left_for_a_new_connection(date, 
         async def discover(asked: Asked) -> Result:
             await answer(asked)
             connection = asked.server.connection
-            return connection.party.introduce(connection.incoming[asked.id].peer.revision)
+            return connection.local_peer.introduce(connection.incoming[asked.id].peer.revision)
 
         it = RawServer({"ping": answer, "server/discover": discover})
         heard = Heard()

@@ -1,6 +1,6 @@
 """Answers that are kept: as long as the server says, until it says that they have changed, and no longer."""
 
-from toolpost.client.cache import MAX_ENTRIES, MAX_FRESH, ResponseCache
+from toolpost.client.cache import MAX_CACHE_ENTRIES, MAX_CACHE_TTL, ResponseCache
 from toolpost.types import ReadResourceResult
 
 # --------------------------------------------------------------------- bounds
@@ -12,18 +12,18 @@ def kept(ttl: int) -> ReadResourceResult:
 
 def test_only_so_many_answers_are_kept_and_the_one_least_used_goes_first():
     cache = ResponseCache(2)
-    cache.keep("m", "a", kept(1), 0.0, 0)
-    cache.keep("m", "b", kept(1), 0.0, 0)
+    cache.store("m", "a", kept(1), 0.0, 0)
+    cache.store("m", "b", kept(1), 0.0, 0)
     assert cache.find("m", "a", 0.0)
-    cache.keep("m", "c", kept(1), 0.0, 0)
+    cache.store("m", "c", kept(1), 0.0, 0)
     assert [which for which in "abc" if cache.find("m", which, 0.0)] == ["a", "c"]
-    assert MAX_ENTRIES == 512
+    assert MAX_CACHE_ENTRIES == 512
 
 
 def test_no_answer_is_fresh_for_ever():
     cache = ResponseCache()
-    cache.keep("m", None, kept(10**400), 0.0, 0)
-    assert cache.find("m", None, MAX_FRESH - 1)
-    assert cache.find("m", None, MAX_FRESH) is None
-    cache.keep("m", None, kept(1000), 0.0, 7)  # something has become stale since
+    cache.store("m", None, kept(10**400), 0.0, 0)
+    assert cache.find("m", None, MAX_CACHE_TTL - 1)
+    assert cache.find("m", None, MAX_CACHE_TTL) is None
+    cache.store("m", None, kept(1000), 0.0, 7)  # something has become stale since
     assert cache.find("m", None, 0.0) is None

@@ -9,7 +9,7 @@ import msgspec
 import pydantic
 import pytest
 
-from toolpost.client.results import tool_result, typed, typed_json
+from toolpost.client.results import convert_value, decode_value, make_tool_result
 from toolpost.errors import MCPError, RemoteProtocolError
 from toolpost.types import UNSET, CallToolResult, Content, ImageContent, TextContent
 
@@ -60,15 +60,15 @@ DATA = {"city": "Ulm", "day": "2030-01-02"}
 def test_data_has_the_type_that_was_asked_for(kind, value, as_text):
     text = msgspec.json.encode(DATA).decode()
     structured = UNSET if as_text else DATA
-    result = tool_result(
+    result = make_tool_result(
         "t", CallToolResult(content=[TextContent(text)], structured_content=structured), kind
     )
     assert result.data == value
 
 
 def test_models_are_found_inside_of_other_types():
-    assert typed([DATA], list[WeatherModel], "x")[0].city == "Ulm"
-    assert typed([{"type": "text", "text": "hi"}], list[Content], "x") == [TextContent("hi")]
+    assert convert_value([DATA], list[WeatherModel], "x")[0].city == "Ulm"
+    assert convert_value([{"type": "text", "text": "hi"}], list[Content], "x") == [TextContent("hi")]
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,13 @@ def test_models_are_found_inside_of_other_types():
 def test_data_of_another_type_is_the_servers_fault(kind):
     result = CallToolResult(content=[], structured_content={"city": 7})
     with pytest.raises(RemoteProtocolError, match="the result of tool 't' is not a"):
-        tool_result("t", result, kind)
+        make_tool_result("t", result, kind)
 
 
 def test_bytes_that_cannot_be_read_are_the_servers_fault():
-    assert typed_json(b"[1]", list[int], "x") == [1]
+    assert decode_value(b"[1]", list[int], "x") == [1]
     with pytest.raises(RemoteProtocolError, match="x cannot be read: Number out of range"):
-        typed_json(b"[1e999]", list[float], "x")
+        decode_value(b"[1e999]", list[float], "x")
 
 
 def test_a_type_that_nobody_can_make_is_our_fault():
@@ -91,7 +91,7 @@ def test_a_type_that_nobody_can_make_is_our_fault():
         pass
 
     with pytest.raises(MCPError, match="Strange cannot be made from JSON"):
-        typed({}, Strange, "x")
+        convert_value({}, Strange, "x")
 
 
 @pytest.mark.parametrize(
@@ -108,12 +108,12 @@ def test_a_type_that_nobody_can_make_is_our_fault():
     ],
 )
 def test_without_structured_content_typed_data_is_read_from_the_text(text, kind, value):
-    assert tool_result("t", CallToolResult(content=[TextContent(text)]), kind).data == value
+    assert make_tool_result("t", CallToolResult(content=[TextContent(text)]), kind).data == value
 
 
 def test_text_that_is_no_json_is_not_of_the_type():
     with pytest.raises(RemoteProtocolError, match="is not a int"):
-        tool_result("t", CallToolResult(content=[TextContent("about five")]), int)
+        make_tool_result("t", CallToolResult(content=[TextContent("about five")]), int)
 
 
 @pytest.mark.parametrize(
@@ -127,14 +127,14 @@ def test_text_that_is_no_json_is_not_of_the_type():
     ],
 )
 def test_without_structured_content_the_text_is_the_data(content, data):
-    assert tool_result("t", CallToolResult(content=content), None).data == data
+    assert make_tool_result("t", CallToolResult(content=content), None).data == data
 
 
 def test_nothing_said_is_none():
     optional: Any = str | None
-    assert tool_result("t", CallToolResult(content=[]), optional).data is None
+    assert make_tool_result("t", CallToolResult(content=[]), optional).data is None
     with pytest.raises(RemoteProtocolError, match="is not a int"):
-        tool_result("t", CallToolResult(content=[]), int)
+        make_tool_result("t", CallToolResult(content=[]), int)
 
 
 MARKED = [{"toolpost/wrapped": True}, {"fastmcp": {"wrap_result": True}}]
@@ -149,7 +149,7 @@ def wrapping(structured: Any, meta: dict[str, Any] | None) -> CallToolResult:
 @pytest.mark.parametrize("value", [[1], 5, "five", None, {"a": 1}, {"result": 1}])
 @pytest.mark.parametrize("kind", [None, Any])
 def test_a_value_is_taken_out_of_its_object_where_that_is_marked(meta, value, kind):
-    result = tool_result("t", wrapping({"result": value}, meta), kind)
+    result = make_tool_result("t", wrapping({"result": value}, meta), kind)
     assert result.data == value
     assert result.structured_content == {"result": value}
 
@@ -157,39 +157,39 @@ def test_a_value_is_taken_out_of_its_object_where_that_is_marked(meta, value, ki
 @pytest.mark.parametrize("meta", MARKED)
 @pytest.mark.parametrize("value", [{"a": 1}, {"result": 1, "a": 1}, {}, [1], "result"])
 def test_a_mark_on_something_else_means_nothing(meta, value):
-    assert tool_result("t", wrapping(value, meta), None).data == value
+    assert make_tool_result("t", wrapping(value, meta), None).data == value
 
 
 @pytest.mark.parametrize("meta", UNMARKED)
 def test_an_object_without_a_mark_stays_what_it_is(meta):
     result = wrapping({"result": [1]}, meta)
-    assert tool_result("t", result, None).data == {"result": [1]}
-    assert tool_result("t", result, dict).data == {"result": [1]}
-    assert tool_result("t", result, None, wrapped=True).data == [1]  # the output schema said so
+    assert make_tool_result("t", result, None).data == {"result": [1]}
+    assert make_tool_result("t", result, dict).data == {"result": [1]}
+    assert make_tool_result("t", result, None, wrapped=True).data == [1]  # the output schema said so
 
 
 def test_a_type_that_does_not_fit_the_object_may_fit_its_only_member():
-    assert tool_result("t", wrapping({"result": [1]}, None), list[int]).data == [1]
+    assert make_tool_result("t", wrapping({"result": [1]}, None), list[int]).data == [1]
     with pytest.raises(RemoteProtocolError, match=r"is not a list: .*at `\$\[0\]`"):
-        tool_result("t", wrapping({"result": ["a"]}, None), list[int])
+        make_tool_result("t", wrapping({"result": ["a"]}, None), list[int])
     with pytest.raises(RemoteProtocolError, match="got `object`"):
-        tool_result("t", wrapping({"result": [1], "more": 2}, None), list[int])
+        make_tool_result("t", wrapping({"result": [1], "more": 2}, None), list[int])
 
 
 def test_a_text_that_is_structured_is_not_looked_into():
     with pytest.raises(RemoteProtocolError, match="is not a int"):
-        tool_result("t", CallToolResult(content=[], structured_content="5"), int)
+        make_tool_result("t", CallToolResult(content=[], structured_content="5"), int)
 
 
 def test_an_error_has_no_typed_data():
-    result = tool_result("t", CallToolResult(content=[TextContent("no")], is_error=True), int)
+    result = make_tool_result("t", CallToolResult(content=[TextContent("no")], is_error=True), int)
     assert result.is_error
     assert result.data is None
 
 
 def test_text_is_the_text_blocks():
     blocks: list[Any] = [TextContent("a"), ImageContent("aGk=", "image/png"), TextContent("b")]
-    result = tool_result("t", CallToolResult(content=blocks), None)
+    result = make_tool_result("t", CallToolResult(content=blocks), None)
     assert result.text == result.data == "a\nb"
     assert result.structured_content is UNSET
     assert not result.is_error
@@ -197,5 +197,5 @@ def test_text_is_the_text_blocks():
 
 
 def test_null_is_a_value():
-    result = tool_result("t", CallToolResult(content=[], structured_content=None), None)
+    result = make_tool_result("t", CallToolResult(content=[], structured_content=None), None)
     assert result.structured_content is None

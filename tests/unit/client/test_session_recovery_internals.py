@@ -7,7 +7,7 @@ import pytest
 
 from endpoint import OPENED, WELCOME, Endpoint, client_of
 from raw_server import Clock, run
-from toolpost.client.backoff import FIRST
+from toolpost.client.backoff import MIN_BACKOFF
 from toolpost.errors import (
     ChannelClosed,
     SessionLost,
@@ -26,7 +26,7 @@ def test_a_client_that_is_closed_before_it_could_be_opened_again_stays_closed():
         client = await client_of(server(), revision=SESSION).connect()
         await client.close()
         with pytest.raises(ChannelClosed, match="not connected"):
-            await client._talk.hold()
+            await client._session.ensure_connected()
 
     run(main())
 
@@ -50,7 +50,7 @@ def test_every_method_finds_its_way_back(use):
         it = server(tools__list={"tools": []}, resources__read={"contents": []})
         async with client_of(it, revision=SESSION, on_roots=[]) as client:
             it.now.end(SessionLost("forgotten"))
-            await client._talk.link.over.wait()
+            await client._session.dispatcher.ended_event.wait()
             await use(client)
             assert len(it.channels) == 2
 
@@ -64,9 +64,9 @@ def test_what_was_watched_is_watched_again_after_a_connection_that_broke():
         async with client_of(it, revision=SESSION) as client:
             await client.subscribe("x://a")
             it.now.end("broken")
-            await client._talk.link.over.wait()
+            await client._session.dispatcher.ended_event.wait()
             await client.ping()
             assert it.heard[1] == [*OPENED, "resources/subscribe", "ping"]
-            assert FIRST <= asyncio.get_running_loop().time() <= 2 * FIRST
+            assert MIN_BACKOFF <= asyncio.get_running_loop().time() <= 2 * MIN_BACKOFF
 
     run(main(), Clock)

@@ -18,7 +18,7 @@ def test_the_id_of_a_session_is_neither_logged_nor_told(caplog):
 
     async def main() -> tuple[str, str]:
         async with Client("http://127.0.0.1/mcp", http=app, revision=LATEST_SESSION.date) as client:
-            channel: Any = client._talk.link._channel
+            channel: Any = client._session.dispatcher._channel
             name = channel._session.id
             with pytest.raises(Exception, match="tools") as caught:
                 await client.call_tool("nope")

@@ -36,8 +36,8 @@ def test_a_connection_that_fails_leaves_nothing():
     client = SyncClient("https://mcp.example.com")
     with pytest.raises(ConnectFailed):
         client.connect()
-    assert client._home is not None
-    assert not client._home.thread.is_alive()
+    assert client._loop_thread is not None
+    assert not client._loop_thread.thread.is_alive()
 
 
 def test_closing_ends_what_other_threads_wait_for():
@@ -45,7 +45,7 @@ def test_closing_ends_what_other_threads_wait_for():
     with ThreadPoolExecutor(4) as pool:
         client = SyncClient(server).connect()
         calls = [pool.submit(lambda: client.call_tool("t")) for _ in range(4)]
-        client._wait(lambda _: server.until(lambda: server.methods.count("tools/call") == 4))
+        client._run(lambda _: server.until(lambda: server.methods.count("tools/call") == 4))
         client.close()
         for call in calls:
             with pytest.raises(ChannelClosed):
@@ -61,7 +61,7 @@ def test_work_that_is_handed_over_when_the_loop_stops_is_an_error_and_not_a_hang
         await asyncio.Event().wait()
 
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client._wait, forever)
+        waiting = pool.submit(client._run, forever)
         assert begun.wait(10)
         client.close()
         with pytest.raises(ChannelClosed, match="the client was closed"):
@@ -86,7 +86,7 @@ def test_an_interrupted_call_is_cancelled():
     with SyncClient(server) as client:
         with pytest.raises(KeyboardInterrupt):
             client.call_tool("t")
-        client._wait(lambda _: server.until(lambda: server.cancelled))
+        client._run(lambda _: server.until(lambda: server.cancelled))
 
 
 def test_a_thread_that_fails_to_connect_leaves_the_others_alone():
@@ -106,7 +106,7 @@ def test_a_thread_that_fails_to_connect_leaves_the_others_alone():
         assert begun.wait(10)
         with client._lock:
             client._connecting += 1  # as if we had begun, and were interrupted
-        client._give_up()
+        client._abort_connect()
         gate.set()
         assert connecting.result(10) is client
     client.ping()

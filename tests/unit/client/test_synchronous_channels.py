@@ -9,17 +9,17 @@ from typing import Any, Self
 import pytest
 
 from raw_server import ALL, Clock, run
-from toolpost.client.call import Limits
+from toolpost.client.call import CallLimits
 from toolpost.client.client import Client
-from toolpost.client.link import Link
+from toolpost.client.link import Dispatcher
 from toolpost.client.stats import Stats
-from toolpost.client.traits import Deferring, Instant, Vocal
+from toolpost.client.traits import SupportsMessageCallback, SupportsOffer, SupportsResponseCallback
 from toolpost.errors import ChannelClosed, RequestTimeout
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.events import Incoming, NoticeReceived
-from toolpost.protocol.jsonrpc import Message, decode
-from toolpost.protocol.party import Party
+from toolpost.protocol.events import InboundRequest, NotificationReceived
+from toolpost.protocol.jsonrpc import JSONRPCMessage, decode
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import LATEST_SESSION
 from toolpost.server.app import Server
 from toolpost.testing import ScriptedChannel
@@ -45,14 +45,14 @@ class QuickChannel(ScriptedChannel):
         super().__init__()
         self.room = True
         self.taken: list[bytes] = []
-        self.tell: Callable[[bytes | Message], object] = print
+        self.tell: Callable[[bytes | JSONRPCMessage], object] = print
 
     def offer(self, data: bytes) -> bool:
         if self.room:
             self.taken.append(data)
         return self.room
 
-    def on_message(self, tell: Callable[[bytes | Message], object]) -> None:
+    def on_message(self, tell: Callable[[bytes | JSONRPCMessage], object]) -> None:
         self.tell = tell
 
 
@@ -60,17 +60,17 @@ class Harness:
     """A link over such a channel, in the middle of a session."""
 
     def __init__(self, channel: QuickChannel | None = None) -> None:
-        party = Party(Implementation("me", "1"), ClientCapabilities(roots=ListCapability()))
+        party = LocalPeer(Implementation("me", "1"), ClientCapabilities(roots=ListCapability()))
         self.channel = channel or QuickChannel()
         self.stats = Stats()
-        self.notices: list[NoticeReceived] = []
+        self.notices: list[NotificationReceived] = []
         self.asked_by: list[str] = []
         self.connection = Connection(party, peer=Peer(LATEST_SESSION, ALL, Implementation("them", "1")))
-        self.link = Link(
+        self.link = Dispatcher(
             self.channel, self.connection, self.stats, on_ask=self._ask, on_notice=self.notices.append
         )
 
-    async def _ask(self, _: Incoming) -> Result:
+    async def _ask(self, _: InboundRequest) -> Result:
         self.asked_by.append(WHO.get())
         return ListRootsResult(roots=[])
 
@@ -83,7 +83,7 @@ class Harness:
         assert not self.connection.outgoing
 
     def start(self, **limits: Any) -> asyncio.Task[Result]:
-        return asyncio.create_task(self.link.request("tools/list", limits=Limits(**limits)))
+        return asyncio.create_task(self.link.request("tools/list", limits=CallLimits(**limits)))
 
 
 async def turns() -> None:
@@ -93,9 +93,9 @@ async def turns() -> None:
 
 def test_what_a_channel_offers_is_found_by_its_methods():
     channel = QuickChannel()
-    assert isinstance(channel, Instant)
-    assert isinstance(channel, Vocal)
-    assert not isinstance(ScriptedChannel(), Instant | Vocal)
+    assert isinstance(channel, SupportsOffer)
+    assert isinstance(channel, SupportsMessageCallback)
+    assert not isinstance(ScriptedChannel(), SupportsOffer | SupportsMessageCallback)
 
 
 @pytest.mark.parametrize("read", [bytes, decode])
@@ -153,14 +153,14 @@ def test_whoever_waits_for_room_is_late_too_and_was_not_sent():
     async def main() -> None:
         async with Harness() as it:
             it.channel.room = False
-            it.channel.flows.clear()
+            it.channel.writable.clear()
             call = it.start(timeout=10)
             await turns()
             (waiting,) = it.link.calls.values()
             loop = asyncio.get_running_loop()
-            waiting.hold(loop.time())
+            waiting.pause_deadline(loop.time())
             await asyncio.sleep(100)
-            waiting.go_on(loop.time())
+            waiting.resume_deadline(loop.time())
             with pytest.raises(RequestTimeout) as late:
                 await call
             assert not late.value.sent
@@ -225,7 +225,7 @@ def test_a_server_in_this_process_needs_no_task_of_the_client():
     async def main() -> None:
         async with Client(server) as client:
             woken = 0
-            channel: Any = client._talk.link._channel
+            channel: Any = client._session.dispatcher._channel
             receive = channel.receive
 
             async def count() -> bytes:
@@ -244,18 +244,18 @@ def test_a_server_in_this_process_needs_no_task_of_the_client():
 class Patient(QuickChannel):
     """Has who asked look at answers first."""
 
-    def on_answer(self, settle: Callable[[bytes], bool]) -> None:
+    def on_response(self, settle: Callable[[bytes], bool]) -> None:
         self.settle = settle
 
 
 def test_a_plain_answer_to_a_call_is_settled_and_nothing_else_is():
     async def main() -> None:
         channel = Patient()
-        assert isinstance(channel, Deferring)
+        assert isinstance(channel, SupportsResponseCallback)
         async with Harness(channel) as it:
             said, answer = b'{"content":[{"type":"text","text":"3"}]}', b""
             for _ in range(2):  # the first one is looked at in every way
-                calling = it.link.call("add", Raw(b"{}"), Limits(timeout=10), it.link.loop.time())
+                calling = it.link.call_tool("add", Raw(b"{}"), CallLimits(timeout=10), it.link.loop.time())
                 call = asyncio.create_task(calling)
                 await turns()
                 [number] = it.link.pending
@@ -265,7 +265,7 @@ def test_a_plain_answer_to_a_call_is_settled_and_nothing_else_is():
                     channel.tell(answer)
                     assert number == 1
                 assert (await call).raw == said
-            assert it.link.useful
+            assert it.link.has_response
             assert not channel.settle(answer)
             channel.tell(answer)
             assert it.stats.discarded == {"late answer": 1}

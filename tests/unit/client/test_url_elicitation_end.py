@@ -98,23 +98,23 @@ def test_a_request_that_was_refused_until_a_visit_tells_where_to_go_and_can_be_m
 
 
 def test_the_end_of_a_visit_that_a_refusal_asked_for_is_told():
-    known = visits.Visits()
+    known = visits.UrlElicitations()
     entries: list[Any] = [
         {"message": "?", "url": "https://a.example", "elicitationId": "1"},
         {"message": "?", "url": "https://a.example"},
         7,
     ]
-    known.needed(UrlElicitationRequired("?", {"elicitations": entries}))
-    known.needed(UrlElicitationRequired("?"))
-    assert known.awaits(ElicitationCompleteParams(elicitation_id="1"))
-    assert not known.awaits(ElicitationCompleteParams(elicitation_id="1"))
-    assert known.awaits(None)
+    known.record_error(UrlElicitationRequired("?", {"elicitations": entries}))
+    known.record_error(UrlElicitationRequired("?"))
+    assert known.is_expected(ElicitationCompleteParams(elicitation_id="1"))
+    assert not known.is_expected(ElicitationCompleteParams(elicitation_id="1"))
+    assert known.is_expected(None)
 
 
 def test_what_is_under_way_is_bounded():
-    known = visits.Visits()
-    for number in range(visits.MAX_VISITS + 1):
-        known.asked(visit(str(number)))
-    assert not known.awaits(ElicitationCompleteParams(elicitation_id="0"))
-    assert known.awaits(ElicitationCompleteParams(elicitation_id="1"))
-    assert known.awaits(ElicitationCompleteParams(elicitation_id=str(visits.MAX_VISITS)))
+    known = visits.UrlElicitations()
+    for number in range(visits.MAX_URL_ELICITATIONS + 1):
+        known.record_request(visit(str(number)))
+    assert not known.is_expected(ElicitationCompleteParams(elicitation_id="0"))
+    assert known.is_expected(ElicitationCompleteParams(elicitation_id="1"))
+    assert known.is_expected(ElicitationCompleteParams(elicitation_id=str(visits.MAX_URL_ELICITATIONS)))

@@ -13,9 +13,9 @@ import pytest
 
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import ERAS
-from toolpost.protocol.events import Event, Incoming, Outgoing
+from toolpost.protocol.events import ConnectionEvent, InboundRequest, OutboundRequest
 from toolpost.protocol.methods import CLIENT, ROWS, SERVER, Role, Row
-from toolpost.protocol.party import Capabilities, Party
+from toolpost.protocol.party import Capabilities, LocalPeer
 from toolpost.protocol.revisions import LATEST, REVISIONS, Revision
 from toolpost.types import (
     CLIENT_CAPABILITIES,
@@ -53,7 +53,7 @@ from toolpost.types import (
     ToolsTasks,
 )
 
-E = TypeVar("E", bound=Event)
+E = TypeVar("E", bound=ConnectionEvent)
 C = TypeVar("C", ClientCapabilities, ServerCapabilities)
 
 # --------------------------------------------------------------------- who talks
@@ -77,14 +77,14 @@ SERVER_CAN: Final = ServerCapabilities(
 )
 """Every capability that a row needs."""
 
-CLIENT_PARTY: Final = Party(CLIENT_INFO, CLIENT_CAN)
-SERVER_PARTY: Final = Party(SERVER_INFO, SERVER_CAN)
+CLIENT_PARTY: Final = LocalPeer(CLIENT_INFO, CLIENT_CAN)
+SERVER_PARTY: Final = LocalPeer(SERVER_INFO, SERVER_CAN)
 
 
-def party(capabilities: Capabilities, **options: Any) -> Party:
+def party(capabilities: Capabilities, **options: Any) -> LocalPeer:
     """A party with these capabilities and the usual name tag."""
     info = CLIENT_INFO if isinstance(capabilities, ClientCapabilities) else SERVER_INFO
-    return Party(info, capabilities, **options)
+    return LocalPeer(info, capabilities, **options)
 
 
 def without(capabilities: C, path: str) -> C:
@@ -233,14 +233,14 @@ def parse(data: bytes | None) -> Any:
     return json.loads(data)
 
 
-def one(events: list[Event], kind: type[E]) -> E:
+def one(events: list[ConnectionEvent], kind: type[E]) -> E:
     """The only event, which is of this kind."""
     [event] = events
     assert isinstance(event, kind), event
     return event
 
 
-def refusal(events: list[Event]) -> Any:
+def refusal(events: list[ConnectionEvent]) -> Any:
     """The error on the wire that refuses a message."""
     [event] = events
     return parse(getattr(event, "data", None))["error"]
@@ -252,8 +252,8 @@ def refusal(events: list[Event]) -> Any:
 class Exchange(NamedTuple):
     """A request as both ends see it."""
 
-    outgoing: Outgoing
-    incoming: Incoming
+    outgoing: OutboundRequest
+    incoming: InboundRequest
 
 
 class Conversation:
@@ -263,8 +263,8 @@ class Conversation:
         self,
         revision: Revision,
         *,
-        client: Party = CLIENT_PARTY,
-        server: Party = SERVER_PARTY,
+        client: LocalPeer = CLIENT_PARTY,
+        server: LocalPeer = SERVER_PARTY,
         extra: Mapping[str, Row] | None = None,
         limit: int = 1024,
     ) -> None:
@@ -280,11 +280,11 @@ class Conversation:
         if until == "new":
             return self
         opening = ERAS[self.client.revision.era].open(self.client)
-        incoming = one(self.server.receive(opening.data), Incoming)
+        incoming = one(self.server.receive(opening.data), InboundRequest)
         if until == "opening":
             return self
         answer = self.server.reply(
-            incoming.id, self.server.party.introduce(incoming.peer.revision, "Be kind.")
+            incoming.id, self.server.local_peer.introduce(incoming.peer.revision, "Be kind.")
         )
         assert answer is not None
         self.client.receive(answer)
@@ -296,7 +296,7 @@ class Conversation:
         """A sample request that has arrived."""
         asked = self.end(SERVER if by == CLIENT else CLIENT)
         outgoing = self.end(by).request(method, PARAMS[method], progress=progress)
-        return Exchange(outgoing, one(asked.receive(outgoing.data), Incoming))
+        return Exchange(outgoing, one(asked.receive(outgoing.data), InboundRequest))
 
 
 def talk(revision: Revision, **options: Any) -> Conversation:

@@ -29,12 +29,12 @@ from conversation import (
 )
 
 from toolpost.errors import (
+    CapabilityNotDeclared,
     ChannelClosed,
     InternalError,
     InvalidParams,
     LocalProtocolError,
     MethodNotFound,
-    NotDeclared,
     RemoteProtocolError,
     ResourceNotFound,
     RPCError,
@@ -44,21 +44,21 @@ from toolpost.errors import (
 from toolpost.protocol import connection as connection_module
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import MAX_IN_FLIGHT, Connection
-from toolpost.protocol.eras import SESSION, STATELESS, Peer, read_meta
+from toolpost.protocol.eras import SESSION_ERA, STATELESS_ERA, Peer, read_meta
 from toolpost.protocol.events import (
-    CancelReceived,
-    Dropped,
-    FailureReceived,
-    Incoming,
-    NoticeReceived,
+    CancellationReceived,
+    ErrorReceived,
+    InboundRequest,
+    InvalidMessageReceived,
+    MessageDropped,
+    NotificationReceived,
     ProgressReceived,
-    Refused,
-    ReplyReceived,
+    ResponseReceived,
 )
-from toolpost.protocol.inbox import MAX_WITHDRAWN
+from toolpost.protocol.inbox import MAX_EARLY_CANCELLATIONS
 from toolpost.protocol.methods import CLIENT, DATES, R_2024_11_05, R_2025_03_26, SERVER, Role, Row, Span
-from toolpost.protocol.outbox import LEVELS
-from toolpost.protocol.party import Party
+from toolpost.protocol.outbox import LOG_LEVEL_RANKS
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS, Revision
 from toolpost.types import (
     LOG_LEVEL,
@@ -75,8 +75,8 @@ from toolpost.types import (
     ListCapability,
     ListenResult,
     LogLevel,
-    NoticeParams,
-    PageParams,
+    NotificationParams,
+    PaginatedRequestParams,
     Params,
     Raw,
     ResourceUpdatedParams,
@@ -107,14 +107,14 @@ def requests(revision: Revision, by: Role):
 
 
 def notices(revision: Revision, by: Role):
-    return revision.notices[by]
+    return revision.notifications[by]
 
 
 def dropped(connection: Connection, data: bytes) -> str:
     """Why a message was dropped; it was counted."""
-    before = dict(connection.dropped)
-    why = one(connection.receive(data), Dropped).why
-    assert connection.dropped == {**before, why: before.get(why, 0) + 1}
+    before = dict(connection.dropped_counts)
+    why = one(connection.receive(data), MessageDropped).reason
+    assert connection.dropped_counts == {**before, why: before.get(why, 0) + 1}
     return why
 
 
@@ -136,7 +136,7 @@ def test_a_request_is_asked_and_answered(revision, by, row):
     assert answer is not None
     assert parse(answer).keys() == {"jsonrpc", "id", "result"}
     assert parse(answer)["id"] == outgoing.id
-    replied = one(asker.receive(answer), ReplyReceived)
+    replied = one(asker.receive(answer), ResponseReceived)
     assert replied.request is outgoing
     assert type(replied.result) is row.result
     assert replied.result.raw
@@ -155,7 +155,7 @@ def test_a_request_is_asked_and_refused(revision, by, row):
         "id": outgoing.id,
         "error": {"code": -32602, "message": "No.", "data": {"why": 1}},
     }
-    failed = one(conversation.end(by).receive(answer), FailureReceived)
+    failed = one(conversation.end(by).receive(answer), ErrorReceived)
     assert failed.request is outgoing
     assert isinstance(failed.error, InvalidParams)
     assert failed.error.data == {"why": 1}
@@ -199,7 +199,7 @@ def test_params_that_do_not_fit_are_refused(revision):
     server = talk(revision).server
     params = {"name": 5}
     data = message(id="x", method="tools/call", params=marked(params) if revision.stateless else params)
-    refused = one(server.receive(data), Refused)
+    refused = one(server.receive(data), InvalidMessageReceived)
     assert isinstance(refused.error, InvalidParams)
     assert refused.id == "x"
     assert parse(refused.data) == {
@@ -216,11 +216,11 @@ def test_params_that_do_not_fit_are_refused(revision):
 def test_a_request_keeps_what_its_type_does_not_know():
     server = Connection(SERVER_PARTY)
     params = marked({"name": "add", "new": 1}, {"com.example/x": [1]})
-    incoming = one(server.receive(message(id=1, method="tools/call", params=params)), Incoming)
+    incoming = one(server.receive(message(id=1, method="tools/call", params=params)), InboundRequest)
     assert isinstance(incoming.raw, Raw)
     assert parse(bytes(incoming.raw)) == params
     assert incoming.meta == params["_meta"]
-    ping = one(server.receive(message(id=2, method="ping")), Incoming)
+    ping = one(server.receive(message(id=2, method="ping")), InboundRequest)
     assert ping.raw is UNSET
     assert ping.meta == {}
 
@@ -229,7 +229,7 @@ def test_a_result_keeps_what_its_type_does_not_know():
     client = talk(LATEST).client
     outgoing = client.request("tools/call", CALL)
     result = {"content": [], "resultType": "complete", "new": 1}
-    replied = one(client.receive(message(id=outgoing.id, result=result)), ReplyReceived)
+    replied = one(client.receive(message(id=outgoing.id, result=result)), ResponseReceived)
     assert parse(replied.result.raw) == result
 
 
@@ -244,8 +244,8 @@ def test_a_raw_result_goes_out_untouched():
 def test_an_answer_that_was_made_elsewhere_is_the_answer():
     conversation = talk(LATEST_SESSION)
     incoming = conversation.ask("ping").incoming
-    assert conversation.server.answered(incoming.id)
-    assert not conversation.server.answered(incoming.id)
+    assert conversation.server.mark_answered(incoming.id)
+    assert not conversation.server.mark_answered(incoming.id)
     assert conversation.server.reply(incoming.id, Raw(b"{}")) is None
 
 
@@ -263,10 +263,10 @@ def test_an_introduction_that_cannot_be_said_leaves_the_handshake_open():
     server = Conversation(LATEST_SESSION).open("opening").server
     [identity] = server.incoming
     with pytest.raises(LocalProtocolError):
-        server.reply(identity, server.party.introduce(server.incoming[identity].peer.revision, LONE))
+        server.reply(identity, server.local_peer.introduce(server.incoming[identity].peer.revision, LONE))
     assert server.lifecycle.state == "opening"
     assert server.peer is None
-    assert server.reply(identity, server.party.introduce(server.incoming[identity].peer.revision))
+    assert server.reply(identity, server.local_peer.introduce(server.incoming[identity].peer.revision))
     assert server.lifecycle.state == "greeted"
 
 
@@ -316,7 +316,7 @@ def test_old_codes_have_a_meaning_in_sessions_only(revision, code, kind):
     client = talk(revision).client
     outgoing = client.request("tools/call", CALL)
     failed = one(
-        client.receive(message(id=outgoing.id, error={"code": code, "message": "no"})), FailureReceived
+        client.receive(message(id=outgoing.id, error={"code": code, "message": "no"})), ErrorReceived
     )
     assert isinstance(failed.error, RPCError)
     assert failed.error.kind == kind
@@ -326,7 +326,7 @@ def test_an_error_of_a_peer_without_a_name_names_nobody():
     client = Connection(CLIENT_PARTY, peer=Peer(LATEST))
     outgoing = client.request("tools/list")
     failure = message(id=outgoing.id, error={"code": -32603, "message": "no"})
-    assert one(client.receive(failure), FailureReceived).error.peer is None
+    assert one(client.receive(failure), ErrorReceived).error.peer is None
 
 
 # --------------------------------------------------------------------- ids
@@ -359,8 +359,8 @@ def test_a_request_that_cannot_be_said_uses_no_id():
 @every_revision
 def test_ids_are_told_apart_by_type(revision):
     server = talk(revision).server
-    number = one(server.receive(told(revision, "tools/call", id=1)), Incoming)
-    text = one(server.receive(told(revision, "tools/call", id="1")), Incoming)
+    number = one(server.receive(told(revision, "tools/call", id=1)), InboundRequest)
+    text = one(server.receive(told(revision, "tools/call", id="1")), InboundRequest)
     assert server.incoming == {1: number, "1": text}
     assert parse(server.reply("1", RESULTS["tools/call"]))["id"] == "1"
     assert server.incoming == {1: number}
@@ -371,13 +371,13 @@ def test_ids_are_told_apart_by_type(revision):
 @pytest.mark.parametrize("identity", [1, "1", "", 0, -5, 2**70])
 def test_an_id_in_use_is_refused_and_the_first_request_lives_on(revision, identity):
     server = talk(revision).server
-    first = one(server.receive(told(revision, "tools/call", id=identity)), Incoming)
-    refused = one(server.receive(told(revision, "tools/list", id=identity)), Refused)
+    first = one(server.receive(told(revision, "tools/call", id=identity)), InboundRequest)
+    refused = one(server.receive(told(revision, "tools/list", id=identity)), InvalidMessageReceived)
     assert parse(refused.data)["error"]["code"] == -32600
     assert refused.id == identity
     assert server.incoming == {identity: first}
     assert parse(server.reply(identity, RESULTS["tools/call"]))["id"] == identity
-    again = one(server.receive(told(revision, "tools/list", id=identity)), Incoming)
+    again = one(server.receive(told(revision, "tools/list", id=identity)), InboundRequest)
     assert again.row.name == "tools/list"
 
 
@@ -387,7 +387,7 @@ def test_both_sides_count_for_themselves(revision):
     theirs, ours = conversation.server.request("ping"), conversation.client.request("ping")
     assert theirs.id in {1, 2}
     for receiver, sent in ((conversation.client, theirs), (conversation.server, ours)):
-        assert one(receiver.receive(sent.data), Incoming).id == sent.id
+        assert one(receiver.receive(sent.data), InboundRequest).id == sent.id
 
 
 @every_revision
@@ -395,12 +395,12 @@ def test_too_many_requests_are_refused(revision):
     conversation = talk(revision, limit=2)
     server = conversation.server
     for identity in (1, 2):
-        one(server.receive(told(revision, "tools/call", id=identity)), Incoming)
+        one(server.receive(told(revision, "tools/call", id=identity)), InboundRequest)
     error = refusal(server.receive(told(revision, "tools/call", id=3)))
     assert error == {"code": -32603, "message": "Too many requests in flight, at most 2 are allowed"}
     assert list(server.incoming) == [1, 2]
     server.reply(1, RESULTS["tools/call"])
-    one(server.receive(told(revision, "tools/call", id=3)), Incoming)
+    one(server.receive(told(revision, "tools/call", id=3)), InboundRequest)
 
 
 def test_there_is_a_limit_by_default():
@@ -409,11 +409,11 @@ def test_there_is_a_limit_by_default():
 
 def test_a_handshake_that_is_too_much_can_be_tried_again():
     server = Connection(SERVER_PARTY, limit=1)
-    one(server.receive(message(id=1, method="ping")), Incoming)
+    one(server.receive(message(id=1, method="ping")), InboundRequest)
     assert refusal(server.receive(told(LATEST_SESSION, "initialize", id=2)))["code"] == -32603
     assert server.lifecycle.state == "new"
     server.reply(1, Result())
-    one(server.receive(told(LATEST_SESSION, "initialize", id=2)), Incoming)
+    one(server.receive(told(LATEST_SESSION, "initialize", id=2)), InboundRequest)
 
 
 # --------------------------------------------------------------------- answers that are none
@@ -438,7 +438,7 @@ def test_an_answer_that_nobody_waits_for_is_counted_and_dropped(revision, identi
     assert waiting.id == 2
     assert dropped(client, message(id=identity, **body)) == why
     assert dropped(client, message(id=identity, **body)) == why
-    assert client.dropped == {why: 2}
+    assert client.dropped_counts == {why: 2}
     assert client.outgoing == {2: waiting}
 
 
@@ -457,7 +457,7 @@ def test_an_answer_that_nobody_waits_for_is_counted_and_dropped(revision, identi
 def test_a_malformed_answer_fails_its_request_only(revision, broken):
     client = talk(revision).client
     first, second = client.request("tools/list"), client.request("tools/list")
-    failed = one(client.receive(message(id=first.id, **broken)), FailureReceived)
+    failed = one(client.receive(message(id=first.id, **broken)), ErrorReceived)
     assert failed.request is first
     assert isinstance(failed.error, RemoteProtocolError)
     assert client.outgoing == {second.id: second}
@@ -477,8 +477,10 @@ def test_a_malformed_answer_to_a_server_is_dropped(revision):
 def test_an_error_without_an_id_is_dropped_but_told(revision, members):
     client = talk(revision).client
     waiting = client.request("tools/list")
-    event = one(client.receive(message(error={"code": -32700, "message": "what?"}, **members)), Dropped)
-    assert event.why == "error without an id"
+    event = one(
+        client.receive(message(error={"code": -32700, "message": "what?"}, **members)), MessageDropped
+    )
+    assert event.reason == "error without an id"
     assert isinstance(event.error, RPCError)
     assert (event.error.code, event.error.message, event.error.peer) == (-32700, "what?", "a server")
     assert client.outgoing == {waiting.id: waiting}
@@ -489,7 +491,7 @@ def test_an_error_without_an_id_is_dropped_but_told(revision, members):
 def test_a_result_of_the_wrong_shape_fails_its_request_only(revision, by, row, result):
     asker = talk(revision).end(by)
     first, second = asker.request(row.name, PARAMS[row.name]), asker.request(row.name, PARAMS[row.name])
-    failed = one(asker.receive(message(id=first.id, result=result)), FailureReceived)
+    failed = one(asker.receive(message(id=first.id, result=result)), ErrorReceived)
     assert failed.request is first
     assert isinstance(failed.error, RemoteProtocolError)
     assert row.name in failed.error.message
@@ -500,7 +502,7 @@ def test_a_result_of_the_wrong_shape_fails_its_request_only(revision, by, row, r
 def test_a_result_without_a_type_is_complete():
     client = talk(LATEST).client
     outgoing = client.request("tools/call", CALL)
-    replied = one(client.receive(message(id=outgoing.id, result={"content": []})), ReplyReceived)
+    replied = one(client.receive(message(id=outgoing.id, result={"content": []})), ResponseReceived)
     assert type(replied.result) is CallToolResult
 
 
@@ -510,7 +512,7 @@ def test_a_result_of_an_unknown_type_is_invalid(kind):
     client = talk(LATEST).client
     outgoing = client.request("tools/call", CALL)
     result = {"content": [], "resultType": kind}
-    failed = one(client.receive(message(id=outgoing.id, result=result)), FailureReceived)
+    failed = one(client.receive(message(id=outgoing.id, result=result)), ErrorReceived)
     assert isinstance(failed.error, RemoteProtocolError)
     assert "tools/call was answered with an " in failed.error.message
 
@@ -520,7 +522,7 @@ def test_a_session_knows_no_type_of_a_result(revision):
     client = talk(revision).client
     outgoing = client.request("tools/call", CALL)
     result = {"content": [], "resultType": "input_required"}
-    replied = one(client.receive(message(id=outgoing.id, result=result)), ReplyReceived)
+    replied = one(client.receive(message(id=outgoing.id, result=result)), ResponseReceived)
     assert type(replied.result) is CallToolResult
 
 
@@ -546,7 +548,7 @@ BROKEN = [
 @pytest.mark.parametrize(("data", "identity", "code"), BROKEN)
 def test_a_server_answers_what_is_no_message(revision, data, identity, code):
     server = talk(revision).server
-    refused = one(server.receive(data), Refused)
+    refused = one(server.receive(data), InvalidMessageReceived)
     assert isinstance(refused.error, RemoteProtocolError)
     assert refused.id == identity
     written = parse(refused.data)
@@ -561,22 +563,22 @@ def test_a_server_answers_what_is_no_message(revision, data, identity, code):
 def test_a_client_answers_what_is_no_message_in_a_session_if_it_can(revision, data, identity, code):
     client = talk(revision).client
     if revision.stateless or identity is None:
-        event = one(client.receive(data), Dropped)
-        assert event.why == "malformed message"
+        event = one(client.receive(data), MessageDropped)
+        assert event.reason == "malformed message"
         assert isinstance(event.error, RemoteProtocolError)
-        assert client.dropped == {"malformed message": 1}
+        assert client.dropped_counts == {"malformed message": 1}
         return
-    refused = one(client.receive(data), Refused)
+    refused = one(client.receive(data), InvalidMessageReceived)
     assert parse(refused.data)["id"] == identity
     assert parse(refused.data)["error"]["code"] == code
 
 
 def test_a_message_may_not_nest_too_deeply():
     deep = message(id=1, method="tools/call", params=marked({"name": "x", "arguments": [[[[[[[[]]]]]]]]}))
-    refused = one(Connection(SERVER_PARTY, depth=5).receive(deep), Refused)
+    refused = one(Connection(SERVER_PARTY, depth=5).receive(deep), InvalidMessageReceived)
     assert parse(refused.data)["error"]["code"] == -32600
     assert refused.id == 1
-    one(Connection(SERVER_PARTY, depth=20).receive(deep), Incoming)
+    one(Connection(SERVER_PARTY, depth=20).receive(deep), InboundRequest)
 
 
 # --------------------------------------------------------------------- batches
@@ -588,7 +590,7 @@ def test_batches_are_part_of_one_revision_only(revision):
     batch = b"[%s, %s]" % (told(revision, "tools/call", id=5), told(revision, "tools/list", id=6))
     events = server.receive(b" \n" + batch)
     if revision.date == R_2025_03_26:
-        assert [type(event) for event in events] == [Incoming, Incoming]
+        assert [type(event) for event in events] == [InboundRequest, InboundRequest]
         assert list(server.incoming) == [5, 6]
     else:
         assert refusal(events) == {
@@ -613,13 +615,13 @@ def test_one_bad_message_does_not_spoil_a_batch():
     ]
     events = server.receive(jsonrpc.encode_batch(parts))
     assert [type(event) for event in events] == [
-        Incoming,
-        Refused,
-        Refused,
-        Refused,
-        CancelReceived,
-        Dropped,
-        Incoming,
+        InboundRequest,
+        InvalidMessageReceived,
+        InvalidMessageReceived,
+        InvalidMessageReceived,
+        CancellationReceived,
+        MessageDropped,
+        InboundRequest,
     ]
 
 
@@ -630,7 +632,7 @@ def test_a_client_reads_a_batch_of_answers():
         [message(id=second.id, result={"tools": []}), message(id=first.id, result={"tools": []})]
     )
     events = client.receive(batch)
-    assert [one([event], ReplyReceived).request for event in events] == [second, first]
+    assert [one([event], ResponseReceived).request for event in events] == [second, first]
 
 
 @pytest.mark.parametrize("until", ["new", "opening"])
@@ -678,9 +680,9 @@ def test_what_is_asked_of_us_in_each_state(revision, by, row, state):
     asked = _in_state(revision, other(by), state)
     [event] = asked.receive(told(revision, row.name, id="x"))
     if _early(state, row.name) or (state == "greeted" and row.name != "initialize"):
-        assert isinstance(event, Incoming)  # what a client asks next may overtake its `initialized`
+        assert isinstance(event, InboundRequest)  # what a client asks next may overtake its `initialized`
     else:
-        assert isinstance(event, Refused)
+        assert isinstance(event, InvalidMessageReceived)
         assert parse(event.data)["error"]["code"] == -32600
         assert "x" not in asked.incoming
 
@@ -706,24 +708,24 @@ def test_what_we_may_ask_in_each_state(revision, by, row, state):
 def test_a_handshake_step_by_step(revision):
     conversation = Conversation(revision)
     client, server = conversation.client, conversation.server
-    opening = SESSION.open(client)
+    opening = SESSION_ERA.open(client)
     assert (client.lifecycle.state, client.peer, client.revision) == ("opening", None, revision)
-    incoming = one(server.receive(opening.data), Incoming)
+    incoming = one(server.receive(opening.data), InboundRequest)
     assert (server.lifecycle.state, server.peer) == ("opening", None)
-    answer = server.reply(incoming.id, server.party.introduce(incoming.peer.revision))
+    answer = server.reply(incoming.id, server.local_peer.introduce(incoming.peer.revision))
     assert answer
     assert server.lifecycle.state == "greeted"
     assert server.peer == Peer(revision, CLIENT_CAN, Implementation("a client", "1"))
-    assert one(client.receive(answer), ReplyReceived).request is opening
+    assert one(client.receive(answer), ResponseReceived).request is opening
     assert client.lifecycle.state == "ready"
     notice = client.notify("notifications/initialized")
     assert parse(notice) == {"jsonrpc": "2.0", "method": "notifications/initialized"}
     assert (
-        one(server.receive(notice), NoticeReceived).row
-        is revision.notices[CLIENT]["notifications/initialized"]
+        one(server.receive(notice), NotificationReceived).row
+        is revision.notifications[CLIENT]["notifications/initialized"]
     )
     assert server.lifecycle.state == "ready"
-    assert (client.dropped, server.dropped) == ({}, {})
+    assert (client.dropped_counts, server.dropped_counts) == ({}, {})
 
 
 @pytest.mark.parametrize("state", ["new", "opening", "ready"])
@@ -750,7 +752,7 @@ def test_a_second_initialize_is_refused_and_changes_nothing(revision, state):
 @pytest.mark.parametrize("state", ["opening", "ready"])
 def test_a_client_initializes_once(revision, state):
     with pytest.raises(LocalProtocolError, match="already"):
-        SESSION.open(_in_state(revision, CLIENT, state))
+        SESSION_ERA.open(_in_state(revision, CLIENT, state))
 
 
 def test_a_refused_handshake_can_be_tried_again():
@@ -759,7 +761,7 @@ def test_a_refused_handshake_can_be_tried_again():
     refused = conversation.server.fail(identity, InternalError("not now"))
     assert refused
     assert conversation.server.lifecycle.state == "new"
-    one(conversation.client.receive(refused), FailureReceived)
+    one(conversation.client.receive(refused), ErrorReceived)
     assert (conversation.client.lifecycle.state, conversation.client.peer) == ("new", None)
     conversation.open()
     assert conversation.client.lifecycle.state == conversation.server.lifecycle.state == "ready"
@@ -776,10 +778,10 @@ def test_a_refused_handshake_can_be_tried_again():
 )
 def test_a_handshake_that_was_answered_with_nonsense_can_be_tried_again(answer):
     client = Connection(CLIENT_PARTY, revision=LATEST_SESSION)
-    opening = SESSION.open(client)
-    one(client.receive(message(id=opening.id, **answer)), FailureReceived)
+    opening = SESSION_ERA.open(client)
+    one(client.receive(message(id=opening.id, **answer)), ErrorReceived)
     assert client.lifecycle.state == "new"
-    assert SESSION.open(client).id != opening.id
+    assert SESSION_ERA.open(client).id != opening.id
 
 
 def test_a_handshake_whose_params_do_not_fit_can_be_tried_again():
@@ -787,7 +789,7 @@ def test_a_handshake_whose_params_do_not_fit_can_be_tried_again():
     params = {**PARAMS["initialize"], "clientInfo": {}}
     assert refusal(server.receive(message(id=1, method="initialize", params=params)))["code"] == -32602
     assert server.lifecycle.state == "new"
-    one(server.receive(told(LATEST_SESSION, "initialize", id=1)), Incoming)
+    one(server.receive(told(LATEST_SESSION, "initialize", id=1)), InboundRequest)
 
 
 # --------------------------------------------------------------------- negotiation
@@ -810,9 +812,9 @@ def test_a_handshake_whose_params_do_not_fit_can_be_tried_again():
 def test_a_server_agrees_or_names_its_newest(offered, supported, agreed):
     server = Connection(party(SERVER_CAN, supported=supported))
     params = {**PARAMS["initialize"], "protocolVersion": offered}
-    incoming = one(server.receive(message(id=1, method="initialize", params=params)), Incoming)
+    incoming = one(server.receive(message(id=1, method="initialize", params=params)), InboundRequest)
     assert incoming.peer.revision is REVISIONS[agreed]
-    written = parse(server.reply(1, server.party.introduce(server.incoming[1].peer.revision)))["result"]
+    written = parse(server.reply(1, server.local_peer.introduce(server.incoming[1].peer.revision)))["result"]
     assert written["protocolVersion"] == agreed
     assert server.revision is REVISIONS[agreed]
 
@@ -830,13 +832,13 @@ def test_a_client_speaks_what_the_server_answered(offered, answered):
 @pytest.mark.parametrize("answered", [NEWEST, "1999-01-01", "", R_2025_03_26])
 def test_a_client_does_not_speak_what_it_cannot(answered):
     client = Connection(party(CLIENT_CAN, supported=[OLDEST, NEWEST]), revision=REVISIONS[OLDEST])
-    opening = SESSION.open(client)
+    opening = SESSION_ERA.open(client)
     result = {
         "protocolVersion": answered,
         "capabilities": {},
         "serverInfo": {"name": "a server", "version": "2"},
     }
-    failed = one(client.receive(message(id=opening.id, result=result)), FailureReceived)
+    failed = one(client.receive(message(id=opening.id, result=result)), ErrorReceived)
     assert isinstance(failed.error, RemoteProtocolError)
     assert str(failed.error) == (
         f"the server wants to speak {answered}, which we do not (we speak {OLDEST}, {NEWEST})"
@@ -848,11 +850,11 @@ def test_a_client_does_not_speak_what_it_cannot(answered):
 @every_session
 def test_a_server_without_handshake_tells_what_it_speaks(revision):
     conversation = Conversation(revision, server=party(SERVER_CAN, supported=[NEWEST]))
-    opening = SESSION.open(conversation.client)
-    refused = one(conversation.server.receive(opening.data), Refused)
+    opening = SESSION_ERA.open(conversation.client)
+    refused = one(conversation.server.receive(opening.data), InvalidMessageReceived)
     assert refused.data
     assert conversation.server.lifecycle.state == "new"
-    failed = one(conversation.client.receive(refused.data), FailureReceived)
+    failed = one(conversation.client.receive(refused.data), ErrorReceived)
     assert isinstance(failed.error, UnsupportedRevision)
     assert failed.error.data == {"supported": [NEWEST], "requested": revision.date}
     assert NEWEST in failed.error.message
@@ -872,9 +874,9 @@ def test_a_handshake_that_is_marked_stateless_does_not_exist():
 )
 def test_a_client_discovers_what_a_server_speaks(versions, spoken):
     client = Connection(CLIENT_PARTY)
-    opening = STATELESS.open(client)
+    opening = STATELESS_ERA.open(client)
     result = {"supportedVersions": versions, "capabilities": {"tools": {}}}
-    one(client.receive(message(id=opening.id, result=result)), ReplyReceived)
+    one(client.receive(message(id=opening.id, result=result)), ResponseReceived)
     if spoken is None:
         assert client.peer is None
     else:
@@ -885,9 +887,9 @@ def test_a_client_discovers_what_a_server_speaks(versions, spoken):
 @pytest.mark.parametrize("tag", [{"name": "half a tag"}, 5, None])
 def test_a_name_tag_that_cannot_be_read_does_not_hide_a_server(tag):
     client = Connection(CLIENT_PARTY)
-    opening = STATELESS.open(client)
+    opening = STATELESS_ERA.open(client)
     result = {"supportedVersions": [NEWEST], "capabilities": {}, "_meta": {SERVER_INFO: tag}}
-    one(client.receive(message(id=opening.id, result=result)), ReplyReceived)
+    one(client.receive(message(id=opening.id, result=result)), ResponseReceived)
     assert client.peer == Peer(LATEST, ServerCapabilities())
 
 
@@ -907,12 +909,12 @@ def test_a_name_tag_that_cannot_be_read_does_not_hide_a_server(tag):
 def test_a_client_falls_back_from_a_probe_to_a_session(revision, answer):
     conversation = Conversation(LATEST, server=party(SERVER_CAN, supported=[revision.date]))
     client, server = conversation.client, conversation.server
-    probe = STATELESS.open(client)
+    probe = STATELESS_ERA.open(client)
     if answer is None:
         assert client.cancel(probe.id)
     else:
-        one(client.receive(message(id=probe.id, **answer)), FailureReceived)
-    client.adopt(revision)
+        one(client.receive(message(id=probe.id, **answer)), ErrorReceived)
+    client.switch_revision(revision)
     assert (client.revision, client.peer) == (revision, None)
     conversation.open()
     assert client.lifecycle.state == server.lifecycle.state == "ready"
@@ -924,7 +926,7 @@ def test_a_client_falls_back_from_a_probe_to_a_session(revision, answer):
 
 def test_adopting_forgets_who_was_there():
     client = talk(LATEST).client
-    client.adopt(LATEST_SESSION)
+    client.switch_revision(LATEST_SESSION)
     assert (client.revision, client.peer) == (LATEST_SESSION, None)
     with pytest.raises(LocalProtocolError, match="has to wait"):
         client.request("tools/list")
@@ -933,9 +935,9 @@ def test_adopting_forgets_who_was_there():
 def test_what_was_asked_before_is_read_as_it_was_asked():
     client = Connection(CLIENT_PARTY)
     asked = client.request("tools/call", CALL)
-    client.adopt(LATEST_SESSION)
+    client.switch_revision(LATEST_SESSION)
     result = {"resultType": "input_required", "requestState": "s"}
-    replied = one(client.receive(message(id=asked.id, result=result)), ReplyReceived)
+    replied = one(client.receive(message(id=asked.id, result=result)), ResponseReceived)
     assert isinstance(replied.result, InputRequiredResult)
 
 
@@ -947,7 +949,7 @@ def test_a_session_and_stateless_requests_side_by_side(revision):
     for number, until in enumerate(("new", "opening", "greeted", "ready")):
         server = Conversation(revision).open(until).server
         state, peer, level = server.lifecycle.state, server.peer, server.log_level
-        incoming = one(server.receive(told(LATEST, "tools/call", id=f"s{number}")), Incoming)
+        incoming = one(server.receive(told(LATEST, "tools/call", id=f"s{number}")), InboundRequest)
         assert incoming.peer == Peer(LATEST, ClientCapabilities())
         assert (server.lifecycle.state, server.peer, server.log_level) == (state, peer, level)
         written = parse(server.reply(incoming.id, RESULTS["tools/call"]))
@@ -959,18 +961,18 @@ def test_each_request_is_answered_in_its_own_era(revision):
     conversation = talk(revision)
     server = conversation.server
     _, session = conversation.ask("tools/list")
-    stateless = one(server.receive(told(LATEST, "tools/list", id="s")), Incoming)
+    stateless = one(server.receive(told(LATEST, "tools/list", id="s")), InboundRequest)
     assert session.peer.revision is revision
     assert "resultType" in parse(server.reply(stateless.id, RESULTS["tools/list"]))["result"]
     assert "resultType" not in parse(server.reply(session.id, RESULTS["tools/list"]))["result"]
     # both share one space of ids
-    one(server.receive(told(LATEST, "tools/list", id="x")), Incoming)
+    one(server.receive(told(LATEST, "tools/list", id="x")), InboundRequest)
     assert refusal(server.receive(told(revision, "tools/list", id="x")))["code"] == -32600
 
 
 def test_a_server_cannot_make_a_session_stateless():
     client = talk(LATEST_SESSION).client
-    incoming = one(client.receive(message(id=1, method="ping", params=marked())), Incoming)
+    incoming = one(client.receive(message(id=1, method="ping", params=marked())), InboundRequest)
     assert incoming.peer is client.peer
 
 
@@ -978,7 +980,7 @@ def test_a_session_does_not_learn_the_methods_of_the_other_era():
     server = talk(LATEST_SESSION).server
     assert refusal(server.receive(message(id=1, method="server/discover")))["code"] == -32601
     assert refusal(server.receive(message(id=1, method="ping", params=marked())))["code"] == -32601
-    one(server.receive(message(id=1, method="ping")), Incoming)
+    one(server.receive(message(id=1, method="ping")), InboundRequest)
 
 
 @pytest.mark.requirement("MSG-21", "STDIO-7")
@@ -1017,7 +1019,7 @@ def _less(role: Role, path: str):
 def test_what_we_did_not_declare_is_not_found(revision, by, row):
     conversation = talk(revision, **{other(by): _less(other(by), row.needs)})
     asked = conversation.end(other(by))
-    refused = one(asked.receive(told(revision, row.name, id="x")), Refused)
+    refused = one(asked.receive(told(revision, row.name, id="x")), InvalidMessageReceived)
     assert isinstance(refused.error, MethodNotFound)
     assert parse(refused.data)["error"] == {
         "code": -32601,
@@ -1031,7 +1033,7 @@ def test_what_we_did_not_declare_is_not_found(revision, by, row):
 def test_what_the_peer_did_not_declare_is_not_asked(revision, by, row):
     conversation = talk(revision, **{other(by): _less(other(by), row.needs)})
     asker = conversation.end(by)
-    with pytest.raises(NotDeclared) as refused:
+    with pytest.raises(CapabilityNotDeclared) as refused:
         asker.request(row.name, PARAMS[row.name])
     assert refused.value.capability == row.needs
     assert row.needs in refused.value.message
@@ -1047,7 +1049,7 @@ def test_what_we_did_not_declare_is_not_said(revision, by, row):
     to = None
     if by == SERVER and revision.stateless:
         to = conversation.ask("subscriptions/listen" if row.name in FOR_LISTENERS else "tools/call").incoming
-    with pytest.raises(NotDeclared) as refused:
+    with pytest.raises(CapabilityNotDeclared) as refused:
         conversation.end(by).notify(row.name, PARAMS[row.name], to=to)
     assert refused.value.capability == row.needs
 
@@ -1059,7 +1061,7 @@ def test_completions_need_no_capability_where_there_is_none(revision):
     if revision.date == R_2024_11_05:
         assert conversation.ask("completion/complete")
     else:
-        with pytest.raises(NotDeclared, match="completions"):
+        with pytest.raises(CapabilityNotDeclared, match="completions"):
             conversation.ask("completion/complete")
 
 
@@ -1070,7 +1072,7 @@ def test_nothing_is_known_of_a_server_that_was_not_discovered():
 
 def test_a_peer_without_a_name_is_refused_without_one():
     client = Connection(CLIENT_PARTY, peer=Peer(LATEST, ServerCapabilities()))
-    with pytest.raises(NotDeclared) as refused:
+    with pytest.raises(CapabilityNotDeclared) as refused:
         client.request("tools/list")
     assert refused.value.peer is None
 
@@ -1098,14 +1100,14 @@ def test_a_request_is_cancelled(revision, by, row, reason):
         "method": "notifications/cancelled",
         "params": {"requestId": outgoing.id, **members},
     }
-    cancelled = one(asked.receive(data), CancelReceived)
+    cancelled = one(asked.receive(data), CancellationReceived)
     assert cancelled.request is incoming
     assert cancelled.reason == reason
     assert (asker.outgoing, asked.incoming) == ({}, {})
     # too late for anything
     assert asked.reply(incoming.id, RESULTS[row.name]) is None
     assert asked.fail(incoming.id, InternalError("x")) is None
-    assert asked.progress(incoming.id, 1) is None
+    assert asked.report_progress(incoming.id, 1) is None
     assert asker.cancel(outgoing.id) is None
     assert dropped(asked, data) == "cancellation of no request in flight"
 
@@ -1115,7 +1117,7 @@ def test_a_request_is_cancelled(revision, by, row, reason):
 def test_an_answer_that_crosses_a_cancellation_is_late(revision):
     conversation = talk(revision)
     outgoing, incoming = conversation.ask("tools/call", progress=True)
-    progress = conversation.server.progress(incoming.id, 1)
+    progress = conversation.server.report_progress(incoming.id, 1)
     answer = conversation.server.reply(incoming.id, RESULTS["tools/call"])
     cancel = conversation.client.cancel(outgoing.id)
     assert progress
@@ -1130,27 +1132,31 @@ def test_an_answer_that_crosses_a_cancellation_is_late(revision):
 @pytest.mark.parametrize("identity", ["a", 7, ""])
 def test_ids_of_both_types_can_be_cancelled(revision, identity):
     server = talk(revision).server
-    incoming = one(server.receive(told(revision, "tools/call", id=identity)), Incoming)
+    incoming = one(server.receive(told(revision, "tools/call", id=identity)), InboundRequest)
     wrong = str(identity) if identity == 7 else 7
     data = message(method="notifications/cancelled", params={"requestId": wrong})
     assert dropped(server, data) == "cancellation of no request in flight"
     data = message(method="notifications/cancelled", params={"requestId": identity, "reason": "r"})
-    assert one(server.receive(data), CancelReceived).request is incoming
+    assert one(server.receive(data), CancellationReceived).request is incoming
 
 
 @pytest.mark.requirement("CANC-6")
 def test_a_cancellation_that_overtakes_its_request_is_remembered_where_messages_may_overtake_each_other():
     for unordered in (False, True):
         server = talk(REVISIONS[DATES[3]]).server
-        server.unordered = unordered
-        for number in range(100, 100 + MAX_WITHDRAWN + 1):
+        server.is_unordered = unordered
+        for number in range(100, 100 + MAX_EARLY_CANCELLATIONS + 1):
             cancel = message(method="notifications/cancelled", params={"requestId": number})
             assert dropped(server, cancel) == "cancellation of no request in flight"
-        pings = [message(method="ping", id=number) for number in range(100, 101 + MAX_WITHDRAWN)]
+        pings = [message(method="ping", id=number) for number in range(100, 101 + MAX_EARLY_CANCELLATIONS)]
         kinds = [type(server.receive(ping)[0]) for ping in pings]
-        expected = [Refused] * MAX_WITHDRAWN if unordered else [Incoming] * MAX_WITHDRAWN
-        assert kinds == [Incoming, *expected]  # the oldest was forgotten
-        assert not server.withdrawn
+        expected = (
+            [InvalidMessageReceived] * MAX_EARLY_CANCELLATIONS
+            if unordered
+            else [InboundRequest] * MAX_EARLY_CANCELLATIONS
+        )
+        assert kinds == [InboundRequest, *expected]  # the oldest was forgotten
+        assert not server.early_cancellations
 
 
 def test_a_cancellation_whose_reason_cannot_be_said_can_be_tried_again():
@@ -1178,9 +1184,9 @@ def test_a_cancellation_whose_reason_cannot_be_said_can_be_tried_again():
 )
 def test_a_cancellation_of_nothing_is_dropped(revision, params, why):
     server = talk(revision).server
-    waiting = one(server.receive(told(revision, "tools/call", id=5)), Incoming)
-    event = one(server.receive(message(method="notifications/cancelled", params=params)), Dropped)
-    assert event.why == why
+    waiting = one(server.receive(told(revision, "tools/call", id=5)), InboundRequest)
+    event = one(server.receive(message(method="notifications/cancelled", params=params)), MessageDropped)
+    assert event.reason == why
     assert isinstance(event.error, RemoteProtocolError) is (why == "malformed notice")
     assert server.incoming == {5: waiting}
 
@@ -1193,7 +1199,8 @@ def test_initialize_is_not_cancelled(revision):
     forbidden = message(method="notifications/cancelled", params={"requestId": identity})
     assert dropped(conversation.server, forbidden) == "cancellation of no request in flight"
     assert conversation.server.reply(
-        identity, conversation.server.party.introduce(conversation.server.incoming[identity].peer.revision)
+        identity,
+        conversation.server.local_peer.introduce(conversation.server.incoming[identity].peer.revision),
     )
 
 
@@ -1201,13 +1208,13 @@ def test_initialize_is_not_cancelled(revision):
 @every_session
 def test_initialize_is_given_up_without_a_word(revision):
     client = Connection(CLIENT_PARTY, revision=revision)
-    opening = SESSION.open(client)
+    opening = SESSION_ERA.open(client)
     assert client.cancel(opening.id) is None
     assert client.lifecycle.state == "new"
     result = {"protocolVersion": revision.date, "capabilities": {}, "serverInfo": {"name": "", "version": ""}}
     assert dropped(client, message(id=opening.id, result=result)) == "late answer"
     assert (client.lifecycle.state, client.peer) == ("new", None)
-    assert SESSION.open(client)
+    assert SESSION_ERA.open(client)
 
 
 @every_session
@@ -1217,7 +1224,7 @@ def test_a_cancellation_goes_one_way_only(revision):
     ours = conversation.server.request("roots/list")
     conversation.server.receive(told(revision, "tools/call", id=ours.id))
     data = message(method="notifications/cancelled", params={"requestId": ours.id})
-    one(conversation.server.receive(data), CancelReceived)
+    one(conversation.server.receive(data), CancellationReceived)
     assert conversation.server.outgoing == {ours.id: ours}
     assert dropped(conversation.server, data) == "cancellation of no request in flight"
     assert conversation.server.outgoing == {ours.id: ours}
@@ -1234,7 +1241,7 @@ def test_progress_comes_back_to_its_request(revision, by, row):
     first, second = (conversation.ask(row.name, by=by, progress=True) for _ in range(2))
     assert first.outgoing.token != second.outgoing.token
     assert first.incoming.token == first.outgoing.token
-    data = asked.progress(second.incoming.id, 1, 4, "a quarter")
+    data = asked.report_progress(second.incoming.id, 1, 4, "a quarter")
     assert data
     assert parse(data) == {
         "jsonrpc": "2.0",
@@ -1255,8 +1262,8 @@ def test_progress_comes_back_to_its_request(revision, by, row):
 def test_who_did_not_ask_hears_no_progress(revision):
     conversation = talk(revision)
     outgoing, incoming = conversation.ask("tools/call")
-    assert conversation.server.progress(incoming.id, 1) is None
-    assert conversation.server.progress("unknown", 1) is None
+    assert conversation.server.report_progress(incoming.id, 1) is None
+    assert conversation.server.report_progress("unknown", 1) is None
     unasked = message(method="notifications/progress", params={"progressToken": outgoing.id, "progress": 1})
     assert dropped(conversation.client, unasked) == "progress of no request in flight"
 
@@ -1269,7 +1276,7 @@ def test_our_progress_only_increases(revision, token):
     params = {**CALL, "_meta": {"progressToken": token}}
     params = marked(CALL, params["_meta"]) if revision.stateless else params
     server.receive(message(id=1, method="tools/call", params=params))
-    said = [server.progress(1, value) for value in (1, 1, 0.5, -3, 1.5, 2, 2.0, 3)]
+    said = [server.report_progress(1, value) for value in (1, 1, 0.5, -3, 1.5, 2, 2.0, 3)]
     assert [None if data is None else parse(data)["params"] for data in said] == [
         {"progressToken": token, "progress": 1},
         None,
@@ -1288,26 +1295,26 @@ def test_progress_that_is_no_number_is_not_said(value):
     conversation = talk(LATEST)
     incoming = conversation.ask("tools/call", progress=True).incoming
     try:
-        data = conversation.server.progress(incoming.id, value)
+        data = conversation.server.report_progress(incoming.id, value)
     except LocalProtocolError:
         data = None
     assert data is None
-    assert conversation.server.progress(incoming.id, 1)
-    assert conversation.server.progress(incoming.id, 1) is None
+    assert conversation.server.report_progress(incoming.id, 1)
+    assert conversation.server.report_progress(incoming.id, 1) is None
 
 
 def test_progress_may_be_any_number():
     conversation = talk(LATEST)
     incoming = conversation.ask("tools/call", progress=True).incoming
-    assert parse(conversation.server.progress(incoming.id, 10**400))["params"]["progress"] == 10**400
+    assert parse(conversation.server.report_progress(incoming.id, 10**400))["params"]["progress"] == 10**400
 
 
 def test_progress_that_cannot_be_said_was_not_said():
     conversation = talk(LATEST)
     incoming = conversation.ask("tools/call", progress=True).incoming
     with pytest.raises(LocalProtocolError):
-        conversation.server.progress(incoming.id, 1, message=LONE)
-    assert conversation.server.progress(incoming.id, 1)
+        conversation.server.report_progress(incoming.id, 1, message=LONE)
+    assert conversation.server.report_progress(incoming.id, 1)
 
 
 @pytest.mark.requirement("PROG-3")
@@ -1322,10 +1329,10 @@ def test_their_progress_has_to_increase(revision):
 
     assert one(said(0), ProgressReceived).params.progress == 0
     for value in (0, 0.0, -1):
-        assert one(said(value), Dropped).why == "progress that does not increase"
+        assert one(said(value), MessageDropped).reason == "progress that does not increase"
     assert one(said(0.5), ProgressReceived).params.progress == 0.5
-    assert one(said("1"), Dropped).why == "malformed notice"
-    assert client.dropped == {"progress that does not increase": 3, "malformed notice": 1}
+    assert one(said("1"), MessageDropped).reason == "malformed notice"
+    assert client.dropped_counts == {"progress that does not increase": 3, "malformed notice": 1}
 
 
 @pytest.mark.requirement("PROG-5", "PROG-6")
@@ -1334,7 +1341,7 @@ def test_there_is_no_progress_after_the_end(revision):
     conversation = talk(revision)
     outgoing, incoming = conversation.ask("tools/call", progress=True)
     assert conversation.server.reply(incoming.id, RESULTS["tools/call"])
-    assert conversation.server.progress(incoming.id, 1) is None
+    assert conversation.server.report_progress(incoming.id, 1) is None
     answer = message(id=outgoing.id, result={"content": []})
     conversation.client.receive(answer)
     late = message(method="notifications/progress", params={"progressToken": outgoing.token, "progress": 1})
@@ -1365,7 +1372,7 @@ GRAVITY: tuple[LogLevel, ...] = (
 
 
 def test_levels_are_ranked():
-    assert {level: rank for rank, level in enumerate(GRAVITY)} == LEVELS
+    assert {level: rank for rank, level in enumerate(GRAVITY)} == LOG_LEVEL_RANKS
 
 
 @pytest.mark.requirement("LOG-10")
@@ -1380,7 +1387,7 @@ def test_a_session_hears_its_level_and_above(revision, wanted):
         assert conversation.server.log(level, {"a": 1}, logger="l", to=incoming) == data
         assert (data is not None) is (wanted is None or rank >= GRAVITY.index(wanted))
         if data:
-            notice = one(conversation.client.receive(data), NoticeReceived)
+            notice = one(conversation.client.receive(data), NotificationReceived)
             assert (notice.params.level, notice.params.data, notice.params.logger) == (level, {"a": 1}, "l")
 
 
@@ -1390,7 +1397,9 @@ def test_a_stateless_request_hears_what_it_asked_for(wanted):
     server = talk(LATEST_SESSION).server
     server.log_level = "debug"  # of the session next door
     meta = {} if wanted is None else {LOG_LEVEL: wanted}
-    incoming = one(server.receive(message(id="x", method="tools/call", params=marked(CALL, meta))), Incoming)
+    incoming = one(
+        server.receive(message(id="x", method="tools/call", params=marked(CALL, meta))), InboundRequest
+    )
     for rank, level in enumerate(GRAVITY):
         data = server.log(level, "hello", to=incoming)
         assert (data is not None) is (wanted is not None and rank >= GRAVITY.index(wanted))
@@ -1401,7 +1410,7 @@ def test_a_stateless_request_hears_what_it_asked_for(wanted):
 def test_a_stateless_request_hears_nothing_after_its_end(end):
     server = Connection(SERVER_PARTY)
     params = marked(CALL, {LOG_LEVEL: "debug", "progressToken": 1})
-    incoming = one(server.receive(message(id="x", method="tools/call", params=params)), Incoming)
+    incoming = one(server.receive(message(id="x", method="tools/call", params=params)), InboundRequest)
     assert server.log("error", "before", to=incoming)
     if end == "reply":
         assert server.reply("x", RESULTS["tools/call"])
@@ -1409,7 +1418,7 @@ def test_a_stateless_request_hears_nothing_after_its_end(end):
         assert server.fail("x", InternalError("x"))
     else:
         server.receive(message(method="notifications/cancelled", params={"requestId": "x"}))
-    assert server.progress("x", 1) is None
+    assert server.report_progress("x", 1) is None
     assert server.log("error", "after", to=incoming) is None
     with pytest.raises(LocalProtocolError):
         server.notify("notifications/message", PARAMS["notifications/message"], to=incoming)
@@ -1429,8 +1438,8 @@ def test_an_unknown_level_is_invalid():
 def test_a_server_that_did_not_declare_logging_logs_nothing(revision):
     server = talk(revision, server=_less(SERVER, "logging")).server
     params = marked(CALL, {LOG_LEVEL: "debug"})
-    to = one(server.receive(message(id="x", method="tools/call", params=params)), Incoming)
-    with pytest.raises(NotDeclared, match="logging"):
+    to = one(server.receive(message(id="x", method="tools/call", params=params)), InboundRequest)
+    with pytest.raises(CapabilityNotDeclared, match="logging"):
         server.log("error", "x", to=to if revision.stateless else None)
 
 
@@ -1461,7 +1470,7 @@ def test_a_notice_is_said_and_heard(revision, by, row):
     conversation = talk(revision)
     data = conversation.end(by).notify(row.name, PARAMS[row.name])
     assert "id" not in parse(data)
-    heard = one(conversation.end(other(by)).receive(data), NoticeReceived)
+    heard = one(conversation.end(other(by)).receive(data), NotificationReceived)
     assert (heard.method, heard.row) == (row.name, row)
     assert type(heard.params) is row.params
 
@@ -1471,7 +1480,7 @@ def test_a_notice_is_said_and_heard(revision, by, row):
 def test_only_the_notices_of_the_revision_can_be_said(revision, by):
     end = talk(revision).end(by)
     for method in PARAMS:
-        if method.startswith("notifications/") and method not in revision.notices[by]:
+        if method.startswith("notifications/") and method not in revision.notifications[by]:
             with pytest.raises(LocalProtocolError, match=f"a {by} cannot send {method} in {revision.date}"):
                 end.notify(method, PARAMS[method])
 
@@ -1490,7 +1499,7 @@ def test_a_stateless_notice_belongs_to_a_request(revision, by, row):
     [
         ("notifications/subscriptions/acknowledged", {"notifications": {}}),
         ("notifications/tools/list_changed", None),
-        ("notifications/prompts/list_changed", NoticeParams()),
+        ("notifications/prompts/list_changed", NotificationParams()),
         ("notifications/resources/list_changed", {"_meta": {"com.example/a": 1}}),
         ("notifications/resources/updated", ResourceUpdatedParams(uri="u", meta={"com.example/a": 1})),
         ("notifications/cancelled", CancelledParams(request_id=7)),
@@ -1498,7 +1507,7 @@ def test_a_stateless_notice_belongs_to_a_request(revision, by, row):
 )
 def test_what_a_listener_hears_names_the_subscription(identity, method, params):
     server = Connection(SERVER_PARTY)
-    to = one(server.receive(told(LATEST, "subscriptions/listen", id=identity)), Incoming)
+    to = one(server.receive(told(LATEST, "subscriptions/listen", id=identity)), InboundRequest)
     meta = parse(server.notify(method, params, to=to))["params"]["_meta"]
     assert meta[SUBSCRIPTION_ID] == identity
     own = params["_meta"] if isinstance(params, dict) and "_meta" in params else getattr(params, "meta", None)
@@ -1506,11 +1515,11 @@ def test_what_a_listener_hears_names_the_subscription(identity, method, params):
 
 
 @pytest.mark.requirement("SUB-10", "LOG-8", "CANC-14")
-@pytest.mark.parametrize("method", sorted(LATEST.notices[SERVER]))
+@pytest.mark.parametrize("method", sorted(LATEST.notifications[SERVER]))
 def test_listeners_and_callers_hear_different_things(method):
     server = Connection(SERVER_PARTY)
-    listener = one(server.receive(told(LATEST, "subscriptions/listen", id=1)), Incoming)
-    caller = one(server.receive(told(LATEST, "tools/call", id=2)), Incoming)
+    listener = one(server.receive(told(LATEST, "subscriptions/listen", id=1)), InboundRequest)
+    caller = one(server.receive(told(LATEST, "tools/call", id=2)), InboundRequest)
     right, wrong = (listener, caller) if method in FOR_LISTENERS else (caller, listener)
     assert server.notify(method, PARAMS[method], to=right)
     with pytest.raises(LocalProtocolError):
@@ -1519,7 +1528,7 @@ def test_listeners_and_callers_hear_different_things(method):
 
 def test_what_a_caller_hears_names_no_subscription():
     server = Connection(SERVER_PARTY)
-    caller = one(server.receive(told(LATEST, "tools/call", id=2)), Incoming)
+    caller = one(server.receive(told(LATEST, "tools/call", id=2)), InboundRequest)
     written = parse(server.notify("notifications/message", PARAMS["notifications/message"], to=caller))
     assert written["params"] == PARAMS["notifications/message"]
 
@@ -1528,8 +1537,8 @@ def test_what_a_caller_hears_names_no_subscription():
 def test_a_listener_hears_neither_progress_nor_logs_though_it_asked_for_them():
     server = Connection(SERVER_PARTY)
     params = marked({"notifications": {}}, {"progressToken": 1, LOG_LEVEL: "debug"})
-    to = one(server.receive(message(id=1, method="subscriptions/listen", params=params)), Incoming)
-    assert server.progress(1, 1) is None
+    to = one(server.receive(message(id=1, method="subscriptions/listen", params=params)), InboundRequest)
+    assert server.report_progress(1, 1) is None
     assert server.log("error", "x", to=to) is None
 
 
@@ -1547,7 +1556,7 @@ def test_a_server_ends_a_subscription_in_any_order(order):
         "result first": (result, cancel),
         "cancel twice": (cancel, cancel),
     }[order]
-    ended = one(client.receive(first), ReplyReceived)
+    ended = one(client.receive(first), ResponseReceived)
     assert ended.request is outgoing
     assert isinstance(ended.result, ListenResult)
     late = "late answer" if second is result else "cancellation of no request in flight"
@@ -1559,7 +1568,7 @@ def test_a_client_ends_a_subscription():
     outgoing, incoming = conversation.ask("subscriptions/listen")
     cancel = conversation.client.cancel(outgoing.id)
     assert cancel
-    assert one(conversation.server.receive(cancel), CancelReceived).request is incoming
+    assert one(conversation.server.receive(cancel), CancellationReceived).request is incoming
     assert conversation.server.reply(incoming.id, RESULTS["subscriptions/listen"]) is None
 
 
@@ -1574,7 +1583,7 @@ def test_a_client_believes_no_cancellation_but_of_subscriptions():
 @every_revision
 def test_an_unknown_notice_is_passed_on(revision):
     for end in (talk(revision).client, talk(revision).server):
-        heard = one(end.receive(message(method="com.example/news", params={"a": 1})), NoticeReceived)
+        heard = one(end.receive(message(method="com.example/news", params={"a": 1})), NotificationReceived)
         assert (heard.method, heard.params, heard.row) == ("com.example/news", None, None)
         assert isinstance(heard.raw, Raw)
         assert parse(bytes(heard.raw)) == {"a": 1}
@@ -1583,7 +1592,7 @@ def test_an_unknown_notice_is_passed_on(revision):
 @every_revision
 @pytest.mark.parametrize("method", ["notifications/tools/list_changed", "tools/call"])
 def test_what_is_no_notice_of_a_client_is_an_unknown_one(revision, method):
-    heard = one(talk(revision).server.receive(message(method=method, params=CALL)), NoticeReceived)
+    heard = one(talk(revision).server.receive(message(method=method, params=CALL)), NotificationReceived)
     assert (heard.method, heard.row) == (method, None)
 
 
@@ -1591,14 +1600,16 @@ def test_a_notice_of_the_other_era_is_understood():
     """A server with a session still reads what its stateless clients say, and the other way round."""
     client = talk(LATEST_SESSION).client
     data = told(LATEST_SESSION, "notifications/subscriptions/acknowledged")
-    assert one(client.receive(data), NoticeReceived).row
+    assert one(client.receive(data), NotificationReceived).row
 
 
 @every_revision
 def test_a_malformed_notice_is_dropped(revision):
     client = talk(revision).client
-    event = one(client.receive(message(method="notifications/message", params={"level": "loud"})), Dropped)
-    assert event.why == "malformed notice"
+    event = one(
+        client.receive(message(method="notifications/message", params={"level": "loud"})), MessageDropped
+    )
+    assert event.reason == "malformed notice"
     assert event.error
     assert "notifications/message" in event.error.message
 
@@ -1614,7 +1625,7 @@ class Forecast(Result):
     sunny: bool
 
 
-class Storm(NoticeParams):
+class Storm(NotificationParams):
     town: str
 
 
@@ -1631,14 +1642,16 @@ def test_rows_of_ones_own_go_both_ways(revision, by):
     conversation = talk(revision, extra=EXTRA)
     asker, asked = conversation.end(by), conversation.end(other(by))
     if by == CLIENT or not revision.stateless:
-        storm = one(asked.receive(asker.notify("com.example/storm", Storm(town="Bonn"))), NoticeReceived)
+        storm = one(
+            asked.receive(asker.notify("com.example/storm", Storm(town="Bonn"))), NotificationReceived
+        )
         assert storm.params.town == "Bonn"
         outgoing = asker.request("com.example/weather", Weather(town="Bonn"))
-        incoming = one(asked.receive(outgoing.data), Incoming)
+        incoming = one(asked.receive(outgoing.data), InboundRequest)
         assert incoming.params.town == "Bonn"
         answer = asked.reply(incoming.id, Forecast(sunny=True))
         assert answer
-        replied = one(asker.receive(answer), ReplyReceived).result
+        replied = one(asker.receive(answer), ResponseReceived).result
         assert isinstance(replied, Forecast)
         assert replied.sunny is True
 
@@ -1648,7 +1661,7 @@ def test_a_notice_of_ones_own_belongs_to_any_request(method):
     conversation = talk(LATEST, extra=EXTRA)
     to = conversation.ask(method).incoming
     data = conversation.server.notify("com.example/storm", Storm(town="Bonn"), to=to)
-    assert one(conversation.client.receive(data), NoticeReceived).params.town == "Bonn"
+    assert one(conversation.client.receive(data), NotificationReceived).params.town == "Bonn"
 
 
 def test_a_notice_of_an_extension_belongs_to_any_request_whatever_its_span():
@@ -1660,7 +1673,7 @@ def test_a_notice_of_an_extension_belongs_to_any_request_whatever_its_span():
 
 def test_rows_of_ones_own_may_need_a_capability():
     conversation = talk(LATEST, extra=EXTRA)
-    with pytest.raises(NotDeclared, match="experimental"):
+    with pytest.raises(CapabilityNotDeclared, match="experimental"):
         conversation.client.request("com.example/gated", {"town": "Bonn"})
     data = message(id=1, method="com.example/gated", params=marked({"town": "Bonn"}))
     assert refusal(conversation.server.receive(data))["code"] == -32601
@@ -1688,7 +1701,7 @@ def test_a_request_of_ones_own_is_no_notice():
         conversation.client.notify("com.example/weather", {"town": "Bonn"})
     heard = one(
         conversation.server.receive(message(method="com.example/weather", params={"town": "Bonn"})),
-        NoticeReceived,
+        NotificationReceived,
     )
     assert heard.row is None
 
@@ -1698,13 +1711,15 @@ def test_a_request_of_ones_own_is_no_notice():
 
 @every_revision
 @pytest.mark.parametrize(
-    "params", [None, {}, {"cursor": "c"}, PageParams(), PageParams(cursor="c")], ids=repr
+    "params",
+    [None, {}, {"cursor": "c"}, PaginatedRequestParams(), PaginatedRequestParams(cursor="c")],
+    ids=repr,
 )
 def test_parameters_are_plain_or_typed(revision, params):
     client = talk(revision).client
     said = parse(client.request("tools/list", params).data).get("params", {})
     said.pop("_meta", None)
-    cursor = params.cursor if isinstance(params, PageParams) else (params or {}).get("cursor")
+    cursor = params.cursor if isinstance(params, PaginatedRequestParams) else (params or {}).get("cursor")
     assert said == ({} if cursor is None else {"cursor": cursor})
 
 
@@ -1768,13 +1783,13 @@ def test_a_session_goes_on_in_another_place():
     peer = talk(LATEST_SESSION).server.peer
     server = Connection(SERVER_PARTY, peer=peer)
     assert (server.lifecycle.state, server.revision) == ("ready", LATEST_SESSION)
-    assert one(server.receive(message(id=1, method="tools/list")), Incoming).peer is peer
+    assert one(server.receive(message(id=1, method="tools/list")), InboundRequest).peer is peer
     assert refusal(server.receive(told(LATEST_SESSION, "initialize", id=2)))["code"] == -32600
     greeted = Connection(SERVER_PARTY, peer=peer, state="greeted")
     assert refusal(greeted.receive(told(LATEST_SESSION, "initialize", id=2)))["code"] == -32600
-    one(greeted.receive(message(id=1, method="tools/list")), Incoming)
+    one(greeted.receive(message(id=1, method="tools/list")), InboundRequest)
     greeted.receive(message(method="notifications/initialized"))
-    one(greeted.receive(message(id=3, method="tools/list")), Incoming)
+    one(greeted.receive(message(id=3, method="tools/list")), InboundRequest)
 
 
 def test_a_message_may_come_with_its_facts():
@@ -1782,34 +1797,34 @@ def test_a_message_may_come_with_its_facts():
     decoded = jsonrpc.decode(told(LATEST, "tools/call", id=1))
     peer = Peer(LATEST, ClientCapabilities(), Implementation("n", "v"), "error")
     meta = read_meta(Raw(b'{"_meta":{"progressToken":"given"}}'))
-    incoming = server.take(decoded, meta=meta, peer=peer)
-    assert isinstance(incoming, Incoming)
+    incoming = server.receive_message(decoded, meta=meta, peer=peer)
+    assert isinstance(incoming, InboundRequest)
     assert incoming.peer is peer
     assert incoming.token == "given"
-    assert server.progress(1, 1)
+    assert server.report_progress(1, 1)
 
 
 def test_a_message_may_come_with_its_peer_alone():
     server = Connection(SERVER_PARTY)
     decoded = jsonrpc.decode(message(id=1, method="tools/list", params={"_meta": {"progressToken": 5}}))
-    incoming = server.take(decoded, peer=Peer(LATEST_SESSION))
-    assert isinstance(incoming, Incoming)
+    incoming = server.receive_message(decoded, peer=Peer(LATEST_SESSION))
+    assert isinstance(incoming, InboundRequest)
     assert incoming.token == 5
 
 
 def test_a_session_is_idle_while_nothing_is_under_way():
     conversation = talk(LATEST_SESSION)
     server = conversation.server
-    assert server.idle
+    assert server.is_idle
     _, incoming = conversation.ask("tools/list")
-    assert not server.idle
+    assert not server.is_idle
     assert server.fail(incoming.id, InternalError("no"))
-    assert server.idle
+    assert server.is_idle
     asked = server.request("ping")
-    assert not server.idle
+    assert not server.is_idle
     server.cancel(asked.id)
-    assert server.idle
-    assert not Connection(SERVER_PARTY).idle
+    assert server.is_idle
+    assert not Connection(SERVER_PARTY).is_idle
 
 
 # --------------------------------------------------------------------- the end
@@ -1829,7 +1844,7 @@ def test_the_end(revision):
     assert conversation.server.close() == []
     assert conversation.server.reply(incoming.id, RESULTS["tools/call"]) is None
     assert conversation.server.fail(incoming.id, InternalError("x")) is None
-    assert conversation.server.progress(incoming.id, 1) is None
+    assert conversation.server.report_progress(incoming.id, 1) is None
 
 
 @every_session
@@ -1852,7 +1867,7 @@ def test_a_closed_server_serves_nothing():
     server = Connection(SERVER_PARTY)
     server.close()
     events = server.receive(told(LATEST, "tools/call", id=1))
-    assert not any(isinstance(event, Incoming) for event in events)
+    assert not any(isinstance(event, InboundRequest) for event in events)
     assert server.incoming == {}
 
 
@@ -1860,11 +1875,11 @@ def test_a_closed_server_serves_nothing():
 def test_a_total_that_json_cannot_say_is_not_said(total):
     conversation = talk(LATEST_SESSION)
     incoming = conversation.ask("tools/call", progress=True).incoming
-    assert "total" not in parse(conversation.server.progress(incoming.id, 1, total))["params"]
+    assert "total" not in parse(conversation.server.report_progress(incoming.id, 1, total))["params"]
 
 
 def test_a_client_offers_the_newest_revision_that_it_speaks():
-    old = Party(Implementation("n", "v"), ClientCapabilities(), supported=DATES[:2])
+    old = LocalPeer(Implementation("n", "v"), ClientCapabilities(), supported=DATES[:2])
     assert Connection(old).revision.date == DATES[1]
 
 
@@ -1900,15 +1915,15 @@ def test_a_level_that_does_not_exist_cannot_be_logged(revision):
 
 
 def test_before_there_is_a_session_nobody_hears_a_log():
-    party = Party(Implementation("n", "v"), SERVER_PARTY.capabilities, supported=[LATEST_SESSION.date])
+    party = LocalPeer(Implementation("n", "v"), SERVER_PARTY.capabilities, supported=[LATEST_SESSION.date])
     assert Connection(party).log("error", "x") is None
 
 
 def test_an_answer_has_the_id_of_the_request():
     server = talk(LATEST_SESSION).server
-    one(server.receive(message(id=1, method="ping")), Incoming)
+    one(server.receive(message(id=1, method="ping")), InboundRequest)
     assert parse(server.reply(True, Result()))["id"] == 1
-    one(server.receive(message(id=1, method="ping")), Incoming)
+    one(server.receive(message(id=1, method="ping")), InboundRequest)
     assert parse(server.fail(True, InternalError("x")))["id"] == 1
 
 
@@ -1916,4 +1931,4 @@ def test_progress_is_a_number():
     conversation = talk(LATEST_SESSION)
     incoming = conversation.ask("tools/call", progress=True).incoming
     with pytest.raises(LocalProtocolError, match="progress is a number, not 'x'"):
-        conversation.server.progress(incoming.id, cast("Any", "x"))
+        conversation.server.report_progress(incoming.id, cast("Any", "x"))

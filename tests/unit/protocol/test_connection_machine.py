@@ -18,18 +18,18 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from toolpost.errors import InternalError, LocalProtocolError, RPCError
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import SESSION
+from toolpost.protocol.eras import SESSION_ERA
 from toolpost.protocol.events import (
-    CancelReceived,
-    Dropped,
-    Event,
-    FailureReceived,
-    Incoming,
-    NoticeReceived,
-    Outgoing,
+    CancellationReceived,
+    ConnectionEvent,
+    ErrorReceived,
+    InboundRequest,
+    InvalidMessageReceived,
+    MessageDropped,
+    NotificationReceived,
+    OutboundRequest,
     ProgressReceived,
-    Refused,
-    ReplyReceived,
+    ResponseReceived,
 )
 from toolpost.protocol.methods import CLIENT, SERVER, Role
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS, Revision
@@ -71,8 +71,8 @@ class End:
     connection: Connection
     wire: list[Parcel] = field(default_factory=list[Parcel])
     """What is on its way to here."""
-    ours: dict[RequestId, Outgoing] = field(default_factory=dict[RequestId, Outgoing])
-    theirs: dict[RequestId, Incoming] = field(default_factory=dict[RequestId, Incoming])
+    ours: dict[RequestId, OutboundRequest] = field(default_factory=dict[RequestId, OutboundRequest])
+    theirs: dict[RequestId, InboundRequest] = field(default_factory=dict[RequestId, InboundRequest])
     unsound: set[RequestId] = field(default_factory=set[RequestId])
     """Those of theirs that were corrupted on the way."""
     made: set[RequestId] = field(default_factory=set[RequestId])
@@ -82,34 +82,42 @@ class End:
     """How far we said that theirs have come."""
     dropped: Counter[str] = field(default_factory=Counter[str])
 
-    def foretell(self, parcel: Parcel) -> tuple[type[Event], ...]:
+    def foretell(self, parcel: Parcel) -> tuple[type[ConnectionEvent], ...]:
         """What a message that was not corrupted may mean here."""
         identity = parcel.id
         if parcel.kind == "request":
-            return (Refused,) if identity in self.theirs or len(self.theirs) >= LIMIT else (Incoming,)
+            return (
+                (InvalidMessageReceived,)
+                if identity in self.theirs or len(self.theirs) >= LIMIT
+                else (InboundRequest,)
+            )
         if parcel.kind == "notice":
-            return (NoticeReceived,)
+            return (NotificationReceived,)
         if parcel.kind == "cancel" and identity in self.theirs:
-            return (CancelReceived,)
+            return (CancellationReceived,)
         if parcel.kind == "cancel":
             listens = identity in self.ours and self.ours[identity].row.name == LISTEN
-            return (ReplyReceived,) if listens else (Dropped,)
+            return (ResponseReceived,) if listens else (MessageDropped,)
         if identity not in self.ours:
-            return (Dropped,)
+            return (MessageDropped,)
         if parcel.kind == "progress":
             assert parcel.progress is not None
             asked = self.ours[identity].token is not None
-            return (ProgressReceived,) if asked and self._further(identity, parcel.progress) else (Dropped,)
+            return (
+                (ProgressReceived,)
+                if asked and self._further(identity, parcel.progress)
+                else (MessageDropped,)
+            )
         if parcel.kind == "failure":
-            return (FailureReceived,)
-        return (ReplyReceived,) if parcel.sound else (ReplyReceived, FailureReceived)
+            return (ErrorReceived,)
+        return (ResponseReceived,) if parcel.sound else (ResponseReceived, ErrorReceived)
 
     def _further(self, identity: RequestId, progress: Number) -> bool:
         return identity not in self.heard or progress > self.heard[identity]
 
-    def note(self, event: Event, *, sound: bool) -> None:
+    def note(self, event: ConnectionEvent, *, sound: bool) -> None:
         """Take over what an event tells, which has to be possible."""
-        if isinstance(event, Incoming):
+        if isinstance(event, InboundRequest):
             assert event.id not in self.theirs
             assert len(self.theirs) < LIMIT
             self.theirs[event.id] = event
@@ -117,9 +125,9 @@ class End:
             self.unsound.discard(event.id)
             if not sound:
                 self.unsound.add(event.id)
-        elif isinstance(event, CancelReceived):
+        elif isinstance(event, CancellationReceived):
             assert self.theirs.pop(event.request.id) is event.request
-        elif isinstance(event, ReplyReceived | FailureReceived):
+        elif isinstance(event, ResponseReceived | ErrorReceived):
             assert event.request.id in self.made
             assert self.ours.pop(event.request.id) is event.request  # and so at most once
         elif isinstance(event, ProgressReceived):
@@ -128,8 +136,8 @@ class End:
             assert request.token is not None
             assert self._further(request.id, event.params.progress)
             self.heard[request.id] = event.params.progress
-        elif isinstance(event, Dropped):
-            self.dropped[event.why] += 1
+        elif isinstance(event, MessageDropped):
+            self.dropped[event.reason] += 1
 
 
 def flip(data: bytes, place: int, byte: int) -> bytes:
@@ -182,12 +190,12 @@ class BadLine(RuleBasedStateMachine):
         self.ends[other(by)].wire.append(parcel)
 
     @property
-    def asked(self) -> list[tuple[Role, Incoming]]:
+    def asked(self) -> list[tuple[Role, InboundRequest]]:
         """Who may answer what."""
         return [(role, incoming) for role, end in self.ends.items() for incoming in end.theirs.values()]
 
     @property
-    def asking(self) -> list[tuple[Role, Outgoing]]:
+    def asking(self) -> list[tuple[Role, OutboundRequest]]:
         """Who waits for what."""
         return [(role, outgoing) for role, end in self.ends.items() for outgoing in end.ours.values()]
 
@@ -224,7 +232,7 @@ class BadLine(RuleBasedStateMachine):
                 self.ends[by].connection.notify("notifications/tools/list_changed")
             return
         apart = {"notifications/initialized", "notifications/cancelled", "notifications/progress"}
-        methods = sorted(set(self.revision.notices[by]) - apart)
+        methods = sorted(set(self.revision.notifications[by]) - apart)
         if methods:
             method = methods[pick % len(methods)]
             data = self.ends[by].connection.notify(method, PARAMS[method])
@@ -256,7 +264,7 @@ class BadLine(RuleBasedStateMachine):
         told = self.ends[by].told
         for progress in steps:
             further = incoming.id not in told or progress > told[incoming.id]
-            data = self.ends[by].connection.progress(incoming.id, progress)
+            data = self.ends[by].connection.report_progress(incoming.id, progress)
             assert (data is not None) is (incoming.token is not None and further)
             if data is not None:
                 told[incoming.id] = progress
@@ -286,7 +294,7 @@ class BadLine(RuleBasedStateMachine):
         if identity not in end.theirs:
             assert end.connection.reply(identity, RESULTS["ping"]) is None
             assert end.connection.fail(identity, InternalError("no")) is None
-            assert end.connection.progress(identity, 1) is None
+            assert end.connection.report_progress(identity, 1) is None
         if identity not in end.ours:
             assert end.connection.cancel(identity) is None
 
@@ -318,7 +326,7 @@ class BadLine(RuleBasedStateMachine):
         for event in events:
             assert foretold is None or isinstance(event, foretold), (event, parcel)
             end.note(event, sound=sound)
-            if isinstance(event, Refused):
+            if isinstance(event, InvalidMessageReceived):
                 assert parse(event.data).keys() <= {"jsonrpc", "id", "error"}
                 assert event.data
                 self.post(to, Parcel(event.data, "failure", event.id))
@@ -359,7 +367,7 @@ class BadLine(RuleBasedStateMachine):
             connection = end.connection
             assert connection.outgoing == end.ours
             assert connection.incoming == end.theirs
-            assert connection.dropped == end.dropped
+            assert connection.dropped_counts == end.dropped
             assert (connection.lifecycle.state, connection.peer) == self.standing[role]
 
     def teardown(self):
@@ -381,17 +389,17 @@ moves = st.lists(
 )
 
 
-def _answer(conversation: Conversation, to: Role, event: Event) -> bytes | None:
+def _answer(conversation: Conversation, to: Role, event: ConnectionEvent) -> bytes | None:
     """What each end sends when it hears this."""
     end = conversation.end(to)
-    if isinstance(event, Incoming):
+    if isinstance(event, InboundRequest):
         introduces = event.row.name == "initialize"
         return end.reply(
-            event.id, end.party.introduce(event.peer.revision) if introduces else RESULTS["ping"]
+            event.id, end.local_peer.introduce(event.peer.revision) if introduces else RESULTS["ping"]
         )
-    if isinstance(event, ReplyReceived) and event.request.row.name == "initialize":
+    if isinstance(event, ResponseReceived) and event.request.row.name == "initialize":
         return end.notify("notifications/initialized")
-    return event.data if isinstance(event, Refused) else None
+    return event.data if isinstance(event, InvalidMessageReceived) else None
 
 
 @given(revision=st.sampled_from(SESSIONS), moves=moves)
@@ -400,7 +408,7 @@ def test_a_handshake_is_completed_by_both_or_by_none(revision, moves):
     client, server = conversation.client, conversation.server
     wires: dict[Role, list[bytes]] = {
         CLIENT: [],
-        SERVER: [SESSION.open(client).data, client.request("ping").data],
+        SERVER: [SESSION_ERA.open(client).data, client.request("ping").data],
     }
     for to, move, pick in moves:
         wire = wires[to]
@@ -463,16 +471,16 @@ def _in_flight(role: Role, revision: Revision, until: str) -> Connection:
 @settings(max_examples=60)
 def test_whatever_comes_is_an_event(role, until, revision, data):
     end = _in_flight(role, revision, until)
-    before = {**end.dropped}
+    before = {**end.dropped_counts}
     incoming, outgoing = dict(end.incoming), dict(end.outgoing)
     [event] = end.receive(data)
-    assert isinstance(event, Event)
-    if isinstance(event, Dropped):
-        assert sum(end.dropped.values()) == sum(before.values()) + 1
-    if isinstance(event, Refused):
+    assert isinstance(event, ConnectionEvent)
+    if isinstance(event, MessageDropped):
+        assert sum(end.dropped_counts.values()) == sum(before.values()) + 1
+    if isinstance(event, InvalidMessageReceived):
         assert (end.incoming, end.outgoing) == (incoming, outgoing)
         assert "error" in parse(event.data)
-    if isinstance(event, Incoming):
+    if isinstance(event, InboundRequest):
         assert end.incoming == {**incoming, event.id: event}
         answer = end.fail(event.id, RPCError("no"))
         assert parse(answer)["id"] == event.id

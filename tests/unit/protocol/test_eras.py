@@ -27,10 +27,10 @@ from conversation import (
     without,
 )
 
-from toolpost.errors import InvalidParams, LocalProtocolError, MissingCapability, NotDeclared
+from toolpost.errors import CapabilityNotDeclared, InvalidParams, LocalProtocolError, MissingCapability
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import ERAS, SESSION, STATELESS, Peer, is_marked, read_meta
-from toolpost.protocol.events import FailureReceived, Incoming, Outgoing, ReplyReceived
+from toolpost.protocol.eras import ERAS, SESSION_ERA, STATELESS_ERA, Peer, has_protocol_version, read_meta
+from toolpost.protocol.events import ErrorReceived, InboundRequest, OutboundRequest, ResponseReceived
 from toolpost.protocol.methods import CLIENT, DATES, SERVER
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS
 from toolpost.types import (
@@ -41,9 +41,9 @@ from toolpost.types import (
     SERVER_INFO,
     SUBSCRIPTION_ID,
     UNSET,
-    AskParams,
     CallToolResult,
     ClientCapabilities,
+    ClientRequestParams,
     CreateMessageParams,
     ElicitParams,
     Implementation,
@@ -57,13 +57,13 @@ from toolpost.types import (
     SubscriptionFilter,
     Tool,
     ToolChoice,
-    Wire,
+    WireStruct,
 )
-from toolpost.types.lifecycle import Cacheable
+from toolpost.types.lifecycle import CacheableResult
 
 OLDEST, *_, NEWEST = DATES
 ASKS = {
-    "roots/list": AskParams(),
+    "roots/list": ClientRequestParams(),
     "sampling/createMessage": CreateMessageParams(messages=[], max_tokens=1),
     "elicitation/create": ElicitParams(message="Who?", requested_schema={"type": "object", "properties": {}}),
 }
@@ -76,8 +76,8 @@ def raw(value: Any) -> Raw:
 
 def test_each_era_has_its_hooks():
     assert {revision.era: ERAS[revision.era] for revision in REVISIONS.values()} == {
-        "session": SESSION,
-        "stateless": STATELESS,
+        "session": SESSION_ERA,
+        "stateless": STATELESS_ERA,
     }
 
 
@@ -144,7 +144,7 @@ def test_a_fact_of_the_wrong_type_is_invalid(params):
     ],
 )
 def test_the_key_of_the_revision_marks_a_stateless_request(params, stateless):
-    assert is_marked(params) is stateless
+    assert has_protocol_version(params) is stateless
 
 
 # --------------------------------------------------------------------- open
@@ -154,7 +154,7 @@ def test_the_key_of_the_revision_marks_a_stateless_request(params, stateless):
 @every_session
 def test_a_session_opens_with_initialize(revision):
     client = Connection(CLIENT_PARTY, revision=revision)
-    opening = SESSION.open(client)
+    opening = SESSION_ERA.open(client)
     assert parse(opening.data) == {
         "jsonrpc": "2.0",
         "id": 1,
@@ -176,7 +176,7 @@ def test_a_session_opens_with_initialize(revision):
 @pytest.mark.requirement("META-7", "META-8", "META-9")
 def test_a_stateless_conversation_opens_with_discover():
     client = Connection(CLIENT_PARTY)
-    assert parse(STATELESS.open(client).data) == {
+    assert parse(STATELESS_ERA.open(client).data) == {
         "jsonrpc": "2.0",
         "id": 1,
         "method": "server/discover",
@@ -191,7 +191,7 @@ def test_a_stateless_conversation_opens_with_discover():
     assert client.lifecycle.state == "new"
 
 
-@pytest.mark.parametrize(("era", "revision"), [(SESSION, LATEST), (STATELESS, LATEST_SESSION)])
+@pytest.mark.parametrize(("era", "revision"), [(SESSION_ERA, LATEST), (STATELESS_ERA, LATEST_SESSION)])
 def test_an_era_opens_only_its_own_revisions(era, revision):
     with pytest.raises(LocalProtocolError, match="a client cannot send"):
         era.open(Connection(CLIENT_PARTY, revision=revision))
@@ -202,11 +202,11 @@ def test_an_era_opens_only_its_own_revisions(era, revision):
 
 def test_a_session_admits_whoever_shook_hands():
     server = talk(LATEST_SESSION).server
-    assert SESSION.admit(server, "tools/list", read_meta(UNSET)) is server.peer
+    assert SESSION_ERA.identify_peer(server, "tools/list", read_meta(UNSET)) is server.peer
 
 
 def test_before_the_handshake_ping_comes_from_nobody_known():
-    peer = SESSION.admit(Connection(SERVER_PARTY), "ping", read_meta(UNSET))
+    peer = SESSION_ERA.identify_peer(Connection(SERVER_PARTY), "ping", read_meta(UNSET))
     assert peer == Peer(LATEST_SESSION)
 
 
@@ -217,9 +217,9 @@ def test_a_stateless_request_carries_its_facts(missing):
     del facts["_meta"][missing]
     meta = read_meta(raw(facts))
     with pytest.raises(InvalidParams, match=missing):
-        STATELESS.require(meta)
+        STATELESS_ERA.check_meta(meta)
     with pytest.raises(InvalidParams, match=missing):
-        STATELESS.admit(Connection(SERVER_PARTY), "tools/list", meta)
+        STATELESS_ERA.identify_peer(Connection(SERVER_PARTY), "tools/list", meta)
 
 
 @pytest.mark.requirement("META-10")
@@ -263,13 +263,13 @@ def test_a_stateless_peer_is_what_its_request_says():
     params = marked(
         meta={CLIENT_INFO: {"name": "n", "version": "v"}, LOG_LEVEL: "error"}, capabilities={"roots": {}}
     )
-    incoming = one(server.receive(message(id=1, method="tools/list", params=params)), Incoming)
+    incoming = one(server.receive(message(id=1, method="tools/list", params=params)), InboundRequest)
     assert incoming.peer.revision is LATEST
     assert isinstance(incoming.peer.capabilities, ClientCapabilities)
     assert incoming.peer.capabilities.roots is not None
     assert incoming.peer.info == Implementation("n", "v")
     assert incoming.peer.log_level == "error"
-    bare = one(server.receive(message(id=2, method="tools/list", params=marked())), Incoming)
+    bare = one(server.receive(message(id=2, method="tools/list", params=marked())), InboundRequest)
     assert bare.peer == Peer(LATEST, ClientCapabilities())
 
 
@@ -277,12 +277,12 @@ def test_a_stateless_peer_is_what_its_request_says():
 def test_nothing_is_inferred_from_earlier_requests():
     server = talk(LATEST_SESSION).server  # this session declared everything
     rich = marked(PARAMS["tools/call"], {LOG_LEVEL: "debug"}, capabilities={"elicitation": {}})
-    first = one(server.receive(message(id="a", method="tools/call", params=rich)), Incoming)
+    first = one(server.receive(message(id="a", method="tools/call", params=rich)), InboundRequest)
     poor = marked(PARAMS["tools/call"])
-    second = one(server.receive(message(id="b", method="tools/call", params=poor)), Incoming)
-    assert STATELESS.ask(server, first, "elicitation/create", ASKS["elicitation/create"])
+    second = one(server.receive(message(id="b", method="tools/call", params=poor)), InboundRequest)
+    assert STATELESS_ERA.make_client_request(server, first, "elicitation/create", ASKS["elicitation/create"])
     with pytest.raises(MissingCapability):
-        STATELESS.ask(server, second, "elicitation/create", ASKS["elicitation/create"])
+        STATELESS_ERA.make_client_request(server, second, "elicitation/create", ASKS["elicitation/create"])
     assert second.peer.info is None
     assert server.log("error", "x", to=first)
     assert server.log("error", "x", to=second) is None
@@ -336,7 +336,7 @@ def _answer(revision, method, result):
     outgoing, incoming = conversation.ask(method)
     data = conversation.server.reply(incoming.id, result)
     assert data is not None
-    return outgoing, parse(data)["result"], one(conversation.client.receive(data), ReplyReceived).result
+    return outgoing, parse(data)["result"], one(conversation.client.receive(data), ResponseReceived).result
 
 
 @every_session
@@ -359,7 +359,7 @@ def test_a_session_result_that_has_none_is_not_copied():
     conversation = talk(LATEST_SESSION)
     incoming = conversation.ask("tools/list").incoming
     result = ListToolsResult(tools=[])
-    assert SESSION.stamp_result(conversation.server.party, incoming, result) is result
+    assert SESSION_ERA.stamp_result(conversation.server.local_peer, incoming, result) is result
 
 
 @every_session
@@ -378,7 +378,7 @@ def test_a_stateless_result_says_type_age_and_maker(method):
     _, written, read = _answer(LATEST, method, kept)
     assert written["resultType"] == "complete"
     assert written["_meta"][SERVER_INFO] == {"name": "a server", "version": "2"}
-    cacheable = isinstance(kept, Cacheable)
+    cacheable = isinstance(kept, CacheableResult)
     assert ("ttlMs" in written, "cacheScope" in written) == (cacheable, cacheable)
     if cacheable:
         assert (written["ttlMs"], written["cacheScope"]) == (0, "private")
@@ -443,14 +443,14 @@ def test_only_some_results_may_ask(method):
         with pytest.raises(LocalProtocolError, match=f"the result of {method} cannot ask for input"):
             conversation.server.reply(incoming.id, wish)
         forged = message(id=outgoing.id, result={"resultType": "input_required", "requestState": "s"})
-        one(conversation.client.receive(forged), FailureReceived)
+        one(conversation.client.receive(forged), ErrorReceived)
         return
     data = conversation.server.reply(incoming.id, wish)
     assert data is not None
     written = parse(data)["result"]
     assert written["resultType"] == "input_required"
     assert not written.keys() & {"ttlMs", "cacheScope"}
-    read = one(conversation.client.receive(data), ReplyReceived).result
+    read = one(conversation.client.receive(data), ResponseReceived).result
     assert isinstance(read, InputRequiredResult)
     assert read.request_state == "s"
 
@@ -484,9 +484,9 @@ def test_a_wish_has_questions_or_a_state(requests, state, ok):
 # --------------------------------------------------------------------- ask
 
 
-def _call(server: Connection, **capabilities: Any) -> Incoming:
+def _call(server: Connection, **capabilities: Any) -> InboundRequest:
     params = marked(PARAMS["tools/call"], capabilities=capabilities)
-    return one(server.receive(message(id="call", method="tools/call", params=params)), Incoming)
+    return one(server.receive(message(id="call", method="tools/call", params=params)), InboundRequest)
 
 
 @every_session
@@ -499,8 +499,8 @@ def test_a_session_sends_nobody_to_a_page_who_could_not_go_there(revision):
         if revision.rich_forms
         else f"a client of {revision.date} (has|cannot)"
     )
-    with pytest.raises(NotDeclared, match=why):
-        SESSION.ask(conversation.server, incoming, "elicitation/create", visit)
+    with pytest.raises(CapabilityNotDeclared, match=why):
+        SESSION_ERA.make_client_request(conversation.server, incoming, "elicitation/create", visit)
 
 
 @pytest.mark.parametrize("method", sorted(ASKS))
@@ -509,12 +509,14 @@ def test_a_session_asks_with_a_request(revision, method):
     conversation = talk(revision)
     incoming = conversation.ask("tools/call").incoming
     if method not in revision.requests[SERVER]:
-        with pytest.raises(NotDeclared, match=f"a client of {revision.date} cannot be asked {method}"):
-            SESSION.ask(conversation.server, incoming, method, ASKS[method])
+        with pytest.raises(
+            CapabilityNotDeclared, match=f"a client of {revision.date} cannot be asked {method}"
+        ):
+            SESSION_ERA.make_client_request(conversation.server, incoming, method, ASKS[method])
         return
-    ask = SESSION.ask(conversation.server, incoming, method, ASKS[method])
-    assert isinstance(ask, Outgoing)
-    asked = one(conversation.client.receive(ask.data), Incoming)
+    ask = SESSION_ERA.make_client_request(conversation.server, incoming, method, ASKS[method])
+    assert isinstance(ask, OutboundRequest)
+    asked = one(conversation.client.receive(ask.data), InboundRequest)
     assert asked.row.name == method
 
 
@@ -525,8 +527,8 @@ def test_a_session_asks_only_what_the_client_declared(method):
     assert needs
     conversation = talk(LATEST_SESSION, client=party(without(CLIENT_CAN, needs)))
     incoming = conversation.ask("tools/call").incoming
-    with pytest.raises(NotDeclared) as refused:
-        SESSION.ask(conversation.server, incoming, method, ASKS[method])
+    with pytest.raises(CapabilityNotDeclared) as refused:
+        SESSION_ERA.make_client_request(conversation.server, incoming, method, ASKS[method])
     assert refused.value.capability == needs
     assert refused.value.peer == "a client"
 
@@ -535,7 +537,9 @@ def test_a_session_asks_only_what_the_client_declared(method):
 @pytest.mark.parametrize("method", sorted(ASKS))
 def test_a_stateless_server_asks_with_a_part_of_its_result(method):
     server = Connection(SERVER_PARTY)
-    ask = STATELESS.ask(server, _call(server, roots={}, sampling={}, elicitation={}), method, ASKS[method])
+    ask = STATELESS_ERA.make_client_request(
+        server, _call(server, roots={}, sampling={}, elicitation={}), method, ASKS[method]
+    )
     assert isinstance(ask, InputRequest)
     wish = InputRequiredResult(input_requests={"q": ask})
     written = parse(server.reply("call", wish))["result"]["inputRequests"]
@@ -548,9 +552,9 @@ def test_a_stateless_server_asks_with_a_part_of_its_result(method):
 def test_a_stateless_server_asks_only_what_the_request_declared(method):
     server = Connection(SERVER_PARTY)
     incoming = _call(server)
-    needs = LATEST.asks[method].needs
+    needs = LATEST.input_requests[method].needs
     with pytest.raises(MissingCapability) as missing:
-        STATELESS.ask(server, incoming, method, ASKS[method])
+        STATELESS_ERA.make_client_request(server, incoming, method, ASKS[method])
     error = parse(server.fail(incoming.id, missing.value))["error"]
     assert error["code"] == -32021
     assert error["data"] == {"requiredCapabilities": {needs: {}}}
@@ -562,20 +566,20 @@ def test_a_peer_without_capabilities_is_asked_nothing():
     incoming = _call(server)
     incoming.peer = Peer(LATEST)
     with pytest.raises(MissingCapability):
-        STATELESS.ask(server, incoming, "roots/list", ASKS["roots/list"])
+        STATELESS_ERA.make_client_request(server, incoming, "roots/list", ASKS["roots/list"])
 
 
 TOOLS = [Tool("t", {"type": "object"})]
 
 
-def _user(mode: Literal["form", "url"] | None) -> tuple[str, Wire]:
+def _user(mode: Literal["form", "url"] | None) -> tuple[str, WireStruct]:
     visit: dict[str, Any] = {"requested_schema": {"type": "object", "properties": {}}}
     if mode == "url":
         visit = {"url": "https://example.com/", "elicitation_id": "e"}
     return "elicitation/create", ElicitParams(message="Who?", mode=mode, **visit)
 
 
-def _model(**tools: Any) -> tuple[str, Wire]:
+def _model(**tools: Any) -> tuple[str, WireStruct]:
     return "sampling/createMessage", CreateMessageParams(messages=[], max_tokens=1, **tools)
 
 
@@ -614,11 +618,11 @@ def test_a_request_is_asked_only_in_the_ways_that_it_declared(declared, question
     server = Connection(SERVER_PARTY)
     incoming = _call(server, **declared)
     if lacks is None:
-        assert STATELESS.ask(server, incoming, *question)
+        assert STATELESS_ERA.make_client_request(server, incoming, *question)
         return
     with pytest.raises(MissingCapability) as missing:
-        STATELESS.ask(server, incoming, *question)
-    outer, inner = lacks.split(".")
+        STATELESS_ERA.make_client_request(server, incoming, *question)
+    outer, inner = lacks.split_jws(".")
     assert missing.value.data == {"requiredCapabilities": {outer: {inner: {}}}}
 
 
@@ -628,10 +632,10 @@ def test_a_session_is_asked_only_in_the_ways_that_it_declared(declared, question
     conversation = talk(LATEST_SESSION, client=party(msgspec.convert(declared, ClientCapabilities)))
     incoming = conversation.ask("tools/call").incoming
     if lacks is None:
-        assert SESSION.ask(conversation.server, incoming, *question)
+        assert SESSION_ERA.make_client_request(conversation.server, incoming, *question)
         return
-    with pytest.raises(NotDeclared) as missing:
-        SESSION.ask(conversation.server, incoming, *question)
+    with pytest.raises(CapabilityNotDeclared) as missing:
+        SESSION_ERA.make_client_request(conversation.server, incoming, *question)
     assert missing.value.capability == lacks
 
 
@@ -641,7 +645,7 @@ def test_most_requests_cannot_ask(method):
     conversation = talk(LATEST)
     incoming = conversation.ask(method).incoming
     with pytest.raises(LocalProtocolError, match=f"{method} cannot ask the client"):
-        STATELESS.ask(conversation.server, incoming, "roots/list", ASKS["roots/list"])
+        STATELESS_ERA.make_client_request(conversation.server, incoming, "roots/list", ASKS["roots/list"])
 
 
 @pytest.mark.requirement("MRTR-4")
@@ -649,7 +653,7 @@ def test_most_requests_cannot_ask(method):
 def test_most_things_cannot_be_asked(method):
     server = Connection(SERVER_PARTY)
     with pytest.raises(LocalProtocolError, match=f"{method} cannot be asked of a client"):
-        STATELESS.ask(server, _call(server), method, AskParams())
+        STATELESS_ERA.make_client_request(server, _call(server), method, ClientRequestParams())
 
 
 # --------------------------------------------------------------------- listen
@@ -660,23 +664,23 @@ WANTED = SubscriptionFilter(tools_list_changed=True, resource_subscriptions=["fi
 @every_session
 def test_a_session_subscribes_to_each_resource(revision):
     client = talk(revision).client
-    subscriptions = [parse(outgoing.data) for outgoing in SESSION.listen(client, WANTED)]
+    subscriptions = [parse(outgoing.data) for outgoing in SESSION_ERA.listen(client, WANTED)]
     assert [(said["method"], said["params"]) for said in subscriptions] == [
         ("resources/subscribe", {"uri": "file:///a"}),
         ("resources/subscribe", {"uri": "file:///b"}),
     ]
-    assert SESSION.listen(client, SubscriptionFilter(tools_list_changed=True)) == []
+    assert SESSION_ERA.listen(client, SubscriptionFilter(tools_list_changed=True)) == []
 
 
 def test_a_session_subscribes_only_where_that_was_declared():
     conversation = talk(LATEST_SESSION, server=party(without(SERVER_CAN, "resources.subscribe")))
-    with pytest.raises(NotDeclared, match=r"resources\.subscribe"):
-        SESSION.listen(conversation.client, WANTED)
+    with pytest.raises(CapabilityNotDeclared, match=r"resources\.subscribe"):
+        SESSION_ERA.listen(conversation.client, WANTED)
     assert conversation.client.outgoing == {}
 
 
 def test_a_stateless_client_listens_with_one_request():
-    [outgoing] = STATELESS.listen(talk(LATEST).client, WANTED)
+    [outgoing] = STATELESS_ERA.listen(talk(LATEST).client, WANTED)
     said = parse(outgoing.data)
     assert said["method"] == "subscriptions/listen"
     assert said["params"]["notifications"] == {
@@ -693,7 +697,7 @@ def test_a_stateless_client_listens_with_one_request():
 def test_a_server_introduces_itself_to_a_session(revision):
     conversation = Conversation(revision).open("opening")
     [identity] = conversation.server.incoming
-    introduction = conversation.server.party.introduce(
+    introduction = conversation.server.local_peer.introduce(
         conversation.server.incoming[identity].peer.revision, "Be kind."
     )
     assert parse(conversation.server.reply(identity, introduction))["result"] == {
@@ -715,7 +719,9 @@ def test_a_server_introduces_itself_to_a_session(revision):
 def test_a_server_introduces_itself_when_discovered():
     conversation = Conversation(LATEST).open("opening")
     [identity] = conversation.server.incoming
-    introduction = conversation.server.party.introduce(conversation.server.incoming[identity].peer.revision)
+    introduction = conversation.server.local_peer.introduce(
+        conversation.server.incoming[identity].peer.revision
+    )
     assert parse(conversation.server.reply(identity, introduction))["result"] == {
         "supportedVersions": list(DATES),
         "capabilities": {

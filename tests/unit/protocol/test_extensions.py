@@ -8,15 +8,21 @@ from conversation import SERVER_PARTY, Conversation, marked, message, one, refus
 
 from toolpost.errors import LocalProtocolError
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import SESSION, Peer
-from toolpost.protocol.events import FailureReceived, Incoming, NoticeReceived, Refused, ReplyReceived
-from toolpost.protocol.jsonrpc import Reader, decode
+from toolpost.protocol.eras import SESSION_ERA, Peer
+from toolpost.protocol.events import (
+    ErrorReceived,
+    InboundRequest,
+    InvalidMessageReceived,
+    NotificationReceived,
+    ResponseReceived,
+)
+from toolpost.protocol.jsonrpc import JSONReader, decode
 from toolpost.protocol.methods import ALWAYS, CLIENT, SERVER, STATELESS, Row
-from toolpost.protocol.party import Party
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
 from toolpost.types.base import Result
 from toolpost.types.lifecycle import Implementation, ServerCapabilities
-from toolpost.types.notices import NoticeParams
+from toolpost.types.notices import NotificationParams
 from toolpost.types.tools import CallToolParams, CallToolResult
 
 
@@ -29,18 +35,18 @@ class Started(Result):
 def _calling() -> Row:
     """`tools/call` as an extension knows it, which may be answered with a ticket."""
     row = Row("tools/call", CallToolParams, CallToolResult, client=STATELESS, needs="tools", named="name")
-    row.results["ticket"] = Reader[Result](Started)
+    row.results["ticket"] = JSONReader[Result](Started)
     return row
 
 
 @pytest.mark.requirement("MSG-13", "MSG-14")
 def test_a_result_type_of_an_extension_is_known_only_where_the_extension_is():
     answer = {"resultType": "ticket", "ticket": "7"}
-    for extra, kind in (({"tools/call": _calling()}, ReplyReceived), ({}, FailureReceived)):
+    for extra, kind in (({"tools/call": _calling()}, ResponseReceived), ({}, ErrorReceived)):
         client = talk(LATEST, extra=extra).client
         outgoing = client.request("tools/call", {"name": "add"})
         event = one(client.receive(message(id=outgoing.id, result=answer)), kind)
-        if isinstance(event, ReplyReceived):
+        if isinstance(event, ResponseReceived):
             assert event.result == Started(ticket="7", result_type="ticket")
 
 
@@ -55,11 +61,11 @@ def test_a_row_of_an_extension_has_its_own_span():
 
 
 def test_a_notice_of_an_extension_has_its_own_span():
-    row = Row("com.example/hail", NoticeParams, server=STATELESS)
+    row = Row("com.example/hail", NotificationParams, server=STATELESS)
     client = talk(LATEST, extra={row.name: row}).client
-    assert one(client.receive(message(method=row.name)), NoticeReceived).row is row
+    assert one(client.receive(message(method=row.name)), NotificationReceived).row is row
     session = talk(LATEST_SESSION, extra={row.name: row}).client
-    assert one(session.receive(message(method=row.name)), NoticeReceived).row is None
+    assert one(session.receive(message(method=row.name)), NotificationReceived).row is None
     with pytest.raises(LocalProtocolError):
         client.notify(row.name)
 
@@ -75,21 +81,21 @@ def test_a_notice_of_an_extension_has_its_own_span():
     ],
 )
 def test_who_may_send_a_row(client, server, by, allowed):
-    row = Row("com.example/x", NoticeParams, client=client, server=server)
-    assert row.sent(by, LATEST_SESSION.date) is allowed
+    row = Row("com.example/x", NotificationParams, client=client, server=server)
+    assert row.is_sendable_by(by, LATEST_SESSION.date) is allowed
 
 
 def test_a_client_that_changed_its_mind_may_shake_hands_again():
     conversation = Conversation(LATEST_SESSION).open()
-    conversation.client.adopt(LATEST)
-    conversation.client.adopt(LATEST_SESSION)
-    assert SESSION.open(conversation.client).row.name == "initialize"
+    conversation.client.switch_revision(LATEST)
+    conversation.client.switch_revision(LATEST_SESSION)
+    assert SESSION_ERA.open(conversation.client).row.name == "initialize"
 
 
 def test_a_closed_connection_stays_closed_whatever_it_adopts():
     client = talk(LATEST_SESSION).client
     client.close()
-    client.adopt(LATEST)
+    client.switch_revision(LATEST)
     assert client.lifecycle.state == "closed"
 
 
@@ -97,9 +103,9 @@ def test_a_late_discovery_does_not_undo_a_session():
     """The answer to a probe may come after the client has given up on it."""
     conversation = Conversation(LATEST)
     probe = conversation.client.request("server/discover")
-    conversation.client.adopt(LATEST_SESSION)
+    conversation.client.switch_revision(LATEST_SESSION)
     answer = {"supportedVersions": [LATEST.date], "capabilities": {}, "resultType": "complete"}
-    one(conversation.client.receive(message(id=probe.id, result=answer)), ReplyReceived)
+    one(conversation.client.receive(message(id=probe.id, result=answer)), ResponseReceived)
     assert conversation.client.revision is LATEST_SESSION
 
 
@@ -116,8 +122,8 @@ def test_a_handshake_that_is_let_in_by_hand_is_still_only_one():
             },
         )
     )
-    event = server.take(again, peer=Peer(LATEST_SESSION))
-    assert isinstance(event, Refused)
+    event = server.receive_message(again, peer=Peer(LATEST_SESSION))
+    assert isinstance(event, InvalidMessageReceived)
     assert event.data is not None
     assert json.loads(event.data)["error"]["code"] == -32600
 
@@ -126,13 +132,13 @@ def test_a_handshake_that_is_let_in_by_hand_is_still_only_one():
 def test_a_name_that_nobody_knows_is_not_repeated_whole():
     events = Connection(SERVER_PARTY).receive(message(id=1, method="x" * 100_000, params=marked({})))
     assert len(refusal(events)["message"]) < 200
-    assert not any(isinstance(event, Incoming) for event in events)
+    assert not any(isinstance(event, InboundRequest) for event in events)
 
 
 def test_a_row_knows_whether_it_is_a_request():
     client = talk(LATEST_SESSION).client
     with pytest.raises(LocalProtocolError, match="is a notice"):
-        client.request(Row("com.example/hail", NoticeParams))
+        client.request(Row("com.example/hail", NotificationParams))
     with pytest.raises(LocalProtocolError, match="is a request"):
         client.notify(_calling())
 
@@ -149,9 +155,9 @@ def test_an_answer_is_a_result_made_of_blocks():
 
 def test_one_revision_is_still_a_list():
     with pytest.raises(TypeError, match="are a list"):
-        Party(Implementation("s", "1"), ServerCapabilities(), supported="2025-11-25")
+        LocalPeer(Implementation("s", "1"), ServerCapabilities(), supported="2025-11-25")
 
 
 def test_an_empty_message_is_called_empty():
-    refused = one(Connection(SERVER_PARTY).receive(b" \n"), Refused)
+    refused = one(Connection(SERVER_PARTY).receive(b" \n"), InvalidMessageReceived)
     assert str(refused.error) == "message is not JSON: the message is empty"

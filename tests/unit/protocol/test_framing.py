@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolpost.errors import InvalidRequest
-from toolpost.protocol.framing import EDGE, MAX_LINE, LineBuffer, Oversize, frame
+from toolpost.protocol.framing import EDGE_BYTES, MAX_LINE, LineBuffer, OversizedLine, frame
 
 # The same examples on every run; a slow machine is no failure.
 steady = settings(derandomize=True, deadline=None, max_examples=300)
@@ -35,8 +35,8 @@ streams = st.lists(st.sampled_from(FRAGMENTS), max_size=30).map(b"".join)
 
 def dropped(line, limit=LIMIT):
     """What stands for a line, given with its CR, that is over the limit."""
-    edge = min(EDGE, limit)
-    return Oversize(len(line), limit, line[:edge], line[-edge:])
+    edge = min(EDGE_BYTES, limit)
+    return OversizedLine(len(line), limit, line[:edge], line[-edge:])
 
 
 def reference(stream, limit=MAX_LINE):
@@ -48,7 +48,7 @@ def reference(stream, limit=MAX_LINE):
             return dropped(raw, limit)
         return None if all(byte in b" \t\r\n" for byte in line) else line
 
-    *whole, left = [read(raw) for raw in stream.split(b"\n")]
+    *whole, left = [read(raw) for raw in stream.split_jws(b"\n")]
     return [line for line in whole if line is not None], left
 
 
@@ -106,10 +106,10 @@ OVERSIZE = [
     # stream, lines under LIMIT, what end() gives
     (b"abcdef\n", [b"abcdef"], None),
     (b"abcdef\r\n", [b"abcdef"], None),
-    (b"abcdef\r\r\n", [Oversize(8, LIMIT, b"abcdef", b"cdef\r\r")], None),
-    (b"abcdefg\n", [Oversize(7, LIMIT, b"abcdef", b"bcdefg")], None),
-    (b"abcdefg\r\n", [Oversize(8, LIMIT, b"abcdef", b"cdefg\r")], None),
-    (b"abcdef\rg\n", [Oversize(8, LIMIT, b"abcdef", b"cdef\rg")], None),
+    (b"abcdef\r\r\n", [OversizedLine(8, LIMIT, b"abcdef", b"cdef\r\r")], None),
+    (b"abcdefg\n", [OversizedLine(7, LIMIT, b"abcdef", b"bcdefg")], None),
+    (b"abcdefg\r\n", [OversizedLine(8, LIMIT, b"abcdef", b"cdefg\r")], None),
+    (b"abcdef\rg\n", [OversizedLine(8, LIMIT, b"abcdef", b"cdef\rg")], None),
     (b"abcdef", [], b"abcdef"),
     (b"abcdef\r", [], b"abcdef"),
     (b"abcdefg", [], dropped(b"abcdefg")),
@@ -189,8 +189,8 @@ def test_a_line_without_end_is_dropped_in_bounded_memory():
     finally:
         tracemalloc.stop()
     assert peak < 4 * limit
-    edge = b"x" * EDGE
-    assert buffer.feed(b"\n{}\n") == [Oversize(count * len(chunk), limit, edge, edge), b"{}"]
+    edge = b"x" * EDGE_BYTES
+    assert buffer.feed(b"\n{}\n") == [OversizedLine(count * len(chunk), limit, edge, edge), b"{}"]
 
 
 def test_the_longest_line_byte_by_byte_is_linear():
@@ -218,7 +218,7 @@ def test_a_limit_of_nothing_drops_all_in_bounded_memory():
     for _ in range(10):
         assert buffer.feed(b"abc") == []
     assert len(buffer._open) <= 2
-    assert buffer.feed(b"\n\n") == [Oversize(30, 0, b"a", b"c")]
+    assert buffer.feed(b"\n\n") == [OversizedLine(30, 0, b"a", b"c")]
 
 
 # --------------------------------------------------------------------- what was dropped
@@ -252,8 +252,8 @@ TOLD = [
 def refused(chunks, limit):
     """What is wrong with a line that is over the limit."""
     ((lost,), _) = run(chunks, limit)
-    assert isinstance(lost, Oversize)
-    return lost.refusal()
+    assert isinstance(lost, OversizedLine)
+    return lost.make_error()
 
 
 @pytest.mark.requirement("MSG-15")

@@ -10,14 +10,14 @@ from toolpost.errors import HeaderMismatch
 from toolpost.protocol import headers
 from toolpost.protocol.headers import (
     accepts,
-    annotations,
+    check_name,
     decode_value,
     encode_value,
+    find_annotations,
     is_json,
-    mirror,
-    same_name,
-    session_id_ok,
-    verify,
+    is_valid_session_id,
+    mirror_arguments,
+    verify_arguments,
 )
 
 BEYOND = 2**53
@@ -192,7 +192,7 @@ def test_a_junk_value_decodes_or_is_refused(wire):
     ],
 )
 def test_a_name_that_agrees_passes(header, body):
-    same_name(header, body)
+    check_name(header, body)
 
 
 @pytest.mark.requirement("HDR-25", "HDR-27")
@@ -210,7 +210,7 @@ def test_a_name_that_agrees_passes(header, body):
 )
 def test_a_name_that_differs_is_refused(header, message):
     with pytest.raises(HeaderMismatch) as caught:
-        same_name(header, "bar")
+        check_name(header, "bar")
     assert str(caught.value) == message
 
 
@@ -231,7 +231,7 @@ def test_a_name_that_differs_is_refused(header, message):
     ],
 )
 def test_a_session_id_is_visible_ascii(value, ok):
-    assert session_id_ok(value) is ok
+    assert is_valid_session_id(value) is ok
 
 
 # --------------------------------------------------------------------- annotations
@@ -298,7 +298,7 @@ def properties(**each: Any) -> dict[str, Any]:
     ],
 )
 def test_annotations_are_found(schema, found):
-    assert annotations(schema) == found
+    assert find_annotations(schema) == found
 
 
 @pytest.mark.parametrize(
@@ -444,7 +444,7 @@ def test_annotations_are_found(schema, found):
 )
 def test_a_wrong_annotation_is_named(schema, message):
     with pytest.raises(ValueError, match="x-mcp-header") as caught:
-        annotations(schema)
+        find_annotations(schema)
     assert str(caught.value).startswith(f"x-mcp-header {message}")
 
 
@@ -455,22 +455,24 @@ def nested(depth: int, inner: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_the_depth_of_an_annotation_is_bounded():
-    assert annotations(nested(headers.MAX_DEPTH, prop())) == {"mcp-param-region": ("p",) * headers.MAX_DEPTH}
+    assert find_annotations(nested(headers.MAX_ANNOTATION_DEPTH, prop())) == {
+        "mcp-param-region": ("p",) * headers.MAX_ANNOTATION_DEPTH
+    }
     with pytest.raises(ValueError, match="more than 32 levels deep"):
-        annotations(nested(headers.MAX_DEPTH + 1, prop()))
+        find_annotations(nested(headers.MAX_ANNOTATION_DEPTH + 1, prop()))
 
 
 def test_a_schema_may_be_deep_where_nothing_is_annotated():
-    assert annotations(nested(headers.MAX_NODES // 2, {})) == {}
+    assert find_annotations(nested(headers.MAX_SCHEMA_NODES // 2, {})) == {}
 
 
 def test_the_size_of_a_schema_is_bounded():
-    wide = {str(number): {} for number in range(headers.MAX_NODES)}
+    wide = {str(number): {} for number in range(headers.MAX_SCHEMA_NODES)}
     itself: dict[str, Any] = {}
     itself["items"] = [itself, itself]
     for schema in (properties(**wide), itself):
         with pytest.raises(ValueError, match="more than 100000 parts"):
-            annotations(schema)
+            find_annotations(schema)
 
 
 SCHEMAS = st.recursive(
@@ -495,7 +497,7 @@ SCHEMAS = st.recursive(
 @given(st.dictionaries(st.sampled_from(["properties", "items", "$defs"]), SCHEMAS | JSON))
 def test_a_junk_schema_has_annotations_or_a_fault(schema):
     try:
-        found = annotations(schema)
+        found = find_annotations(schema)
     except ValueError:
         return
     for path in found.values():
@@ -528,8 +530,8 @@ ANNOTATED = {"mcp-param-a": ("a",), "mcp-param-c": ("b", "c")}
     ],
 )
 def test_arguments_are_mirrored_and_verified(arguments, sent):
-    assert mirror(ANNOTATED, arguments) == sent
-    verify(ANNOTATED, arguments, sent)
+    assert mirror_arguments(ANNOTATED, arguments) == sent
+    verify_arguments(ANNOTATED, arguments, sent)
 
 
 UNFIT = [
@@ -548,7 +550,7 @@ def test_an_argument_that_cannot_be_mirrored_is_named(value):
     with pytest.raises(
         ValueError, match=r"^the argument 'b\.c' cannot be sent as mcp-param-c: a header takes"
     ):
-        mirror(ANNOTATED, {"b": {"c": value}})
+        mirror_arguments(ANNOTATED, {"b": {"c": value}})
 
 
 @pytest.mark.requirement("HDR-10", "HDR-23", "HDR-25")
@@ -556,7 +558,7 @@ def test_an_argument_that_cannot_be_mirrored_is_named(value):
 @pytest.mark.parametrize("value", UNFIT)
 def test_an_argument_that_cannot_be_mirrored_agrees_with_nothing(value, sent):
     with pytest.raises(HeaderMismatch, match=r"^mcp-param-c: .* of type \w+, which no header can carry"):
-        verify(ANNOTATED, {"b": {"c": value}}, sent)
+        verify_arguments(ANNOTATED, {"b": {"c": value}}, sent)
 
 
 @pytest.mark.requirement("HDR-20", "HDR-26")
@@ -577,7 +579,7 @@ def test_an_argument_that_cannot_be_mirrored_agrees_with_nothing(value, sent):
     ],
 )
 def test_a_header_that_says_the_same_passes(value, header):
-    verify(
+    verify_arguments(
         {"mcp-param-a": ("a",)},
         {"a": value},
         {"mcp-param-a": header, "mcp-param-unknown": "\x00", "host": "h"},
@@ -611,7 +613,7 @@ def test_a_header_that_says_the_same_passes(value, header):
 )
 def test_a_header_that_says_something_else_is_refused(value, header):
     with pytest.raises(HeaderMismatch, match=r"^mcp-param-a: the header says '.*', the argument 'a' is "):
-        verify(ANNOTATED, {"a": value}, {"mcp-param-a": header})
+        verify_arguments(ANNOTATED, {"a": value}, {"mcp-param-a": header})
 
 
 @pytest.mark.parametrize(
@@ -670,7 +672,7 @@ def test_a_header_that_says_something_else_is_refused(value, header):
 )
 def test_a_header_and_an_argument_come_together(arguments, sent, message):
     with pytest.raises(HeaderMismatch) as caught:
-        verify(ANNOTATED, arguments, sent)
+        verify_arguments(ANNOTATED, arguments, sent)
     assert str(caught.value) == message
 
 
@@ -683,19 +685,19 @@ def test_a_header_and_an_argument_come_together(arguments, sent, message):
 )
 def test_what_is_mirrored_is_verified(arguments):
     try:
-        sent = mirror(ANNOTATED, arguments)
+        sent = mirror_arguments(ANNOTATED, arguments)
     except ValueError:
         return
-    verify(ANNOTATED, arguments, sent)
+    verify_arguments(ANNOTATED, arguments, sent)
     for header in sent:
         with pytest.raises(HeaderMismatch):
-            verify(ANNOTATED, arguments, {**sent, header: f"{sent[header]}!"})
+            verify_arguments(ANNOTATED, arguments, {**sent, header: f"{sent[header]}!"})
 
 
 @given(st.dictionaries(st.text(), JSON), st.dictionaries(st.sampled_from(list(ANNOTATED)), st.text()))
 def test_junk_is_a_mismatch_at_worst(arguments, sent):
     with contextlib.suppress(HeaderMismatch):
-        verify(ANNOTATED, arguments, sent)
+        verify_arguments(ANNOTATED, arguments, sent)
 
 
 # --------------------------------------------------------------------- media types

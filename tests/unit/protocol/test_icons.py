@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolpost.protocol.icons import PICTURES, check_icons, objection, safe_icons
+from toolpost.protocol.icons import IMAGE_TYPES, check_icons, explain_unsafe_icon, safe_icons
 from toolpost.types import Icon
 
 SAFE = [
@@ -58,7 +58,7 @@ UNSAFE = [
 
 
 @pytest.mark.requirement("ICON-1", "ICON-2")
-@pytest.mark.parametrize("kind", PICTURES)
+@pytest.mark.parametrize("kind", IMAGE_TYPES)
 def test_each_kind_of_picture_that_clients_draw_is_kept(kind):
     icons = [Icon(f"data:{kind};base64,eA=="), Icon("https://example.com/a", mime_type=kind)]
     assert safe_icons(icons) == icons
@@ -67,7 +67,7 @@ def test_each_kind_of_picture_that_clients_draw_is_kept(kind):
 
 def test_the_kinds_are_those_of_the_specification():
     must, should = {"image/png", "image/jpeg", "image/jpg"}, {"image/svg+xml", "image/webp"}
-    assert set(PICTURES) == must | should
+    assert set(IMAGE_TYPES) == must | should
 
 
 @pytest.mark.parametrize("src", SAFE)
@@ -101,10 +101,10 @@ def test_no_icons_are_none(icons):
 
 
 def test_a_large_icon_is_named_shortly():
-    wrong = objection(Icon("data:text/html," + "x" * 1_000_000))
+    wrong = explain_unsafe_icon(Icon("data:text/html," + "x" * 1_000_000))
     assert wrong is not None
     assert len(wrong) < 300
-    assert objection(Icon("data:image/png;base64," + "x" * 1_000_000)) is None
+    assert explain_unsafe_icon(Icon("data:image/png;base64," + "x" * 1_000_000)) is None
 
 
 @pytest.mark.requirement("ICON-3", "ICON-4")

@@ -18,8 +18,14 @@ from conversation import (
 from toolpost.errors import InvalidParams, LocalProtocolError, RemoteProtocolError
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import ERAS
-from toolpost.protocol.events import Dropped, FailureReceived, Incoming, Refused, ReplyReceived
-from toolpost.protocol.inbox import MAX_ANSWERS, MAX_HELD, SMALL
+from toolpost.protocol.events import (
+    ErrorReceived,
+    InboundRequest,
+    InvalidMessageReceived,
+    MessageDropped,
+    ResponseReceived,
+)
+from toolpost.protocol.inbox import MAX_IN_FLIGHT_BYTES, MAX_INPUT_RESPONSES, SMALL_REQUEST_BYTES
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
 from toolpost.types import CallToolParams, CallToolResult, CreateTaskResult, InputRequiredResult, TaskMetadata
 
@@ -43,7 +49,7 @@ def test_a_call_that_wishes_for_a_task_may_be_answered_with_one(wish, result, ki
     client = talk(LATEST_SESSION).client
     params = CallToolParams(name="add", task=TaskMetadata() if wish else None)
     outgoing = client.request("tools/call", params)
-    answer = one(client.receive(message(id=outgoing.id, result=result)), ReplyReceived)
+    answer = one(client.receive(message(id=outgoing.id, result=result)), ResponseReceived)
     assert type(answer.result) is kind
 
 
@@ -51,7 +57,7 @@ def test_a_call_that_wishes_for_a_task_may_be_answered_with_one(wish, result, ki
 def test_a_task_that_is_none_is_an_invalid_result(result):
     client = talk(LATEST_SESSION).client
     outgoing = client.request("tools/call", CallToolParams(name="add", task=TaskMetadata()))
-    failure = one(client.receive(message(id=outgoing.id, result=result)), FailureReceived)
+    failure = one(client.receive(message(id=outgoing.id, result=result)), ErrorReceived)
     assert isinstance(failure.error, RemoteProtocolError)
 
 
@@ -61,10 +67,12 @@ def test_a_wish_for_input_that_wishes_nothing_is_an_invalid_result(questions):
     client = talk(LATEST).client
     outgoing = client.request("tools/call", {"name": "x"})
     result = {"resultType": "input_required", **questions}
-    failure = one(client.receive(message(id=outgoing.id, result=result)), FailureReceived)
+    failure = one(client.receive(message(id=outgoing.id, result=result)), ErrorReceived)
     assert "asks for none" in str(failure.error)
     again = client.request("tools/call", {"name": "x"})
-    answer = one(client.receive(message(id=again.id, result={**result, "requestState": "s"})), ReplyReceived)
+    answer = one(
+        client.receive(message(id=again.id, result={**result, "requestState": "s"})), ResponseReceived
+    )
     assert isinstance(answer.result, InputRequiredResult)
 
 
@@ -73,7 +81,7 @@ def test_an_error_keeps_its_code_whatever_it_carries(revision):
     client = talk(revision).client
     outgoing = client.request("tools/list")
     head = b'{"jsonrpc":"2.0","id":%d,"error":{"code":-32602,"message":"m","data":' % int(outgoing.id)
-    failure = one(client.receive(head + b'{"x":1e400}}}'), FailureReceived)
+    failure = one(client.receive(head + b'{"x":1e400}}}'), ErrorReceived)
     assert isinstance(failure.error, InvalidParams)
     assert failure.error.data == '{"x":1e400}'
 
@@ -85,8 +93,8 @@ def test_an_error_keeps_its_code_whatever_it_carries(revision):
 def test_an_answer_to_a_handshake_that_was_given_up_changes_nothing(revision):
     conversation = Conversation(revision).open("opening")
     [identity] = conversation.server.incoming
-    answer = conversation.server.reply(identity, conversation.server.party.introduce(revision))
-    conversation.client.adopt(LATEST)
+    answer = conversation.server.reply(identity, conversation.server.local_peer.introduce(revision))
+    conversation.client.switch_revision(LATEST)
     assert answer is not None
     conversation.client.receive(answer)
     assert conversation.client.peer is None
@@ -102,7 +110,7 @@ def test_a_ping_that_fails_during_the_handshake_does_not_undo_it(revision, answe
     client = Connection(CLIENT_PARTY, revision=revision)
     ERAS[revision.era].open(client)
     ping = client.request("ping")
-    one(client.receive(message(id=ping.id, **answer)), FailureReceived)
+    one(client.receive(message(id=ping.id, **answer)), ErrorReceived)
     assert client.lifecycle.state == "opening"
     with pytest.raises(LocalProtocolError, match="has to wait"):
         client.request("tools/list")
@@ -123,9 +131,9 @@ def test_a_ping_that_fails_during_the_handshake_does_not_undo_it(revision, answe
 )
 def test_a_notice_that_breaks_a_rule_is_counted_and_not_answered(revision, notice):
     server = talk(revision).server
-    event = one(server.receive(notice), Dropped)
+    event = one(server.receive(notice), MessageDropped)
     assert isinstance(event.error, RemoteProtocolError)
-    assert server.dropped == {"malformed notice": 1}
+    assert server.dropped_counts == {"malformed notice": 1}
 
 
 @every_session
@@ -133,7 +141,7 @@ def test_what_a_peer_sends_does_not_come_back_in_full(revision):
     long = "x" * 100_000
     fresh = Connection(SERVER_PARTY)
     ready = talk(revision).server
-    one(ready.receive(message(id=long, method="tools/list")), Incoming)
+    one(ready.receive(message(id=long, method="tools/list")), InboundRequest)
     refused = [
         fresh.receive(message(id=1, method=long)),
         ready.receive(message(id=1, method=long)),
@@ -141,9 +149,9 @@ def test_what_a_peer_sends_does_not_come_back_in_full(revision):
         fresh.receive(message(id=1, method="tools/list", params=marked(revision=long))),
     ]
     for events in refused:
-        assert len(one(events, Refused).data or b"") < 1000
+        assert len(one(events, InvalidMessageReceived).data or b"") < 1000
     [twice] = ready.receive(message(id=long, method="tools/list"))
-    assert isinstance(twice, Refused)
+    assert isinstance(twice, InvalidMessageReceived)
     assert len(str(twice.error)) < 200
     assert parse(twice.data)["id"] == long
 
@@ -151,15 +159,15 @@ def test_what_a_peer_sends_does_not_come_back_in_full(revision):
 @every_revision
 def test_the_bytes_in_flight_are_bounded(revision):
     server = talk(revision).server
-    size = MAX_HELD // 8
+    size = MAX_IN_FLIGHT_BYTES // 8
     for number in range(7):
-        one(server.receive(_call(number, size, stateless=revision.stateless)), Incoming)
+        one(server.receive(_call(number, size, stateless=revision.stateless)), InboundRequest)
     error = refusal(server.receive(_call(8, size, stateless=revision.stateless)))
     assert error["code"] == -32603
-    assert str(MAX_HELD) in error["message"]
-    one(server.receive(_call(8, SMALL // 2, stateless=revision.stateless)), Incoming)
+    assert str(MAX_IN_FLIGHT_BYTES) in error["message"]
+    one(server.receive(_call(8, SMALL_REQUEST_BYTES // 2, stateless=revision.stateless)), InboundRequest)
     server.reply(0, CallToolResult(content=[]))
-    one(server.receive(_call(9, size, stateless=revision.stateless)), Incoming)
+    one(server.receive(_call(9, size, stateless=revision.stateless)), InboundRequest)
 
 
 def _call(identity: int, size: int, *, stateless: bool) -> bytes:
@@ -172,7 +180,7 @@ def test_meta_that_no_value_can_hold_is_the_requests_fault(revision):
     server = talk(revision).server
     params = marked(meta={"huge": 0}) if revision.stateless else {"_meta": {"huge": 0}}
     data = message(id=1, method="tools/list", params=params).replace(b'"huge": 0', b'"huge": 1e400')
-    incoming = one(server.receive(data), Incoming)
+    incoming = one(server.receive(data), InboundRequest)
     with pytest.raises(InvalidParams, match="_meta cannot be read"):
         _ = incoming.meta
 
@@ -182,7 +190,7 @@ def test_an_answer_that_is_no_json_fails_its_request_at_once(revision):
     client = talk(revision).client
     outgoing = client.request("tools/call", {"name": "x"})
     text = b'{"jsonrpc":"2.0","id":%d,"result":{"content":[{"type":"text","text":"a\\ud83d"}]}}'
-    failure = one(client.receive(text % int(outgoing.id)), FailureReceived)
+    failure = one(client.receive(text % int(outgoing.id)), ErrorReceived)
     assert failure.request is outgoing
     assert "not JSON" in str(failure.error)
     assert client.outgoing == {}
@@ -191,20 +199,22 @@ def test_an_answer_that_is_no_json_fails_its_request_at_once(revision):
 @every_revision
 def test_long_ids_count_as_bytes_in_flight(revision):
     server = talk(revision).server
-    size = MAX_HELD // 8
+    size = MAX_IN_FLIGHT_BYTES // 8
     params = marked() if revision.stateless else {}
     for number in range(7):
-        one(server.receive(message(id=f"{number}" * size, method="tools/list", params=params)), Incoming)
+        one(
+            server.receive(message(id=f"{number}" * size, method="tools/list", params=params)), InboundRequest
+        )
     [refused] = server.receive(message(id="8" * size, method="tools/list", params=params))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, InvalidMessageReceived)
     assert "bytes in flight" in str(refused.error)
 
 
 def test_a_request_brings_a_bounded_number_of_answers():
     server = talk(LATEST).server
-    answers = {str(number): 0 for number in range(MAX_ANSWERS)}
+    answers = {str(number): 0 for number in range(MAX_INPUT_RESPONSES)}
     params = {"name": "x", "inputResponses": answers}
-    one(server.receive(message(id=1, method="tools/call", params=marked(params))), Incoming)
+    one(server.receive(message(id=1, method="tools/call", params=marked(params))), InboundRequest)
     answers["more"] = 0
     assert (
         refusal(server.receive(message(id=2, method="tools/call", params=marked(params))))["code"] == -32602
@@ -216,9 +226,9 @@ def test_a_request_brings_a_bounded_number_of_answers():
 def test_a_late_end_of_one_handshake_does_not_touch_the_next(revision, late):
     client = Connection(CLIENT_PARTY, revision=revision)
     first = ERAS[revision.era].open(client)
-    client.adopt(revision)
+    client.switch_revision(revision)
     second = ERAS[revision.era].open(client)
-    one(client.receive(message(id=first.id, **late)), Dropped)
+    one(client.receive(message(id=first.id, **late)), MessageDropped)
     assert client.cancel(first.id) is None
     assert client.lifecycle.state == "opening"
     assert list(client.outgoing) == [second.id]
@@ -229,5 +239,5 @@ def test_what_somebody_else_could_not_read_ends_the_request_that_it_answers(revi
     server = talk(revision).server
     outgoing = server.request("ping")
     lost = RemoteProtocolError("too long", id=outgoing.id, reply=True)
-    assert server.broken(lost) == FailureReceived(outgoing, lost)
+    assert server.receive_invalid(lost) == ErrorReceived(outgoing, lost)
     assert server.outgoing == {}

@@ -17,29 +17,29 @@ from msgspec import UNSET, Raw
 from toolpost.errors import InvalidParams, LocalProtocolError, RemoteProtocolError, RPCError
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.events import Incoming, NoticeReceived, Refused
+from toolpost.protocol.events import InboundRequest, InvalidMessageReceived, NotificationReceived
 from toolpost.protocol.jsonrpc import (
     MAX_BATCH,
     MAX_BATCH_BYTES,
     MAX_DEPTH,
-    Failure,
-    Message,
-    Notice,
-    Reader,
-    Reply,
-    Request,
-    Unfit,
+    InvalidJSONValue,
+    JSONReader,
+    JSONRPCErrorResponse,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
     decode,
     decode_batch,
     encode,
     encode_batch,
-    encode_failure,
-    encode_notice,
-    encode_reply,
+    encode_error,
+    encode_notification,
     encode_request,
+    encode_response,
     is_batch,
 )
-from toolpost.protocol.party import Party
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.types.lifecycle import Implementation, ServerCapabilities
 from toolpost.types.tools import CallToolResult
@@ -180,7 +180,7 @@ def seen_in_batch(data: bytes) -> list[Verdict]:
         return [_verdict(error)]
 
 
-def _verdict(item: Message | RemoteProtocolError) -> Verdict:
+def _verdict(item: JSONRPCMessage | RemoteProtocolError) -> Verdict:
     if isinstance(item, RemoteProtocolError):
         if str(item).startswith("message is not JSON"):
             return NOT_JSON  # what could be read nevertheless is told elsewhere
@@ -199,85 +199,103 @@ def _verdict(item: Message | RemoteProtocolError) -> Verdict:
     [
         pytest.param(
             b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"a":[1]}}',
-            Request(1, "m", Raw(b'{"a":[1]}')),
+            JSONRPCRequest(1, "m", Raw(b'{"a":[1]}')),
             id="request",
         ),
-        pytest.param(b'{"jsonrpc":"2.0","id":1,"method":"m"}', Request(1, "m"), id="request, no params"),
         pytest.param(
-            b'{"jsonrpc":"2.0","id":1,"method":"m","params":null}', Request(1, "m"), id="null is no params"
+            b'{"jsonrpc":"2.0","id":1,"method":"m"}', JSONRPCRequest(1, "m"), id="request, no params"
         ),
         pytest.param(
-            b'{"jsonrpc":"2.0","id":1,"method":"m","params": null }', Request(1, "m"), id="spaced null"
+            b'{"jsonrpc":"2.0","id":1,"method":"m","params":null}',
+            JSONRPCRequest(1, "m"),
+            id="null is no params",
         ),
         pytest.param(
-            b'{"jsonrpc":"2.0","method":"m","params":[]}', Notice("m", Raw(b"[]")), id="array as params"
+            b'{"jsonrpc":"2.0","id":1,"method":"m","params": null }', JSONRPCRequest(1, "m"), id="spaced null"
         ),
         pytest.param(
-            b'{"jsonrpc":"2.0","method":"m","params":true}', Notice("m", Raw(b"true")), id="scalar as params"
+            b'{"jsonrpc":"2.0","method":"m","params":[]}',
+            JSONRPCNotification("m", Raw(b"[]")),
+            id="array as params",
+        ),
+        pytest.param(
+            b'{"jsonrpc":"2.0","method":"m","params":true}',
+            JSONRPCNotification("m", Raw(b"true")),
+            id="scalar as params",
         ),
         pytest.param(
             b'{"jsonrpc":"2.0","method":"m","params":"null"}',
-            Notice("m", Raw(b'"null"')),
+            JSONRPCNotification("m", Raw(b'"null"')),
             id="text as params",
         ),
-        pytest.param(b'{"jsonrpc":"2.0","method":""}', Notice(""), id="the shortest notice"),
-        pytest.param(b'{"jsonrpc":"2.0","id":0,"method":""}', Request(0, ""), id="the shortest request"),
+        pytest.param(b'{"jsonrpc":"2.0","method":""}', JSONRPCNotification(""), id="the shortest notice"),
         pytest.param(
-            b'{"jsonrpc":"2.0","id":1,"result":{ "b" : 2 }}', Reply(1, Raw(b'{ "b" : 2 }')), id="answer"
+            b'{"jsonrpc":"2.0","id":0,"method":""}', JSONRPCRequest(0, ""), id="the shortest request"
         ),
-        pytest.param(b'{"jsonrpc":"2.0","id":1,"result":null}', Reply(1, Raw(b"null")), id="null as result"),
-        pytest.param(b'{"jsonrpc":"2.0","id":1,"result":0}', Reply(1, Raw(b"0")), id="scalar as result"),
+        pytest.param(
+            b'{"jsonrpc":"2.0","id":1,"result":{ "b" : 2 }}',
+            JSONRPCResponse(1, Raw(b'{ "b" : 2 }')),
+            id="answer",
+        ),
+        pytest.param(
+            b'{"jsonrpc":"2.0","id":1,"result":null}', JSONRPCResponse(1, Raw(b"null")), id="null as result"
+        ),
+        pytest.param(
+            b'{"jsonrpc":"2.0","id":1,"result":0}', JSONRPCResponse(1, Raw(b"0")), id="scalar as result"
+        ),
         pytest.param(
             b'{"jsonrpc":"2.0","id":1,"error":{"code":-32601,"message":"no"}}',
-            Failure(1, -32601, "no"),
+            JSONRPCErrorResponse(1, -32601, "no"),
             id="error",
         ),
         pytest.param(
             b'{"jsonrpc":"2.0","id":1,"error":{"message":"","data":[1,{"a":null}],"code":0,"more":1}}',
-            Failure(1, 0, "", [1, {"a": None}]),
+            JSONRPCErrorResponse(1, 0, "", [1, {"a": None}]),
             id="error with data",
         ),
         pytest.param(
-            b'{"jsonrpc":"2.0","error":{"code":1,"message":""}}', Failure(None, 1, ""), id="error without id"
+            b'{"jsonrpc":"2.0","error":{"code":1,"message":""}}',
+            JSONRPCErrorResponse(None, 1, ""),
+            id="error without id",
         ),
         pytest.param(
             b'{"jsonrpc":"2.0","id":null,"error":{"code":1,"message":""}}',
-            Failure(None, 1, ""),
+            JSONRPCErrorResponse(None, 1, ""),
             id="error with the id of JSON-RPC for none",
         ),
         pytest.param(
             b'{"jsonrpc":"2.0","id":1,"error":{"code":18446744073709551616,"message":""}}',
-            Failure(1, 2**64, ""),
+            JSONRPCErrorResponse(1, 2**64, ""),
             id="error code beyond 64 bits",
         ),
         pytest.param(
             b'{"x":{"id":2},"params":{},"method":"m","":0,"id":1,"jsonrpc":"2.0","X":[]}',
-            Request(1, "m", Raw(b"{}")),
+            JSONRPCRequest(1, "m", Raw(b"{}")),
             id="any order, and members that nobody knows",
         ),
         pytest.param(
             b' \t\r\n{ "jsonrpc" :\n"2.0" , "id" : 1 , "method" : "m" , "params" : { } }\n ',
-            Request(1, "m", Raw(b"{ }")),
+            JSONRPCRequest(1, "m", Raw(b"{ }")),
             id="white space wherever it may be",
         ),
         pytest.param(
             b'{"\\u006asonrpc":"\\u0032.0","\\u0069d":"\\u0031","m\\u0065thod":"\\u006d"}',
-            Request("1", "m"),
+            JSONRPCRequest("1", "m"),
             id="escapes",
         ),
         pytest.param(
             '{"jsonrpc":"2.0","id":"ид","method":"世界","params":"😀"}'.encode(),
-            Request("ид", "世界", Raw('"😀"'.encode())),
+            JSONRPCRequest("ид", "世界", Raw('"😀"'.encode())),
             id="beyond ASCII",
         ),
         pytest.param(
             b'{"jsonrpc":"2.0","id":"\\ud83d\\ude00","method":"m","params":"\\ud83d\\ude00"}',
-            Request("😀", "m", Raw(b'"\\ud83d\\ude00"')),
+            JSONRPCRequest("😀", "m", Raw(b'"\\ud83d\\ude00"')),
             id="pairs of surrogates",
         ),
         pytest.param(
             b'{"jsonrpc":"2.0","id":1,"Method":"x","METHOD":"y","method":"m"}',
-            Request(1, "m"),
+            JSONRPCRequest(1, "m"),
             id="names differ by case",
         ),
     ],
@@ -312,23 +330,23 @@ def test_an_id_is_a_string_or_an_integer(wire, identity):
         decode(TYPED["id of an answer"] % wire),
         decode(TYPED["id of an error"] % wire),
     ):
-        assert not isinstance(message, Notice)
+        assert not isinstance(message, JSONRPCNotification)
         assert type(message.id) is type(identity)
         assert message.id == identity
     error = refusal(b'{"jsonrpc":"1.0","id":%s,"method":"m"}' % wire)
     assert type(error.id) is type(identity)
     assert error.id == identity
     # … and leaves as it came.
-    assert decode(encode_request(identity, "m")) == Request(identity, "m")
-    assert decode(encode_reply(identity, {})) == Reply(identity, Raw(b"{}"))
-    assert decode(encode_failure(identity, RPCError("", code=1))) == Failure(identity, 1, "")
+    assert decode(encode_request(identity, "m")) == JSONRPCRequest(identity, "m")
+    assert decode(encode_response(identity, {})) == JSONRPCResponse(identity, Raw(b"{}"))
+    assert decode(encode_error(identity, RPCError("", code=1))) == JSONRPCErrorResponse(identity, 1, "")
 
 
 @pytest.mark.requirement("MSG-5")
 def test_a_number_and_its_digits_are_different_ids():
     number, digits = (decode(TYPED["id of a request"] % wire) for wire in (b"1", b'"1"'))
     assert number != digits
-    assert encode_reply(1, {}) != encode_reply("1", {})
+    assert encode_response(1, {}) != encode_response("1", {})
 
 
 @pytest.mark.requirement("MSG-5", "MSG-6")
@@ -592,7 +610,7 @@ def test_a_text_that_is_not_one_json_value_is_a_parse_error(text):
 def test_an_error_may_say_much(text, ascii_only):
     body = {"code": -32602, "message": text, "more": text}
     data = json.dumps({"jsonrpc": "2.0", "id": 7, "error": body}, ensure_ascii=ascii_only).encode()
-    assert decode(data) == Failure(7, -32602, text)
+    assert decode(data) == JSONRPCErrorResponse(7, -32602, text)
 
 
 @pytest.mark.parametrize(
@@ -731,7 +749,7 @@ def test_an_envelope_is_refused_if_and_only_if_a_member_stands_there_twice(text)
 
 def test_many_members_are_counted_in_linear_time():
     many = ",".join(f'"{number}":0' for number in range(6_000))
-    assert decode(b'{"jsonrpc":"2.0",%s,"method":"m"}' % many.encode()) == Notice("m")
+    assert decode(b'{"jsonrpc":"2.0",%s,"method":"m"}' % many.encode()) == JSONRPCNotification("m")
     same = ",".join('"x":0' for _ in range(6_000))
     assert "twice" in str(refusal(b'{"jsonrpc":"2.0",%s,"method":"m"}' % same.encode()))
 
@@ -889,16 +907,20 @@ def test_a_limit_that_the_parser_cannot_reach_is_no_danger(around):
 def test_many_levels_are_measured_in_linear_time():
     tower = nested(MAX_DEPTH - 2, "arrays")
     towers = b",".join([tower] * (4 * MEGABYTE // len(tower)))
-    assert isinstance(decode(SLOTS["params of a request"][2] % (b"[%s]" % towers)), Request)
+    assert isinstance(decode(SLOTS["params of a request"][2] % (b"[%s]" % towers)), JSONRPCRequest)
     quotes = b'"' + b'\\"[' * MEGABYTE + b'"'
-    assert isinstance(decode(SLOTS["params of a request"][2] % quotes), Request)
+    assert isinstance(decode(SLOTS["params of a request"][2] % quotes), JSONRPCRequest)
 
 
 @pytest.mark.parametrize("slot", ["params of a request", "result"])
 def test_64_megabytes_of_digits_that_nobody_reads_are_carried(slot):
     digits = b"7" * (64 * MEGABYTE)
     message = decode(SLOTS[slot][2] % digits)
-    raw = getattr(message, "params", UNSET) if isinstance(message, Request) else getattr(message, "result", 0)
+    raw = (
+        getattr(message, "params", UNSET)
+        if isinstance(message, JSONRPCRequest)
+        else getattr(message, "result", 0)
+    )
     assert raw is UNSET or raw == Raw(digits)
 
 
@@ -914,7 +936,7 @@ def test_64_megabytes_of_digits_that_nobody_reads_are_carried(slot):
 def test_an_error_is_not_lost_because_its_data_is_out_of_range(number):
     digits = number % (b"7" * (64 * MEGABYTE))
     failure = decode(SLOTS["data of an error"][2] % digits)
-    assert isinstance(failure, Failure)
+    assert isinstance(failure, JSONRPCErrorResponse)
     assert (failure.id, failure.code, failure.data) == (7, 1, digits.decode())
 
 
@@ -959,10 +981,10 @@ def test_a_batch_is_read_item_by_item():
         b'{"jsonrpc":"2.0","id":2,"result":{}},\n{"jsonrpc":"2.0","id":3,"error":{"code":1,"message":""}}]'
     )
     assert messages == [
-        Request(1, "m"),
-        Notice("n", Raw(b"{}")),
-        Reply(2, Raw(b"{}")),
-        Failure(3, 1, ""),
+        JSONRPCRequest(1, "m"),
+        JSONRPCNotification("n", Raw(b"{}")),
+        JSONRPCResponse(2, Raw(b"{}")),
+        JSONRPCErrorResponse(3, 1, ""),
     ]
 
 
@@ -982,14 +1004,14 @@ def test_a_batch_is_read_item_by_item():
 def test_one_bad_item_of_a_batch_hurts_only_itself(item, code, identity, reply):
     good = b'{"jsonrpc":"2.0","id":1,"method":"m"}'
     before, error, after = decode_batch(b"[%s,%s,%s]" % (good, item, good))
-    assert before == after == Request(1, "m")
+    assert before == after == JSONRPCRequest(1, "m")
     assert isinstance(error, RemoteProtocolError)
     assert (code_of(error), error.id, error.reply) == (code, identity, reply)
 
 
 def test_each_item_of_a_batch_may_nest_as_deeply_as_a_message():
     item = SLOTS["result"][2] % nested(4, "both")
-    assert isinstance(decode_batch(b"[%s]" % item, depth=5)[0], Reply)
+    assert isinstance(decode_batch(b"[%s]" % item, depth=5)[0], JSONRPCResponse)
     assert isinstance(decode_batch(b"[%s]" % item, depth=4)[0], RemoteProtocolError)
 
 
@@ -1035,20 +1057,20 @@ def test_what_is_no_batch_is_refused_as_a_whole(text, code, identity):
 
 @pytest.mark.parametrize("revision", list(REVISIONS.values()), ids=lambda revision: revision.date)
 def test_batches_are_understood_only_where_the_revision_has_them(revision):
-    party = Party(Implementation("server", "1"), ServerCapabilities())
+    party = LocalPeer(Implementation("server", "1"), ServerCapabilities())
     server = Connection(party, peer=Peer(revision))
     ping = encode_request(1, "ping", UNSET)
-    events = server.receive(encode_batch([ping, encode_notice("notifications/x")]))
+    events = server.receive(encode_batch([ping, encode_notification("notifications/x")]))
     if revision.batches:
-        assert [type(event) for event in events] == [Incoming, NoticeReceived]
+        assert [type(event) for event in events] == [InboundRequest, NotificationReceived]
     else:
         [refused] = events
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, InvalidMessageReceived)
         assert refused.data is not None
         assert json.loads(refused.data)["error"]["code"] == INVALID
     # Before anything is agreed upon there is no revision that has them.
     [early] = Connection(party).receive(encode_batch([ping]))
-    assert isinstance(early, Refused)
+    assert isinstance(early, InvalidMessageReceived)
 
 
 # --------------------------------------------------------------------- fuzz
@@ -1125,10 +1147,10 @@ class Pair(msgspec.Struct):
 
 
 def test_a_reader_gives_a_typed_value():
-    read = Reader(Pair)
+    read = JSONReader(Pair)
     assert read(b'{"left":1,"right":["a"],"more":0}') == Pair(1, ["a"])
     assert read(Raw(b'{"left":2}')) == Pair(2)
-    assert Reader(dict[str, Any])(UNSET) == {}
+    assert JSONReader(dict[str, Any])(UNSET) == {}
 
 
 @pytest.mark.parametrize(
@@ -1151,16 +1173,16 @@ def test_a_reader_gives_a_typed_value():
     ],
 )
 def test_what_does_not_fit_the_type_is_unfit(kind, text, why):
-    with pytest.raises(Unfit) as caught:
-        Reader(kind)(text)
+    with pytest.raises(InvalidJSONValue) as caught:
+        JSONReader(kind)(text)
     assert why in str(caught.value)
 
 
 def test_a_reader_is_made_when_it_is_first_needed():
-    impossible = Reader[Any](Pair | CallToolResult)  # pyright: ignore[reportArgumentType] - that is the point
+    impossible = JSONReader[Any](Pair | CallToolResult)  # pyright: ignore[reportArgumentType] - that is the point
     with pytest.raises(TypeError):
         impossible(b"{}")
-    read = Reader(Pair)
+    read = JSONReader(Pair)
     unprepared = read.decode
     assert read(b'{"left":1}') == unprepared(b'{"left":1}') == Pair(1)
     first = read.decode
@@ -1171,7 +1193,7 @@ def test_a_reader_is_made_when_it_is_first_needed():
 
 def test_a_kind_that_nobody_knows_is_read_and_written():
     text = b'{"content":[{"type":"hologram","depth":3}]}'
-    assert encode(Reader(CallToolResult)(text)) == text
+    assert encode(JSONReader(CallToolResult)(text)) == text
 
 
 # --------------------------------------------------------------------- writing
@@ -1197,43 +1219,45 @@ def test_a_kind_that_nobody_knows_is_read_and_written():
             b'{"jsonrpc":"2.0","id":-1180591620717411303424,"method":"m"}',
             id="request with a long id",
         ),
-        pytest.param(lambda: encode_notice("n"), b'{"jsonrpc":"2.0","method":"n"}', id="notice"),
+        pytest.param(lambda: encode_notification("n"), b'{"jsonrpc":"2.0","method":"n"}', id="notice"),
         pytest.param(
-            lambda: encode_notice("n", {"a": [1, 2.5, None, True, "é"]}),
+            lambda: encode_notification("n", {"a": [1, 2.5, None, True, "é"]}),
             '{"jsonrpc":"2.0","method":"n","params":{"a":[1,2.5,null,true,"é"]}}'.encode(),
             id="notice with params",
         ),
-        pytest.param(lambda: encode_reply(1, {}), b'{"jsonrpc":"2.0","id":1,"result":{}}', id="answer"),
+        pytest.param(lambda: encode_response(1, {}), b'{"jsonrpc":"2.0","id":1,"result":{}}', id="answer"),
         pytest.param(
-            lambda: encode_reply("", None), b'{"jsonrpc":"2.0","id":"","result":null}', id="answer of nothing"
+            lambda: encode_response("", None),
+            b'{"jsonrpc":"2.0","id":"","result":null}',
+            id="answer of nothing",
         ),
         pytest.param(
-            lambda: encode_reply(1, Raw(b"[1]")),
+            lambda: encode_response(1, Raw(b"[1]")),
             b'{"jsonrpc":"2.0","id":1,"result":[1]}',
             id="answer that was written",
         ),
         pytest.param(
-            lambda: encode_failure(1, InvalidParams("no")),
+            lambda: encode_error(1, InvalidParams("no")),
             b'{"jsonrpc":"2.0","id":1,"error":{"code":-32602,"message":"no"}}',
             id="error",
         ),
         pytest.param(
-            lambda: encode_failure("x", InvalidParams("no", {"a": 1})),
+            lambda: encode_error("x", InvalidParams("no", {"a": 1})),
             b'{"jsonrpc":"2.0","id":"x","error":{"code":-32602,"message":"no","data":{"a":1}}}',
             id="error with data",
         ),
         pytest.param(
-            lambda: encode_failure(0, RPCError("no", False, code=5)),
+            lambda: encode_error(0, RPCError("no", False, code=5)),
             b'{"jsonrpc":"2.0","id":0,"error":{"code":5,"message":"no","data":false}}',
             id="error with data that is false",
         ),
         pytest.param(
-            lambda: encode_failure(1, RPCError("no", code=5), 0),
+            lambda: encode_error(1, RPCError("no", code=5), 0),
             b'{"jsonrpc":"2.0","id":1,"error":{"code":0,"message":"no"}}',
             id="error with the code of another revision",
         ),
         pytest.param(
-            lambda: encode_failure(None, RPCError("no", hint="say yes", peer="somebody")),
+            lambda: encode_error(None, RPCError("no", hint="say yes", peer="somebody")),
             b'{"jsonrpc":"2.0","error":{"code":-32603,"message":"no"}}',
             id="error without id, and without what is for people here",
         ),
@@ -1262,14 +1286,14 @@ def test_what_is_written_is_read_back(identity, method, value, code, message):
     raw = Raw(encode(value))
     assert json.loads(bytes(raw)) == value
     params = UNSET if value is None else raw
-    assert decode(encode_request(identity, method, value)) == Request(identity, method, params)
-    assert decode(encode_notice(method, value)) == Notice(method, params)
-    assert decode(encode_reply(identity, value)) == Reply(identity, raw)
+    assert decode(encode_request(identity, method, value)) == JSONRPCRequest(identity, method, params)
+    assert decode(encode_notification(method, value)) == JSONRPCNotification(method, params)
+    assert decode(encode_response(identity, value)) == JSONRPCResponse(identity, raw)
     error = RPCError(message, value, code=code)
-    assert decode(encode_failure(identity, error)) == Failure(identity, code, message, value)
-    assert decode(encode_failure(None, error)) == Failure(None, code, message, value)
-    batch = encode_batch([encode_request(identity, method), encode_notice(method)])
-    assert decode_batch(batch) == [Request(identity, method), Notice(method)]
+    assert decode(encode_error(identity, error)) == JSONRPCErrorResponse(identity, code, message, value)
+    assert decode(encode_error(None, error)) == JSONRPCErrorResponse(None, code, message, value)
+    batch = encode_batch([encode_request(identity, method), encode_notification(method)])
+    assert decode_batch(batch) == [JSONRPCRequest(identity, method), JSONRPCNotification(method)]
 
 
 class Colour(enum.Enum):
@@ -1338,9 +1362,9 @@ def test_what_json_cannot_say_is_an_error_of_ours(make, why):
     for write in (
         lambda: encode(value),
         lambda: encode_request(1, "m", [value]),
-        lambda: encode_notice("m", [value]),
-        lambda: encode_reply(1, [value]),
-        lambda: encode_failure(1, RPCError("", [value])),
+        lambda: encode_notification("m", [value]),
+        lambda: encode_response(1, [value]),
+        lambda: encode_error(1, RPCError("", [value])),
     ):
         with pytest.raises(LocalProtocolError, match="written as JSON") as caught:
             write()
@@ -1353,8 +1377,8 @@ def test_what_json_cannot_say_is_an_error_of_ours(make, why):
     [
         lambda: encode_request("\ud800", "m"),
         lambda: encode_request(10**5000, "m"),
-        lambda: encode_notice("\ud800"),
-        lambda: encode_failure(1, RPCError("\ud800")),
+        lambda: encode_notification("\ud800"),
+        lambda: encode_error(1, RPCError("\ud800")),
     ],
     ids=["id", "long id", "method", "error message"],
 )
@@ -1364,7 +1388,7 @@ def test_envelopes_that_json_cannot_say_are_errors_of_ours(write):
 
 
 def test_a_batch_has_a_length():
-    item = encode_notice("x", {"text": "a" * (MAX_BATCH_BYTES // 2)})
+    item = encode_notification("x", {"text": "a" * (MAX_BATCH_BYTES // 2)})
     with pytest.raises(RemoteProtocolError, match="a batch has at most") as refused:
         decode_batch(encode_batch([item, item]))
     assert refused.value.answer is not None

@@ -6,12 +6,12 @@ from typing import get_args
 import pytest
 
 from toolpost.errors import ChannelClosed, InvalidRequest, LocalProtocolError
-from toolpost.protocol.lifecycle import Event, Lifecycle, State
+from toolpost.protocol.lifecycle import Lifecycle, LifecycleEvent, LifecycleState
 from toolpost.protocol.methods import CLIENT, ROWS, SERVER
 
 ROLES = (CLIENT, SERVER)
-STATES: tuple[State, ...] = get_args(State)
-EVENTS: tuple[Event, ...] = get_args(Event)
+STATES: tuple[LifecycleState, ...] = get_args(LifecycleState)
+EVENTS: tuple[LifecycleEvent, ...] = get_args(LifecycleEvent)
 REQUESTS = [row.name for row in ROWS if row.result is not None]
 
 # role, state, event → state; everything else changes nothing
@@ -52,15 +52,15 @@ def test_an_event_moves_on_or_changes_nothing(role, state, event):
 def test_nothing_but_ping_is_asked_before_the_handshake_is_complete(role, state, method):
     lifecycle = Lifecycle(role, state)
     if ASKED[state, method] or (state == "greeted" and method != "initialize"):
-        lifecycle.admit(method)  # who has the answer to its `initialize` may ask, and we may not yet
+        lifecycle.check_incoming(method)  # who has the answer to its `initialize` may ask, and we may not yet
     else:
         with pytest.raises(InvalidRequest):
-            lifecycle.admit(method)
+            lifecycle.check_incoming(method)
     if ASKED[state, method]:
-        lifecycle.allow(method)
+        lifecycle.check_outgoing(method)
         return
     with pytest.raises(ChannelClosed if state == "closed" else LocalProtocolError):
-        lifecycle.allow(method)
+        lifecycle.check_outgoing(method)
 
 
 @pytest.mark.parametrize(
@@ -73,19 +73,19 @@ def test_nothing_but_ping_is_asked_before_the_handshake_is_complete(role, state,
         ("ready", "initialize", "the session is initialized already"),
     ],
 )
-def test_a_refusal_says_why(state: State, method, why):
+def test_a_refusal_says_why(state: LifecycleState, method, why):
     lifecycle = Lifecycle(SERVER, state)
     with pytest.raises(InvalidRequest) as refused:
-        lifecycle.admit(method)
+        lifecycle.check_incoming(method)
     assert refused.value.message == f"Invalid request: {why}"
     with pytest.raises(LocalProtocolError) as forbidden:
-        lifecycle.allow(method)
+        lifecycle.check_outgoing(method)
     assert forbidden.value.message == why
 
 
 def test_what_is_asked_of_a_closed_connection_was_not_sent():
     with pytest.raises(ChannelClosed) as closed:
-        Lifecycle(CLIENT, "closed").allow("ping")
+        Lifecycle(CLIENT, "closed").check_outgoing("ping")
     assert closed.value.sent is False
     assert closed.value.retry_safe is True
 
@@ -93,4 +93,4 @@ def test_what_is_asked_of_a_closed_connection_was_not_sent():
 @pytest.mark.parametrize("method", ["ping", "initialize", "tools/list"])
 def test_a_refusal_of_a_closed_connection_does_not_ask_to_wait(method):
     with pytest.raises(InvalidRequest, match="closed"):
-        Lifecycle(SERVER, "closed").admit(method)
+        Lifecycle(SERVER, "closed").check_incoming(method)

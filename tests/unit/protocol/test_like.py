@@ -21,13 +21,13 @@ from conversation import (
     without,
 )
 
-from toolpost.errors import ChannelClosed, LocalProtocolError, NotDeclared
+from toolpost.errors import CapabilityNotDeclared, ChannelClosed, LocalProtocolError
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.events import Incoming, ReplyReceived
-from toolpost.protocol.like import LARGE, Like
+from toolpost.protocol.events import InboundRequest, ResponseReceived
+from toolpost.protocol.like import LARGE_PARAMS_BYTES, RequestTemplate
 from toolpost.protocol.methods import CLIENT, ROWS, Row
-from toolpost.protocol.party import Party
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
 from toolpost.types import (
     CLIENT_CAPABILITIES,
@@ -38,7 +38,7 @@ from toolpost.types import (
     ElicitParams,
     Implementation,
     InitializeParams,
-    PageParams,
+    PaginatedRequestParams,
     Params,
     Raw,
     Result,
@@ -55,8 +55,8 @@ def called(revision, **options):
     return conversation
 
 
-def like_of(client: Connection, method: str = "tools/call", params: Any = ADD) -> Like | None:
-    return Like.of(client, client.request(method, params, meta={}), params)
+def like_of(client: Connection, method: str = "tools/call", params: Any = ADD) -> RequestTemplate | None:
+    return RequestTemplate.from_request(client, client.request(method, params, meta={}), params)
 
 
 # --------------------------------------------------------------------- the same bytes
@@ -86,12 +86,12 @@ def test_a_request_like_one_before_is_what_it_would_be_anyway(revision, by, row,
 def test_it_is_understood_and_answered(revision, progress):
     conversation = called(revision)
     outgoing = conversation.client.request("tools/call", ADD, progress=progress)
-    incoming = one(conversation.server.receive(outgoing.data), Incoming)
+    incoming = one(conversation.server.receive(outgoing.data), InboundRequest)
     assert (incoming.params.name, bytes(incoming.params.arguments)) == ("add", b'{"a":1}')
     assert incoming.token == (outgoing.id if progress else None)
     answer = conversation.server.reply(incoming.id, CallToolResult(content=[]))
     assert answer is not None
-    assert one(conversation.client.receive(answer), ReplyReceived).request is outgoing
+    assert one(conversation.client.receive(answer), ResponseReceived).request is outgoing
 
 
 def test_every_request_of_a_client_has_parameters_that_it_can_judge():
@@ -102,14 +102,16 @@ def test_every_request_of_a_client_has_parameters_that_it_can_judge():
 
 @every_revision
 def test_names_may_look_like_blanks(revision):
-    client = called(revision, client=Party(Implementation("100 % %d %b", "%s"), CLIENT_CAN)).client
+    client = called(revision, client=LocalPeer(Implementation("100 % %d %b", "%s"), CLIENT_CAN)).client
     outgoing = client.request("tools/call", CallToolParams(name="50 %d"), progress=True)
     assert parse(outgoing.data)["params"]["name"] == "50 %d"
     if revision.stateless:
         assert b"100 % %d %b" in outgoing.data
 
 
-@pytest.mark.parametrize("size", [LARGE // 2, LARGE - 1, LARGE, 4 * LARGE])
+@pytest.mark.parametrize(
+    "size", [LARGE_PARAMS_BYTES // 2, LARGE_PARAMS_BYTES - 1, LARGE_PARAMS_BYTES, 4 * LARGE_PARAMS_BYTES]
+)
 def test_parameters_of_any_size(size):
     client = called(LATEST).client
     text = "x" * size
@@ -142,7 +144,7 @@ def test_what_cannot_be_said_takes_no_id():
 def test_another_server_may_offer_less(revision):
     client = called(revision).client
     client.peer = Peer(revision, without(SERVER_CAN, "tools"), SERVER_INFO)
-    with pytest.raises(NotDeclared, match="tools"):
+    with pytest.raises(CapabilityNotDeclared, match="tools"):
         client.request("tools/call", ADD)
 
 
@@ -153,21 +155,21 @@ def test_nothing_is_sent_over_a_conversation_that_is_over(revision):
     with pytest.raises(ChannelClosed):
         client.request("tools/call", ADD)
     with pytest.raises(ChannelClosed):
-        client.request("tools/list", PageParams())
+        client.request("tools/list", PaginatedRequestParams())
 
 
 @pytest.mark.requirement("LIFE-5")
 @every_session
 def test_after_another_revision_was_chosen_there_is_a_handshake_first(revision):
     client = called(revision).client
-    client.adopt(LATEST_SESSION)
+    client.switch_revision(LATEST_SESSION)
     with pytest.raises(LocalProtocolError, match="initialized"):
         client.request("tools/call", ADD)
 
 
 def test_another_revision_has_other_facts():
     client = called(LATEST_SESSION).client
-    client.adopt(LATEST)
+    client.switch_revision(LATEST)
     assert CLIENT_CAPABILITIES in parse(client.request("tools/call", ADD).data)["params"]["_meta"]
 
 
@@ -195,7 +197,7 @@ def test_a_wish_for_a_task_is_looked_at(revision):
     client.peer = Peer(revision, without(SERVER_CAN, "tasks"))
     client.request("tools/call", ADD)
     if revision.tasks:
-        with pytest.raises(NotDeclared, match="task"):
+        with pytest.raises(CapabilityNotDeclared, match="task"):
             client.request("tools/call", wish)
 
 
@@ -218,7 +220,7 @@ def test_a_request_may_present_somebody_else():
         for who in (None, other, None)
     ]
     assert facts[0] == facts[2] != facts[1]
-    client.party = other
+    client.local_peer = other
     assert parse(client.request("tools/call", ADD).data)["params"]["_meta"] == facts[1]
 
 
@@ -248,7 +250,7 @@ def test_what_a_server_asks_depends_on_what_it_asks():
     schema = {"type": "object", "properties": {}}
     server.request("elicitation/create", ElicitParams(message="Who?", requested_schema=schema))
     by_url = ElicitParams(mode="url", message="Pay", url="https://example.com", elicitation_id="e")
-    with pytest.raises(NotDeclared, match=r"elicitation\.url"):
+    with pytest.raises(CapabilityNotDeclared, match=r"elicitation\.url"):
         server.request("elicitation/create", by_url)
 
 
@@ -261,7 +263,7 @@ def test_a_usual_request_is_like_others(revision):
     like = like_of(client)
     assert like is not None
     assert like.row is revision.requests[CLIENT]["tools/call"]
-    assert like.holds(client, ADD)
+    assert like.is_applicable(client, ADD)
 
 
 class Special(CallToolParams):
@@ -282,16 +284,16 @@ def test_an_unusual_one_is_like_no_other(params):
     client = talk(LATEST_SESSION).client
     like = like_of(client)
     assert like is not None
-    assert not like.holds(client, params)
+    assert not like.is_applicable(client, params)
     assert like_of(client, params=params) is None
 
 
 @pytest.mark.parametrize("params", [None, ADD])
 def test_parameters_of_another_method_are_like_none(params):
     client = talk(LATEST).client
-    like = like_of(client, "tools/list", PageParams())
+    like = like_of(client, "tools/list", PaginatedRequestParams())
     assert like is not None
-    assert not like.holds(client, params)
+    assert not like.is_applicable(client, params)
 
 
 def test_there_is_nothing_to_hold_on_to_before_a_server_is_known():
@@ -307,7 +309,7 @@ def test_there_is_nothing_to_hold_on_to_before_a_session_is_open():
 def test_a_server_prepares_nothing():
     server = talk(LATEST_SESSION).server
     params = Params()
-    assert Like.of(server, server.request("ping", params), params) is None
+    assert RequestTemplate.from_request(server, server.request("ping", params), params) is None
 
 
 def test_where_there_are_extensions_each_request_is_looked_at():

@@ -11,16 +11,16 @@ from hypothesis import strategies as st
 import struct_values
 from toolpost.errors import LocalProtocolError
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.lowering import lower
+from toolpost.protocol.lowering import downgrade_value
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.types import (
     UNSET,
     Annotations,
-    AskParams,
     AudioContent,
     CallToolParams,
     CallToolResult,
+    ClientRequestParams,
     CreateMessageParams,
     CreateMessageResult,
     ElicitParams,
@@ -103,7 +103,7 @@ def rows(table):
 
 @pytest.mark.parametrize(("block", "revision", "told"), rows(IN_TOOLS_AND_PROMPTS))
 def test_blocks_of_a_tool(block, revision, told):
-    lowered = lower(CallToolResult(content=[TEXT, block], is_error=True, meta={"b": 2}), revision)
+    lowered = downgrade_value(CallToolResult(content=[TEXT, block], is_error=True, meta={"b": 2}), revision)
     assert lowered == CallToolResult(content=[TEXT, told], is_error=True, meta={"b": 2})
 
 
@@ -112,7 +112,7 @@ def test_blocks_of_a_prompt(block, revision, told):
     result = GetPromptResult(
         messages=[PromptMessage("user", TEXT), PromptMessage("assistant", block)], description="d"
     )
-    assert lower(result, revision) == GetPromptResult(
+    assert downgrade_value(result, revision) == GetPromptResult(
         messages=[PromptMessage("user", TEXT), PromptMessage("assistant", told)], description="d"
     )
 
@@ -122,7 +122,7 @@ def test_blocks_of_a_question_to_the_model(block, revision, told):
     params = CreateMessageParams(
         messages=[SamplingMessage("user", block, {"c": 3})], max_tokens=5, temperature=0
     )
-    assert lower(params, revision) == CreateMessageParams(
+    assert downgrade_value(params, revision) == CreateMessageParams(
         messages=[SamplingMessage("user", told, {"c": 3})], max_tokens=5, temperature=0
     )
 
@@ -130,7 +130,7 @@ def test_blocks_of_a_question_to_the_model(block, revision, told):
 @pytest.mark.parametrize(("block", "revision", "told"), rows(IN_SAMPLING))
 def test_blocks_of_an_answer_of_the_model(block, revision, told):
     result = CreateMessageResult(role="assistant", content=block, model="m", stop_reason="endTurn")
-    assert lower(result, revision) == CreateMessageResult(
+    assert downgrade_value(result, revision) == CreateMessageResult(
         role="assistant", content=told, model="m", stop_reason="endTurn"
     )
 
@@ -145,7 +145,7 @@ def test_blocks_of_an_answer_of_the_model(block, revision, told):
     ],
 )
 def test_a_link_as_text(link, text):
-    assert lower(CallToolResult(content=[link]), A).content == [TextContent(text)]
+    assert downgrade_value(CallToolResult(content=[link]), A).content == [TextContent(text)]
 
 
 @pytest.mark.parametrize(
@@ -162,9 +162,9 @@ def test_a_link_as_text(link, text):
     ],
 )
 def test_the_result_of_a_tool_as_text(block, text):
-    assert lower(CallToolResult(content=[block]), E).content == [TextContent(text)]
+    assert downgrade_value(CallToolResult(content=[block]), E).content == [TextContent(text)]
     params = CreateMessageParams(messages=[SamplingMessage("user", [block])], max_tokens=1)
-    assert lower(params, C).messages == [SamplingMessage("user", TextContent(text))]
+    assert downgrade_value(params, C).messages == [SamplingMessage("user", TextContent(text))]
 
 
 NOTES = Annotations(audience=["user"], priority=1, last_modified="2025-01-01")
@@ -182,7 +182,7 @@ NOTES = Annotations(audience=["user"], priority=1, last_modified="2025-01-01")
     ids=lambda value: type(value).__name__,
 )
 def test_text_keeps_for_whom_a_block_was_and_its_meta(block, annotations):
-    lowered = lower(CreateMessageResult(role="assistant", content=block, model="m"), A).content
+    lowered = downgrade_value(CreateMessageResult(role="assistant", content=block, model="m"), A).content
     assert isinstance(lowered, TextContent)
     assert (lowered.annotations, lowered.meta) == (annotations, {"k": 1})
 
@@ -191,7 +191,7 @@ def test_text_keeps_for_whom_a_block_was_and_its_meta(block, annotations):
 @pytest.mark.parametrize("revision", [A, E])
 def test_what_is_no_block_is_refused(block, revision):
     with pytest.raises(LocalProtocolError, match=f"not of {type(block).__name__}"):
-        lower(CallToolResult(content=[block]), revision)
+        downgrade_value(CallToolResult(content=[block]), revision)
 
 
 # --------------------------------------------------------------------- several blocks
@@ -207,7 +207,7 @@ def test_a_turn_of_several_blocks_becomes_several_turns(revision):
         ],
         max_tokens=5,
     )
-    assert lower(params, revision).messages == [
+    assert downgrade_value(params, revision).messages == [
         SamplingMessage("user", TEXT, {"d": 4}),
         SamplingMessage("user", IMAGE),
         SamplingMessage("user", USE_TEXT),
@@ -219,7 +219,7 @@ def test_a_turn_of_several_blocks_becomes_several_turns(revision):
 @pytest.mark.parametrize("revision", [D, E])
 def test_a_turn_of_several_blocks_stays_one_turn(revision):
     messages = [SamplingMessage("user", [TEXT, LINK, USE], {"d": 4}), SamplingMessage("user", [])]
-    lowered = lower(CreateMessageParams(messages=messages, max_tokens=5), revision).messages
+    lowered = downgrade_value(CreateMessageParams(messages=messages, max_tokens=5), revision).messages
     assert lowered == [SamplingMessage("user", [TEXT, LINK_TEXT, USE], {"d": 4}), messages[1]]
 
 
@@ -240,13 +240,13 @@ SAID = [
 @pytest.mark.parametrize(("content", "said"), SAID)
 def test_an_answer_of_several_blocks_becomes_one(revision, content, said):
     result = CreateMessageResult(role="assistant", content=content, model="m")
-    assert lower(result, revision).content == said
+    assert downgrade_value(result, revision).content == said
 
 
 @pytest.mark.parametrize("revision", [D, E])
 def test_an_answer_of_several_blocks_stays_as_it_is(revision):
     result = CreateMessageResult(role="assistant", content=[TEXT, USE, NEW], model="m")
-    assert lower(result, revision) == result
+    assert downgrade_value(result, revision) == result
 
 
 # --------------------------------------------------------------------- structure
@@ -266,7 +266,9 @@ STRUCTURES = [
 @pytest.mark.parametrize(("structured", "told"), STRUCTURES)
 @pytest.mark.parametrize("at", range(5))
 def test_structured_content(structured, told, at):
-    lowered = lower(CallToolResult(content=[TEXT], structured_content=structured), REVISIONS[DATES[at]])
+    lowered = downgrade_value(
+        CallToolResult(content=[TEXT], structured_content=structured), REVISIONS[DATES[at]]
+    )
     assert lowered.structured_content == (structured if told[at] == "+" else UNSET)
     assert lowered.content == [TEXT]
 
@@ -276,13 +278,13 @@ def test_structured_content(structured, told, at):
 @pytest.mark.parametrize("blocks", [[], [IMAGE], [IMAGE, RESOURCE, NEW]], ids=len)
 def test_structured_content_without_text_is_told_as_text_too(structured, revision, blocks):
     """Older clients read text; the specification wants it beside what is no object (TOOL-12)."""
-    lowered = lower(CallToolResult(content=blocks, structured_content=structured), revision)
+    lowered = downgrade_value(CallToolResult(content=blocks, structured_content=structured), revision)
     assert lowered.content == [*blocks, TextContent(jsonrpc.encode(structured).decode())]
 
 
 @pytest.mark.parametrize(("block", "told"), [(AUDIO, AUDIO_TEXT), (LINK, LINK_TEXT), (USE, USE_TEXT)])
 def test_text_that_stands_for_another_block_does_not_tell_the_structure(block, told):
-    lowered = lower(CallToolResult(content=[block], structured_content={"a": 1}), A)
+    lowered = downgrade_value(CallToolResult(content=[block], structured_content={"a": 1}), A)
     assert lowered.content == [told, TextContent('{"a":1}')]
 
 
@@ -290,7 +292,7 @@ def test_text_that_stands_for_another_block_does_not_tell_the_structure(block, t
 @pytest.mark.parametrize("blocks", [[], [IMAGE]], ids=len)
 def test_a_stateless_client_reads_any_structure(structured, blocks):
     result = CallToolResult(content=blocks, structured_content=structured)
-    assert lower(result, E) is result
+    assert downgrade_value(result, E) is result
 
 
 TOLD_STRUCTURES = [
@@ -312,9 +314,9 @@ def test_structured_content_that_is_told_to_a_model(block, told):
     alone_and_among_others: list[Any] = [(block, told), ([block], [told]), ([TEXT, block], [TEXT, told])]
     for said, expected in alone_and_among_others:
         params = CreateMessageParams(messages=[SamplingMessage("user", said)], max_tokens=1)
-        assert lower(params, D).messages == [SamplingMessage("user", expected)]
+        assert downgrade_value(params, D).messages == [SamplingMessage("user", expected)]
         result = CreateMessageResult(role="user", content=said, model="m")
-        assert lower(result, D).content == expected
+        assert downgrade_value(result, D).content == expected
 
 
 @pytest.mark.parametrize("revision", [A, B, C, D])
@@ -325,18 +327,18 @@ def test_an_output_schema_describes_an_object(revision):
     schemas = [None, {"type": "object", "x": 1}, {"type": "array"}, {}, {"type": ["object"]}, {"anyOf": []}]
     result = ListToolsResult(tools=[tool(schema) for schema in schemas], next_cursor="c")
     kept = [None, {"type": "object", "x": 1}, None, None, None, None]
-    assert lower(result, revision) == ListToolsResult(
+    assert downgrade_value(result, revision) == ListToolsResult(
         tools=[tool(schema) for schema in kept], next_cursor="c"
     )
-    assert lower(result, revision).tools[1] is result.tools[1]
-    assert lower(result, E) is result
+    assert downgrade_value(result, revision).tools[1] is result.tools[1]
+    assert downgrade_value(result, E) is result
     params = CreateMessageParams(
         messages=[], max_tokens=1, tools=result.tools, tool_choice=ToolChoice("none")
     )
-    lowered = lower(params, revision)
-    tools = (lower(result, revision).tools, params.tool_choice) if revision is D else (None, None)
+    lowered = downgrade_value(params, revision)
+    tools = (downgrade_value(result, revision).tools, params.tool_choice) if revision is D else (None, None)
     assert (lowered.tools, lowered.tool_choice) == tools
-    assert lower(params, E) is params
+    assert downgrade_value(params, E) is params
 
 
 # --------------------------------------------------------------------- what only some revisions have
@@ -361,16 +363,16 @@ def test_tasks_are_of_one_revision(revision):
         ),
     ]
     for value, without in pairs:
-        assert lower(value, revision) == without
-        assert lower(value, D) is value
+        assert downgrade_value(value, revision) == without
+        assert downgrade_value(value, D) is value
 
 
 @pytest.mark.parametrize("kind", [CallToolParams, GetPromptParams, ReadResourceParams])
 def test_only_a_stateless_request_is_a_retry(kind):
     whole = kind(**{kind.__struct_fields__[0]: "x"}, input_responses={"a": Raw(b"1")}, request_state="s")
     for revision in (A, B, C, D):
-        assert lower(whole, revision) == kind(**{kind.__struct_fields__[0]: "x"})
-    assert lower(whole, E) is whole
+        assert downgrade_value(whole, revision) == kind(**{kind.__struct_fields__[0]: "x"})
+    assert downgrade_value(whole, E) is whole
 
 
 MEMBERS = [
@@ -388,7 +390,7 @@ MEMBERS = [
 def test_the_stateless_era_is_told_no_member_that_it_does_not_have(schemas, strategy, name, data):
     """Its schema lets more members pass, so that test_emitted could not show it."""
     definitions = schemas[E.date]["$defs"]
-    sent = json.loads(jsonrpc.encode(lower(data.draw(strategy), E)))
+    sent = json.loads(jsonrpc.encode(downgrade_value(data.draw(strategy), E)))
     for tool in sent.get("tools", []):
         assert tool.keys() <= definitions["Tool"]["properties"].keys()
     assert sent.keys() <= definitions[name]["properties"].keys()
@@ -397,13 +399,13 @@ def test_the_stateless_era_is_told_no_member_that_it_does_not_have(schemas, stra
 @pytest.mark.parametrize("revision", [A, B, C, D])
 def test_the_session_era_has_the_meta_of_an_ask(revision):
     params = CreateMessageParams(messages=[], max_tokens=1, meta={"k": 1})
-    assert lower(params, revision) is params
-    assert lower(params, E).meta is None
+    assert downgrade_value(params, revision) is params
+    assert downgrade_value(params, E).meta is None
 
 
 def test_the_ask_for_roots_has_meta_in_each_era():
-    params = AskParams(meta={"k": 1})
-    assert all(lower(params, revision) is params for revision in REVISIONS.values())
+    params = ClientRequestParams(meta={"k": 1})
+    assert all(downgrade_value(params, revision) is params for revision in REVISIONS.values())
 
 
 # --------------------------------------------------------------------- forms
@@ -420,9 +422,9 @@ def form(fields, **members):
 @pytest.mark.parametrize("revision", [REVISIONS[date] for date in DATES[-2:]])
 def test_a_question_without_its_form_or_its_url_is_refused(revision):
     with pytest.raises(LocalProtocolError, match="requested_schema"):
-        lower(ElicitParams(message="m"), revision)
+        downgrade_value(ElicitParams(message="m"), revision)
     with pytest.raises(LocalProtocolError, match="`url`"):
-        lower(ElicitParams(message="m", mode="url", elicitation_id="e"), revision)
+        downgrade_value(ElicitParams(message="m", mode="url", elicitation_id="e"), revision)
 
 
 URL = ElicitParams(message="m", mode="url", url="https://example.com", elicitation_id="e")
@@ -446,9 +448,9 @@ RED, BLUE = {"const": "r", "title": "Red"}, {"const": "b"}
 def test_titles_of_choices_become_names(field, plain):
     other = {"type": "boolean"}
     params = form({"f": field, "g": other}, mode="form")
-    assert lower(params, C) == form({"f": plain, "g": other}, mode="form")
-    assert lower(params, D) is params
-    assert lower(params, E) is params
+    assert downgrade_value(params, C) == form({"f": plain, "g": other}, mode="form")
+    assert downgrade_value(params, D) is params
+    assert downgrade_value(params, E) is params
 
 
 @pytest.mark.parametrize(
@@ -461,7 +463,7 @@ def test_titles_of_choices_become_names(field, plain):
     ],
 )
 def test_a_plain_form_is_the_same_object(params):
-    assert [revision for revision in (C, D, E) if lower(params, revision) is not params] == []
+    assert [revision for revision in (C, D, E) if downgrade_value(params, revision) is not params] == []
 
 
 @pytest.mark.parametrize(
@@ -480,29 +482,29 @@ def test_a_plain_form_is_the_same_object(params):
 )
 def test_a_field_that_cannot_be_asked_is_named(field, why):
     with pytest.raises(LocalProtocolError, match=f"the field 'colour' .*{why}"):
-        lower(form({"f": {"type": "string"}, "colour": field}), C)
+        downgrade_value(form({"f": {"type": "string"}, "colour": field}), C)
 
 
 @pytest.mark.parametrize("fields", [None, [], "f", True])
 def test_fields_have_names(fields):
     with pytest.raises(LocalProtocolError, match="`properties` of a form"):
-        lower(form(fields), C)
+        downgrade_value(form(fields), C)
 
 
 @pytest.mark.requirement("ELIC-14")
 def test_a_url_has_an_id_in_one_revision():
     bare = ElicitParams(message="m", mode="url", url="https://example.com")
-    assert lower(URL, D) is URL
-    assert lower(URL, E) == bare
-    assert lower(bare, E) is bare
+    assert downgrade_value(URL, D) is URL
+    assert downgrade_value(URL, E) == bare
+    assert downgrade_value(bare, E) is bare
     with pytest.raises(LocalProtocolError, match="needs an elicitation_id"):
-        lower(bare, D)
+        downgrade_value(bare, D)
 
 
 @pytest.mark.parametrize("revision", [A, B, C])
 def test_a_url_cannot_be_asked_for_in_older_revisions(revision):
     with pytest.raises(LocalProtocolError, match=f"visit a URL in {revision.date}"):
-        lower(URL, revision)
+        downgrade_value(URL, revision)
 
 
 # --------------------------------------------------------------------- subclasses
@@ -534,15 +536,15 @@ class Both(Aside, CallToolResult):
 
 def test_a_subclass_is_told_as_its_base_is():
     block = Audible("aGk=", "audio/wav")
-    assert lower(Verdict(content=[block], score=3), A) == Verdict(content=[AUDIO_TEXT], score=3)
-    assert lower(GetPromptResult(messages=[Line("user", block, 7)]), A).messages == [
+    assert downgrade_value(Verdict(content=[block], score=3), A) == Verdict(content=[AUDIO_TEXT], score=3)
+    assert downgrade_value(GetPromptResult(messages=[Line("user", block, 7)]), A).messages == [
         Line("user", AUDIO_TEXT, 7)
     ]
     same = Verdict(content=[block])
-    assert lower(same, B) is same
+    assert downgrade_value(same, B) is same
     aside = Aside()
-    assert lower(aside, A) is aside
-    assert lower(Both(content=[block]), A) == Both(content=[AUDIO_TEXT])
+    assert downgrade_value(aside, A) is aside
+    assert downgrade_value(Both(content=[block]), A) == Both(content=[AUDIO_TEXT])
 
 
 # --------------------------------------------------------------------- identity
@@ -574,12 +576,14 @@ SEVERAL = [
 
 @pytest.mark.parametrize("value", UNCHANGED, ids=lambda value: type(value).__name__)
 def test_what_does_not_change_is_the_same_object(value):
-    assert [revision for revision in REVISIONS.values() if lower(value, revision) is not value] == []
+    assert [
+        revision for revision in REVISIONS.values() if downgrade_value(value, revision) is not value
+    ] == []
 
 
 @pytest.mark.parametrize("value", SEVERAL, ids=lambda value: type(value).__name__)
 def test_several_blocks_that_do_not_change_are_the_same_object(value):
-    assert [revision for revision in (D, E) if lower(value, revision) is not value] == []
+    assert [revision for revision in (D, E) if downgrade_value(value, revision) is not value] == []
 
 
 @pytest.mark.parametrize("revision", REVISIONS.values(), ids=repr)
@@ -598,14 +602,16 @@ def test_several_blocks_that_do_not_change_are_the_same_object(value):
 def test_nothing_is_changed_in_place(kind, revision, data):
     value = data.draw(struct_values.of(kind))
     before = deepcopy(value)
-    lowered = lower(value, revision)
+    lowered = downgrade_value(value, revision)
     assert value == before
-    assert lower(lowered, revision) == lowered, "what an older peer can read does not change any more"
+    assert downgrade_value(lowered, revision) == lowered, (
+        "what an older peer can read does not change any more"
+    )
     assert type(lowered) is kind
 
 
 def test_a_lowered_result_has_no_bytes_of_the_old_one():
     result = CallToolResult(content=[AUDIO])
     vars(result)["raw"] = jsonrpc.Raw(b"{}")
-    assert lower(result, B).raw == b"{}"
-    assert lower(result, A).raw is None
+    assert downgrade_value(result, B).raw == b"{}"
+    assert downgrade_value(result, A).raw is None

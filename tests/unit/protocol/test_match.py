@@ -6,7 +6,7 @@ import uritemplate
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from toolpost.protocol.uri import MAX_URI, Template
+from toolpost.protocol.uri import MAX_URI, UriTemplate
 
 # --------------------------------------------------------------------- the rules
 
@@ -133,7 +133,7 @@ MATCHES = [
 
 @pytest.mark.parametrize(("template", "text", "expected"), MATCHES)
 def test_matching(template, text, expected):
-    assert Template(template).match(text) == expected
+    assert UriTemplate(template).match(text) == expected
 
 
 # Where a literal could also belong to a value: these are the rules of the docstring, one by one.
@@ -178,7 +178,7 @@ AMBIGUITIES = [
 
 @pytest.mark.parametrize(("template", "text", "expected"), AMBIGUITIES)
 def test_ambiguous_uris_are_read_by_rule(template, text, expected):
-    assert Template(template).match(text) == expected
+    assert UriTemplate(template).match(text) == expected
 
 
 @pytest.mark.parametrize(
@@ -207,7 +207,7 @@ def test_ambiguous_uris_are_read_by_rule(template, text, expected):
     ],
 )
 def test_what_cannot_be_matched_says_why_and_can_still_be_expanded(template, names, reason):
-    parsed = Template(template)
+    parsed = UriTemplate(template)
     assert parsed.unmatchable is not None
     assert f"{template!r} can be expanded but not matched: {names}: {reason}" in parsed.unmatchable
     assert "; " in parsed.unmatchable
@@ -315,7 +315,7 @@ def leads_out(value):
 @pytest.mark.requirement("RES-11", "RES-14")
 @pytest.mark.parametrize("template", PATH_TEMPLATES)
 def test_no_traversal_yields_a_value_that_leads_out(template):
-    parsed = Template(template)
+    parsed = UriTemplate(template)
     for attempt, end in product(TRAVERSALS, ["", "/x", "?q=1", "#f", "%2Fx", "."]):
         found = parsed.match(f"file:///{attempt}{end}")
         assert not [value for value in path_texts(found) if leads_out(value)], (attempt, end)
@@ -324,7 +324,7 @@ def test_no_traversal_yields_a_value_that_leads_out(template):
 @pytest.mark.requirement("RES-11", "RES-14")
 @given(st.sampled_from(PATH_TEMPLATES), st.text("./\\%2eE5cCfF0;=ad?#,é\0") | st.text())
 def test_no_uri_yields_a_value_that_leads_out(template, text):
-    found = Template(template).match(f"file:///{text}")
+    found = UriTemplate(template).match(f"file:///{text}")
     values = list(path_texts(found))
     assert not [value for value in values if leads_out(value)]
     if "+" not in template:
@@ -355,7 +355,7 @@ def test_no_uri_yields_a_value_that_leads_out(template, text):
     ],
 )
 def test_no_value_is_an_absolute_path(template, text):
-    assert Template(template).match(text) is None
+    assert UriTemplate(template).match(text) is None
 
 
 @pytest.mark.requirement("RES-11")
@@ -374,7 +374,7 @@ def test_no_value_is_an_absolute_path(template, text):
     ],
 )
 def test_a_value_is_decoded_exactly_once(template, text, expected):
-    assert Template(template).match(text) == expected
+    assert UriTemplate(template).match(text) == expected
 
 
 @pytest.mark.requirement("RES-11")
@@ -386,7 +386,7 @@ def test_a_value_is_decoded_exactly_once(template, text, expected):
     ["%", "%4", "%4g", "%%41", "a%", "%FF", "%C3", "%C3a", "%ED%A0%80", "%F4%90%80%80", "%zz"],
 )
 def test_broken_escapes_and_broken_utf8_are_no_match(template, broken):
-    parsed = Template(template)
+    parsed = UriTemplate(template)
     good = parsed.expand({"a": {"a": "good"} if template == "x://{?a*}" else "good"})
     assert parsed.match(good) is not None
     assert parsed.match(good.replace("good", broken)) is None
@@ -459,7 +459,7 @@ def templates_and_values(draw):
 @example(("x://{l0}{/w*}{?q*}{#f}", {"l0": "%2F", "w": ["a b", "é"], "q": {"&": "="}, "f": "#/?"}))
 def test_what_was_expanded_is_matched(case):
     template, values = case
-    parsed = Template(template)
+    parsed = UriTemplate(template)
     assert parsed.unmatchable is None
     assert parsed.match(parsed.expand(values)) == values
 
@@ -469,7 +469,7 @@ def test_what_was_expanded_is_matched(case):
     st.text("x:/ab12.-;=&?#,%41@é", max_size=20),
 )
 def test_what_was_matched_expands_to_a_uri_that_says_the_same(template, tail):
-    parsed = Template(template)
+    parsed = UriTemplate(template)
     found = parsed.match(template.partition("{")[0] + tail)
     if found is not None:
         assert parsed.match(parsed.expand(found)) == found
@@ -498,7 +498,7 @@ def test_what_was_matched_expands_to_a_uri_that_says_the_same(template, tail):
     ],
 )
 def test_what_does_not_come_back(template, values, expected):
-    parsed = Template(template)
+    parsed = UriTemplate(template)
     assert parsed.match(parsed.expand(values)) == expected
 
 
@@ -537,4 +537,4 @@ LARGE = [
 @pytest.mark.parametrize(("template", "text", "matches"), LARGE)
 def test_the_work_grows_with_the_length_only(template, text, matches):
     assert len(text) <= MAX_URI
-    assert (Template(template).match(text) is not None) is matches
+    assert (UriTemplate(template).match(text) is not None) is matches

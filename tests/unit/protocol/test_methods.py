@@ -9,8 +9,8 @@ from msgspec.structs import fields
 from official_schema import Official
 from pair import open_pair
 from toolpost.errors import RemoteProtocolError
-from toolpost.protocol.events import FailureReceived, ReplyReceived
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.events import ErrorReceived, ResponseReceived
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import (
     ALWAYS,
     CLIENT,
@@ -21,10 +21,10 @@ from toolpost.protocol.methods import (
     SESSION,
     STATELESS,
     TASKS,
-    Plain,
+    PlainToolResult,
     Row,
     Span,
-    whereabouts,
+    suggest_method,
 )
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.types import (
@@ -33,7 +33,7 @@ from toolpost.types import (
     ClientCapabilities,
     InputRequiredResult,
     ListToolsResult,
-    NoticeParams,
+    NotificationParams,
     Raw,
     Result,
     ServerCapabilities,
@@ -41,8 +41,8 @@ from toolpost.types import (
     TaskPayload,
     TaskResult,
 )
-from toolpost.types.content import KINDS
-from toolpost.types.lifecycle import Cacheable
+from toolpost.types.content import CONTENT_TYPES
+from toolpost.types.lifecycle import CacheableResult
 
 ROW = {row.name: row for row in ROWS}
 UNIONS = [
@@ -74,7 +74,7 @@ def test_methods_are_those_of_the_schema(officials, date, part, role, union):
 
 @pytest.mark.parametrize("date", DATES)
 def test_asks_are_those_of_the_schema(officials, date):
-    assert set(REVISIONS[date].asks) == officials[date].methods("InputRequest")
+    assert set(REVISIONS[date].input_requests) == officials[date].methods("InputRequest")
 
 
 def test_every_method_of_every_schema_has_a_row(officials):
@@ -103,7 +103,7 @@ def test_only_requests_that_may_ask_have_a_second_kind_of_result(officials, date
         response = official.definitions.get(official.result(name) + "Response")
         if response is not None:
             asks = "anyOf" in response["properties"]["result"]
-            assert row.asks is asks
+            assert row.can_require_input is asks
             assert set(row.results) - {None} == ({"complete", "input_required"} if asks else {"complete"})
 
 
@@ -113,7 +113,7 @@ def test_cacheable_results_are_those_of_the_schema(officials):
     for name, row in REVISIONS[DATES[-1]].requests[CLIENT].items():
         members = official.definitions[official.result(name)].get("properties", {})
         assert row.result is not None
-        assert issubclass(row.result, Cacheable) is ("ttlMs" in members), name
+        assert issubclass(row.result, CacheableResult) is ("ttlMs" in members), name
 
 
 def test_names_that_http_mirrors():
@@ -130,7 +130,7 @@ def test_a_capability_that_a_row_needs_exists(row):
     for role in (CLIENT, SERVER):
         if getattr(row, role) or (role == SERVER and row.asked):
             kind = (receivers if row.result is not None else senders)[role]
-            for name in row.needs.split("."):
+            for name in row.needs.split_jws("."):
                 fields = kind.__annotations__
                 assert name in fields
                 kind = fields[name].__args__[0]
@@ -156,10 +156,10 @@ def test_a_row_has_nothing_else():
 
 
 def test_a_notice_has_no_result():
-    row = Row("notifications/x", NoticeParams, server=ALWAYS)
+    row = Row("notifications/x", NotificationParams, server=ALWAYS)
     assert row.result is None
     assert row.results == {}
-    assert not row.asks
+    assert not row.can_require_input
 
 
 def test_a_row_of_ones_own():
@@ -196,7 +196,7 @@ def test_a_span_knows_only_revisions(date):
 # --------------------------------------------------------------------- results
 
 
-@pytest.mark.parametrize("name", [row.name for row in ROWS if row.asks])
+@pytest.mark.parametrize("name", [row.name for row in ROWS if row.can_require_input])
 def test_a_wish_for_input_is_read_as_such(name):
     raw = Raw(b'{"resultType":"input_required","requestState":"s","new":1}')
     result = ROW[name].read_result(raw, "input_required")
@@ -263,14 +263,14 @@ def test_what_a_tool_said_is_read_the_same_in_the_short_way_and_in_the_long_one(
     raw = Raw(json.dumps(said).encode())
     result = ROW["tools/call"].read_result(raw, "complete")
     assert type(result) is CallToolResult
-    assert result == Reader(CallToolResult)(raw)
+    assert result == JSONReader(CallToolResult)(raw)
     assert result.raw == bytes(raw)
 
 
 def test_the_short_way_knows_every_kind_and_every_member():
-    [content, *_] = fields(Plain)
-    assert set(get_args(get_args(content.type)[0])) == set(KINDS.values())
-    assert [(each.name, each.encode_name) for each in fields(Plain)] == [
+    [content, *_] = fields(PlainToolResult)
+    assert set(get_args(get_args(content.type)[0])) == set(CONTENT_TYPES.values())
+    assert [(each.name, each.encode_name) for each in fields(PlainToolResult)] == [
         (each.name, each.encode_name) for each in fields(CallToolResult)
     ]
 
@@ -286,7 +286,7 @@ def test_a_payload_is_whatever_was_asked_for():
 def test_a_row_may_learn_a_kind_of_result():
     """As an extension does, and without a trace in the rows of others."""
     row = Row("tools/call", CallToolParams, CallToolResult, client=ALWAYS)
-    row.results["task"] = Reader(Result)
+    row.results["task"] = JSONReader(Result)
     assert type(row.read_result(Raw(b'{"resultType":"task"}'), "task")) is Result
     assert "task" not in ROW["tools/call"].results
 
@@ -308,7 +308,7 @@ def answered(date, result):
 @pytest.mark.parametrize("result", [{"tools": []}, {"tools": [], "resultType": "complete"}])
 def test_a_result_without_a_type_is_complete(date, result):
     event = answered(date, result)
-    assert isinstance(event, ReplyReceived)
+    assert isinstance(event, ResponseReceived)
     assert isinstance(event.result, ListToolsResult)
 
 
@@ -316,7 +316,7 @@ def test_a_result_without_a_type_is_complete(date, result):
 @pytest.mark.parametrize("kind", ["task", "input_required", "", "new"])
 def test_a_result_of_an_unknown_type_makes_the_answer_invalid(kind):
     event = answered(DATES[-1], {"tools": [], "resultType": kind})
-    assert isinstance(event, FailureReceived)
+    assert isinstance(event, ErrorReceived)
     assert isinstance(event.error, RemoteProtocolError)
     assert repr(kind) in str(event.error)
 
@@ -324,14 +324,14 @@ def test_a_result_of_an_unknown_type_makes_the_answer_invalid(kind):
 @pytest.mark.parametrize("kind", [None, 5, ["complete"]])
 def test_a_type_that_is_no_word_makes_the_answer_invalid(kind):
     event = answered(DATES[-1], {"tools": [], "resultType": kind})
-    assert isinstance(event, FailureReceived)
+    assert isinstance(event, ErrorReceived)
     assert isinstance(event.error, RemoteProtocolError)
 
 
 @pytest.mark.parametrize("date", DATES[:-1])
 def test_a_session_takes_the_type_for_one_member_of_many(date):
     event = answered(date, {"tools": [], "resultType": "whatever"})
-    assert isinstance(event, ReplyReceived)
+    assert isinstance(event, ResponseReceived)
     assert event.result.raw is not None
     assert json.loads(event.result.raw)["resultType"] == "whatever"
 
@@ -347,7 +347,7 @@ def test_a_session_takes_the_type_for_one_member_of_many(date):
     ],
 )
 def test_a_method_looked_for_in_vain_is_to_be_found_somewhere(method, hint):
-    assert whereabouts(method).startswith(hint)
+    assert suggest_method(method).startswith(hint)
 
 
 def test_parameters_are_read_in_one_go_with_what_they_say_of_a_request():
@@ -360,5 +360,5 @@ def test_parameters_are_read_in_one_go_with_what_they_say_of_a_request():
         b'{"name":"add","_meta":null}',
         b'{"name":"add","_meta":{"progressToken":{}}}',
     ):
-        with pytest.raises(Unfit):
+        with pytest.raises(InvalidJSONValue):
             row.read_whole(wrong)

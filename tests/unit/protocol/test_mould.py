@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.events import Incoming
-from toolpost.protocol.jsonrpc import Request
+from toolpost.protocol.events import InboundRequest
+from toolpost.protocol.jsonrpc import JSONRPCRequest
 from toolpost.protocol.methods import CLIENT
 from toolpost.protocol.mould import MAX_DIGITS, MAX_SIZE, Mould
 from toolpost.protocol.revisions import LATEST
@@ -23,21 +23,21 @@ ROW = LATEST.requests[CLIENT]["tools/call"]
 PEER = Peer(LATEST)
 
 
-def ordinary(data: bytes) -> Incoming | None:
+def ordinary(data: bytes) -> InboundRequest | None:
     """The call in a text, read as a whole; None if there is none."""
     try:
         message = jsonrpc.decode(data)
-        if not isinstance(message, Request) or message.method != ROW.name:
+        if not isinstance(message, JSONRPCRequest) or message.method != ROW.name:
             return None
-        return Incoming(message.id, ROW, ROW.read_params(message.params), PEER, message.params)
-    except (RemoteProtocolError, jsonrpc.Unfit):
+        return InboundRequest(message.id, ROW, ROW.read_params(message.params), PEER, message.params)
+    except (RemoteProtocolError, jsonrpc.InvalidJSONValue):
         return None
 
 
 def mould_of(data: bytes) -> Mould | None:
     like = ordinary(data)
     assert like is not None
-    return Mould.of(data, like)
+    return Mould.from_call(data, like)
 
 
 def said(number: Any = 1, arguments: Any = None, **more: Any) -> dict[str, Any]:
@@ -277,4 +277,4 @@ def test_a_call_that_is_not_in_the_text_has_no_mould():
         b'"id":1,"arguments":{"a":1}',
         b'{"arguments":{"a":1},"id":1}',
     ):
-        assert Mould.of(data, like) is None, data
+        assert Mould.from_call(data, like) is None, data

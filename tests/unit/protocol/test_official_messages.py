@@ -10,15 +10,15 @@ from schema_definitions import HOMES
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import (
-    CancelReceived,
-    Dropped,
-    Event,
-    FailureReceived,
-    Incoming,
-    NoticeReceived,
-    Outgoing,
+    CancellationReceived,
+    ConnectionEvent,
+    ErrorReceived,
+    InboundRequest,
+    MessageDropped,
+    NotificationReceived,
+    OutboundRequest,
     ProgressReceived,
-    ReplyReceived,
+    ResponseReceived,
 )
 from toolpost.protocol.methods import CLIENT, SERVER, Role, Row
 from toolpost.protocol.revisions import LATEST, Revision
@@ -38,7 +38,7 @@ def end(role: Role, revision: Revision) -> Connection:
     return Connection(PARTIES[role], revision=revision, peer=None if stateless_server else peer)
 
 
-def take(connection: Connection, value: Any) -> Event:
+def take(connection: Connection, value: Any) -> ConnectionEvent:
     [event] = connection.receive(json.dumps(value).encode())
     return event
 
@@ -51,12 +51,12 @@ def asked(revision: Revision, value: Any) -> bool:
     if revision.stateless and PROTOCOL_VERSION not in params.get("_meta", {}):
         value = value | {"params": marked(params, params.get("_meta"))}  # the pages leave out what all have
     event = take(connection, value)
-    return isinstance(event, Incoming) and isinstance(event.params, event.row.params)
+    return isinstance(event, InboundRequest) and isinstance(event.params, event.row.params)
 
 
 def told(revision: Revision, value: Any) -> bool:
     method, params = value["method"], value.get("params", {})
-    by: Role = CLIENT if method in revision.notices[CLIENT] else SERVER
+    by: Role = CLIENT if method in revision.notifications[CLIENT] else SERVER
     connection = end(OTHER[by], revision)
     if method == "notifications/initialized":
         connection.lifecycle.state = "greeted"
@@ -64,15 +64,15 @@ def told(revision: Revision, value: Any) -> bool:
         request = message(id=params["requestId"], method="tools/list", params=marked({}))
         connection = end(SERVER, LATEST)
         connection.receive(request)
-        return isinstance(take(connection, value), CancelReceived)
+        return isinstance(take(connection, value), CancellationReceived)
     if method == "notifications/progress":
         token = params["progressToken"]
         connection = end(CLIENT, revision)
         row = revision.requests[CLIENT]["tools/list"]
-        connection.outgoing[token] = Outgoing(token, row, b"", revision, token)
+        connection.outgoing[token] = OutboundRequest(token, row, b"", revision, token)
         return isinstance(take(connection, value), ProgressReceived)
     event = take(connection, value)
-    return isinstance(event, NoticeReceived) and event.row is not None
+    return isinstance(event, NotificationReceived) and event.row is not None
 
 
 def answered(revision: Revision, value: Any, method: str) -> bool:
@@ -80,21 +80,21 @@ def answered(revision: Revision, value: Any, method: str) -> bool:
     connection = end(by, revision)
     if method == "initialize":
         connection.lifecycle.state = "opening"
-    row = connection.request_row(method, revision, by)
+    row = connection.find_request_row(method, revision, by)
     assert row is not None
-    connection.outgoing[value["id"]] = Outgoing(value["id"], row, b"", revision, task=True)
-    return isinstance(take(connection, value), ReplyReceived)
+    connection.outgoing[value["id"]] = OutboundRequest(value["id"], row, b"", revision, task=True)
+    return isinstance(take(connection, value), ResponseReceived)
 
 
 def failed(revision: Revision, value: Any) -> bool:
     connection = end(CLIENT, revision)
     if value.get("id") is None:
         event = take(connection, value)
-        return isinstance(event, Dropped) and event.why == "error without an id"
+        return isinstance(event, MessageDropped) and event.reason == "error without an id"
     row = revision.requests[CLIENT]["tools/call"]
-    connection.outgoing[value["id"]] = Outgoing(value["id"], row, b"", revision)
+    connection.outgoing[value["id"]] = OutboundRequest(value["id"], row, b"", revision)
     event = take(connection, value)
-    return isinstance(event, FailureReceived) and getattr(event.error, "code", None) == value["error"]["code"]
+    return isinstance(event, ErrorReceived) and getattr(event.error, "code", None) == value["error"]["code"]
 
 
 def accepted(revision: Revision, value: Any, answers: str = "") -> bool:

@@ -5,12 +5,12 @@ import json
 import pytest
 from conversation import CLIENT_PARTY, SERVER_CAN, SERVER_INFO, every_revision, one, parse, talk, without
 
-from toolpost.errors import LocalProtocolError, NotDeclared
+from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.events import Incoming
+from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import DATES, Row
-from toolpost.protocol.params import dressed, foreign, wishes_task
-from toolpost.protocol.party import Party
+from toolpost.protocol.params import drop_sender_meta, is_task_request, prepare_params
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS
 from toolpost.types import (
     CLIENT_CAPABILITIES,
@@ -19,12 +19,12 @@ from toolpost.types import (
     PROTOCOL_VERSION,
     UNSET,
     CallToolParams,
-    PageParams,
+    PaginatedRequestParams,
     Raw,
     Result,
     TaskMetadata,
 )
-from toolpost.types.base import Wire
+from toolpost.types.base import WireStruct
 
 OWNED = {
     "progressToken": 77,
@@ -43,7 +43,7 @@ KEPT = {"com.example/trace": "t"}
     [
         {"meta": {**OWNED, **KEPT}},
         {"params": {"_meta": {**OWNED, **KEPT}}},
-        {"params": PageParams(meta=Raw(json.dumps({**OWNED, **KEPT}).encode()))},
+        {"params": PaginatedRequestParams(meta=Raw(json.dumps({**OWNED, **KEPT}).encode()))},
     ],
     ids=["meta", "plain parameters", "typed parameters"],
 )
@@ -60,22 +60,24 @@ def test_only_the_sender_says_who_sends_and_where_progress_goes(revision, given,
         key: parse(first.data).get("params", {}).get("_meta", {}).get(key) if revision.stateless else None
         for key in said
     }
-    assert one(conversation.server.receive(outgoing.data), Incoming).peer.revision is revision
+    assert one(conversation.server.receive(outgoing.data), InboundRequest).peer.revision is revision
 
 
 def test_a_level_of_logging_belongs_to_stateless_requests():
     meta = {LOG_LEVEL: "debug", **KEPT}
-    assert foreign(meta, LATEST) == meta
-    assert foreign(meta, LATEST_SESSION) == KEPT
+    assert drop_sender_meta(meta, LATEST) == meta
+    assert drop_sender_meta(meta, LATEST_SESSION) == KEPT
 
 
-@pytest.mark.parametrize("params", [None, {"a": 1}, PageParams(cursor="c"), PageParams()])
+@pytest.mark.parametrize(
+    "params", [None, {"a": 1}, PaginatedRequestParams(cursor="c"), PaginatedRequestParams()]
+)
 def test_parameters_without_meta_are_not_touched(params):
     for date in DATES:
-        assert dressed(params, None, REVISIONS[date]) is (UNSET if params is None else params)
+        assert prepare_params(params, None, REVISIONS[date]) is (UNSET if params is None else params)
 
 
-class Own(Wire):
+class Own(WireStruct):
     """Parameters of an author who did not think of `_meta`."""
 
     some_thing: int = 0
@@ -92,7 +94,7 @@ def test_parameters_without_a_place_for_meta_get_one_where_it_is_needed(revision
 def test_meta_that_is_no_object_cannot_be_said():
     for own in (5, [1], [], 0, Raw(b"5"), Raw(b"[]")):
         with pytest.raises(LocalProtocolError, match="_meta that is no object"):
-            dressed({"_meta": own}, {"a": 1}, LATEST)
+            prepare_params({"_meta": own}, {"a": 1}, LATEST)
 
 
 @pytest.mark.parametrize(
@@ -104,16 +106,16 @@ def test_meta_that_is_no_object_cannot_be_said():
         ({"task": None}, False),
         (CallToolParams(name="x"), False),
         (CallToolParams(name="x", task=TaskMetadata()), True),
-        (PageParams(), False),
+        (PaginatedRequestParams(), False),
     ],
 )
 def test_a_task_is_wished_for_by_a_member(params, wished):
-    assert wishes_task(params, LATEST_SESSION) is wished
+    assert is_task_request(params, LATEST_SESSION) is wished
     for date in (*DATES[:3], DATES[4]):
-        assert not wishes_task(params, REVISIONS[date])
+        assert not is_task_request(params, REVISIONS[date])
 
 
-@pytest.mark.parametrize("params", [{"_meta": None}, PageParams(meta=Raw(b"null"))])
+@pytest.mark.parametrize("params", [{"_meta": None}, PaginatedRequestParams(meta=Raw(b"null"))])
 def test_meta_that_is_null_is_none(params):
     for date in DATES:
         sent = talk(REVISIONS[date]).client.request("tools/list", params)
@@ -130,8 +132,8 @@ def test_parameters_are_an_object(revision, params):
 
 @pytest.mark.requirement("TASK-4")
 def test_a_task_is_not_asked_of_a_server_that_runs_none():
-    party = Party(SERVER_INFO, without(SERVER_CAN, "tasks"))
+    party = LocalPeer(SERVER_INFO, without(SERVER_CAN, "tasks"))
     client = talk(LATEST_SESSION, server=party).client
-    with pytest.raises(NotDeclared) as caught:
+    with pytest.raises(CapabilityNotDeclared) as caught:
         client.request("tools/call", CallToolParams(name="x", task=TaskMetadata()))
     assert caught.value.capability == "tasks.requests.tools.call"

@@ -4,7 +4,7 @@ import pytest
 from conversation import CLIENT_CAN, CLIENT_INFO, SERVER_CAN, SERVER_INFO, every_session, without
 
 from toolpost.protocol.methods import CLIENT, DATES, ROWS, SERVER
-from toolpost.protocol.party import Party, declares
+from toolpost.protocol.party import LocalPeer, has_capability
 from toolpost.protocol.revisions import LATEST, REVISIONS
 from toolpost.types import (
     ClientCapabilities,
@@ -20,8 +20,8 @@ SERVER_TAG = b'{"name":"a server","version":"2"}'
 
 
 def test_capabilities_tell_the_role():
-    assert Party(CLIENT_INFO, ClientCapabilities()).role == CLIENT
-    assert Party(SERVER_INFO, ServerCapabilities()).role == SERVER
+    assert LocalPeer(CLIENT_INFO, ClientCapabilities()).role == CLIENT
+    assert LocalPeer(SERVER_INFO, ServerCapabilities()).role == SERVER
 
 
 # --------------------------------------------------------------------- revisions
@@ -37,22 +37,22 @@ def test_capabilities_tell_the_role():
     ],
 )
 def test_known_revisions_are_kept(supported, kept):
-    assert Party(SERVER_INFO, ServerCapabilities(), supported=supported).supported == kept
+    assert LocalPeer(SERVER_INFO, ServerCapabilities(), supported=supported).supported == kept
 
 
 def test_revisions_may_come_from_an_iterator():
-    party = Party(SERVER_INFO, ServerCapabilities(), supported=iter([OLDEST, NEWEST]))
+    party = LocalPeer(SERVER_INFO, ServerCapabilities(), supported=iter([OLDEST, NEWEST]))
     assert party.supported == (OLDEST, NEWEST)
 
 
 def test_all_revisions_are_supported_by_default():
-    assert Party(SERVER_INFO, ServerCapabilities()).supported == DATES
+    assert LocalPeer(SERVER_INFO, ServerCapabilities()).supported == DATES
 
 
 @pytest.mark.parametrize("supported", [[], ["2099-01-01"]])
 def test_a_party_without_a_revision_cannot_be(supported):
     with pytest.raises(ValueError, match="no known protocol revision is supported") as error:
-        Party(SERVER_INFO, ServerCapabilities(), supported=supported)
+        LocalPeer(SERVER_INFO, ServerCapabilities(), supported=supported)
     assert NEWEST in str(error.value)
 
 
@@ -76,34 +76,34 @@ def test_a_party_without_a_revision_cannot_be(supported):
     ],
 )
 def test_an_empty_object_declares_and_a_false_flag_does_not(capabilities, path, declared):
-    assert declares(capabilities, path) is declared
-    party = Party(CLIENT_INFO, capabilities)
-    assert party.declares(path) is declared
-    assert party.declares(path) is declared  # now from memory
+    assert has_capability(capabilities, path) is declared
+    party = LocalPeer(CLIENT_INFO, capabilities)
+    assert party.has_capability(path) is declared
+    assert party.has_capability(path) is declared  # now from memory
 
 
 @pytest.mark.parametrize("path", sorted({row.needs for row in ROWS if row.needs}))
 def test_the_samples_declare_what_any_row_needs_and_less_does_not(path):
-    if declares(CLIENT_CAN, path):
-        assert not declares(without(CLIENT_CAN, path), path)
+    if has_capability(CLIENT_CAN, path):
+        assert not has_capability(without(CLIENT_CAN, path), path)
     else:
-        assert declares(SERVER_CAN, path)
-        assert not declares(without(SERVER_CAN, path), path)
+        assert has_capability(SERVER_CAN, path)
+        assert not has_capability(without(SERVER_CAN, path), path)
 
 
 @every_session
 @pytest.mark.parametrize("capabilities", [CLIENT_CAN, SERVER_CAN])
 def test_a_session_hears_all_capabilities(revision, capabilities):
-    assert Party(CLIENT_INFO, capabilities).declared(revision) is capabilities
+    assert LocalPeer(CLIENT_INFO, capabilities).select_capabilities(revision) is capabilities
 
 
 def test_stateless_capabilities_have_no_tasks_and_no_changing_roots():
-    client = Party(CLIENT_INFO, CLIENT_CAN).declared(LATEST)
+    client = LocalPeer(CLIENT_INFO, CLIENT_CAN).select_capabilities(LATEST)
     assert isinstance(client, ClientCapabilities)
     assert client.tasks is None
     assert client.roots == ListCapability()
     assert client.sampling == CLIENT_CAN.sampling
-    server = Party(SERVER_INFO, SERVER_CAN).declared(LATEST)
+    server = LocalPeer(SERVER_INFO, SERVER_CAN).select_capabilities(LATEST)
     assert isinstance(server, ServerCapabilities)
     assert server.tasks is None
     assert server.tools == SERVER_CAN.tools
@@ -114,7 +114,7 @@ def test_stateless_capabilities_have_no_tasks_and_no_changing_roots():
 
 
 def test_a_client_without_roots_declares_none():
-    declared = Party(CLIENT_INFO, ClientCapabilities()).declared(LATEST)
+    declared = LocalPeer(CLIENT_INFO, ClientCapabilities()).select_capabilities(LATEST)
     assert isinstance(declared, ClientCapabilities)
     assert declared.roots is None
 
@@ -128,34 +128,34 @@ def _plain(facts):
 
 @pytest.mark.requirement("META-7", "META-8", "META-9")
 def test_a_client_says_revision_capabilities_and_name():
-    client = Party(CLIENT_INFO, CLIENT_CAN)
-    assert _plain(client.facts(LATEST)) == {
+    client = LocalPeer(CLIENT_INFO, CLIENT_CAN)
+    assert _plain(client.build_meta(LATEST)) == {
         "io.modelcontextprotocol/clientInfo": CLIENT_TAG,
         "io.modelcontextprotocol/protocolVersion": NEWEST,
         "io.modelcontextprotocol/clientCapabilities": b'{"roots":{},"sampling":{},"elicitation":{}}',
     }
-    assert client.facts(LATEST) is client.facts(LATEST)
-    session = client.facts(REVISIONS[NEWEST_SESSION])
+    assert client.build_meta(LATEST) is client.build_meta(LATEST)
+    session = client.build_meta(REVISIONS[NEWEST_SESSION])
     assert session["io.modelcontextprotocol/protocolVersion"] == NEWEST_SESSION
 
 
 @pytest.mark.requirement("META-8")
 def test_a_client_that_can_do_nothing_says_so():
-    facts = _plain(Party(CLIENT_INFO, ClientCapabilities()).facts(LATEST))
+    facts = _plain(LocalPeer(CLIENT_INFO, ClientCapabilities()).build_meta(LATEST))
     assert facts["io.modelcontextprotocol/clientCapabilities"] == b"{}"
 
 
 @pytest.mark.requirement("META-16")
 def test_a_server_says_its_name_only():
-    facts = Party(SERVER_INFO, SERVER_CAN).facts(LATEST)
+    facts = LocalPeer(SERVER_INFO, SERVER_CAN).build_meta(LATEST)
     assert _plain(facts) == {"io.modelcontextprotocol/serverInfo": SERVER_TAG}
 
 
 @pytest.mark.requirement("META-9", "META-16")
 def test_an_anonymous_party_keeps_its_name_to_itself():
-    client = Party(CLIENT_INFO, ClientCapabilities(), anonymous=True)
-    assert set(client.facts(LATEST)) == {
+    client = LocalPeer(CLIENT_INFO, ClientCapabilities(), anonymous=True)
+    assert set(client.build_meta(LATEST)) == {
         "io.modelcontextprotocol/protocolVersion",
         "io.modelcontextprotocol/clientCapabilities",
     }
-    assert Party(SERVER_INFO, ServerCapabilities(), anonymous=True).facts(LATEST) == {}
+    assert LocalPeer(SERVER_INFO, ServerCapabilities(), anonymous=True).build_meta(LATEST) == {}

@@ -11,8 +11,8 @@ from recording import Said
 from toolpost import types
 from toolpost.errors import InvalidParams, InvalidRequest, RPCError
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.events import Dropped, Refused
-from toolpost.transports.gate import Refusal
+from toolpost.protocol.events import InvalidMessageReceived, MessageDropped
+from toolpost.transports.gate import HTTPRefusal
 
 
 @pytest.fixture
@@ -36,11 +36,11 @@ def test_all_that_a_connection_writes_is_heard(heard):
     outgoing, incoming = pair.ask("tools/list", progress=True)
     other, _ = pair.ask("tools/list")
     heard()
-    pair.server.progress(incoming.id, 1)
+    pair.server.report_progress(incoming.id, 1)
     pair.server.log("info", "hello")
     pair.client.cancel(other.id)
     pair.server.receive(b"{")
-    pair.client.receive(jsonrpc.encode_failure(outgoing.id, InvalidParams("no")))
+    pair.client.receive(jsonrpc.encode_error(outgoing.id, InvalidParams("no")))
     sent = [(by, kind, method) for way, by, kind, method in heard() if way == "sent"]
     assert sent == [
         ("server", "notice", "notifications/progress"),
@@ -53,7 +53,7 @@ def test_all_that_a_connection_writes_is_heard(heard):
 def test_all_that_a_connection_accepts_is_heard(heard):
     pair = open_pair("2026-07-28")
     outgoing, incoming = pair.ask("tools/list", progress=True)
-    progress = pair.server.progress(incoming.id, 1)
+    progress = pair.server.report_progress(incoming.id, 1)
     listens, hears = pair.ask(
         "subscriptions/listen", types.ListenParams(notifications=types.SubscriptionFilter())
     )
@@ -62,7 +62,7 @@ def test_all_that_a_connection_accepts_is_heard(heard):
     assert progress is not None
     pair.client.receive(progress)
     pair.client.receive(cancelled)
-    pair.client.receive(jsonrpc.encode_failure(outgoing.id, RPCError("no", code=1, data={"a": 1})))
+    pair.client.receive(jsonrpc.encode_error(outgoing.id, RPCError("no", code=1, data={"a": 1})))
     received = [(by, kind, method) for way, by, kind, method in heard() if way == "received"]
     assert [each for each in received if each[0] == "server"] == [
         ("server", "notice", "notifications/progress"),
@@ -74,8 +74,8 @@ def test_all_that_a_connection_accepts_is_heard(heard):
 @pytest.mark.parametrize(
     ("data", "event"),
     [
-        ({"id": 7, "method": "tools/call"}, Refused),
-        ({"method": "notifications/progress", "params": {}}, Dropped),
+        ({"id": 7, "method": "tools/call"}, InvalidMessageReceived),
+        ({"method": "notifications/progress", "params": {}}, MessageDropped),
         ({"method": "x/unknown", "params": []}, object),
     ],
 )
@@ -89,9 +89,9 @@ def test_what_is_not_accepted_is_not_judged(heard, data, event):
 
 def test_errors_of_others_are_judged_by_the_newest_revision(heard):
     error = InvalidRequest("no")
-    jsonrpc.encode_failure(None, error)  # a test's own
+    jsonrpc.encode_error(None, error)  # a test's own
     assert heard() == []
-    assert b"no" in Refusal(400, "no").body
+    assert b"no" in HTTPRefusal(400, "no").body
     [said] = recording.pending.values()
     assert (said.date, said.kind, said.id) == ("2026-07-28", "error", None)
 

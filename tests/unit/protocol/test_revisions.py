@@ -8,7 +8,7 @@ import pytest
 from official_schema import Official
 from pair import open_pair
 from toolpost.errors import (
-    OLD_KINDS,
+    LEGACY_ERROR_KINDS,
     HeaderMismatch,
     LocalProtocolError,
     MissingCapability,
@@ -21,8 +21,8 @@ from toolpost.protocol.revisions import (
     OLDEST_HTTP,
     REVISIONS,
     Revision,
+    find_newest,
     negotiate,
-    newest,
 )
 
 A, B, C, D, E = DATES
@@ -78,18 +78,18 @@ def test_a_record_is_not_changed_and_is_equal_to_itself_only():
 def test_methods_are_rows_in_their_order(date):
     order = [row.name for row in ROWS]
     revision = REVISIONS[date]
-    for rows in (*revision.requests.values(), *revision.notices.values(), revision.asks):
+    for rows in (*revision.requests.values(), *revision.notifications.values(), revision.input_requests):
         assert list(rows) == sorted(rows, key=order.index)
         assert all(row.name == name for name, row in rows.items())
     assert all(row.result is not None for rows in revision.requests.values() for row in rows.values())
-    assert all(row.result is None for rows in revision.notices.values() for row in rows.values())
+    assert all(row.result is None for rows in revision.notifications.values() for row in rows.values())
 
 
 @pytest.mark.requirement("MSG-21", "MRTR-1")
 def test_a_stateless_server_asks_only_by_returning():
     assert not LATEST.requests["server"]
-    assert set(LATEST.asks) == {"roots/list", "sampling/createMessage", "elicitation/create"}
-    assert not any(REVISIONS[date].asks for date in (A, B, C, D))
+    assert set(LATEST.input_requests) == {"roots/list", "sampling/createMessage", "elicitation/create"}
+    assert not any(REVISIONS[date].input_requests for date in (A, B, C, D))
     for row in ROWS:
         with pytest.raises(LocalProtocolError):
             open_pair(E).server.request(row.name)
@@ -158,13 +158,13 @@ def test_capabilities_that_a_revision_lacks_are_not_asked_for(officials, date):
     ],
 )
 def test_codes_that_only_some_revisions_have(code, told):
-    assert [revision.code(code) for revision in REVISIONS.values()] == told
+    assert [revision.translate_code(code) for revision in REVISIONS.values()] == told
 
 
 @pytest.mark.parametrize("date", DATES)
 def test_codes_that_every_revision_has(date):
     for code in (-32700, -32600, -32601, -32602, -32603, -1, 0, 1, 7, 40_000, -32100, -40_000):
-        assert REVISIONS[date].code(code) == code
+        assert REVISIONS[date].translate_code(code) == code
 
 
 @pytest.mark.requirement("ERR-5")
@@ -180,13 +180,13 @@ def test_the_codes_of_the_stateless_era(officials):
         MissingCapability.code: "MissingRequiredClientCapabilityError",
         UnsupportedRevision.code: "UnsupportedProtocolVersionError",
     }
-    assert [LATEST.code(code) for code in codes] == list(codes)
+    assert [LATEST.translate_code(code) for code in codes] == list(codes)
 
 
 @pytest.mark.requirement("ERR-4")
 @pytest.mark.parametrize("date", DATES)
 def test_a_reserved_code_that_nobody_has_defined_is_never_sent(date):
-    told = {code: REVISIONS[date].code(code) for code in range(-32099, -32019)}
+    told = {code: REVISIONS[date].translate_code(code) for code in range(-32099, -32019)}
     kept = {-32020, -32021, -32022} | ({-32042} if date == D else set())
     assert told == {code: code if code in kept else -32603 for code in told}
 
@@ -195,7 +195,9 @@ def test_a_reserved_code_that_nobody_has_defined_is_never_sent(date):
 @pytest.mark.parametrize("date", DATES)
 def test_an_old_code_is_never_sent(date):
     """They may arrive in the session era; whoever passes such an error on must not send the code again."""
-    assert [code for code in OLD_KINDS if REVISIONS[date].code(code) in OLD_KINDS] == []
+    assert [
+        code for code in LEGACY_ERROR_KINDS if REVISIONS[date].translate_code(code) in LEGACY_ERROR_KINDS
+    ] == []
 
 
 # --------------------------------------------------------------------- the choice
@@ -269,5 +271,5 @@ NEWEST = [
 
 @pytest.mark.parametrize(("dates", "options", "found"), NEWEST)
 def test_the_newest_of_both_lists(dates, options, found):
-    assert dated(newest(dates, **options)) == found
-    assert dated(newest(reversed(dates), **options)) == found
+    assert dated(find_newest(dates, **options)) == found
+    assert dated(find_newest(reversed(dates), **options)) == found

@@ -13,24 +13,35 @@ from hypothesis import strategies as st
 from toolpost.errors import CODES, HeaderMismatch, LocalProtocolError, MissingCapability, RPCError
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import STATELESS, Peer
-from toolpost.protocol.events import Dropped, Incoming, NoticeReceived, Refused
+from toolpost.protocol.eras import STATELESS_ERA, Peer
+from toolpost.protocol.events import (
+    InboundRequest,
+    InvalidMessageReceived,
+    MessageDropped,
+    NotificationReceived,
+)
 from toolpost.protocol.headers import METHOD, NAME, SESSION, VERSION
-from toolpost.protocol.jsonrpc import Failure, Message, Notice, Reply, Request
+from toolpost.protocol.jsonrpc import (
+    JSONRPCErrorResponse,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
 from toolpost.protocol.methods import CLIENT, TASKS, Row
-from toolpost.protocol.party import Party
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import LATEST, REVISIONS
 from toolpost.protocol.route import (
     KnownSession,
     KnownStateless,
-    Reject,
-    ToSession,
-    ToStateless,
+    RejectedRoute,
+    SessionRoute,
+    StatelessRoute,
     classify,
-    mirrored,
-    settled,
-    status,
-    verify,
+    get_http_status,
+    make_known_route,
+    mirror_headers,
+    verify_headers,
 )
 from toolpost.types.asks import ElicitParams
 from toolpost.types.base import UNSET, Raw, Result
@@ -62,14 +73,14 @@ FACTS: Final[dict[str, Any]] = {PROTOCOL_VERSION: MODERN, CLIENT_CAPABILITIES: {
 
 
 def server(*supported: str, can: ServerCapabilities = EVERYTHING) -> Connection:
-    return Connection(Party(ME, can, supported=supported or tuple(REVISIONS)))
+    return Connection(LocalPeer(ME, can, supported=supported or tuple(REVISIONS)))
 
 
-def read(**members: Any) -> Message:
+def read(**members: Any) -> JSONRPCMessage:
     return jsonrpc.decode(json.dumps({"jsonrpc": "2.0", **members}).encode())
 
 
-def request(method: str, params: Any = None, **members: Any) -> Message:
+def request(method: str, params: Any = None, **members: Any) -> JSONRPCMessage:
     return read(id=7, method=method, params=params, **members)
 
 
@@ -91,34 +102,34 @@ class Post:
         return self.params["_meta"]
 
     @property
-    def message(self) -> Message:
+    def message(self) -> JSONRPCMessage:
         return request(self.method, self.params)
 
     def walk(self, connection: Connection | None = None) -> tuple[int, RPCError | None]:
         """The status and the error, found in the order in which an HTTP endpoint looks for them."""
         connection = connection or server()
         message = self.message
-        route = classify(self.sent, message, connection.party)
-        if isinstance(route, Reject):
+        route = classify(self.sent, message, connection.local_peer)
+        if isinstance(route, RejectedRoute):
             assert route.id == 7
             return route.status, route.error
-        assert isinstance(route, ToStateless)
-        incoming = connection.take(message, meta=route.meta, peer=route.peer)
-        if isinstance(incoming, Refused):
+        assert isinstance(route, StatelessRoute)
+        incoming = connection.receive_message(message, meta=route.meta, peer=route.peer)
+        if isinstance(incoming, InvalidMessageReceived):
             assert isinstance(incoming.error, RPCError)
-            return status(incoming.error.code), incoming.error
-        assert isinstance(incoming, Incoming)
+            return get_http_status(incoming.error.code), incoming.error
+        assert isinstance(incoming, InboundRequest)
         try:
-            verify(self.sent, incoming, self.annotated)
+            verify_headers(self.sent, incoming, self.annotated)
             if self.asks:
-                STATELESS.ask(
+                STATELESS_ERA.make_client_request(
                     connection,
                     incoming,
                     "elicitation/create",
                     ElicitParams(message="Who?", requested_schema={}),
                 )
         except RPCError as error:
-            return status(error.code), error
+            return get_http_status(error.code), error
         return 200, None
 
 
@@ -258,12 +269,12 @@ def test_white_space_around_a_header_does_not_count(version):
 )
 def test_a_version_that_nobody_knows_is_newer_than_we_are(version):
     # Without facts in the body it is not even a request of the stateless era …
-    route = classify({VERSION: version}, request("tools/list"), server().party)
-    assert isinstance(route, Reject)
+    route = classify({VERSION: version}, request("tools/list"), server().local_peer)
+    assert isinstance(route, RejectedRoute)
     assert (route.status, route.error.code, route.id) == (400, -32602, 7)
     # … with other facts it contradicts itself …
-    route = classify({VERSION: version}, request("tools/list", {"_meta": FACTS}), server().party)
-    assert isinstance(route, Reject)
+    route = classify({VERSION: version}, request("tools/list", {"_meta": FACTS}), server().local_peer)
+    assert isinstance(route, RejectedRoute)
     assert (route.status, route.error.code) == (400, -32020)
     assert len(route.error.message) < 300
     # … with the same it is not supported.
@@ -271,9 +282,9 @@ def test_a_version_that_nobody_knows_is_newer_than_we_are(version):
     route = classify(
         {VERSION: version},
         request("tools/list", {"_meta": {**FACTS, PROTOCOL_VERSION: said}}),
-        server().party,
+        server().local_peer,
     )
-    assert isinstance(route, Reject)
+    assert isinstance(route, RejectedRoute)
     assert (route.status, route.error.code) == (400, -32022)
     assert route.error.data == {"supported": list(REVISIONS), "requested": jsonrpc.shorten(said)}
 
@@ -317,8 +328,8 @@ def test_header_and_meta_name_the_same_version(version):
 @pytest.mark.requirement("HTTPM-16")
 @pytest.mark.parametrize("meta", [FACTS, {PROTOCOL_VERSION: "2025-11-25"}, {PROTOCOL_VERSION: 5}])
 def test_facts_without_a_version_header_are_a_mismatch(meta):
-    route = classify({METHOD: "tools/list"}, request("tools/list", {"_meta": meta}), server().party)
-    assert isinstance(route, Reject)
+    route = classify({METHOD: "tools/list"}, request("tools/list", {"_meta": meta}), server().local_peer)
+    assert isinstance(route, RejectedRoute)
     assert (route.status, route.error.code, route.id) == (400, -32020, 7)
     assert "missing" in route.error.message
 
@@ -353,18 +364,20 @@ def test_facts_without_a_version_header_are_a_mismatch(meta):
     ],
 )
 def test_a_request_that_lacks_its_facts_is_refused(params):
-    route = classify({VERSION: MODERN, METHOD: "tools/list"}, request("tools/list", params), server().party)
-    assert isinstance(route, Reject)
+    route = classify(
+        {VERSION: MODERN, METHOD: "tools/list"}, request("tools/list", params), server().local_peer
+    )
+    assert isinstance(route, RejectedRoute)
     assert (route.status, route.error.code, route.id) == (400, -32602, 7)
 
 
-def asked(connection: Connection, identity: int, meta: Mapping[str, Any]) -> Incoming:
+def asked(connection: Connection, identity: int, meta: Mapping[str, Any]) -> InboundRequest:
     """A call that has passed all checks."""
     message = read(id=identity, method="tools/call", params={"name": "add", "_meta": meta})
-    route = classify({VERSION: MODERN, METHOD: "tools/call", NAME: "add"}, message, connection.party)
-    assert isinstance(route, ToStateless)
-    incoming = connection.take(message, meta=route.meta, peer=route.peer)
-    assert isinstance(incoming, Incoming)
+    route = classify({VERSION: MODERN, METHOD: "tools/call", NAME: "add"}, message, connection.local_peer)
+    assert isinstance(route, StatelessRoute)
+    incoming = connection.receive_message(message, meta=route.meta, peer=route.peer)
+    assert isinstance(incoming, InboundRequest)
     assert incoming.peer is route.peer
     return incoming
 
@@ -386,13 +399,16 @@ def test_the_route_tells_who_is_asking_and_the_next_request_starts_from_nothing(
     assert first.peer.info == Implementation("client", "2")
     assert first.peer.log_level == "debug"
     assert first.token == "p"
-    assert STATELESS.ask(connection, first, "elicitation/create", question).method == "elicitation/create"
+    assert (
+        STATELESS_ERA.make_client_request(connection, first, "elicitation/create", question).method
+        == "elicitation/create"
+    )
 
     second = asked(connection, 2, FACTS)
     assert second.peer == Peer(LATEST, ClientCapabilities())
     assert second.token is None
     with pytest.raises(MissingCapability) as caught:
-        STATELESS.ask(connection, second, "elicitation/create", question)
+        STATELESS_ERA.make_client_request(connection, second, "elicitation/create", question)
     assert caught.value.data == {"requiredCapabilities": {"elicitation": {}}}
 
 
@@ -603,12 +619,12 @@ def verify_raw(arguments: str, said: Mapping[str, str]) -> None:
     data = json.dumps({"jsonrpc": "2.0", "id": 7, "method": post.method, "params": post.params})
     message = jsonrpc.decode(data.replace('"here"', arguments.replace("%s", UNREADABLE)).encode())
     connection = server()
-    route = classify(post.sent, message, connection.party)
-    assert isinstance(route, ToStateless)
-    incoming = connection.take(message, meta=route.meta, peer=route.peer)
-    assert isinstance(incoming, Incoming)
+    route = classify(post.sent, message, connection.local_peer)
+    assert isinstance(route, StatelessRoute)
+    incoming = connection.receive_message(message, meta=route.meta, peer=route.peer)
+    assert isinstance(incoming, InboundRequest)
     sent = post.sent | {f"mcp-param-{name}": value for name, value in said.items()}
-    verify(sent, incoming, {"mcp-param-a": ("a",), "mcp-param-c": ("b", "c")})
+    verify_headers(sent, incoming, {"mcp-param-a": ("a",), "mcp-param-c": ("b", "c")})
 
 
 def test_without_annotations_the_arguments_are_not_read():
@@ -628,11 +644,11 @@ def test_without_annotations_the_arguments_are_not_read():
 def test_a_notice_needs_a_version_and_no_facts(sent, params):
     message = read(method="notifications/cancelled", params=params)
     connection = server()
-    route = classify({VERSION: MODERN, **sent}, message, connection.party)
-    assert route == ToStateless()
-    assert isinstance(route, ToStateless)
-    event = connection.take(message, meta=route.meta, peer=route.peer)
-    assert isinstance(event, NoticeReceived | Dropped)
+    route = classify({VERSION: MODERN, **sent}, message, connection.local_peer)
+    assert route == StatelessRoute()
+    assert isinstance(route, StatelessRoute)
+    event = connection.receive_message(message, meta=route.meta, peer=route.peer)
+    assert isinstance(event, NotificationReceived | MessageDropped)
 
 
 @pytest.mark.requirement("VER-1", "HTTPM-16", "HTTPM-17", "HDR-25")
@@ -651,8 +667,10 @@ def test_a_notice_needs_a_version_and_no_facts(sent, params):
     ],
 )
 def test_a_notice_that_contradicts_itself_is_refused(sent, meta, code):
-    route = classify(sent, read(method="notifications/cancelled", params={"_meta": meta}), server().party)
-    assert isinstance(route, Reject)
+    route = classify(
+        sent, read(method="notifications/cancelled", params={"_meta": meta}), server().local_peer
+    )
+    assert isinstance(route, RejectedRoute)
     assert (route.status, route.error.code, route.id) == (400, code, None)
 
 
@@ -661,15 +679,15 @@ def test_a_notice_that_contradicts_itself_is_refused(sent, meta, code):
 @pytest.mark.parametrize(
     "message",
     [
-        pytest.param(Reply(7, Raw(b"{}")), id="answer"),
-        pytest.param(Failure(7, 1, ""), id="error"),
-        pytest.param(Failure(None, 1, ""), id="error without an id"),
+        pytest.param(JSONRPCResponse(7, Raw(b"{}")), id="answer"),
+        pytest.param(JSONRPCErrorResponse(7, 1, ""), id="error"),
+        pytest.param(JSONRPCErrorResponse(None, 1, ""), id="error without an id"),
         pytest.param(None, id="batch"),
     ],
 )
 def test_only_a_single_request_or_notice_is_posted_to_the_stateless_era(version, message):
-    route = classify({VERSION: version}, message, server().party)
-    assert isinstance(route, Reject)
+    route = classify({VERSION: version}, message, server().local_peer)
+    assert isinstance(route, RejectedRoute)
     assert (route.status, route.error.code) == (400, -32600)
     # The id is of a request of ours, not of theirs: an error with it would answer something else.
     assert route.id is None
@@ -678,28 +696,30 @@ def test_only_a_single_request_or_notice_is_posted_to_the_stateless_era(version,
 @pytest.mark.parametrize(
     "message",
     [
-        Reply(7, Raw(b"{}")),
-        Failure(7, 1, ""),
-        Failure(None, 1, ""),
-        Notice("notifications/initialized"),
+        JSONRPCResponse(7, Raw(b"{}")),
+        JSONRPCErrorResponse(7, 1, ""),
+        JSONRPCErrorResponse(None, 1, ""),
+        JSONRPCNotification("notifications/initialized"),
     ],
     ids=["answer", "error", "error without an id", "notice"],
 )
 @pytest.mark.parametrize("version", [None, *LEGACY])
 def test_every_single_message_may_be_posted_to_a_session(version, message):
     sent = {SESSION: "s"} if version is None else {SESSION: "s", VERSION: version}
-    route = classify(sent, message, server().party)
-    assert route == ToSession(REVISIONS[version or "2025-03-26"], "s")
+    route = classify(sent, message, server().local_peer)
+    assert route == SessionRoute(REVISIONS[version or "2025-03-26"], "s")
 
 
 @pytest.mark.parametrize("version", [None, *LEGACY])
 def test_a_batch_may_be_posted_only_where_the_revision_has_batches(version):
     revision = REVISIONS[version or "2025-03-26"]
-    route = classify({SESSION: "s"} | ({} if version is None else {VERSION: version}), None, server().party)
+    route = classify(
+        {SESSION: "s"} | ({} if version is None else {VERSION: version}), None, server().local_peer
+    )
     if revision.date == "2025-03-26":
-        assert route == ToSession(revision, "s")
+        assert route == SessionRoute(revision, "s")
     else:
-        assert isinstance(route, Reject)
+        assert isinstance(route, RejectedRoute)
         assert (route.status, route.error.code, route.id) == (400, -32600, None)
         assert "batch" in route.error.message
 
@@ -715,12 +735,14 @@ OPENING: Final = {
 
 @pytest.mark.requirement("HTTPL-32")
 def test_a_request_without_a_version_is_taken_for_the_oldest_that_has_http():
-    assert classify({}, request("tools/list"), server().party) == ToSession(REVISIONS["2025-03-26"])
+    assert classify({}, request("tools/list"), server().local_peer) == SessionRoute(REVISIONS["2025-03-26"])
     message = request("tools/list", {"_meta": {"progressToken": 1}})
-    assert classify({SESSION: "s"}, message, server().party) == ToSession(REVISIONS["2025-03-26"], "s")
+    assert classify({SESSION: "s"}, message, server().local_peer) == SessionRoute(
+        REVISIONS["2025-03-26"], "s"
+    )
     # What is broken is not marked either; the session will say what is wrong with it.
     for params in ([], 5, {"_meta": 5}, {"_meta": [PROTOCOL_VERSION]}, {"_meta": None}):
-        assert isinstance(classify({}, request("tools/list", params), server().party), ToSession)
+        assert isinstance(classify({}, request("tools/list", params), server().local_peer), SessionRoute)
 
 
 @pytest.mark.requirement("HTTPM-19")
@@ -728,11 +750,13 @@ def test_a_request_without_a_version_is_taken_for_the_oldest_that_has_http():
     "supported", [(MODERN,), LEGACY[2:], (*LEGACY[2:], MODERN)], ids=["modern", "legacy", "both"]
 )
 @pytest.mark.parametrize(
-    "message", [request("tools/list"), Notice("notifications/initialized")], ids=["request", "notice"]
+    "message",
+    [request("tools/list"), JSONRPCNotification("notifications/initialized")],
+    ids=["request", "notice"],
 )
 def test_a_server_without_that_revision_wants_the_header(supported, message):
-    route = classify({}, message, server(*supported).party)
-    assert isinstance(route, Reject)
+    route = classify({}, message, server(*supported).local_peer)
+    assert isinstance(route, RejectedRoute)
     assert (route.status, route.error.code) == (400, -32020)
     assert VERSION in route.error.message
 
@@ -741,20 +765,22 @@ def test_a_server_without_that_revision_wants_the_header(supported, message):
 @pytest.mark.parametrize("session", [None, "s", "!~" * 2048])
 def test_a_request_of_a_session_names_its_revision(version, session):
     sent = {VERSION: f" {version}\t"} if session is None else {VERSION: version, SESSION: session}
-    assert classify(sent, request("tools/list"), server().party) == ToSession(REVISIONS[version], session)
+    assert classify(sent, request("tools/list"), server().local_peer) == SessionRoute(
+        REVISIONS[version], session
+    )
 
 
 @pytest.mark.requirement("HTTPL-33")
 @pytest.mark.parametrize("version", LEGACY)
 @pytest.mark.parametrize(
-    "message", [request("tools/list"), Notice("n"), None], ids=["request", "notice", "batch"]
+    "message", [request("tools/list"), JSONRPCNotification("n"), None], ids=["request", "notice", "batch"]
 )
 def test_a_revision_that_the_server_does_not_support_is_refused(version, message):
     others = [date for date in REVISIONS if date != version]
-    route = classify({VERSION: version}, message, server(*others).party)
-    assert isinstance(route, Reject)
+    route = classify({VERSION: version}, message, server(*others).local_peer)
+    assert isinstance(route, RejectedRoute)
     assert (route.status, route.error.code) == (400, -32022)
-    assert route.id == (7 if isinstance(message, Request) else None)
+    assert route.id == (7 if isinstance(message, JSONRPCRequest) else None)
     assert route.error.data == {"supported": others, "requested": version}
     assert ", ".join(others) in route.error.message
 
@@ -764,8 +790,8 @@ def test_a_revision_that_the_server_does_not_support_is_refused(version, message
     "message", [request("tools/list"), request("initialize", OPENING)], ids=["request", "initialize"]
 )
 def test_a_session_id_that_no_server_gave_is_refused(session, message):
-    route = classify({VERSION: LEGACY[-1], SESSION: session}, message, server().party)
-    assert isinstance(route, Reject)
+    route = classify({VERSION: LEGACY[-1], SESSION: session}, message, server().local_peer)
+    assert isinstance(route, RejectedRoute)
     assert (route.status, route.error.code, route.id) == (400, -32600, 7)
 
 
@@ -775,21 +801,23 @@ def test_a_session_id_that_no_server_gave_is_refused(session, message):
 )
 def test_initialize_opens_a_session_whatever_legacy_version_the_header_names(supported, version):
     sent = {} if version is None else {VERSION: version}
-    route = classify(sent, request("initialize", OPENING), server(*supported).party)
-    assert route == ToSession(REVISIONS[version or "2025-03-26"], None, opening=True)
+    route = classify(sent, request("initialize", OPENING), server(*supported).local_peer)
+    assert route == SessionRoute(REVISIONS[version or "2025-03-26"], None, is_initialize=True)
 
 
 def test_a_notice_opens_nothing():
-    assert classify({}, Notice("initialize"), server().party) == ToSession(REVISIONS["2025-03-26"])
+    assert classify({}, JSONRPCNotification("initialize"), server().local_peer) == SessionRoute(
+        REVISIONS["2025-03-26"]
+    )
 
 
 @pytest.mark.requirement("VER-8")
 def test_a_modern_server_names_its_versions_to_a_client_that_initializes():
     connection = server(MODERN)
     message = request("initialize", OPENING)
-    assert isinstance(classify({}, message, connection.party), ToSession)
-    refused = connection.take(message)
-    assert isinstance(refused, Refused)
+    assert isinstance(classify({}, message, connection.local_peer), SessionRoute)
+    refused = connection.receive_message(message)
+    assert isinstance(refused, InvalidMessageReceived)
     assert isinstance(refused.error, RPCError)
     assert refused.error.code == -32022
     assert refused.error.data == {"supported": [MODERN], "requested": LEGACY[-1]}
@@ -798,8 +826,8 @@ def test_a_modern_server_names_its_versions_to_a_client_that_initializes():
 
 @pytest.mark.parametrize("version", [MODERN, "2999-01-01"])
 def test_initialize_with_a_modern_header_is_no_handshake(version):
-    route = classify({VERSION: version}, request("initialize", OPENING), server().party)
-    assert isinstance(route, Reject)
+    route = classify({VERSION: version}, request("initialize", OPENING), server().local_peer)
+    assert isinstance(route, RejectedRoute)
     assert (route.status, route.error.code) == (400, -32602)
 
 
@@ -825,23 +853,23 @@ def test_initialize_with_a_modern_header_is_no_handshake(version):
     ],
 )
 def test_an_error_has_its_status(code, expected):
-    assert status(code) == expected
+    assert get_http_status(code) == expected
 
 
 def test_every_error_that_we_know_has_a_status():
-    assert {status(code) for code in CODES} == {200, 400, 404}
+    assert {get_http_status(code) for code in CODES} == {200, 400, 404}
 
 
 # --------------------------------------------------------------------- what a client sends
 
 
 def client() -> Connection:
-    return Connection(Party(Implementation("client", "1"), ClientCapabilities()), revision=LATEST)
+    return Connection(LocalPeer(Implementation("client", "1"), ClientCapabilities()), revision=LATEST)
 
 
-def sent_by(connection: Connection, method: str, params: Mapping[str, Any] | None = None) -> Request:
+def sent_by(connection: Connection, method: str, params: Mapping[str, Any] | None = None) -> JSONRPCRequest:
     message = jsonrpc.decode(connection.request(method, params).data)
-    assert isinstance(message, Request)
+    assert isinstance(message, JSONRPCRequest)
     return message
 
 
@@ -849,7 +877,7 @@ def sent_by(connection: Connection, method: str, params: Mapping[str, Any] | Non
 @pytest.mark.parametrize("method", list(LATEST.requests[CLIENT]))
 def test_every_request_carries_its_version_and_its_method(method):
     message = sent_by(client(), method, {"name": "x", "uri": "x:y"})
-    said = mirrored(message)
+    said = mirror_headers(message)
     assert isinstance(message.params, Raw)
     assert said[VERSION] == msgspec.json.decode(bytes(message.params))["_meta"][PROTOCOL_VERSION] == MODERN
     assert said[METHOD] == method
@@ -859,8 +887,8 @@ def test_every_request_carries_its_version_and_its_method(method):
 @pytest.mark.requirement("HTTPM-15")
 def test_the_version_header_repeats_what_the_body_says():
     params = Raw(json.dumps({"_meta": {PROTOCOL_VERSION: "2999-01-01"}}).encode())
-    assert mirrored(Request(1, "tools/list", params))[VERSION] == "2999-01-01"
-    assert mirrored(Notice("notifications/cancelled", params))[VERSION] == "2999-01-01"
+    assert mirror_headers(JSONRPCRequest(1, "tools/list", params))[VERSION] == "2999-01-01"
+    assert mirror_headers(JSONRPCNotification("notifications/cancelled", params))[VERSION] == "2999-01-01"
 
 
 @pytest.mark.requirement("HTTPM-14")
@@ -868,7 +896,7 @@ def test_the_version_header_repeats_what_the_body_says():
     "params", [UNSET, Raw(b"{}"), Raw(b'{"_meta":null}'), Raw(b'{"_meta":{},"name":"x"}')]
 )
 def test_a_notice_carries_its_version_and_its_method(params):
-    assert mirrored(Notice("notifications/cancelled", params)) == {
+    assert mirror_headers(JSONRPCNotification("notifications/cancelled", params)) == {
         VERSION: MODERN,
         METHOD: "notifications/cancelled",
     }
@@ -894,7 +922,7 @@ def test_a_notice_carries_its_version_and_its_method(params):
     ],
 )
 def test_a_name_is_mirrored(method, params, name):
-    said = mirrored(Request(1, method, Raw(json.dumps(params).encode())))
+    said = mirror_headers(JSONRPCRequest(1, method, Raw(json.dumps(params).encode())))
     assert said.get(NAME) == name
     assert (NAME in said) is (name is not None)
 
@@ -915,7 +943,7 @@ def test_annotated_arguments_are_mirrored():
     }
     arguments = {"region": "us", "count": 42, "dry": False, "none": None, "deep": {"er": "é"}, "plain": "x"}
     message = sent_by(client(), "tools/call", {"name": "add", "arguments": arguments})
-    assert mirrored(message, headers.annotations(schema)) == {
+    assert mirror_headers(message, headers.find_annotations(schema)) == {
         VERSION: MODERN,
         METHOD: "tools/call",
         NAME: "add",
@@ -928,23 +956,25 @@ def test_annotated_arguments_are_mirrored():
 
 @pytest.mark.parametrize("arguments", [b"", b',"arguments":{}', b',"arguments":[]', b',"arguments":null'])
 def test_a_call_without_arguments_mirrors_none(arguments):
-    message = Request(1, "tools/call", Raw(b'{"name":"add"%s}' % arguments))
-    assert set(mirrored(message, {"mcp-param-a": ("a",)})) == {VERSION, METHOD, NAME}
+    message = JSONRPCRequest(1, "tools/call", Raw(b'{"name":"add"%s}' % arguments))
+    assert set(mirror_headers(message, {"mcp-param-a": ("a",)})) == {VERSION, METHOD, NAME}
 
 
 def test_an_argument_that_cannot_be_read_is_not_left_out():
-    message = Request(1, "tools/call", Raw(b'{"name":"add","arguments":{"a":1e400}}'))
+    message = JSONRPCRequest(1, "tools/call", Raw(b'{"name":"add","arguments":{"a":1e400}}'))
     with pytest.raises(ValueError, match="the argument 'a' cannot be read"):
-        mirrored(message, {"mcp-param-a": ("a",)})
-    message = Request(1, "tools/call", Raw(b'{"name":"add","arguments":{"a":"x","z":1e400}}'))
-    assert mirrored(message, {"mcp-param-a": ("a",)})["mcp-param-a"] == "x"
+        mirror_headers(message, {"mcp-param-a": ("a",)})
+    message = JSONRPCRequest(1, "tools/call", Raw(b'{"name":"add","arguments":{"a":"x","z":1e400}}'))
+    assert mirror_headers(message, {"mcp-param-a": ("a",)})["mcp-param-a"] == "x"
 
 
 @pytest.mark.parametrize("value", [2**53, 1.5, [], {}])
 def test_an_argument_that_no_header_can_carry_is_an_error(value):
-    message = Request(1, "tools/call", Raw(json.dumps({"name": "add", "arguments": {"a": value}}).encode()))
+    message = JSONRPCRequest(
+        1, "tools/call", Raw(json.dumps({"name": "add", "arguments": {"a": value}}).encode())
+    )
     with pytest.raises(ValueError, match="mcp-param-a"):
-        mirrored(message, {"mcp-param-a": ("a",)})
+        mirror_headers(message, {"mcp-param-a": ("a",)})
 
 
 @pytest.mark.parametrize(
@@ -958,7 +988,7 @@ def test_an_argument_that_no_header_can_carry_is_an_error(value):
 )
 def test_a_call_without_a_name_is_an_error_that_says_so(params):
     with pytest.raises((ValueError, LocalProtocolError)) as caught:
-        mirrored(Request(1, "tools/call", params))
+        mirror_headers(JSONRPCRequest(1, "tools/call", params))
     assert str(caught.value)
 
 
@@ -1016,18 +1046,18 @@ def test_what_a_client_mirrors_a_server_verifies(kind, name, call, white):
     annotated = None
     if method == "tools/call":
         params["arguments"] = arguments
-        annotated = headers.annotations(schema)
+        annotated = headers.find_annotations(schema)
     message = sent_by(client(), method, params)
-    said = mirrored(message, annotated)
+    said = mirror_headers(message, annotated)
     assert all(value.isascii() and value.isprintable() for value in said.values())
     sent = {header: f"{white}{value}{white}" for header, value in said.items()}
 
     connection = server()
-    route = classify(sent, message, connection.party)
-    assert isinstance(route, ToStateless)
-    incoming = connection.take(message, meta=route.meta, peer=route.peer)
-    assert isinstance(incoming, Incoming)
-    verify(sent, incoming, annotated)
+    route = classify(sent, message, connection.local_peer)
+    assert isinstance(route, StatelessRoute)
+    incoming = connection.receive_message(message, meta=route.meta, peer=route.peer)
+    assert isinstance(incoming, InboundRequest)
+    verify_headers(sent, incoming, annotated)
 
     # Every header matters: without it, or with another value, the request is refused.
     for header in said.keys() - {VERSION, METHOD}:
@@ -1036,34 +1066,36 @@ def test_what_a_client_mirrors_a_server_verifies(kind, name, call, white):
             {**sent, header: headers.encode_value(headers.decode_value(said[header]) + "x")},
         ):
             with pytest.raises(HeaderMismatch, match=re.escape(header)):
-                verify(broken, incoming, annotated)
+                verify_headers(broken, incoming, annotated)
     for header in (VERSION, METHOD):
         for broken in (
             {key: value for key, value in sent.items() if key != header},
             {**sent, header: said[header] + "x"},
         ):
-            refused = classify(broken, message, server().party)
-            assert isinstance(refused, Reject)
+            refused = classify(broken, message, server().local_peer)
+            assert isinstance(refused, RejectedRoute)
             assert (refused.status, refused.error.code) == (400, -32020)
 
 
 @pytest.mark.parametrize("method", ["com.example/a\r\nx: y", "com.example/ä", "=?base64?eA==?=", " x"])
 def test_a_method_that_no_header_can_carry_is_refused(method):
     with pytest.raises(ValueError, match="no header can carry the method"):
-        mirrored(Request(1, method))
+        mirror_headers(JSONRPCRequest(1, method))
 
 
 def test_a_meta_of_ours_that_is_wrong_is_refused():
     with pytest.raises(ValueError, match="protocolVersion"):
-        mirrored(Request(1, "tools/list", Raw(json.dumps({"_meta": {PROTOCOL_VERSION: 5}}).encode())))
+        mirror_headers(
+            JSONRPCRequest(1, "tools/list", Raw(json.dumps({"_meta": {PROTOCOL_VERSION: 5}}).encode()))
+        )
 
 
 @pytest.mark.requirement("HDR-2", "HDR-3")
 def test_the_name_of_an_extension_s_request_is_mirrored_under_its_name_on_the_wire():
     row = Row("tasks/update", TaskParams, Result, client=TASKS, named="task_id")
-    message = Request(1, "tasks/update", Raw(b'{"taskId":"t 1"}'))
-    assert mirrored(message, extra={row.name: row})[NAME] == "t 1"
-    assert NAME not in mirrored(message)
+    message = JSONRPCRequest(1, "tasks/update", Raw(b'{"taskId":"t 1"}'))
+    assert mirror_headers(message, extra={row.name: row})[NAME] == "t 1"
+    assert NAME not in mirror_headers(message)
 
 
 # --------------------------------------------------------------------- what headers have settled
@@ -1073,18 +1105,18 @@ def body(message: Any) -> bytes:
     return json.dumps(message).encode()
 
 
-def known_post(post: Post, party: Party) -> KnownStateless:
-    known = settled(classify(post.sent, post.message, party), post.message, party)
+def known_post(post: Post, party: LocalPeer) -> KnownStateless:
+    known = make_known_route(classify(post.sent, post.message, party), post.message, party)
     assert isinstance(known, KnownStateless)
     return known
 
 
 def test_what_headers_have_settled_leads_bodies_that_agree_with_them():
-    post, party = Post(), server().party
+    post, party = Post(), server().local_peer
     route = classify(post.sent, post.message, party)
     post.meta["progressToken"] = "t"
     incoming = known_post(post, party).read(body(posted(params=post.params)), party)
-    assert isinstance(route, ToStateless)
+    assert isinstance(route, StatelessRoute)
     assert incoming is not None
     assert (incoming.id, incoming.row.name, incoming.peer, incoming.token) == (
         7,
@@ -1096,7 +1128,7 @@ def test_what_headers_have_settled_leads_bodies_that_agree_with_them():
 
 
 def test_a_call_is_known_again_by_what_does_not_change():
-    post, party = Post(), server().party
+    post, party = Post(), server().local_peer
     post.params["arguments"] = {"a": 1}
     known = known_post(post, party)
     data = body(posted(params=post.params))
@@ -1109,7 +1141,7 @@ def test_a_call_is_known_again_by_what_does_not_change():
     assert again is not None
     assert (again.id, again.params.name, bytes(again.params.arguments)) == (8, "add", b'{"a": 22}')
     assert again.raw is UNSET
-    assert known.learnt
+    assert known.has_learned
     other = known.read(body(posted(params={**post.params, "task": None}, id=8)), party)
     assert other is not None
     assert other.raw is not UNSET
@@ -1133,31 +1165,36 @@ def posted(method: str = "tools/call", params: Any = None, **members: Any) -> di
     ],
 )
 def test_what_headers_have_settled_tells_nothing_of_other_bodies(message):
-    post, party = Post(), server().party
+    post, party = Post(), server().local_peer
     known = known_post(post, party)
     assert known.read(body(message), party) is None
-    assert known.read(body(posted(params=post.params)), server().party) is None
+    assert known.read(body(posted(params=post.params)), server().local_peer) is None
 
 
 def test_what_headers_have_settled_in_a_session_leads_its_requests():
-    party, sent = server().party, {VERSION: LEGACY[-1], SESSION: "s"}
+    party, sent = server().local_peer, {VERSION: LEGACY[-1], SESSION: "s"}
     message = request("tools/list")
     route = classify(sent, message, party)
-    known = settled(route, message, party)
+    known = make_known_route(route, message, party)
     assert isinstance(known, KnownSession)
-    assert known.leads(message, party) is route
-    assert known.leads(request("ping"), party) is route
-    for other in (None, Notice("ping"), request("initialize", OPENING), request("ping", {"_meta": FACTS})):
-        assert known.leads(other, party) is None
-    assert known.leads(message, server().party) is None
+    assert known.find_route(message, party) is route
+    assert known.find_route(request("ping"), party) is route
+    for other in (
+        None,
+        JSONRPCNotification("ping"),
+        request("initialize", OPENING),
+        request("ping", {"_meta": FACTS}),
+    ):
+        assert known.find_route(other, party) is None
+    assert known.find_route(message, server().local_peer) is None
 
 
 def test_headers_that_may_lead_elsewhere_have_settled_nothing():
-    party = server().party
+    party = server().local_peer
     for sent, message in (
         ({}, request("tools/list")),
         ({SESSION: "s"}, request("initialize", OPENING)),
-        ({SESSION: "s"}, Notice("notifications/initialized")),
+        ({SESSION: "s"}, JSONRPCNotification("notifications/initialized")),
         ({VERSION: MODERN}, request("tools/list")),
     ):
-        assert settled(classify(sent, message, party), message, party) is None
+        assert make_known_route(classify(sent, message, party), message, party) is None

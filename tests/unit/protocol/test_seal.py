@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from toolpost.errors import MCPError, SealBroken
+from toolpost.errors import InvalidSeal, MCPError
 from toolpost.protocol import seal
 from toolpost.protocol.seal import MAX_PAYLOAD, MAX_SEALED, MIN_KEY, KeyRing
 
@@ -34,7 +34,7 @@ def text_of(raw):
 
 
 def refusal(ring, sealed, audience="cursor", binding=(), now=0):
-    with pytest.raises(SealBroken) as caught:
+    with pytest.raises(InvalidSeal) as caught:
         ring.open(sealed, audience=audience, binding=binding, now=now)
     assert str(caught.value) == "the sealed value is not valid here"
     return caught.value.reason

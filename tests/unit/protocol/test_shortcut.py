@@ -5,12 +5,18 @@ from conversation import CLIENT_CAN, every_revision, one, parse, talk
 
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.events import Dropped, FailureReceived, Incoming, Outgoing, ReplyReceived
-from toolpost.protocol.like import MAX_CALLS
-from toolpost.protocol.methods import Plain, Row
-from toolpost.protocol.party import Party
+from toolpost.protocol.events import (
+    ErrorReceived,
+    InboundRequest,
+    MessageDropped,
+    OutboundRequest,
+    ResponseReceived,
+)
+from toolpost.protocol.like import MAX_CALL_TEMPLATES
+from toolpost.protocol.methods import PlainToolResult, Row
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
-from toolpost.protocol.shortcut import called, settled
+from toolpost.protocol.shortcut import make_tool_call, read_plain_response
 from toolpost.types import (
     CallToolParams,
     CallToolResult,
@@ -33,13 +39,13 @@ def client_of(revision, **options) -> Connection:
     return client
 
 
-def call(client: Connection, name: str = "add", arguments: bytes = b'{"a":1}') -> Outgoing:
-    outgoing = called(client, name, Raw(arguments))
+def call(client: Connection, name: str = "add", arguments: bytes = b'{"a":1}') -> OutboundRequest:
+    outgoing = make_tool_call(client, name, Raw(arguments))
     assert outgoing is not None
     return outgoing
 
 
-def answer(outgoing: Outgoing, result: bytes = SAID) -> bytes:
+def answer(outgoing: OutboundRequest, result: bytes = SAID) -> bytes:
     return b'{"jsonrpc":"2.0","id":%d,"result":%b}' % (outgoing.id, result)
 
 
@@ -50,7 +56,7 @@ def answer(outgoing: Outgoing, result: bytes = SAID) -> bytes:
 @pytest.mark.parametrize("name", ["add", "50 % %d %b", 'a "b"', "Müller", ""])
 @pytest.mark.parametrize("arguments", [b"{}", b'{"a":1}', b'{"text":"%d %b"}'])
 def test_a_call_is_what_it_would_be_anyway(revision, name, arguments):
-    client = client_of(revision, client=Party(Implementation("100 % %d", "%s"), CLIENT_CAN))
+    client = client_of(revision, client=LocalPeer(Implementation("100 % %d", "%s"), CLIENT_CAN))
     for _ in range(2):  # as it is made, and as it was kept
         short = call(client, name, arguments)
         client.next_id -= 1
@@ -67,25 +73,25 @@ def test_a_call_is_understood_and_answered(revision):
     conversation = talk(revision)
     conversation.client.request("tools/call", ADD)
     outgoing = call(conversation.client)
-    incoming = one(conversation.server.receive(outgoing.data), Incoming)
+    incoming = one(conversation.server.receive(outgoing.data), InboundRequest)
     assert (incoming.params.name, bytes(incoming.params.arguments)) == ("add", b'{"a":1}')
     assert incoming.token == outgoing.token == outgoing.id
     data = conversation.server.reply(incoming.id, CallToolResult([TextContent("3")]))
     assert data is not None
-    event = settled(conversation.client, data)
+    event = read_plain_response(conversation.client, data)
     assert event is not None
     assert event.request is outgoing
 
 
 def test_the_first_call_of_all_is_looked_at():
-    assert called(talk(LATEST).client, "add", Raw(b"{}")) is None
+    assert make_tool_call(talk(LATEST).client, "add", Raw(b"{}")) is None
 
 
 @pytest.mark.parametrize("name", [1, None, ["add"]])
 def test_what_is_no_name_is_for_others_to_refuse(name):
     client = client_of(LATEST)
     before = client.next_id
-    assert called(client, name, Raw(b"{}")) is None
+    assert make_tool_call(client, name, Raw(b"{}")) is None
     assert client.next_id == before
 
 
@@ -99,18 +105,18 @@ def test_a_call_after_a_change_is_looked_at(change):
         case "state":
             client.lifecycle.state = "closed"
         case "party":
-            client.party = Party(Implementation("another", "1"), CLIENT_CAN)
+            client.local_peer = LocalPeer(Implementation("another", "1"), CLIENT_CAN)
         case _:
             client.extra = {"tools/call": Row("tools/call", Params, Result)}
-    assert called(client, "add", Raw(b"{}")) is None
+    assert make_tool_call(client, "add", Raw(b"{}")) is None
 
 
 def test_only_so_many_tools_are_kept():
     client = client_of(LATEST)
-    for number in range(MAX_CALLS + 1):
+    for number in range(MAX_CALL_TEMPLATES + 1):
         outgoing = call(client, f"tool {number}")
         assert parse(outgoing.data)["params"]["name"] == f"tool {number}"
-    assert list(client.like["tools/call"].calls) == [f"tool {MAX_CALLS}"]
+    assert list(client.templates["tools/call"].call_templates) == [f"tool {MAX_CALL_TEMPLATES}"]
 
 
 # --------------------------------------------------------------------- answers
@@ -130,14 +136,14 @@ def test_a_plain_answer_is_what_it_would_be_anyway(revision, result):
     client = client_of(revision)
     outgoing = call(client)
     data = answer(outgoing, result)
-    event = settled(client, data)
+    event = read_plain_response(client, data)
     assert event is not None
     assert event.request is outgoing
     assert outgoing.id not in client.outgoing
     said = event.result
-    assert type(said) is Plain
+    assert type(said) is PlainToolResult
     client.outgoing[outgoing.id] = outgoing
-    told = one(client.receive(data), ReplyReceived).result
+    told = one(client.receive(data), ResponseReceived).result
     assert isinstance(told, CallToolResult)
     for field in ("content", "structured_content", "is_error", "meta", "result_type", "raw"):
         assert getattr(said, field) == getattr(told, field), field
@@ -185,7 +191,7 @@ ODD = [
 def test_what_is_not_plain_is_looked_at(data):
     client = client_of(LATEST)
     outgoing = call(client)
-    assert settled(client, data.replace(b"ID", b"%d" % outgoing.id)) is None
+    assert read_plain_response(client, data.replace(b"ID", b"%d" % outgoing.id)) is None
     assert client.outgoing[outgoing.id] is outgoing
 
 
@@ -194,36 +200,36 @@ def test_what_is_not_plain_is_looked_at(data):
 def test_only_a_session_may_leave_out_what_kind_of_result_it_is(revision):
     client = client_of(revision)
     data = answer(call(client), b'{"content":[]}')
-    assert (settled(client, data) is None) is revision.stateless
+    assert (read_plain_response(client, data) is None) is revision.stateless
     if revision.stateless:
-        assert isinstance(one(client.receive(data), ReplyReceived).result, CallToolResult)
+        assert isinstance(one(client.receive(data), ResponseReceived).result, CallToolResult)
 
 
 def test_a_wish_for_input_is_read_on_the_long_way():
     client = client_of(LATEST)
     data = answer(call(client), b'{"resultType":"input_required","requestState":"s","_meta":{}}')
-    assert settled(client, data) is None
-    assert isinstance(one(client.receive(data), ReplyReceived).result, InputRequiredResult)
+    assert read_plain_response(client, data) is None
+    assert isinstance(one(client.receive(data), ResponseReceived).result, InputRequiredResult)
 
 
 def test_a_request_that_was_made_otherwise_is_answered_otherwise():
     client = client_of(LATEST)
     outgoing = client.request("tools/call", ADD)
-    assert settled(client, answer(outgoing)) is None
-    assert isinstance(one(client.receive(answer(outgoing)), ReplyReceived).result, CallToolResult)
+    assert read_plain_response(client, answer(outgoing)) is None
+    assert isinstance(one(client.receive(answer(outgoing)), ResponseReceived).result, CallToolResult)
 
 
 def test_an_answer_that_comes_twice_or_late_is_nobodys():
     client = client_of(LATEST)
     outgoing = call(client)
-    assert settled(client, answer(outgoing)) is not None
-    assert settled(client, answer(outgoing)) is None
-    one(client.receive(answer(outgoing)), Dropped)
+    assert read_plain_response(client, answer(outgoing)) is not None
+    assert read_plain_response(client, answer(outgoing)) is None
+    one(client.receive(answer(outgoing)), MessageDropped)
 
 
 def test_such_a_call_may_fail():
     client = client_of(LATEST)
     outgoing = call(client)
     data = b'{"jsonrpc":"2.0","id":%d,"error":{"code":-32602,"message":"no"}}' % outgoing.id
-    assert settled(client, data) is None
-    assert one(client.receive(data), FailureReceived).request is outgoing
+    assert read_plain_response(client, data) is None
+    assert one(client.receive(data), ErrorReceived).request is outgoing

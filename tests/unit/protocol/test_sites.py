@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolpost.protocol.sites import allow, refuse_host, refuse_origin
+from toolpost.protocol.sites import explain_refused_host, explain_refused_origin, parse_allowed_hosts
 
 PUBLIC = {"public_url": "https://mcp.example.com/mcp?x#y"}
 
@@ -62,7 +62,7 @@ PUBLIC = {"public_url": "https://mcp.example.com/mcp?x#y"}
     ],
 )
 def test_a_host_is_allowed(settings, host, ok):
-    refusal = refuse_host(allow(**settings), host)
+    refusal = explain_refused_host(parse_allowed_hosts(**settings), host)
     assert (refusal is None) is ok
 
 
@@ -109,7 +109,7 @@ JUNK = [
 @pytest.mark.requirement("HTTP-1")
 @pytest.mark.parametrize("host", [*JUNK, "http://localhost"], ids=lambda text: f"{text[:20]!a}")
 def test_a_malformed_host_is_refused(host):
-    refusal = refuse_host(allow(), host)
+    refusal = explain_refused_host(parse_allowed_hosts(), host)
     assert refusal is not None
     assert refusal.endswith("is not a host with an optional port.")
     assert len(refusal) < 200
@@ -172,7 +172,7 @@ def test_a_malformed_host_is_refused(host):
     ],
 )
 def test_an_origin_is_allowed(settings, origin, host, ok):
-    refusal = refuse_origin(allow(**settings), origin, host)
+    refusal = explain_refused_origin(parse_allowed_hosts(**settings), origin, host)
     assert (refusal is None) is ok
 
 
@@ -192,7 +192,7 @@ def test_an_origin_is_allowed(settings, origin, host, ok):
     ids=lambda text: f"{text[:28]!a}",
 )
 def test_a_malformed_origin_is_refused(origin):
-    refusal = refuse_origin(allow(), origin, "localhost")
+    refusal = explain_refused_origin(parse_allowed_hosts(), origin, "localhost")
     assert refusal is not None
     assert refusal.endswith("is not an origin such as https://app.example.com.")
     assert len(refusal) < 200
@@ -200,12 +200,15 @@ def test_a_malformed_origin_is_refused(origin):
 
 @pytest.mark.requirement("HTTP-1")
 def test_a_refusal_says_what_was_refused_and_what_to_set():
-    assert refuse_host(allow(), "evil.com:1") == (
+    assert explain_refused_host(parse_allowed_hosts(), "evil.com:1") == (
         "The Host header 'evil.com:1' is not a name of this server. If it should be,"
         " set allowed_hosts=['evil.com:1'], or public_url= to the URL that clients use."
     )
-    assert refuse_host(allow(), None) == "The request has no Host header, which HTTP/1.1 demands."
-    assert refuse_origin(allow(), "http://evil.com", "localhost") == (
+    assert (
+        explain_refused_host(parse_allowed_hosts(), None)
+        == "The request has no Host header, which HTTP/1.1 demands."
+    )
+    assert explain_refused_origin(parse_allowed_hosts(), "http://evil.com", "localhost") == (
         "Pages of the origin 'http://evil.com' may not call this server. If they should,"
         " set allowed_origins=['http://evil.com'], or public_url= if the page is the server's own."
     )
@@ -239,17 +242,20 @@ def test_a_refusal_says_what_was_refused_and_what_to_set():
 )
 def test_a_wrong_setting_is_named(settings, message):
     with pytest.raises(ValueError, match=message) as caught:
-        allow(**settings)
+        parse_allowed_hosts(**settings)
     assert "secret" not in str(caught.value)
 
 
 @pytest.mark.requirement("HTTP-1")
 @given(st.text() | st.text("localhst:/.[]1@*"), st.none() | st.text())
 def test_junk_sites_never_raise(text, host):
-    for allowed in (allow(), allow("https://h", ["*.h", "h:1"], ["http://*.h"], loopback=False)):
+    for allowed in (
+        parse_allowed_hosts(),
+        parse_allowed_hosts("https://h", ["*.h", "h:1"], ["http://*.h"], loopback=False),
+    ):
         for refusal in (
-            refuse_host(allowed, text),
-            refuse_origin(allowed, text, host),
-            refuse_origin(allowed, f"http://{text}", text),
+            explain_refused_host(allowed, text),
+            explain_refused_origin(allowed, text, host),
+            explain_refused_origin(allowed, f"http://{text}", text),
         ):
             assert refusal is None or "\n" not in refusal

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolpost.errors import RemoteProtocolError
-from toolpost.protocol.sse import MAX_EVENT, Decoder, Event, comment, encode
+from toolpost.protocol.sse import MAX_EVENT, EventStreamDecoder, ServerSentEvent, encode_comment, encode_event
 
 # The same examples on every run; a slow machine is no failure.
 steady = settings(derandomize=True, deadline=None, max_examples=300)
@@ -53,7 +53,7 @@ def reference(stream, limit=MAX_EVENT):
             known_id = last_id
             if data:
                 name = kind.decode(errors="replace") or "message"
-                events.append(Event(data[:-1], name, known_id.decode(errors="replace")))
+                events.append(ServerSentEvent(data[:-1], name, known_id.decode(errors="replace")))
             data, kind, size = b"", b"", 0
             continue
         size += len(line)
@@ -71,7 +71,7 @@ def reference(stream, limit=MAX_EVENT):
 
 
 def run(chunks, limit=MAX_EVENT):
-    decoder, events, broken = Decoder(limit), [], False
+    decoder, events, broken = EventStreamDecoder(limit), [], False
     try:
         for chunk in [*chunks, b""]:  # the empty one brings out an error that had to wait
             events += decoder.feed(chunk)
@@ -82,7 +82,7 @@ def run(chunks, limit=MAX_EVENT):
 
 def feed_all(chunks, limit):
     """The decoder after chunks that complete no event, and the error that stopped it."""
-    decoder = Decoder(limit)
+    decoder = EventStreamDecoder(limit)
     try:
         for chunk in chunks:
             assert decoder.feed(chunk) == []
@@ -114,59 +114,59 @@ TABLE = [
     # stream, events
     (b"", []),
     (b"\n\n", []),
-    (b"data: 1\n\n", [Event(b"1")]),
-    (b"data:1\n\n", [Event(b"1")]),
-    (b"data:  1\n\n", [Event(b" 1")]),
-    (b"data: 1 \n\n", [Event(b"1 ")]),
-    (b"data:\t1\n\n", [Event(b"\t1")]),
-    (b"data::1\n\n", [Event(b":1")]),
-    (b"data: a: b\n\n", [Event(b"a: b")]),
-    (b"data: \xff\0\n\n", [Event(b"\xff\0")]),
+    (b"data: 1\n\n", [ServerSentEvent(b"1")]),
+    (b"data:1\n\n", [ServerSentEvent(b"1")]),
+    (b"data:  1\n\n", [ServerSentEvent(b" 1")]),
+    (b"data: 1 \n\n", [ServerSentEvent(b"1 ")]),
+    (b"data:\t1\n\n", [ServerSentEvent(b"\t1")]),
+    (b"data::1\n\n", [ServerSentEvent(b":1")]),
+    (b"data: a: b\n\n", [ServerSentEvent(b"a: b")]),
+    (b"data: \xff\0\n\n", [ServerSentEvent(b"\xff\0")]),
     # line ends
-    (b"data: 1\r\r", [Event(b"1")]),
-    (b"data: 1\r\n\r\n", [Event(b"1")]),
-    (b"data: 1\n\r\n", [Event(b"1")]),
-    (b"data: 1\r\n\r", [Event(b"1")]),
-    (b"data: 1\r\n\n", [Event(b"1")]),
-    (b"data: 1\n\rdata: 2\r\ndata: 3\r\r\n", [Event(b"1"), Event(b"2\n3")]),
-    (b"data: 1\r\ndata: 2\n\n", [Event(b"1\n2")]),
-    (b"data: a\x0bb\x0cc\x1c\x85\xe2\x80\xa8d\n\n", [Event(b"a\x0bb\x0cc\x1c\x85\xe2\x80\xa8d")]),
+    (b"data: 1\r\r", [ServerSentEvent(b"1")]),
+    (b"data: 1\r\n\r\n", [ServerSentEvent(b"1")]),
+    (b"data: 1\n\r\n", [ServerSentEvent(b"1")]),
+    (b"data: 1\r\n\r", [ServerSentEvent(b"1")]),
+    (b"data: 1\r\n\n", [ServerSentEvent(b"1")]),
+    (b"data: 1\n\rdata: 2\r\ndata: 3\r\r\n", [ServerSentEvent(b"1"), ServerSentEvent(b"2\n3")]),
+    (b"data: 1\r\ndata: 2\n\n", [ServerSentEvent(b"1\n2")]),
+    (b"data: a\x0bb\x0cc\x1c\x85\xe2\x80\xa8d\n\n", [ServerSentEvent(b"a\x0bb\x0cc\x1c\x85\xe2\x80\xa8d")]),
     # several lines
-    (b"data: 1\ndata: 2\ndata: 3\n\n", [Event(b"1\n2\n3")]),
-    (b"data\n\n", [Event(b"")]),
-    (b"data:\n\n", [Event(b"")]),
-    (b"data: \n\n", [Event(b"")]),
-    (b"data\ndata\n\n", [Event(b"\n")]),
-    (b"data: 1\ndata\n\n", [Event(b"1\n")]),
+    (b"data: 1\ndata: 2\ndata: 3\n\n", [ServerSentEvent(b"1\n2\n3")]),
+    (b"data\n\n", [ServerSentEvent(b"")]),
+    (b"data:\n\n", [ServerSentEvent(b"")]),
+    (b"data: \n\n", [ServerSentEvent(b"")]),
+    (b"data\ndata\n\n", [ServerSentEvent(b"\n")]),
+    (b"data: 1\ndata\n\n", [ServerSentEvent(b"1\n")]),
     # no blank line, no event
     (b"data: 1", []),
     (b"data: 1\n", []),
-    (b"data: 1\n\ndata: 2\n", [Event(b"1")]),
+    (b"data: 1\n\ndata: 2\n", [ServerSentEvent(b"1")]),
     # type
-    (b"event: endpoint\ndata: /post\n\n", [Event(b"/post", "endpoint")]),
-    (b"event: a\nevent: b\ndata: 1\n\ndata: 2\n\n", [Event(b"1", "b"), Event(b"2")]),
-    (b"event: a\n\ndata: 1\n\n", [Event(b"1")]),
-    (b"event: a\nevent\ndata: 1\n\n", [Event(b"1")]),
-    (b"data: 1\nevent: a\xff\0\n\n", [Event(b"1", "a\ufffd\0")]),
+    (b"event: endpoint\ndata: /post\n\n", [ServerSentEvent(b"/post", "endpoint")]),
+    (b"event: a\nevent: b\ndata: 1\n\ndata: 2\n\n", [ServerSentEvent(b"1", "b"), ServerSentEvent(b"2")]),
+    (b"event: a\n\ndata: 1\n\n", [ServerSentEvent(b"1")]),
+    (b"event: a\nevent\ndata: 1\n\n", [ServerSentEvent(b"1")]),
+    (b"data: 1\nevent: a\xff\0\n\n", [ServerSentEvent(b"1", "a\ufffd\0")]),
     # comments and fields that nobody knows
     (b":\n: ping\n:data: 1\n\n", []),
-    (b": ping\n\ndata: 1\n: pong\ndata: 2\n\n", [Event(b"1\n2")]),
-    (b"Data: 1\n data: 2\ndata : 3\nfoo\nfoo: 4\ndata: 5\n\n", [Event(b"5")]),
+    (b": ping\n\ndata: 1\n: pong\ndata: 2\n\n", [ServerSentEvent(b"1\n2")]),
+    (b"Data: 1\n data: 2\ndata : 3\nfoo\nfoo: 4\ndata: 5\n\n", [ServerSentEvent(b"5")]),
     # BOM
     (BOM, []),
-    (BOM + b"data: 1\n\n", [Event(b"1")]),
-    (BOM + b": ping\ndata: 1\n\n", [Event(b"1")]),
+    (BOM + b"data: 1\n\n", [ServerSentEvent(b"1")]),
+    (BOM + b": ping\ndata: 1\n\n", [ServerSentEvent(b"1")]),
     (BOM + BOM + b"data: 1\n\n", []),
-    (BOM[:2] + b"data: 1\n\ndata: 2\n\n", [Event(b"2")]),
+    (BOM[:2] + b"data: 1\n\ndata: 2\n\n", [ServerSentEvent(b"2")]),
     (b"\n" + BOM + b"data: 1\n\n", []),
-    (b"data: 1\n\n" + BOM + b"data: 2\n\n", [Event(b"1")]),
-    (b"data: " + BOM + b"\n\n", [Event(BOM)]),
+    (b"data: 1\n\n" + BOM + b"data: 2\n\n", [ServerSentEvent(b"1")]),
+    (b"data: " + BOM + b"\n\n", [ServerSentEvent(BOM)]),
     # id
-    (b"id: 1\ndata: a\n\ndata: b\n\n", [Event(b"a", id="1"), Event(b"b", id="1")]),
-    (b"data: a\nid: 1\n\nid\ndata: b\n\n", [Event(b"a", id="1"), Event(b"b")]),
-    (b"id: 1\n\ndata: b\n\n", [Event(b"b", id="1")]),
-    (b"id: 1\nid: 2\0\ndata: a\n\n", [Event(b"a", id="1")]),
-    (b"id: \xc3\xa9\xff\ndata: a\n\n", [Event(b"a", id="é\ufffd")]),
+    (b"id: 1\ndata: a\n\ndata: b\n\n", [ServerSentEvent(b"a", id="1"), ServerSentEvent(b"b", id="1")]),
+    (b"data: a\nid: 1\n\nid\ndata: b\n\n", [ServerSentEvent(b"a", id="1"), ServerSentEvent(b"b")]),
+    (b"id: 1\n\ndata: b\n\n", [ServerSentEvent(b"b", id="1")]),
+    (b"id: 1\nid: 2\0\ndata: a\n\n", [ServerSentEvent(b"a", id="1")]),
+    (b"id: \xc3\xa9\xff\ndata: a\n\n", [ServerSentEvent(b"a", id="é\ufffd")]),
 ]
 
 
@@ -219,7 +219,7 @@ def test_the_last_id_counts_with_the_blank_line(stream, last):
     ],
 )
 def test_retry_is_digits_or_nothing(value, retry):
-    decoder = Decoder()
+    decoder = EventStreamDecoder()
     assert decoder.retry is None
     assert decoder.feed(b"retry: 3\n") == []
     assert decoder.retry == 3
@@ -243,23 +243,23 @@ def test_a_long_stream_gives_the_same_events_in_any_pieces(stream, points):
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_every_kind_of_bytes_gives_bytes(kind):
-    decoder = Decoder()
+    decoder = EventStreamDecoder()
     events = [*decoder.feed(kind(b"data: 1\nda")), *decoder.feed(kind(b"ta: 2\n\n"))]
-    assert events == [Event(b"1\n2")]
+    assert events == [ServerSentEvent(b"1\n2")]
     assert type(events[0].data) is bytes
 
 
 def test_an_event_comes_with_its_last_byte_and_does_not_wait_for_the_next():
     for end in (b"\n", b"\r"):
-        decoder = Decoder()
+        decoder = EventStreamDecoder()
         assert decoder.feed(b"data: 1" + end) == []
-        assert decoder.feed(end) == [Event(b"1")]
+        assert decoder.feed(end) == [ServerSentEvent(b"1")]
 
 
 def test_an_event_is_an_immutable_value():
-    assert Event(b"1") == Event(b"1", "message", "")
+    assert ServerSentEvent(b"1") == ServerSentEvent(b"1", "message", "")
     with pytest.raises(AttributeError):
-        Event(b"1").data = b"2"  # pyright: ignore[reportAttributeAccessIssue] - that it fails is the point
+        ServerSentEvent(b"1").data = b"2"  # pyright: ignore[reportAttributeAccessIssue] - that it fails is the point
 
 
 # --------------------------------------------------------------------- limits
@@ -310,8 +310,10 @@ def test_one_byte_more_is_an_error(stream, kind):
 
 
 def test_events_before_the_error_are_handed_out_first():
-    decoder = Decoder(LIMIT)
-    assert decoder.feed(b"id:1\ndata:a\n\nid:2\ndata: too long\n\ndata:c\n\n") == [Event(b"a", id="1")]
+    decoder = EventStreamDecoder(LIMIT)
+    assert decoder.feed(b"id:1\ndata:a\n\nid:2\ndata: too long\n\ndata:c\n\n") == [
+        ServerSentEvent(b"a", id="1")
+    ]
     assert decoder.last_event_id == "1"
     with pytest.raises(RemoteProtocolError, match=f"more than {LIMIT} bytes"):
         decoder.feed(b"")
@@ -335,33 +337,33 @@ def test_memory_is_bounded_until_the_error(chunk):
 def test_the_largest_event_byte_by_byte_is_linear():
     # Most of the line is there at once: work that grows with it would be done half a million times.
     steps = 512 * 1024
-    decoder = Decoder()
+    decoder = EventStreamDecoder()
     decoder.feed(b"data:" + b"x" * (MAX_EVENT - steps - 5))
     for _ in range(steps):
         decoder.feed(b"x")
-    assert decoder.feed(b"\n\n") == [Event(b"x" * (MAX_EVENT - 5))]
+    assert decoder.feed(b"\n\n") == [ServerSentEvent(b"x" * (MAX_EVENT - 5))]
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r", b"\r\n"])
 def test_many_events_in_one_chunk_are_linear(end):
     count = 100_000
-    assert Decoder().feed((b"data: 1" + end + end) * count) == [Event(b"1")] * count
+    assert EventStreamDecoder().feed((b"data: 1" + end + end) * count) == [ServerSentEvent(b"1")] * count
 
 
 def test_many_data_lines_in_one_event_are_linear():
     first, count = b"x" * 32 * 1024 * 1024, 100_000
-    decoder = Decoder(2 * len(first))
+    decoder = EventStreamDecoder(2 * len(first))
     assert decoder.feed(b"data:" + first + b"\n" + b"data\n" * count + b"\n") == [
-        Event(first + b"\n" * count)
+        ServerSentEvent(first + b"\n" * count)
     ]
 
 
 def test_keep_alives_never_add_up():
-    decoder = Decoder(LIMIT)
+    decoder = EventStreamDecoder(LIMIT)
     decoder.feed(b"data: 1\n")
     for _ in range(1000):
         assert decoder.feed(b": ping\n") == []
-    assert decoder.feed(b"\n") == [Event(b"1")]
+    assert decoder.feed(b"\n") == [ServerSentEvent(b"1")]
 
 
 # --------------------------------------------------------------------- writing
@@ -370,19 +372,22 @@ def test_keep_alives_never_add_up():
 @pytest.mark.parametrize(
     ("written", "wire"),
     [
-        (encode(b"{}"), b"data: {}\n\n"),
-        (encode(b""), b"data: \n\n"),
-        (encode(b"", id="7"), b"id: 7\ndata: \n\n"),
-        (encode(b"{}", id=""), b"id: \ndata: {}\n\n"),
-        (encode(b"/post", event="endpoint"), b"event: endpoint\ndata: /post\n\n"),
-        (encode(b"{}", event="message", id="7", retry=0), b"id: 7\nevent: message\nretry: 0\ndata: {}\n\n"),
-        (encode(b"", retry=1500), b"retry: 1500\ndata: \n\n"),
-        (encode(b" x"), b"data:  x\n\n"),
-        (encode("é".encode(), id="é"), "id: é\ndata: é\n\n".encode()),
-        (comment(), b": \n\n"),
-        (comment("ping"), b": ping\n\n"),
-        (comment("a\nb\rc\r\nd"), b": a\n: b\n: c\n: d\n\n"),
-        (comment("\ud800"), b": ?\n\n"),
+        (encode_event(b"{}"), b"data: {}\n\n"),
+        (encode_event(b""), b"data: \n\n"),
+        (encode_event(b"", id="7"), b"id: 7\ndata: \n\n"),
+        (encode_event(b"{}", id=""), b"id: \ndata: {}\n\n"),
+        (encode_event(b"/post", event="endpoint"), b"event: endpoint\ndata: /post\n\n"),
+        (
+            encode_event(b"{}", event="message", id="7", retry=0),
+            b"id: 7\nevent: message\nretry: 0\ndata: {}\n\n",
+        ),
+        (encode_event(b"", retry=1500), b"retry: 1500\ndata: \n\n"),
+        (encode_event(b" x"), b"data:  x\n\n"),
+        (encode_event("é".encode(), id="é"), "id: é\ndata: é\n\n".encode()),
+        (encode_comment(), b": \n\n"),
+        (encode_comment("ping"), b": ping\n\n"),
+        (encode_comment("a\nb\rc\r\nd"), b": a\n: b\n: c\n: d\n\n"),
+        (encode_comment("\ud800"), b": ?\n\n"),
     ],
 )
 def test_events_and_comments_on_the_wire(written, wire):
@@ -409,26 +414,31 @@ def test_events_and_comments_on_the_wire(written, wire):
 )
 def test_text_cannot_become_a_field_or_an_event(text):
     data = text.encode()
-    stream = encode(data, id="1", event="e") + encode(data) + comment(text) + encode(b"last")
-    decoder = Decoder()
+    stream = (
+        encode_event(data, id="1", event="e")
+        + encode_event(data)
+        + encode_comment(text)
+        + encode_event(b"last")
+    )
+    decoder = EventStreamDecoder()
     expected = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     assert decoder.feed(stream) == [
-        Event(expected, "e", "1"),
-        Event(expected, id="1"),
-        Event(b"last", id="1"),
+        ServerSentEvent(expected, "e", "1"),
+        ServerSentEvent(expected, id="1"),
+        ServerSentEvent(b"last", id="1"),
     ]
     assert decoder.last_event_id == "1"
     assert decoder.retry is None
     for name, value in (("id", text + "\n"), ("event", text + "\r")):
         with pytest.raises(ValueError, match=f"the {name} of an event must not hold CR, LF or NUL"):
-            encode(b"{}", **{name: value})
+            encode_event(b"{}", **{name: value})
 
 
 @pytest.mark.parametrize("name", ["id", "event"])
 @pytest.mark.parametrize("bad", ["\r", "\n", "\0", "a\nb", "a\r\nb", "a\0", "x" * 10_000 + "\n"])
 def test_a_field_of_one_line_refuses_what_would_leave_it(name, bad):
     with pytest.raises(ValueError, match=f"the {name} of an event must not hold CR, LF or NUL") as caught:
-        encode(b"{}", **{name: bad})
+        encode_event(b"{}", **{name: bad})
     assert len(str(caught.value)) < 200
 
 
@@ -436,13 +446,13 @@ def test_a_field_of_one_line_refuses_what_would_leave_it(name, bad):
 @pytest.mark.parametrize("bad", ["\ud800", "x" * 10_000 + "\udfff"])
 def test_a_field_refuses_what_is_not_text(name, bad):
     with pytest.raises(ValueError, match=f"the {name} of an event must be text that UTF-8 can hold"):
-        encode(b"{}", **{name: bad})
+        encode_event(b"{}", **{name: bad})
 
 
 @pytest.mark.parametrize("bad", [-1, True, 1.5, "1", "1\ndata: evil"])
 def test_retry_is_a_whole_number_of_milliseconds(bad):
     with pytest.raises(ValueError, match="the retry of an event must be a whole number of milliseconds"):
-        encode(b"{}", retry=bad)
+        encode_event(b"{}", retry=bad)
 
 
 one_line = st.text(st.characters(exclude_characters="\r\n\0", exclude_categories=["Cs"]))
@@ -456,11 +466,11 @@ one_line = st.text(st.characters(exclude_characters="\r\n\0", exclude_categories
 def test_what_is_written_is_read(written, points):
     stream, expected, last = b"", [], ""
     for data, event, name, retry in written:
-        stream += encode(data, event=event, id=name, retry=retry) + comment(event or "")
+        stream += encode_event(data, event=event, id=name, retry=retry) + encode_comment(event or "")
         last = last if name is None else name
         # The format has no CR of its own: a reader sees LF for it.
         lines = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        expected.append(Event(lines, event or "message", last))
+        expected.append(ServerSentEvent(lines, event or "message", last))
     retry = written[-1][3] if written else None
     assert run(cut(stream, points)) == (expected, last, retry, False)
 
@@ -468,5 +478,5 @@ def test_what_is_written_is_read(written, points):
 @steady
 @given(st.binary())
 def test_any_data_is_one_event(data):
-    (event,) = Decoder().feed(encode(data))
+    (event,) = EventStreamDecoder().feed(encode_event(data))
     assert event.data == b"\n".join((data + b".").splitlines())[:-1]

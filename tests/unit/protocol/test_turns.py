@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from toolpost.protocol.turns import objection
+from toolpost.protocol.turns import explain_invalid_tool_turns
 from toolpost.types import (
     SamplingMessage,
     TextContent,
@@ -45,5 +45,5 @@ def results(
     ],
 )
 def test_every_use_of_a_tool_is_answered_next_and_by_nothing_else(messages, why):
-    found = objection(messages)
+    found = explain_invalid_tool_turns(messages)
     assert found is None if why is None else why in str(found)

@@ -23,9 +23,9 @@ from parameter_ids import tell
 
 from toolpost.errors import InvalidParams, ToolError
 from toolpost.server.ask import Ask
-from toolpost.server.bind import Bound, bind
+from toolpost.server.bind import BoundFunction, bind
 from toolpost.server.marks import Header
-from toolpost.server.problems import MAX_PROBLEMS, ArgumentError, Problem, SignatureError
+from toolpost.server.problems import MAX_ISSUES, ArgumentError, SignatureError, ValidationIssue
 from toolpost.server.shapes import ENCODER
 
 T = TypeVar("T")
@@ -46,14 +46,14 @@ class Typed(Generic[T]):
 CONTEXTS = (Context,)
 
 
-def call(bound: Bound, value: Any, context: Any = None, **extra: Any) -> Any:
+def call(bound: BoundFunction, value: Any, context: Any = None, **extra: Any) -> Any:
     return bound.call(bound.read(json.dumps(value).encode()), context, **extra)
 
 
-def problems(bound: Bound, value: Any) -> list[str]:
+def problems(bound: BoundFunction, value: Any) -> list[str]:
     with pytest.raises(ArgumentError) as refused:
         bound.read(value if isinstance(value, bytes) else json.dumps(value).encode())
-    return [str(problem) for problem in refused.value.problems]
+    return [str(problem) for problem in refused.value.issues]
 
 
 # --------------------------------------------------------------------- callables
@@ -814,7 +814,7 @@ def test_the_text_is_for_the_model():
         "- 'c', 'd': not known; known are: a, b"
     )
     assert isinstance(refused.value, ArgumentError)
-    assert refused.value.problems[0] == Problem("a", "is missing")
+    assert refused.value.issues[0] == ValidationIssue("a", "is missing")
     assert problems(bind(lambda: None, name="none"), {"a": 1}) == ["'a': not known; known are: none"]
 
 
@@ -866,7 +866,7 @@ def test_many_problems_are_not_all_told(size):
 
     names = {f"n{number}": "x" for number in range(size)}
     told = problems(bind(fn), {"a": ["x"] * size, "b": names, **names})
-    assert len(told) <= MAX_PROBLEMS
+    assert len(told) <= MAX_ISSUES
     assert sum(map(len, told)) < 5000
 
 
@@ -1080,7 +1080,7 @@ JSON = st.recursive(
 )
 
 
-def taking(kinds: list[Any]) -> Bound:
+def taking(kinds: list[Any]) -> BoundFunction:
     def fn(a=None, b=None, c=None):
         return a, b, c
 
@@ -1132,10 +1132,10 @@ def test_exactly_what_the_schema_allows_is_read(data, it):
 @given(JSON, TYPES)
 def test_whatever_does_not_fit_is_explained(value, it):
     bound = taking([it[0]])
-    told: tuple[Problem, ...] = (Problem("a", "fits"),)
+    told: tuple[ValidationIssue, ...] = (ValidationIssue("a", "fits"),)
     try:
         bound.read(json.dumps({"a": value}).encode())
     except ArgumentError as error:
-        told = error.problems
+        told = error.issues
     assert told
-    assert all(problem.path.startswith("a") and problem.text for problem in told)
+    assert all(problem.path.startswith("a") and problem.message for problem in told)

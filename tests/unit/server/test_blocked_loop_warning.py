@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from toolpost import Client, Server
-from toolpost.server.lookout import Lookout
+from toolpost.server.lookout import SlowCallbackMonitor
 
 
 class Told(logging.Handler):
@@ -42,12 +42,12 @@ def test_a_tool_that_blocks_the_loop_is_named_with_the_line_at_which_it_stands(t
         return "done"
 
     async def main() -> None:
-        async with Lookout(0.05), Client(server) as client:
+        async with SlowCallbackMonitor(0.05), Client(server) as client:
             assert (await client.call_tool("blocks")).data == "done"
 
     asyncio.run(main())
     (text,) = told.texts
-    assert "blocks (" in text.split(" has kept")[0]
+    assert "blocks (" in text.split_jws(" has kept")[0]
     assert f"{__file__}:" in text
     assert "threading.py:" in text
     assert "asyncio.to_thread" in text
@@ -55,7 +55,7 @@ def test_a_tool_that_blocks_the_loop_is_named_with_the_line_at_which_it_stands(t
 
 def test_a_loop_that_waits_or_works_in_small_steps_is_left_alone(told):
     async def main() -> None:
-        async with Lookout(0.01):
+        async with SlowCallbackMonitor(0.01):
             for _ in range(20):
                 await asyncio.sleep(0.005)
 
@@ -65,7 +65,7 @@ def test_a_loop_that_waits_or_works_in_small_steps_is_left_alone(told):
 
 def test_a_loop_that_is_closed_under_it_ends_it(told):
     loop = asyncio.new_event_loop()
-    lookout = Lookout(0.01)
+    lookout = SlowCallbackMonitor(0.01)
 
     async def enter() -> None:
         await lookout.__aenter__()

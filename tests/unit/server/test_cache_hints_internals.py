@@ -9,12 +9,12 @@ import pytest
 from toolpost import Cache, Client, Server
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import LATEST, REVISIONS
-from toolpost.server.cache import Cached, kept, per_method
-from toolpost.types import Cacheable, ReadResourceResult, ResourceContents, Result
+from toolpost.server.cache import CacheableMethod, apply_cache, expand_cache_option
+from toolpost.types import CacheableResult, ReadResourceResult, ResourceContents, Result
 
 MINUTE = Cache(ttl=60)
 SHARED = Cache(ttl=5, scope="public")
-METHODS = {*get_args(Cached)} - {"*"}
+METHODS = {*get_args(CacheableMethod)} - {"*"}
 READS = ("a://fixed", "a://rows/1", "a://own", "a://part")
 
 
@@ -34,7 +34,7 @@ def test_seconds_are_told_in_milliseconds(ttl, told):
 @pytest.mark.requirement("CACHE-1")
 def test_the_methods_are_those_of_the_protocol():
     kinds = {name: row.result for name, row in LATEST.requests["client"].items()}
-    assert {name for name, kind in kinds.items() if kind and issubclass(kind, Cacheable)} == METHODS
+    assert {name for name, kind in kinds.items() if kind and issubclass(kind, CacheableResult)} == METHODS
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_the_methods_are_those_of_the_protocol():
     ],
 )
 def test_one_for_all_or_some_by_method(cache, found):
-    assert per_method(cache) == found
+    assert expand_cache_option(cache) == found
     server = Server("x", cache=cache)
     assert {method: server.cache_for(method) for method in METHODS} == {
         method: found.get(method) for method in METHODS
@@ -59,14 +59,14 @@ def test_one_for_all_or_some_by_method(cache, found):
 
 def test_what_a_result_says_itself_stays():
     own = ReadResourceResult(contents=[], ttl_ms=1)
-    assert kept(own, MINUTE) is own
+    assert apply_cache(own, MINUTE) is own
     shared = ReadResourceResult(contents=[], cache_scope="public")
-    assert kept(shared, MINUTE) is shared
+    assert apply_cache(shared, MINUTE) is shared
     silent = ReadResourceResult(contents=[])
-    assert kept(silent, None) is silent
-    assert (silent.ttl_ms, kept(silent, MINUTE).ttl_ms) == (None, 60_000)  # it may be the author's own
+    assert apply_cache(silent, None) is silent
+    assert (silent.ttl_ms, apply_cache(silent, MINUTE).ttl_ms) == (None, 60_000)  # it may be the author's own
     other = Result()
-    assert kept(other, MINUTE) is other
+    assert apply_cache(other, MINUTE) is other
 
 
 # --------------------------------------------------------------------- what clients are told

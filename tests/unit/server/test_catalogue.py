@@ -17,20 +17,20 @@ from toolpost.protocol.revisions import REVISIONS
 from toolpost.protocol.seal import KeyRing
 from toolpost.server import catalogue as module
 from toolpost.server.cache import Cache
-from toolpost.server.catalogue import Catalogue, Handle, Kind
+from toolpost.server.catalogue import ListKind, Registry, RegistryEntry
 from toolpost.types import Implementation, Tool
 
-KIND = Kind("tools", "tools/list", "ListToolsResult", "tools", "tools")
+KIND = ListKind("tools", "tools/list", "ListToolsResult", "tools", "tools")
 
 
-class Entry(Handle[[], str]):
+class Entry(RegistryEntry[[], str]):
     """An entry that counts how often it was shown."""
 
-    def __init__(self, name: str, home: Catalogue[Any]) -> None:
+    def __init__(self, name: str, home: Registry[Any]) -> None:
         super().__init__(name, lambda: name, home)
         self.times = 0
 
-    def shown(self, structured: str | None) -> Tool:
+    def to_list_item(self, structured: str | None) -> Tool:
         self.times += 1
         return Tool(self.name, {"type": "object"}, description=structured)
 
@@ -41,7 +41,7 @@ class Shelf:
     def __init__(self, count: int = 0, size: int = 2) -> None:
         self.changes: list[str] = []
         keys = KeyRing.random(encrypt=False)
-        self.catalogue: Catalogue[Entry] = Catalogue(KIND, self.changes.append, lambda: keys, size)
+        self.catalogue: Registry[Entry] = Registry(KIND, self.changes.append, lambda: keys, size)
         for number in range(count):
             self.add(f"t{number}")
 
@@ -51,17 +51,17 @@ class Shelf:
         return entry
 
 
-def page(catalogue: Catalogue[Any], pair: Pair, cursor: str | None = None) -> dict[str, Any]:
+def page(catalogue: Registry[Any], pair: Pair, cursor: str | None = None) -> dict[str, Any]:
     """A page of the list, as a client of the pair reads it."""
     _, incoming = pair.ask("tools/list")
-    raw = catalogue.page(SERVER, incoming, cursor)
+    raw = catalogue.get_page(SERVER, incoming, cursor)
     data = pair.server.reply(incoming.id, raw)
     assert data is not None
     pair.client.receive(data)
     return msgspec.json.decode(raw)
 
 
-def names(catalogue: Catalogue[Any], pair: Pair) -> list[list[str]]:
+def names(catalogue: Registry[Any], pair: Pair) -> list[list[str]]:
     """The names on all pages."""
     pages: list[list[str]] = []
     cursor = None
@@ -122,15 +122,15 @@ def test_a_cursor_of_another_list_is_refused():
     cursor = page(one.catalogue, pair)["nextCursor"]
     with pytest.raises(InvalidParams):
         page(Shelf(5).catalogue, pair, cursor)
-    prompts: Catalogue[Entry] = Catalogue(
-        msgspec.structs.replace(KIND, what="prompts"), print, one.catalogue.keys
+    prompts: Registry[Entry] = Registry(
+        msgspec.structs.replace(KIND, label="prompts"), print, one.catalogue.keys
     )
     with pytest.raises(InvalidParams):
         page(prompts, pair, cursor)
     _, incoming = pair.ask("tools/list")
     other = type(SERVER)(Implementation("other", "1"), SERVER.capabilities)
     with pytest.raises(InvalidParams):
-        one.catalogue.page(other, incoming, cursor)
+        one.catalogue.get_page(other, incoming, cursor)
 
 
 def test_a_cursor_stays_good_while_entries_come_and_go():
@@ -161,12 +161,12 @@ def test_names_are_taken_once_and_found():
     assert catalogue.get("nope") is None
     entry.remove()
     assert "t1" not in catalogue
-    assert catalogue.used
-    assert not Shelf().catalogue.used
+    assert catalogue.has_been_used
+    assert not Shelf().catalogue.has_been_used
 
 
 def test_a_handle_has_to_say_how_it_is_shown():
-    class Silent(Handle[[], str]):
+    class Silent(RegistryEntry[[], str]):
         pass
 
     with pytest.raises(TypeError, match="shown"):
@@ -192,7 +192,7 @@ def test_a_selection_shows_a_part_and_follows_the_whole():
         few.add("x", one)
     few.remove("t5")
     assert names(few, pair) == [[]]
-    assert few.used
+    assert few.has_been_used
     assert "t5" not in shelf.catalogue
 
 
@@ -217,10 +217,10 @@ def test_an_answer_that_a_change_has_overtaken_is_not_kept():
     shelf, pair = Shelf(size=10), open_pair(DATES[0])
 
     class Busy(Entry):
-        def shown(self, structured: str | None) -> Tool:
+        def to_list_item(self, structured: str | None) -> Tool:
             if "late" not in shelf.catalogue:
                 shelf.add("late")
-            return super().shown(structured)
+            return super().to_list_item(structured)
 
     shelf.catalogue.add("busy", Busy("busy", shelf.catalogue))
     assert names(shelf.catalogue, pair) == [["busy"]]
@@ -230,11 +230,11 @@ def test_an_answer_that_a_change_has_overtaken_is_not_kept():
 def test_what_was_kept_once_is_used_for_good():
     shelf = Shelf(1)
     some = shelf.catalogue.select(lambda entry: entry.name == "late", print)
-    assert not some.used
+    assert not some.has_been_used
     shelf.add("late")
-    assert some.used
+    assert some.has_been_used
     shelf.catalogue.remove("late")
-    assert some.used
+    assert some.has_been_used
     assert len(some) == 0
 
 
@@ -289,11 +289,11 @@ def test_only_what_is_shown_is_suggested():
 
 
 def test_not_every_name_is_compared(monkeypatch):
-    shelf = Shelf(module.MAX_COMPARED + 10)
+    shelf = Shelf(module.MAX_SUGGESTION_CANDIDATES + 10)
     seen: list[str] = []
     monkeypatch.setattr("difflib.get_close_matches", lambda name, given, **how: seen.extend(given) or [])
     assert shelf.catalogue.suggest("t") == ""
-    assert len(seen) == module.MAX_COMPARED
+    assert len(seen) == module.MAX_SUGGESTION_CANDIDATES
 
 
 # --------------------------------------------------------------------- threads
@@ -339,7 +339,7 @@ def test_any_thread_may_change_a_list():
             assert (entry.name in view) is not turn % 2
 
     at_once(work)
-    serials = [serial for serial, _ in shelf.catalogue._now()]
+    serials = [serial for serial, _ in shelf.catalogue._snapshot()]
     assert sorted(serials) == serials
     assert len({*serials}) == WORKERS * 15
     assert {entry.name for entry in shelf.catalogue} == {
@@ -383,7 +383,7 @@ def test_a_list_is_changed_by_one_at_a_time():
     def told(_: str) -> None:
         assert not lock._is_owned()  # who is told may wait for another thread, which changes the list too
 
-    shelf.catalogue._changed = told
+    shelf.catalogue._on_changed = told
     shelf.add("a").remove()
     shelf.catalogue.remove("a")
     assert len(shelf.catalogue) == 0
@@ -404,7 +404,7 @@ def test_a_list_is_changed_by_one_at_a_time():
 )
 def test_every_page_says_how_long_it_may_be_kept(date, cache, said, selected):
     shelf, pair = Shelf(5), open_pair(date)
-    whole = Catalogue(KIND, print_nothing, shelf.catalogue.keys, 2, cache)
+    whole = Registry(KIND, print_nothing, shelf.catalogue.keys, 2, cache)
     for entry in shelf.catalogue:
         whole.add(entry.name, entry)
     for catalogue, expected in ((whole, said), (whole.select(lambda _: True, print_nothing), selected)):

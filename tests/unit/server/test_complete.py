@@ -7,26 +7,26 @@ from typing import Any
 import pytest
 
 from toolpost import Client, Context, Server, SignatureError, SyncContext
-from toolpost.server.complete import MAX_VALUES, Completes
-from toolpost.server.work import Work
+from toolpost.server.complete import MAX_COMPLETION_VALUES, Completable
+from toolpost.server.work import WorkerThreads
 from toolpost.types import Completion
 
 KNOWN = {"country": "fr"}
 
 
-def completed(completes: Completes, argument: str = "city", value: str = "p") -> Completion:
+def completed(completes: Completable, argument: str = "city", value: str = "p") -> Completion:
     async def main() -> Completion:
-        work = Work(1)
+        work = WorkerThreads(1)
         try:
-            return (await completes.completed(argument, value, KNOWN, work)).completion
+            return (await completes.complete_argument(argument, value, KNOWN, work)).completion
         finally:
             work.close()
 
     return asyncio.run(main())
 
 
-def completing(fn: Any) -> Completes:
-    completes = Completes(["city", "country"], list)
+def completing(fn: Any) -> Completable:
+    completes = Completable(["city", "country"], list)
     assert completes.complete("city")(fn) is fn
     return completes
 
@@ -62,37 +62,37 @@ class Typed:
 )
 def test_a_completer_takes_what_was_typed_and_what_is_known(fn, values):
     completes = completing(fn)
-    assert completes.completes
+    assert completes.has_completers
     assert completed(completes) == Completion(values=values)
 
 
 def test_nobody_knows_how_an_argument_without_a_completer_goes_on():
     assert completed(completing(later), "country") == Completion(values=[])
     assert completed(completing(later), "unheard of") == Completion(values=[])
-    assert not Completes(["city"], list).completes
+    assert not Completable(["city"], list).has_completers
 
 
 def test_only_what_is_there_can_be_completed():
     with pytest.raises(ValueError, match="no argument 'town' to complete; there are: city, country"):
-        Completes(["city", "country"], list).complete("town")
+        Completable(["city", "country"], list).complete("town")
     with pytest.raises(ValueError, match="there are: none"):
-        Completes([], list).complete("town")
+        Completable([], list).complete("town")
 
 
 @pytest.mark.requirement("COMP-2")
 @pytest.mark.parametrize(
     ("found", "total", "more"),
     [
-        (["x"] * MAX_VALUES, None, None),
-        (["x"] * (MAX_VALUES + 1), MAX_VALUES + 1, True),
-        (Completion(values=["x"] * MAX_VALUES, total=7, has_more=False), 7, False),
+        (["x"] * MAX_COMPLETION_VALUES, None, None),
+        (["x"] * (MAX_COMPLETION_VALUES + 1), MAX_COMPLETION_VALUES + 1, True),
+        (Completion(values=["x"] * MAX_COMPLETION_VALUES, total=7, has_more=False), 7, False),
         (Completion(values=["x"] * 300), 300, True),
         (Completion(values=["x"] * 300, total=4000, has_more=False), 4000, True),
     ],
 )
 def test_an_answer_has_a_hundred_values_at_most(found, total, more):
     answer = completed(completing(lambda: found))
-    assert answer == Completion(values=["x"] * MAX_VALUES, total=total, has_more=more)
+    assert answer == Completion(values=["x"] * MAX_COMPLETION_VALUES, total=total, has_more=more)
 
 
 def test_a_prompt_and_a_template_complete_for_a_client():

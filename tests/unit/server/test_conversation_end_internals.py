@@ -21,7 +21,7 @@ HELLO = message(id=1, method="initialize", params=ABOUT)
 
 
 def test_a_function_that_refuses_to_end_does_not_hold_up_the_others(monkeypatch, caplog):
-    monkeypatch.setattr(serve, "END_PATIENCE", 0.01)
+    monkeypatch.setattr(serve, "CANCEL_TIMEOUT", 0.01)
     server = Server("s")
     began, let_go = asyncio.Event(), asyncio.Event()
 
@@ -48,7 +48,7 @@ def test_a_function_that_refuses_to_end_does_not_hold_up_the_others(monkeypatch,
 
 
 def test_a_handshake_that_takes_too_long_is_refused(monkeypatch):
-    monkeypatch.setattr(serve, "HANDSHAKE", 0.01)
+    monkeypatch.setattr(serve, "HANDSHAKE_TIMEOUT", 0.01)
 
     class Slow(Handler):
         async def init(self, ctx: Context) -> None:

@@ -8,15 +8,15 @@ import pytest
 
 from pair import arrived, open_pair
 from toolpost import MCPError
-from toolpost.errors import InvalidParams, MethodNotFound, NotDeclared
+from toolpost.errors import CapabilityNotDeclared, InvalidParams, MethodNotFound
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.events import Incoming
+from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import DATES
-from toolpost.server.dispatch import Call, answer, begin, failed, through
+from toolpost.server.dispatch import Call, build_error_response, build_response, run_middleware, start_request
 from toolpost.types import Result
 
 
-def asked(method: str = "ping", revision: str = DATES[-2]) -> tuple[Any, Incoming]:
+def asked(method: str = "ping", revision: str = DATES[-2]) -> tuple[Any, InboundRequest]:
     """A server's connection, and a request that it has to answer."""
     pair = open_pair(revision)
     return pair.server, arrived(pair.server.receive(pair.client.request(method).data))
@@ -32,19 +32,19 @@ def test_a_route_may_answer_at_once_or_later():
     async def later(context: Any, params: Any) -> Result:
         return ready
 
-    assert begin({"ping": lambda context, params: ready}, (), CONTEXT, incoming) is ready
-    begun: Any = begin({"ping": later}, (), CONTEXT, incoming)
+    assert start_request({"ping": lambda context, params: ready}, (), CONTEXT, incoming) is ready
+    begun: Any = start_request({"ping": later}, (), CONTEXT, incoming)
     assert asyncio.run(begun) is ready
 
 
 def test_a_method_without_a_route_is_not_found():
     _, incoming = asked()
     with pytest.raises(MethodNotFound, match="ping"):
-        begin({}, (), CONTEXT, incoming)
+        start_request({}, (), CONTEXT, incoming)
 
 
 def test_without_middleware_a_route_is_called_directly():
-    """Nothing stands between: what the route returns is what `begin` returns."""
+    """Nothing stands between: what the route returns is what `start_request` returns."""
     _, incoming = asked()
     given: list[Any] = []
 
@@ -52,7 +52,7 @@ def test_without_middleware_a_route_is_called_directly():
         given.append(arguments)
         return Result()
 
-    begin({"ping": route}, [], CONTEXT, incoming)
+    start_request({"ping": route}, [], CONTEXT, incoming)
     assert given == [(CONTEXT, incoming.params)]
 
 
@@ -61,7 +61,7 @@ def test_layers_may_change_what_is_passed_on():
         return f"<{await next(Call(call.method, call.params + 1, call.context))}>"
 
     async def main() -> Any:
-        return await through([add, add], Call("x", 1, CONTEXT), lambda context, params: str(params))
+        return await run_middleware([add, add], Call("x", 1, CONTEXT), lambda context, params: str(params))
 
     assert asyncio.run(main()) == "<<3>>"
 
@@ -70,7 +70,7 @@ def test_layers_may_change_what_is_passed_on():
     ("error", "code", "text", "level"),
     [
         (InvalidParams("bad"), -32602, "bad", None),
-        (NotDeclared("roots", "no roots"), -32603, "no roots", "WARNING"),
+        (CapabilityNotDeclared("roots", "no roots"), -32603, "no roots", "WARNING"),
         (MCPError("odd"), -32603, "odd", "WARNING"),
         (ValueError("secret"), -32603, "could not be served", "ERROR"),
         (SystemExit(3), -32603, "could not be served", "ERROR"),
@@ -85,7 +85,7 @@ def test_whatever_is_raised_stays_with_its_request(error, code, text, level, cap
         raise error
 
     async def main() -> bytes | None:
-        return await answer(connection, incoming, broken())
+        return await build_response(connection, incoming, broken())
 
     with caplog.at_level(logging.WARNING, "toolpost.server"):
         data = asyncio.run(main())
@@ -105,7 +105,7 @@ def test_a_cancelled_request_is_answered_by_nobody():
             await asyncio.Event().wait()
             return Result()
 
-        task = asyncio.create_task(answer(connection, incoming, forever()))
+        task = asyncio.create_task(build_response(connection, incoming, forever()))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -116,8 +116,8 @@ def test_a_cancelled_request_is_answered_by_nobody():
             raise asyncio.CancelledError
 
         with pytest.raises(asyncio.CancelledError):
-            await answer(connection, incoming, raises())
-        assert failed(connection, incoming, ValueError("late")) is None
+            await build_response(connection, incoming, raises())
+        assert build_error_response(connection, incoming, ValueError("late")) is None
 
     asyncio.run(main())
 
@@ -129,7 +129,7 @@ def test_an_answer_that_cannot_be_said_is_an_error(caplog):
         return {"no": "result"}
 
     async def main() -> Any:
-        return jsonrpc.decode(await answer(connection, incoming, nonsense()) or b"")
+        return jsonrpc.decode(await build_response(connection, incoming, nonsense()) or b"")
 
     with caplog.at_level(logging.WARNING, "toolpost.server"):
         assert asyncio.run(main()).code == -32603

@@ -10,7 +10,7 @@ import pytest
 
 from toolpost import Client, Server
 from toolpost.server import eager
-from toolpost.server.eager import Going, start
+from toolpost.server.eager import StartedTask, start_eagerly
 
 MARK: ContextVar[str] = ContextVar("MARK", default="nothing")
 
@@ -35,13 +35,13 @@ async def turns(count: int = 3) -> None:
 
 async def finished(going: Any) -> Any:
     """What work gives that waits."""
-    assert isinstance(going, Going)
+    assert isinstance(going, StartedTask)
     given: list[Any] = []
 
     async def rest() -> None:
         given.append(await going)
 
-    await going.go_on(rest())
+    await going.resume_with(rest())
     return given[0]
 
 
@@ -50,7 +50,7 @@ def test_work_that_does_not_wait_is_done_at_once():
         return 3
 
     async def main():
-        assert [start(work()), start(work())] == [3, 3]
+        assert [start_eagerly(work()), start_eagerly(work())] == [3, 3]
 
     run(main)
 
@@ -66,7 +66,7 @@ def test_work_runs_in_one_task_from_its_beginning():
 
     async def main():
         caller = asyncio.current_task()
-        going = start(work())
+        going = start_eagerly(work())
         assert asyncio.current_task() is caller
         assert await finished(going) == "done"
         assert seen[0] is seen[1] is not caller
@@ -80,7 +80,7 @@ def test_what_work_raises_before_it_waits_is_raised():
 
     async def main():
         with pytest.raises(ValueError, match="no"):
-            start(work())
+            start_eagerly(work())
 
     run(main)
 
@@ -107,8 +107,8 @@ def test_time_limits_and_groups_end_the_work_and_nothing_else():
         raise AssertionError("it should fail")
 
     async def main():
-        assert await finished(start(limited())) == "late"
-        assert await finished(start(grouped())) == "failed"
+        assert await finished(start_eagerly(limited())) == "late"
+        assert await finished(start_eagerly(grouped())) == "failed"
 
     run(main)
 
@@ -122,9 +122,9 @@ def test_context_variables_stay_with_their_work():
         return before, MARK.get()
 
     async def main():
-        assert start(work("one", waits=False)) == ("nothing", "one")
-        assert start(work("two", waits=False)) == ("nothing", "two")
-        assert await finished(start(work("three", waits=True))) == ("nothing", "three")
+        assert start_eagerly(work("one", waits=False)) == ("nothing", "one")
+        assert start_eagerly(work("two", waits=False)) == ("nothing", "two")
+        assert await finished(start_eagerly(work("three", waits=True))) == ("nothing", "three")
         assert MARK.get() == "nothing"
 
     run(main)
@@ -136,10 +136,10 @@ def test_work_may_start_other_work():
         return "inner"
 
     async def outer() -> str:
-        return "outer " + await finished(start(inner()))
+        return "outer " + await finished(start_eagerly(inner()))
 
     async def main():
-        assert await finished(start(outer())) == "outer inner"
+        assert await finished(start_eagerly(outer())) == "outer inner"
 
     run(main)
 
@@ -161,8 +161,8 @@ def test_work_that_cancels_itself_hears_of_it_where_it_waits():
         return "went on"
 
     async def main():
-        assert start(work(waits=False)) == "did not wait"
-        assert await finished(start(work(waits=True))) == "went on"
+        assert start_eagerly(work(waits=False)) == "did not wait"
+        assert await finished(start_eagerly(work(waits=True))) == "went on"
         assert heard == ["cancelled"]
 
     run(main)
@@ -180,13 +180,13 @@ def test_work_can_be_cancelled_before_its_task_had_a_turn(later: int):
             raise
 
     async def main():
-        going = start(work())
-        assert isinstance(going, Going)
+        going = start_eagerly(work())
+        assert isinstance(going, StartedTask)
 
         async def rest() -> None:
             await going
 
-        task = going.go_on(rest())
+        task = going.resume_with(rest())
         await turns(later)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -206,12 +206,12 @@ def test_a_task_that_is_closed_ends_its_work():
             ends.append("ended")
 
     async def main():
-        going: Any = start(work())
+        going: Any = start_eagerly(work())
 
         async def rest() -> None:
             await going
 
-        task = going.go_on(rest())
+        task = going.resume_with(rest())
         await turns()
         task.get_coro().close()
         assert ends == ["ended"]
@@ -234,8 +234,8 @@ async def which() -> int:
 
 def test_work_of_one_turn_shares_a_task_that_nobody_has_kept():
     async def main():
-        first: Any = start(which())
-        assert [start(which()), start(which())] == [first, first]
+        first: Any = start_eagerly(which())
+        assert [start_eagerly(which()), start_eagerly(which())] == [first, first]
         assert len(asyncio.all_tasks()) == 2
 
     run(main)
@@ -243,10 +243,10 @@ def test_work_of_one_turn_shares_a_task_that_nobody_has_kept():
 
 def test_a_task_that_has_had_its_turn_serves_nothing_else():
     async def main():
-        start(which())
+        start_eagerly(which())
         await turns()
-        assert eager._Body.spare is None
-        assert await finished(start(nap())) == "rested"
+        assert eager._EagerCoroutine.spare is None
+        assert await finished(start_eagerly(nap())) == "rested"
 
     run(main)
 
@@ -259,18 +259,18 @@ def test_a_task_that_anybody_has_kept_serves_nothing_else():
         return id(kept[-1])
 
     async def main():
-        first = start(keep())
-        assert start(which()) != first
+        first = start_eagerly(keep())
+        assert start_eagerly(which()) != first
 
     run(main)
 
 
 def test_a_task_that_was_cancelled_before_its_turn_serves_nothing_else():
     async def main():
-        start(which())
+        start_eagerly(which())
         for task in asyncio.all_tasks() - {asyncio.current_task()}:
             task.cancel()
-        assert await finished(start(nap())) == "rested"
+        assert await finished(start_eagerly(nap())) == "rested"
 
     run(main)
 
@@ -287,15 +287,15 @@ def test_work_of_another_context_has_a_task_of_its_own(value: Any):
         mine: Any = {}
         for given in (value, mine):
             variable.set(given)
-            first: Any = start(seen())
-            again: Any = start(seen())
+            first: Any = start_eagerly(seen())
+            again: Any = start_eagerly(seen())
             assert first[0] == again[0]
             assert first[1] is again[1] is given
         assert first[0] != (await in_turn(value))[0]
 
     async def in_turn(given: Any) -> Any:
         variable.set(given)
-        return start(seen())
+        return start_eagerly(seen())
 
     run(main)
 
@@ -306,8 +306,8 @@ def test_what_work_sets_is_seen_by_no_other_work():
         return id(asyncio.current_task())
 
     async def main():
-        first = start(change())
-        assert start(which()) != first
+        first = start_eagerly(change())
+        assert start_eagerly(which()) != first
         assert MARK.get() == "nothing"
 
     run(main)
@@ -324,33 +324,33 @@ def test_work_that_lets_the_loop_run_harms_nobody():
 
     async def main():
         before = asyncio.current_task()
-        assert start(again()) == "done"
+        assert start_eagerly(again()) == "done"
         assert asyncio.current_task() is before
-        assert eager._Body.spare is None
-        assert await finished(start(nap())) == "rested"
+        assert eager._EagerCoroutine.spare is None
+        assert await finished(start_eagerly(nap())) == "rested"
 
     run(main)
 
 
 def test_a_loop_has_tasks_of_its_own():
     async def main():
-        start(which())
-        spare = eager._Body.spare
+        start_eagerly(which())
+        spare = eager._EagerCoroutine.spare
         assert spare is not None
         tasks = await asyncio.to_thread(asyncio.run, other())
         assert id(spare.task) not in tasks
 
     async def other() -> list[Any]:
-        return [start(which()), start(which())]
+        return [start_eagerly(which()), start_eagerly(which())]
 
     run(main)
 
 
 def test_where_nobody_counts_who_holds_on_each_has_a_task_of_its_own(monkeypatch):
-    monkeypatch.setattr(eager, "_TRACED", False)
+    monkeypatch.setattr(eager, "_CAN_REUSE_TASKS", False)
 
     async def main():
-        numbers = [start(which()) for _ in range(3)]
+        numbers = [start_eagerly(which()) for _ in range(3)]
         assert len(set(numbers)) == 3
 
     run(main)

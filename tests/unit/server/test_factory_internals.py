@@ -10,14 +10,14 @@ from toolpost import Client, Server
 from toolpost.principal import Principal
 from toolpost.protocol.methods import ALWAYS, DATES, Row
 from toolpost.server import factory as module
-from toolpost.server.factory import Factory
-from toolpost.server.serve import Conversation
+from toolpost.server.factory import PerClientServer
+from toolpost.server.serve import ServerConversation
 from toolpost.testing import ScriptedChannel
 from toolpost.types import Params, Result
 
 
 def test_the_choice_is_remembered_by_the_facts_of_a_stateless_client(monkeypatch):
-    monkeypatch.setattr(module, "MAX_KNOWN", 2)
+    monkeypatch.setattr(module, "MAX_REMEMBERED_CLIENTS", 2)
 
     async def main() -> None:
         house = House()
@@ -60,8 +60,8 @@ def test_the_principal_is_told(revision):
                 "params": {"_meta": facts} if stateless else session,
             }
         )
-        async with house.factory.alive() as lifespan:
-            talk = Conversation(house.factory, channel, lifespan, principal="ann")
+        async with house.factory.hold_lifespan() as lifespan:
+            talk = ServerConversation(house.factory, channel, lifespan, principal="ann")
             serving = asyncio.create_task(talk.run())
             assert "result" in await channel.next_sent()
             channel.end()
@@ -86,7 +86,7 @@ def test_rows_of_ones_own_reach_the_chosen(revision):
             return server
 
         factory = Server.factory(choose, extra=[row])
-        assert isinstance(factory, Factory)
+        assert isinstance(factory, PerClientServer)
         async with Client(factory, revision=revision) as client:
             return await client.request("example/double", {"n": 1})
 

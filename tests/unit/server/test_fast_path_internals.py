@@ -24,8 +24,8 @@ from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.server import bare, serve
 from toolpost.server.middleware import Call, Next
-from toolpost.server.serve import Conversation
-from toolpost.transports.memory import pair
+from toolpost.server.serve import ServerConversation
+from toolpost.transports.memory import memory_pair
 from toolpost.types import CallToolResult, TextContent
 
 WHO = {"name": "c", "version": "1"}
@@ -254,9 +254,9 @@ def served(**options: Any) -> Server:
 @asynccontextmanager
 async def opened(server: Server, revision: str):
     """What asks a server over a channel: a function from a message to its answer."""
-    ours, theirs = pair()
-    async with server.alive() as lifespan:
-        serving = asyncio.create_task(Conversation(server, theirs, lifespan).run())
+    ours, theirs = memory_pair()
+    async with server.hold_lifespan() as lifespan:
+        serving = asyncio.create_task(ServerConversation(server, theirs, lifespan).run())
 
         async def ask(message: dict[str, Any]) -> bytes:
             await ours.send(json.dumps({"jsonrpc": "2.0", **message}).encode())
@@ -353,11 +353,11 @@ def test_a_form_is_made_anew_for_what_the_server_says_of_itself():
             first = await ask({"id": 1, **asked(DATES[-1], "whole", {"a": 1})})
             tool = server.tools.get("whole")
             assert tool is not None
-            form = tool.forms[DATES[-1]]
+            form = tool.result_templates[DATES[-1]]
             server.tool(name="another")(whole)
             async with opened(server, DATES[-1]) as again:
                 assert await again({"id": 1, **asked(DATES[-1], "whole", {"a": 1})}) == first
-            assert tool.forms[DATES[-1]] is not form
+            assert tool.result_templates[DATES[-1]] is not form
 
     run(main)
 

@@ -13,7 +13,7 @@ import pytest
 from parameter_ids import tell
 
 from toolpost.errors import ToolError
-from toolpost.server.forms import Accepted, Cancelled, Declined, form_of
+from toolpost.server.forms import Accepted, Cancelled, Declined, get_form
 from toolpost.server.marks import Titles
 from toolpost.server.problems import SignatureError
 from toolpost.types import ElicitResult
@@ -131,17 +131,17 @@ FORMS: list[tuple[Any, dict[str, Any], list[str], Any, Any]] = [
 @pytest.mark.requirement("ELIC-12")
 @pytest.mark.parametrize(("kind", "fields", "required", "content", "data"), FORMS, ids=tell)
 def test_a_flat_type_is_a_form(kind, fields, required, content, data):
-    form = form_of(kind)
+    form = get_form(kind)
     asked = {"type": "object", "properties": fields}
     assert form.schema == asked | ({"required": required} if required else {})
     assert form.read(accepted(content)) == Accepted(data)
-    assert form_of(kind) is form
+    assert get_form(kind) is form
 
 
 @pytest.mark.parametrize(("action", "answer"), [("decline", Declined()), ("cancel", Cancelled())])
 def test_a_user_may_say_no_or_nothing(action, answer):
-    assert form_of(int).read(ElicitResult(action=action)) == answer
-    assert form_of(int).read(ElicitResult(action=action, content={"value": 1})) == answer
+    assert get_form(int).read(ElicitResult(action=action)) == answer
+    assert get_form(int).read(ElicitResult(action=action, content={"value": 1})) == answer
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_user_may_say_no_or_nothing(action, answer):
 )
 def test_an_answer_that_does_not_fit_is_told(kind, content, said):
     with pytest.raises(ToolError, match="does not fit what was asked") as refused:
-        form_of(kind).read(accepted(content))
+        get_form(kind).read(accepted(content))
     assert said in str(refused.value).lower() or said in str(refused.value)
 
 
@@ -204,7 +204,7 @@ class Rated:
 )
 def test_what_is_not_flat_is_refused_by_name(kind, said):
     with pytest.raises(SignatureError) as refused:
-        form_of(kind)
+        get_form(kind)
     assert said in str(refused.value)
 
 
@@ -223,7 +223,7 @@ class Shirt:
 
 def test_choices_have_titles():
     sizes = [{"const": "s", "title": "Small"}, {"const": "x-l", "title": "Extra large"}]
-    form = form_of(Shirt)
+    form = get_form(Shirt)
     assert form.schema["properties"] == {
         "size": {"type": "string", "oneOf": sizes},
         "spare": {"type": "array", "items": {"anyOf": sizes}},
@@ -247,7 +247,7 @@ def test_choices_with_titles_may_be_written_as_a_schema():
         one: Annotated[str, msgspec.Meta(extra_json_schema={"oneOf": choices})]
         some: Annotated[list[str], msgspec.Meta(extra_json_schema={"items": {"anyOf": choices}})]
 
-    assert form_of(Own).schema["properties"] == {
+    assert get_form(Own).schema["properties"] == {
         "one": {"type": "string", "oneOf": choices},
         "some": {"type": "array", "items": {"anyOf": choices}},
     }
@@ -268,4 +268,4 @@ def test_choices_with_titles_may_be_written_as_a_schema():
 )
 def test_titles_that_do_not_fit_are_refused(kind, told):
     with pytest.raises(SignatureError, match=told):
-        form_of(kind)
+        get_form(kind)

@@ -4,7 +4,7 @@ import inspect
 from typing import Any, get_type_hints
 
 from toolpost import Handler
-from toolpost.server.options import Options
+from toolpost.server.options import ServerOptions
 
 
 def test_options_are_stated_as_the_constructor_takes_them():
@@ -14,8 +14,8 @@ def test_options_are_stated_as_the_constructor_takes_them():
         for name, parameter in inspect.signature(Handler.__init__).parameters.items()
         if parameter.kind is inspect.Parameter.KEYWORD_ONLY
     }
-    assert list(keywords) == list(Options.__annotations__)
+    assert list(keywords) == list(ServerOptions.__annotations__)
     local: dict[str, Any] = {"Store": object, "Auth": object, "KeyRing": object}
     taken = get_type_hints(Handler.__init__, localns=local)
-    stated = get_type_hints(Options, localns=local)
+    stated = get_type_hints(ServerOptions, localns=local)
     assert {name: taken[name] for name in keywords} == stated

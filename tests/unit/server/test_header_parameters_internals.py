@@ -14,10 +14,10 @@ from pair import open_pair
 from region_server import Region, served
 from toolpost import Header, Server, SignatureError
 from toolpost.errors import HeaderMismatch
-from toolpost.protocol.events import Incoming
+from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.revisions import LATEST
 from toolpost.server.bind import bind
-from toolpost.server.serve import Conversation
+from toolpost.server.serve import ServerConversation
 from toolpost.testing import ScriptedChannel
 from toolpost.types import Tool
 
@@ -202,8 +202,8 @@ def test_what_no_header_can_mirror_is_refused(kinds, said):
     ids=["same", "other", "missing", "not over HTTP", "not mirrored"],
 )
 def test_a_factory_checks_for_whom_it_chose(tool, headers, said):
-    class Web(Conversation):
-        def headers_of(self, incoming: Incoming | None) -> dict[str, str]:
+    class Web(ServerConversation):
+        def headers_of(self, incoming: InboundRequest | None) -> dict[str, str]:
             return headers
 
     async def main() -> dict[str, Any]:
@@ -214,10 +214,10 @@ def test_a_factory_checks_for_whom_it_chose(tool, headers, said):
 
         channel = ScriptedChannel()
         factory = Server.factory(choose)
-        assert factory.annotated("query") is None  # nobody is chosen yet
+        assert factory.find_header_parameters("query") is None  # nobody is chosen yet
         request = {"name": tool, "arguments": {"region": "north"}}
         channel.feed(open_pair(LATEST.date).client.request("tools/call", request).data)
-        async with factory.alive() as lifespan:
+        async with factory.hold_lifespan() as lifespan:
             serving = asyncio.create_task(Web(factory, channel, lifespan).run())
             answer = await channel.next_sent()
             channel.end()

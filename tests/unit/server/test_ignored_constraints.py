@@ -13,7 +13,7 @@ from typing_extensions import TypedDict  # as pydantic wants it on Python 3.11
 from toolpost import Server
 from toolpost.server.bind import bind
 from toolpost.server.problems import ArgumentError, SignatureError
-from toolpost.server.returns import Returns
+from toolpost.server.returns import ResultConverter
 
 T = TypeVar("T")
 Natural = Annotated[int, Meta(ge=1)]
@@ -113,7 +113,7 @@ def test_a_limit_that_pydantic_would_ignore_is_refused(kind: Any, where: str):
     def gives(): ...
 
     takes.__annotations__["it"] = gives.__annotations__["return"] = kind
-    for register in (bind, Returns.of):
+    for register in (bind, ResultConverter.for_function):
         with pytest.raises(SignatureError, match="would ignore the limit") as refused:
             register(takes if register is bind else gives)
         assert where in refused.value.message

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from toolpost.server.life import Life
+from toolpost.server.life import SharedLifespan
 
 
 class Seen:
@@ -34,13 +34,13 @@ class Seen:
 def test_it_is_entered_by_the_first_and_left_by_the_last():
     async def main() -> None:
         seen = Seen()
-        life = Life(seen.enter)
-        async with life.held() as one:
-            async with life.held() as two:
+        life = SharedLifespan(seen.enter)
+        async with life.hold_open() as one:
+            async with life.hold_open() as two:
                 assert one == two == 1
             assert seen.log == ["+"]
         assert seen.log == ["+", "-"]
-        async with life.held() as three:
+        async with life.hold_open() as three:
             assert three == 3
         assert seen.log == ["+", "-", "+", "-"]
 
@@ -50,13 +50,13 @@ def test_it_is_entered_by_the_first_and_left_by_the_last():
 def test_who_comes_while_it_is_entered_or_left_waits():
     async def main() -> None:
         seen = Seen()
-        life = Life(seen.enter)
+        life = SharedLifespan(seen.enter)
         inside = 0
         go = asyncio.Event()
 
         async def hold() -> None:
             nonlocal inside
-            async with life.held():
+            async with life.hold_open():
                 inside += 1
                 await go.wait()
 
@@ -81,13 +81,13 @@ def test_who_comes_while_it_is_entered_or_left_waits():
 def test_a_context_that_cannot_be_entered_is_tried_again():
     async def main() -> None:
         seen = Seen()
-        life = Life(seen.enter)
+        life = SharedLifespan(seen.enter)
         seen.broken = True
         with pytest.raises(ValueError, match="no life"):
-            async with life.held():
+            async with life.hold_open():
                 pass
         seen.broken = False
-        async with life.held():
+        async with life.hold_open():
             pass
         assert seen.log == ["+", "-"]
 
@@ -96,11 +96,11 @@ def test_a_context_that_cannot_be_entered_is_tried_again():
 
 def test_one_life_after_the_other_in_several_loops():
     seen = Seen()
-    life = Life(seen.enter)
+    life = SharedLifespan(seen.enter)
 
     async def crowd() -> None:
         async def hold() -> None:
-            async with life.held():
+            async with life.hold_open():
                 await asyncio.sleep(0)
 
         await asyncio.gather(*(hold() for _ in range(5)))

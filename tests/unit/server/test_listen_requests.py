@@ -9,7 +9,7 @@ from toolpost import Context, Handler, Server
 from toolpost.errors import InvalidParams
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
-from toolpost.server.serve import Conversation
+from toolpost.server.serve import ServerConversation
 from toolpost.testing import ScriptedChannel
 from toolpost.types import Resource, ResourceContents
 
@@ -53,7 +53,7 @@ class Talk:
 
     def __init__(self, server: Handler) -> None:
         self.channel = ScriptedChannel()
-        self.serving = asyncio.create_task(Conversation(server, self.channel).run())
+        self.serving = asyncio.create_task(ServerConversation(server, self.channel).run())
 
     async def listen(self, wishes: dict[str, Any], request_id: int = 7) -> dict[str, Any]:
         params = {"notifications": wishes, "_meta": FACTS}
@@ -75,13 +75,13 @@ def test_only_what_can_be_served_is_acknowledged_and_told():
         server = Watched()
         talk = Talk(server)
         assert await talk.listen(ALL) == {"resourcesListChanged": True, "resourceSubscriptions": ["a://b"]}
-        server.announcer.list_changed("tools")
-        server.announce_update("a://c")
-        server.announce_update("a://b")
+        server.broadcaster.broadcast_list_changed("tools")
+        server.notify_resource_updated("a://c")
+        server.notify_resource_updated("a://b")
         said = await talk.channel.next_sent()
         assert (said["method"], said["params"]["uri"]) == ("notifications/resources/updated", "a://b")
         assert talk.channel.related[-1] == 7
-        server.end_listens()
+        server.end_subscriptions()
         assert (await talk.channel.next_sent())["id"] == 7
         await talk.end()
         assert server.log == ["+a://b", "-a://b"]
@@ -108,7 +108,7 @@ def test_a_subscription_ends_with_its_cancellation():
         async with asyncio.timeout(10):
             while len(server.log) < 2:  # noqa: ASYNC110 - what is waited for is not ours to tell
                 await asyncio.sleep(0)
-        server.announce_update("a://b")
+        server.notify_resource_updated("a://b")
         await talk.listen({}, 8)
         assert [message.get("method") for message in talk.channel.sent] == [
             "notifications/subscriptions/acknowledged"

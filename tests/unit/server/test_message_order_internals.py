@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from toolpost import Server
-from toolpost.server.serve import Conversation
-from toolpost.transports.memory import pair
+from toolpost.server.serve import ServerConversation
+from toolpost.transports.memory import memory_pair
 
 WHO = {"name": "c", "version": "1"}
 HELLO: list[dict[str, Any]] = [
@@ -34,9 +34,9 @@ def run(main: Any) -> None:
 @asynccontextmanager
 async def opened(server: Server, limit: int = 1024):
     """A conversation after its handshake, and the client's end of it."""
-    ours, theirs = pair(limit)
-    async with server.alive() as lifespan:
-        conversation = Conversation(server, theirs, lifespan)
+    ours, theirs = memory_pair(limit)
+    async with server.hold_lifespan() as lifespan:
+        conversation = ServerConversation(server, theirs, lifespan)
         serving = asyncio.create_task(conversation.run())
         for each in HELLO:
             await ours.send(json.dumps(each).encode())
@@ -61,7 +61,7 @@ def test_a_client_that_does_not_read_is_not_read_from(method: str):
             asking = asyncio.create_task(ask())
             for _ in range(200):
                 await asyncio.sleep(0)
-            assert len(conversation._chores) < 20
+            assert len(conversation._background_tasks) < 20
             ids = [json.loads(await ours.receive())["id"] for _ in range(flood)]
             assert sorted(ids) == [*range(flood)]
             await asking

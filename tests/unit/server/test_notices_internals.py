@@ -10,9 +10,9 @@ from toolpost import Client, Context, Server, SyncContext
 from toolpost.errors import LocalProtocolError
 from toolpost.protocol.methods import ALWAYS, DATES, Row
 from toolpost.protocol.revisions import REVISIONS
-from toolpost.server.serve import Conversation
+from toolpost.server.serve import ServerConversation
 from toolpost.testing import ScriptedChannel
-from toolpost.types.notices import NoticeParams
+from toolpost.types.notices import NotificationParams
 
 
 async def soon(condition: Any) -> None:
@@ -24,14 +24,14 @@ async def soon(condition: Any) -> None:
 
 @pytest.mark.parametrize("revision", DATES)
 def test_methods_of_clients_own_are_heard(revision):
-    class Count(NoticeParams):
+    class Count(NotificationParams):
         n: int
 
     async def main() -> None:
         server = Server("s", extra=[Row("example/typed", Count, client=ALWAYS)])
         seen: list[Any] = []
 
-        @server.on_notice("example/plain")
+        @server.on_notification("example/plain")
         async def plain(ctx: Context, params: dict[str, Any]) -> None:
             seen.append((params, ctx.state))
             if REVISIONS[revision].stateless:
@@ -39,7 +39,7 @@ def test_methods_of_clients_own_are_heard(revision):
                 with pytest.raises(LocalProtocolError):
                     await ctx.roots()
 
-        @server.on_notice("example/typed")
+        @server.on_notification("example/typed")
         def typed(ctx: SyncContext, params: Count) -> None:
             seen.append(params)
 
@@ -61,7 +61,7 @@ def test_a_flood_of_notices_is_bounded(caplog):
         server = Server("s", limit=4)
         running = 0
 
-        @server.on_notice("example/x")
+        @server.on_notification("example/x")
         async def stuck(ctx: Context) -> None:
             nonlocal running
             running += 1
@@ -69,7 +69,7 @@ def test_a_flood_of_notices_is_bounded(caplog):
 
         channel = ScriptedChannel()
         channel.feed(*[{"jsonrpc": "2.0", "method": "example/x"}] * 9)
-        serving = asyncio.create_task(Conversation(server, channel).run())
+        serving = asyncio.create_task(ServerConversation(server, channel).run())
         await soon(lambda: "dropped" in caplog.text)
         channel.end()
         await serving
@@ -85,14 +85,14 @@ def test_params_that_no_value_of_ours_can_hold_are_dropped():
         server = Server("s")
         seen: list[Any] = []
 
-        @server.on_notice("example/x")
+        @server.on_notification("example/x")
         async def hear(ctx: Context, params: Any) -> None:
             seen.append(params)
 
         channel = ScriptedChannel()
         channel.feed('{"jsonrpc":"2.0","method":"example/x","params":{"n":1e400}}')
         channel.feed('{"jsonrpc":"2.0","method":"example/x","params":{"n":1}}')
-        serving = asyncio.create_task(Conversation(server, channel).run())
+        serving = asyncio.create_task(ServerConversation(server, channel).run())
         await soon(lambda: seen)
         channel.end()
         await serving

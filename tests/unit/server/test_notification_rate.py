@@ -7,7 +7,7 @@ import pytest
 from raw_server import Clock, run
 from toolpost import Client, Context, Server
 from toolpost.protocol.methods import DATES
-from toolpost.server.measure import BURST, RATE, Measure
+from toolpost.server.measure import BURST, RATE, TokenBucket
 
 MANY = 3 * BURST
 
@@ -49,7 +49,7 @@ def test_a_flood_is_thinned_out_and_its_end_is_told(date):
 
 def test_time_gives_back_what_was_taken_up_to_the_whole():
     async def main() -> None:
-        measure = Measure()
+        measure = TokenBucket()
         assert [measure.take() for _ in range(BURST + 1)] == [True] * BURST + [False]
         await asyncio.sleep(10 / RATE)
         assert [measure.take() for _ in range(11)] == [True] * 10 + [False]

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from toolpost.server import notify
-from toolpost.server.notify import LIST_CHANGED, Announcer, wants
-from toolpost.types.notices import NoticeParams, ResourceUpdatedParams, SubscriptionFilter
+from toolpost.server.notify import LIST_CHANGED, ChangeBroadcaster, is_requested
+from toolpost.types.notices import NotificationParams, ResourceUpdatedParams, SubscriptionFilter
 
 UPDATED = "notifications/resources/updated"
 
@@ -19,7 +19,7 @@ class Ear:
     def __init__(self) -> None:
         self.heard: list[tuple[str, str | None]] = []
 
-    def hear(self, method: str, params: NoticeParams) -> None:
+    def on_change(self, method: str, params: NotificationParams) -> None:
         self.heard.append((method, getattr(params, "uri", None)))
 
 
@@ -36,15 +36,15 @@ async def turn() -> None:
 
 def test_changes_of_one_turn_are_told_once():
     async def main() -> None:
-        announcer, one, two = Announcer(), Ear(), Ear()
-        announcer.list_changed("tools")  # nobody is there yet
-        announcer.join(one)
-        announcer.join(two)
+        announcer, one, two = ChangeBroadcaster(), Ear(), Ear()
+        announcer.broadcast_list_changed("tools")  # nobody is there yet
+        announcer.add_subscriber(one)
+        announcer.add_subscriber(two)
         for _ in range(100):
-            announcer.list_changed("tools")
-            announcer.list_changed("prompts")
-            announcer.updated("a://b")
-        announcer.updated("a://c")
+            announcer.broadcast_list_changed("tools")
+            announcer.broadcast_list_changed("prompts")
+            announcer.broadcast_resource_updated("a://b")
+        announcer.broadcast_resource_updated("a://c")
         assert one.heard == []
         await turn()
         expected = [
@@ -54,9 +54,9 @@ def test_changes_of_one_turn_are_told_once():
             (UPDATED, "a://c"),
         ]
         assert one.heard == two.heard == expected
-        announcer.leave(two)
-        announcer.leave(two)
-        announcer.list_changed("resources")
+        announcer.remove_subscriber(two)
+        announcer.remove_subscriber(two)
+        announcer.broadcast_list_changed("resources")
         await until(lambda: len(one.heard) > len(expected))
         assert one.heard == [*expected, (LIST_CHANGED["resources"], None)]
         assert two.heard == expected
@@ -65,13 +65,13 @@ def test_changes_of_one_turn_are_told_once():
 
 
 def test_changes_that_come_in_a_flurry_are_told_together(monkeypatch):
-    monkeypatch.setattr(notify, "PACE", 60)
+    monkeypatch.setattr(notify, "BROADCAST_INTERVAL", 60)
 
     async def main() -> None:
-        announcer, ear = Announcer(), Ear()
-        announcer.join(ear)
+        announcer, ear = ChangeBroadcaster(), Ear()
+        announcer.add_subscriber(ear)
         for _ in range(100):
-            announcer.list_changed("tools")
+            announcer.broadcast_list_changed("tools")
             await turn()
         assert ear.heard == [(LIST_CHANGED["tools"], None)]
 
@@ -80,18 +80,18 @@ def test_changes_that_come_in_a_flurry_are_told_together(monkeypatch):
 
 def test_a_listener_may_leave_while_it_is_told():
     async def main() -> None:
-        announcer = Announcer()
+        announcer = ChangeBroadcaster()
 
         class Leaving(Ear):
-            def hear(self, method: str, params: NoticeParams) -> None:
-                super().hear(method, params)
-                announcer.leave(self)
+            def on_change(self, method: str, params: NotificationParams) -> None:
+                super().on_change(method, params)
+                announcer.remove_subscriber(self)
 
         ear = Leaving()
-        announcer.join(ear)
-        announcer.list_changed("tools")
+        announcer.add_subscriber(ear)
+        announcer.broadcast_list_changed("tools")
         await turn()
-        announcer.list_changed("tools")
+        announcer.broadcast_list_changed("tools")
         await turn()
         assert len(ear.heard) == 1
 
@@ -100,9 +100,9 @@ def test_a_listener_may_leave_while_it_is_told():
 
 def test_a_change_may_be_told_from_any_thread():
     async def main() -> None:
-        announcer, ear = Announcer(), Ear()
-        announcer.join(ear)
-        await asyncio.to_thread(announcer.list_changed, "tools")
+        announcer, ear = ChangeBroadcaster(), Ear()
+        announcer.add_subscriber(ear)
+        await asyncio.to_thread(announcer.broadcast_list_changed, "tools")
         await turn()
         assert len(ear.heard) == 1
 
@@ -113,15 +113,17 @@ def test_a_change_may_be_told_from_any_thread():
 @pytest.mark.parametrize(
     ("wishes", "method", "params", "wanted"),
     [
-        ({}, LIST_CHANGED["tools"], NoticeParams(), False),
-        ({"tools_list_changed": True}, LIST_CHANGED["tools"], NoticeParams(), True),
-        ({"tools_list_changed": True}, LIST_CHANGED["prompts"], NoticeParams(), False),
-        ({"prompts_list_changed": True}, LIST_CHANGED["prompts"], NoticeParams(), True),
-        ({"resources_list_changed": True}, LIST_CHANGED["resources"], NoticeParams(), True),
+        ({}, LIST_CHANGED["tools"], NotificationParams(), False),
+        ({"tools_list_changed": True}, LIST_CHANGED["tools"], NotificationParams(), True),
+        ({"tools_list_changed": True}, LIST_CHANGED["prompts"], NotificationParams(), False),
+        ({"prompts_list_changed": True}, LIST_CHANGED["prompts"], NotificationParams(), True),
+        ({"resources_list_changed": True}, LIST_CHANGED["resources"], NotificationParams(), True),
         ({"resources_list_changed": True}, UPDATED, ResourceUpdatedParams(uri="a://b"), False),
         ({"resource_subscriptions": ["a://b"]}, UPDATED, ResourceUpdatedParams(uri="a://b"), True),
         ({"resource_subscriptions": ["a://b"]}, UPDATED, ResourceUpdatedParams(uri="a://c"), False),
     ],
 )
-def test_only_what_was_asked_for_is_wanted(wishes: Any, method: str, params: NoticeParams, wanted: bool):
-    assert wants(SubscriptionFilter(**wishes), method, params) is wanted
+def test_only_what_was_asked_for_is_wanted(
+    wishes: Any, method: str, params: NotificationParams, wanted: bool
+):
+    assert is_requested(SubscriptionFilter(**wishes), method, params) is wanted

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from toolpost.server.media import Image
-from toolpost.server.prompts import messages_of
+from toolpost.server.prompts import to_prompt_result
 from toolpost.types import GetPromptResult, ImageContent, PromptMessage, TextContent
 
 PNG = b"\x89PNG\r\n\x1a\n..."
@@ -42,16 +42,16 @@ def model(content: str) -> PromptMessage:
     ids=range(11),
 )
 def test_what_a_function_returns_becomes_messages(value, messages):
-    result = messages_of(value, "what it is for")
+    result = to_prompt_result(value, "what it is for")
     assert (result.messages, result.description) == (messages, "what it is for")
 
 
 def test_a_whole_result_passes_as_it_is():
     result = GetPromptResult(messages=[])
-    assert messages_of(result, "ignored") is result
+    assert to_prompt_result(result, "ignored") is result
 
 
 @pytest.mark.parametrize("value", [1, None, {"role": "user"}, [["a"]], [b"a"], [("user", 1)]], ids=range(6))
 def test_what_is_no_message_is_refused(value):
     with pytest.raises(TypeError, match="a prompt returns text, content blocks or messages, not "):
-        messages_of(value)
+        to_prompt_result(value)

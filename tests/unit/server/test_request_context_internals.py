@@ -7,7 +7,7 @@ from toolpost import Context, Server
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.server import handler as module
-from toolpost.server.serve import Conversation
+from toolpost.server.serve import ServerConversation
 from toolpost.testing import ScriptedChannel
 
 [STATELESS] = [date for date in DATES if REVISIONS[date].stateless]
@@ -31,7 +31,7 @@ def counting() -> Server:
 
 
 def test_state_without_a_session_is_the_principals_where_there_is_one(monkeypatch):
-    monkeypatch.setattr(module, "MAX_STATES", 2)
+    monkeypatch.setattr(module, "MAX_PRINCIPAL_STATES", 2)
 
     async def main() -> None:
         server = counting()
@@ -40,7 +40,7 @@ def test_state_without_a_session_is_the_principals_where_there_is_one(monkeypatc
             channel = ScriptedChannel()
             params = {"name": "count", "_meta": FACTS}
             channel.feed({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-            serving = asyncio.create_task(Conversation(server, channel, principal=principal).run())
+            serving = asyncio.create_task(ServerConversation(server, channel, principal=principal).run())
             answer = await channel.next_sent()
             channel.end()
             await serving
@@ -63,7 +63,7 @@ def test_the_client_need_not_wear_a_name_tag():
         channel = ScriptedChannel()
         params = {"name": "who", "_meta": FACTS}
         channel.feed({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": params})
-        serving = asyncio.create_task(Conversation(server, channel).run())
+        serving = asyncio.create_task(ServerConversation(server, channel).run())
         answer = await channel.next_sent()
         channel.end()
         await serving

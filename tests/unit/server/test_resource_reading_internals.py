@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from toolpost.server.media import File, Image
-from toolpost.server.resources import contents_of
+from toolpost.server.resources import to_read_result
 from toolpost.types import ReadResourceResult, ResourceContents
 
 PNG = b"\x89PNG\r\n\x1a\n..."
@@ -53,7 +53,7 @@ OWN = ResourceContents("other:c", text="own")
     ids=range(14),
 )
 def test_what_a_function_returns_becomes_contents(value, contents):
-    result = contents_of(value, URI, None)
+    result = to_read_result(value, URI, None)
     if contents is None:  # not all are parts, so it is one array of JSON
         [one] = result.contents
         assert one.mime_type == "application/json"
@@ -63,10 +63,10 @@ def test_what_a_function_returns_becomes_contents(value, contents):
 
 @pytest.mark.parametrize("value", ["words", b"bytes", Image(PNG), {"a": 1}], ids=range(4))
 def test_the_kind_that_was_declared_is_told(value):
-    [one] = contents_of(value, URI, "application/x-mine").contents
+    [one] = to_read_result(value, URI, "application/x-mine").contents
     assert (one.uri, one.mime_type) == (URI, "application/x-mine")
 
 
 def test_a_whole_result_passes_as_it_is():
     result = ReadResourceResult(contents=[OWN])
-    assert contents_of(result, URI, "text/plain") is result
+    assert to_read_result(result, URI, "text/plain") is result

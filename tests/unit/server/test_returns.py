@@ -26,7 +26,7 @@ from toolpost.errors import MCPError
 from toolpost.protocol import jsonrpc
 from toolpost.server.media import Audio, File, Image, Media
 from toolpost.server.problems import SignatureError
-from toolpost.server.returns import OutputError, Returns
+from toolpost.server.returns import OutputError, ResultConverter
 from toolpost.types.content import (
     Content,
     EmbeddedResource,
@@ -126,13 +126,13 @@ class Held(msgspec.Struct):
     plain: Plain
 
 
-def returning(annotation: Any = ..., **scope: Any) -> Returns:
+def returning(annotation: Any = ..., **scope: Any) -> ResultConverter:
     def fn():
         return None
 
     if annotation is not ...:
         fn.__annotations__ = {"return": annotation}
-    return Returns.of(fn)
+    return ResultConverter.for_function(fn)
 
 
 def sent(result: CallToolResult) -> dict[str, Any]:
@@ -185,7 +185,7 @@ PICTURE = {"type": "image", "data": b64encode(PNG).decode(), "mimeType": "image/
 @pytest.mark.parametrize("annotation", [..., Any, object])
 def test_without_a_promise_the_value_decides(annotation, value, content):
     returns = returning(annotation)
-    assert (returns.output_schema, returns.wrapped, returns.wrapped_schema) == (None, False, None)
+    assert (returns.output_schema, returns.is_wrapped, returns.wrapped_schema) == (None, False, None)
     assert sent(returns.convert(value)) == {"content": content}
     assert sent(returns.convert(value, wrap=True)) == {"content": content}
 
@@ -405,7 +405,7 @@ OTHERS = [
 def test_an_object_keeps_its_schema_and_is_never_wrapped(annotation, schema, values):
     returns = returning(annotation)
     assert returns.output_schema == schema == returns.wrapped_schema
-    assert not returns.wrapped
+    assert not returns.is_wrapped
     validator = jsonschema_rs.validator_for(schema)
     for value, structured in values:
         result = sent(returns.convert(value))
@@ -420,7 +420,7 @@ def test_an_object_keeps_its_schema_and_is_never_wrapped(annotation, schema, val
 def test_another_value_is_wrapped_for_those_who_take_only_objects(annotation, schema, values):
     returns = returning(annotation)
     assert returns.output_schema == schema
-    assert returns.wrapped
+    assert returns.is_wrapped
     wrapped = returns.wrapped_schema
     assert wrapped is not None
     assert wrapped["type"] == "object"
@@ -563,7 +563,7 @@ def test_a_local_type_may_be_returned():
     def fn() -> "list[Local]":
         return [Local(1)]
 
-    assert sent(Returns.of(fn).convert(fn()))["structuredContent"] == [{"a": 1}]
+    assert sent(ResultConverter.for_function(fn).convert(fn()))["structuredContent"] == [{"a": 1}]
 
 
 def test_a_struct_may_hold_a_model_that_pydantic_alone_would_write_otherwise():
@@ -593,14 +593,14 @@ def test_any_json_comes_through(value):
 
 @pytest.mark.requirement("TOOL-13")
 def test_a_schema_of_ones_own_is_checked():
-    returns = Returns.raw({"type": "object", "properties": {"a": INT}, "required": ["a"]}, "x")
+    returns = ResultConverter.for_schema({"type": "object", "properties": {"a": INT}, "required": ["a"]}, "x")
     assert sent(returns.convert({"a": 1}))["structuredContent"] == {"a": 1}
     with pytest.raises(OutputError, match='"a" is a required property'):
         returns.convert({"b": 1})
-    numbers = Returns.raw({"type": "array", "items": INT}, "x")
-    assert numbers.wrapped
+    numbers = ResultConverter.for_schema({"type": "array", "items": INT}, "x")
+    assert numbers.is_wrapped
     assert numbers.convert([1], wrap=True).structured_content == {"result": [1]}
-    assert Returns.raw(None, "x").convert([1]).content == [TextContent("[1]")]
+    assert ResultConverter.for_schema(None, "x").convert([1]).content == [TextContent("[1]")]
 
 
 @pytest.mark.requirement("JSCH-10")
@@ -613,7 +613,7 @@ def test_a_schema_of_ones_own_is_checked():
 )
 def test_a_schema_that_cannot_be_used_is_refused(schema, said):
     with pytest.raises(ValueError, match=said):
-        Returns.raw(schema, "x")
+        ResultConverter.for_schema(schema, "x")
 
 
 def test_without_a_validator_a_schema_of_ones_own_is_refused(monkeypatch):
@@ -621,5 +621,5 @@ def test_without_a_validator_a_schema_of_ones_own_is_refused(monkeypatch):
     with pytest.raises(
         MCPError, match=r"jsonschema-rs, which is not installed \(pip install 'toolpost\[schema\]'\)"
     ):
-        Returns.raw({"type": "object"}, "x")
-    assert Returns.raw(None, "x").output_schema is None
+        ResultConverter.for_schema({"type": "object"}, "x")
+    assert ResultConverter.for_schema(None, "x").output_schema is None

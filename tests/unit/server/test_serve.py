@@ -10,7 +10,7 @@ from toolpost import Client, Context, Handler, Server
 from toolpost.errors import ChannelClosed, RequestTimeout
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
-from toolpost.server.serve import Conversation
+from toolpost.server.serve import ServerConversation
 from toolpost.testing import ScriptedChannel
 from toolpost.types import Result
 
@@ -22,7 +22,7 @@ class Talk:
 
     def __init__(self, server: Handler, revision: str = SESSIONS[-1], **capabilities: Any) -> None:
         self.channel = ScriptedChannel()
-        self.conversation = Conversation(server, self.channel)
+        self.conversation = ServerConversation(server, self.channel)
         self._hello = {
             "protocolVersion": revision,
             "capabilities": capabilities,
@@ -243,11 +243,11 @@ def test_a_request_that_was_cancelled_gets_no_answer():
 def test_a_notice_that_arrives_with_the_end_is_left():
     async def main() -> None:
         server = Server("s")
-        server.on_notice("example/x")(lambda ctx: None)
+        server.on_notification("example/x")(lambda ctx: None)
         channel = ScriptedChannel()
         channel.feed({"jsonrpc": "2.0", "method": "example/x"})
         channel.end()
-        await Conversation(server, channel).run()
+        await ServerConversation(server, channel).run()
 
     asyncio.run(main())
 
@@ -256,7 +256,7 @@ def test_nobody_is_told_of_changes_before_the_handshake_is_done():
     async def main() -> None:
         server = asking()
         channel = ScriptedChannel()
-        serving = asyncio.create_task(Conversation(server, channel).run())
+        serving = asyncio.create_task(ServerConversation(server, channel).run())
         await asyncio.sleep(0)
         server.tool(name="new")(lambda: "")
         await asyncio.sleep(0)
@@ -275,7 +275,7 @@ def test_what_was_never_declared_is_not_told():
     async def main() -> None:
         bare = Bare()
         async with Talk(bare) as talk:
-            bare.announcer.list_changed("tools")
+            bare.broadcaster.broadcast_list_changed("tools")
             talk.ask("ping", {}, 1)
             assert (await talk.channel.next_sent())["id"] == 1
 

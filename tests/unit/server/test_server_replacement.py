@@ -13,8 +13,8 @@ from toolpost.errors import InvalidParams
 from toolpost.protocol.methods import ALWAYS, DATES, Row
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS
 from toolpost.server.dispatch import Routes
-from toolpost.server.generations import Generations
-from toolpost.server.serve import Conversation
+from toolpost.server.generations import ReloadableServer
+from toolpost.server.serve import ServerConversation
 from toolpost.types import Params, Result
 
 STATELESS = LATEST.date
@@ -102,7 +102,7 @@ async def names(client: Client) -> list[str]:
 def test_a_client_stays_and_hears_of_what_is_new(way: str, revision: str) -> None:
     async def main() -> None:
         times = Times()
-        now = Generations(times.server("one"))
+        now = ReloadableServer(times.server("one"))
         async with (
             reached(now, way, revision) as client,
             client.listen(tools=True, prompts=True, resources=True) as changes,
@@ -133,7 +133,7 @@ def test_a_client_stays_and_hears_of_what_is_new(way: str, revision: str) -> Non
 def test_a_call_is_finished_by_whoever_has_begun_it(way: str, revision: str) -> None:
     async def main() -> None:
         times = Times()
-        now = Generations(times.server("one"))
+        now = ReloadableServer(times.server("one"))
         async with reached(now, way, revision) as client:
             calling = asyncio.create_task(client.call_tool("slow"))
             await times.begun.wait()
@@ -156,14 +156,14 @@ def test_what_a_newer_server_changes_by_itself_is_heard(way: str, revision: str)
         one, two = times.server("one"), times.server("two")
         for server in (one, two):
             server.resource("config://app", name="app")(lambda: "on")
-        now = Generations(one)
+        now = ReloadableServer(one)
         async with (
             reached(now, way, revision) as client,
             client.listen(uris=["config://app"], prompts=True) as changes,
         ):
             await now.replace(two)
             assert now.server is two
-            two.announce_update("config://app")
+            two.notify_resource_updated("config://app")
             async for change in changes:
                 if change.kind == "prompts":
                     break
@@ -177,7 +177,7 @@ def test_what_a_newer_server_changes_by_itself_is_heard(way: str, revision: str)
 def test_a_client_reads_on_where_it_was(revision: str) -> None:
     async def main() -> None:
         times = Times()
-        now = Generations(times.server("one", called="times"))
+        now = ReloadableServer(times.server("one", called="times"))
         async with reached(now, "memory", revision) as client:
             seen: list[list[str]] = []
             async for page in client.list_tools_pages():
@@ -201,7 +201,7 @@ def test_what_was_asked_by_one_is_answered_to_the_next(way: str) -> None:
         return server
 
     async def main() -> None:
-        now = Generations(made("one"))
+        now = ReloadableServer(made("one"))
 
         async def answer(*_: Any) -> dict[str, bool]:
             await now.replace(made("two"))
@@ -216,7 +216,7 @@ def test_what_was_asked_by_one_is_answered_to_the_next(way: str) -> None:
 def test_instructions_and_the_name_tag_are_those_of_now() -> None:
     async def main() -> None:
         times = Times()
-        now = Generations(times.server("one"))
+        now = ReloadableServer(times.server("one"))
         async with reached(now, "memory", SESSION) as first:
             assert first.instructions == "Be one."
             await now.replace(times.server("two"))
@@ -232,7 +232,7 @@ def test_instructions_and_the_name_tag_are_those_of_now() -> None:
 def test_middleware_is_that_of_now(way: str, revision: str) -> None:
     async def main() -> None:
         times = Times()
-        now = Generations(times.server("one"))
+        now = ReloadableServer(times.server("one"))
         async with reached(now, way, revision) as client, client.listen(tools=True) as changes:
             await client.call_tool("who")
             await now.replace(times.server("two"))
@@ -256,13 +256,13 @@ def test_a_notice_of_a_client_is_heard_by_the_server_of_now(revision: str) -> No
         def made(name: str) -> Server:
             server = times.server(name)
 
-            @server.on_notice("notifications/roots/list_changed")
+            @server.on_notification("notifications/roots/list_changed")
             async def changed(ctx: Context) -> None:
                 await heard.put((name, ctx.lifespan))
 
             return server
 
-        now = Generations(made("one"))
+        now = ReloadableServer(made("one"))
         async with reached(now, "memory", revision, on_roots=["file:///a"]) as client:
             await client.notify_roots_changed()
             assert await heard.get() == ("one", "life of one")
@@ -304,21 +304,21 @@ class Hand(Handler):
 def test_a_server_by_hand_takes_over_what_is_watched(revision: str) -> None:
     async def main() -> None:
         one, two = Hand("one"), Hand("two", extra=[Hand.extra_row], limit=7)
-        now = Generations(one)
+        now = ReloadableServer(one)
         async with (
             reached(now, "memory", revision) as client,
             client.listen(uris=["a://b"]) as changes,
         ):
             await now.replace(two)
-            two.announce_update("a://b")
+            two.notify_resource_updated("a://b")
             async for change in changes:
                 assert change.uri == "a://b"
                 break
             assert await client.list_tools() == []
             result = await client.request("acme/echo")
             assert (result.meta or {})["example.com/by"] == "two"
-            everybody = now.announcer.everybody()
-            limits = [each.connection.limit for each in everybody if isinstance(each, Conversation)]
+            everybody = now.broadcaster.get_subscribers()
+            limits = [each.connection.limit for each in everybody if isinstance(each, ServerConversation)]
             assert limits == [7]
         assert one.watched == ["+a://b"]
         assert two.watched == ["-a://b"]
@@ -344,7 +344,7 @@ def test_a_server_whose_lifespan_fails_replaces_nobody(caplog: pytest.LogCapture
 
     async def main() -> None:
         times = Times()
-        now = Generations(times.server("one"))
+        now = ReloadableServer(times.server("one"))
         async with reached(now, "memory", SESSION) as client:
             with pytest.raises(OSError, match="no database"):
                 await now.replace(Server("two", lifespan=broken))
@@ -366,9 +366,9 @@ def test_a_server_that_does_not_even_begin_is_told() -> None:
         yield
 
     async def main() -> None:
-        now = Generations(Server("one", lifespan=broken))
+        now = ReloadableServer(Server("one", lifespan=broken))
         with pytest.raises(OSError, match="no database"):
-            async with now.alive():
+            async with now.hold_lifespan():
                 pass
 
     run(main)
@@ -385,7 +385,7 @@ def test_a_replacement_that_is_given_up_leaves_nothing() -> None:
 
     async def main() -> None:
         times = Times()
-        now = Generations(times.server("one"))
+        now = ReloadableServer(times.server("one"))
         async with reached(now, "memory", STATELESS) as client:
             replacing = asyncio.create_task(now.replace(Server("two", lifespan=endless)))
             await begun.wait()
@@ -401,14 +401,14 @@ def test_what_surrounds_all_of_them_is_entered_once() -> None:
     lives: list[Any] = []
 
     @asynccontextmanager
-    async def whole(generations: Generations) -> AsyncGenerator[None]:
+    async def whole(generations: ReloadableServer) -> AsyncGenerator[None]:
         lives.append(generations)
         yield
         lives.append("over")
 
     async def main() -> None:
         times = Times()
-        now = Generations(times.server("one"), lifespan=whole)
+        now = ReloadableServer(times.server("one"), lifespan=whole)
         with pytest.raises(RuntimeError, match="only while it serves"):
             await now.replace(times.server("two"))
         async with reached(now, "memory", STATELESS):
@@ -426,10 +426,10 @@ def test_a_server_that_chooses_others_cannot_be_replaced() -> None:
 
     factory = Server.factory(choose, "house")
     with pytest.raises(TypeError, match="house chooses a server for each client"):
-        Generations(factory)
+        ReloadableServer(factory)
 
     async def main() -> None:
-        now = Generations(Times().server("one"))
+        now = ReloadableServer(Times().server("one"))
         async with reached(now, "memory", STATELESS) as client:
             with pytest.raises(TypeError, match="house chooses"):
                 await now.replace(factory)
@@ -441,8 +441,8 @@ def test_a_server_that_chooses_others_cannot_be_replaced() -> None:
 def test_capabilities_and_scopes_are_those_of_now() -> None:
     one = Server("one")
     one.tool(scopes=["admin"], name="rule")(lambda: "")
-    now = Generations(one)
-    assert now.needs("tools/call", "rule") == {"admin"}
-    assert now.annotated("rule") is None
+    now = ReloadableServer(one)
+    assert now.get_required_scopes("tools/call", "rule") == {"admin"}
+    assert now.find_header_parameters("rule") is None
     assert now.capabilities().prompts is not None
-    assert now.party is one.party
+    assert now.local_peer is one.local_peer

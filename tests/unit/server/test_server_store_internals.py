@@ -31,7 +31,7 @@ def test_a_store_of_ones_own_is_taken_as_it_is_and_never_closed(kind):
     async def main() -> None:
         own = Own()
         server = kind("s", store=own)
-        async with server.alive():
+        async with server.hold_lifespan():
             assert server.store is own
         assert own.closed == 0
 
@@ -42,7 +42,7 @@ def test_a_store_that_was_opened_is_closed_with_the_server():
     async def main() -> None:
         server = Server("s")
         server.store = own = Own()
-        async with server.alive(), server.alive():
+        async with server.hold_lifespan(), server.hold_lifespan():
             pass
         assert own.closed == 1
 

@@ -11,7 +11,7 @@ from toolpost.errors import RateLimited
 from toolpost.protocol.methods import DATES
 from toolpost.server import context, listen, middleware
 from toolpost.server.middleware import RateLimit
-from toolpost.server.serve import Conversation
+from toolpost.server.serve import ServerConversation
 from toolpost.testing import ScriptedChannel
 from toolpost.types import Resource, ResourceContents
 
@@ -48,7 +48,7 @@ class Watched(Handler):
     async def unsubscribe(self, uri: str, ctx: Context) -> None:
         self.watched.remove(uri)
 
-    async def heard(self, method: str, params: Any, ctx: Context) -> None:
+    async def handle_notification(self, method: str, params: Any, ctx: Context) -> None:
         self.heard_of += 1
         await asyncio.Event().wait()
 
@@ -58,7 +58,7 @@ class Talk:
 
     def __init__(self, server: Handler) -> None:
         self.channel = ScriptedChannel()
-        self.serving = asyncio.create_task(Conversation(server, self.channel).run())
+        self.serving = asyncio.create_task(ServerConversation(server, self.channel).run())
         self.asked = 0
 
     def say(self, method: str, params: Any = None, **more: Any) -> None:
@@ -126,10 +126,10 @@ def test_a_subscription_names_so_many_resources(monkeypatch, name, most):
         assert server.watched == []
         told = await wish("a://1", "a://1")
         assert told["params"]["notifications"]["resourceSubscriptions"] == ["a://1"]
-        server.announce_update("a://2")
-        server.announce_update("a://1")
+        server.notify_resource_updated("a://2")
+        server.notify_resource_updated("a://1")
         assert (await talk.channel.next_sent())["params"]["uri"] == "a://1"
-        server.end_listens()
+        server.end_subscriptions()
         assert (await talk.channel.next_sent())["id"] == 2
         await talk.end()
         assert server.watched == []

@@ -4,8 +4,8 @@ import inspect
 from typing import Any
 
 from toolpost import Context, SyncContext
-from toolpost.server.request import Request
-from toolpost.server.sync import SyncRequest
+from toolpost.server.request import ContextRequest
+from toolpost.server.sync import SyncContextRequest
 
 FOR_THE_HANDLER = {
     "ask",
@@ -44,7 +44,7 @@ def parameters(fn: Any) -> list[tuple[Any, ...]]:
 def test_both_contexts_can_do_the_same():
     assert public(Context) - public(SyncContext) == FOR_THE_HANDLER
     assert public(SyncContext) <= public(Context)
-    assert public(Request) == public(SyncRequest)
+    assert public(ContextRequest) == public(SyncContextRequest)
     for name in public(SyncContext):
         ours, theirs = getattr(SyncContext, name), getattr(Context, name)
         if inspect.isfunction(ours):

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from toolpost.errors import InvalidParams, MCPError
-from toolpost.server.problems import MAX_PROBLEMS, ArgumentError, SignatureError
-from toolpost.server.returns import Returns
-from toolpost.server.verbatim import MAX_MESSAGE, Verbatim
+from toolpost.server.problems import MAX_ISSUES, ArgumentError, SignatureError
+from toolpost.server.returns import ResultConverter
+from toolpost.server.verbatim import MAX_VALIDATOR_MESSAGE, RawSchemaFunction
 from toolpost.types.base import UNSET, Raw
 
 
@@ -31,18 +31,18 @@ def same(arguments: dict[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def behind(schema: dict[str, Any], fn: Any = same) -> Verbatim:
-    return Verbatim(fn, schema, context_types=(Context,), name="same")
+def behind(schema: dict[str, Any], fn: Any = same) -> RawSchemaFunction:
+    return RawSchemaFunction(fn, schema, context_types=(Context,), name="same")
 
 
-def output(schema: dict[str, Any]) -> Returns:
-    return Returns.raw(schema, "same")
+def output(schema: dict[str, Any]) -> ResultConverter:
+    return ResultConverter.for_schema(schema, "same")
 
 
 def problems(raw: Any, schema: dict[str, Any] = NUMBERS) -> list[str]:
     with pytest.raises(ArgumentError) as refused:
         behind(schema).read(raw)
-    return [str(problem) for problem in refused.value.problems]
+    return [str(problem) for problem in refused.value.issues]
 
 
 @pytest.mark.requirement("TOOL-16")
@@ -73,9 +73,9 @@ def test_what_a_caller_sends_does_not_come_back_in_full():
     assert problems(b'{"ns":[],"of":"%s"}' % (b"x" * 100_000)) == [
         "of: the value is longer than 3 characters"
     ]
-    assert len(problems(b'{"ns":[%s]}' % b",".join([b"null"] * 1000))) == MAX_PROBLEMS
+    assert len(problems(b'{"ns":[%s]}' % b",".join([b"null"] * 1000))) == MAX_ISSUES
     [told] = problems(b'{"ns":[],"%s":1}' % (b"x" * 100_000))
-    assert len(told) == MAX_MESSAGE
+    assert len(told) == MAX_VALIDATOR_MESSAGE
 
 
 # --------------------------------------------------------------------- calling

@@ -11,8 +11,8 @@ import pytest
 from toolpost import Client, Context, File, Server, SyncContext
 from toolpost.errors import InternalError
 from toolpost.server.media import Media
-from toolpost.server.work import Work
-from toolpost.threads import STUCK
+from toolpost.server.work import WorkerThreads
+from toolpost.threads import STUCK_THREADS_FACTOR
 from toolpost.types import EmbeddedResource
 
 NAME: ContextVar[str] = ContextVar("NAME")
@@ -35,7 +35,7 @@ def run(main) -> None:
     """Run a test with threads, and let them end."""
 
     async def whole() -> None:
-        work = Work(2)
+        work = WorkerThreads(2)
         try:
             async with asyncio.timeout(30):  # what hangs has failed
                 await main(work)
@@ -46,13 +46,13 @@ def run(main) -> None:
 
 
 def test_a_call_runs_in_a_thread_and_sees_the_callers_context():
-    async def main(work: Work) -> None:
+    async def main(work: WorkerThreads) -> None:
         NAME.set("caller")
-        thread, name = await work.in_thread(lambda: (threading.current_thread(), NAME.get()))
+        thread, name = await work.run_in_thread(lambda: (threading.current_thread(), NAME.get()))
         assert thread is not threading.current_thread()
         assert thread.daemon
         assert name == "caller"
-        await work.in_thread(lambda: NAME.set("thread"))
+        await work.run_in_thread(lambda: NAME.set("thread"))
         assert NAME.get() == "caller"
 
     run(main)
@@ -63,32 +63,32 @@ def test_what_a_call_raises_is_raised_where_it_is_awaited(error):
     def fail() -> None:
         raise error
 
-    async def main(work: Work) -> None:
+    async def main(work: WorkerThreads) -> None:
         with pytest.raises(type(error)) as caught:
-            await work.in_thread(fail)
+            await work.run_in_thread(fail)
         assert caught.value is error
-        assert await work.in_thread(lambda: "still here") == "still here"
+        assert await work.run_in_thread(lambda: "still here") == "still here"
 
     run(main)
 
 
 def test_a_thread_is_made_when_all_are_busy_and_used_again():
-    async def main(work: Work) -> None:
-        first = await work.in_thread(threading.current_thread)
-        assert await work.in_thread(threading.current_thread) is first
+    async def main(work: WorkerThreads) -> None:
+        first = await work.run_in_thread(threading.current_thread)
+        assert await work.run_in_thread(threading.current_thread) is first
         both = threading.Barrier(2)
-        await asyncio.gather(work.in_thread(both.wait), work.in_thread(both.wait))
-        assert await work.in_thread(threading.current_thread) in ours()
+        await asyncio.gather(work.run_in_thread(both.wait), work.run_in_thread(both.wait))
+        assert await work.run_in_thread(threading.current_thread) in ours()
 
     run(main)
 
 
 def test_calls_beyond_the_limit_wait_their_turn():
-    async def main(work: Work) -> None:
+    async def main(work: WorkerThreads) -> None:
         gate = threading.Event()
         before = ours()
-        stuck = [asyncio.ensure_future(work.in_thread(gate.wait)) for _ in range(2)]
-        more = [asyncio.ensure_future(work.in_thread(lambda n=n: n)) for n in range(5)]
+        stuck = [asyncio.ensure_future(work.run_in_thread(gate.wait)) for _ in range(2)]
+        more = [asyncio.ensure_future(work.run_in_thread(lambda n=n: n)) for n in range(5)]
         await asyncio.sleep(0)
         assert len(ours() - before) == 2
         gate.set()
@@ -102,23 +102,23 @@ def test_calls_beyond_the_limit_wait_their_turn():
 def test_a_call_that_is_given_up_before_its_turn_never_runs():
     ran = []
 
-    async def main(work: Work) -> None:
+    async def main(work: WorkerThreads) -> None:
         gate = threading.Event()
-        stuck = [asyncio.ensure_future(work.in_thread(gate.wait)) for _ in range(2)]
-        late = asyncio.ensure_future(work.in_thread(lambda: ran.append("late")))
+        stuck = [asyncio.ensure_future(work.run_in_thread(gate.wait)) for _ in range(2)]
+        late = asyncio.ensure_future(work.run_in_thread(lambda: ran.append("late")))
         await asyncio.sleep(0)
         late.cancel()
         with pytest.raises(asyncio.CancelledError):
             await late
         gate.set()
-        await asyncio.gather(*stuck, work.in_thread(lambda: ran.append("last")))
+        await asyncio.gather(*stuck, work.run_in_thread(lambda: ran.append("last")))
 
     run(main)
     assert ran == ["last"]
 
 
 def test_a_call_that_is_given_up_while_it_runs_hurts_nobody():
-    async def main(work: Work) -> None:
+    async def main(work: WorkerThreads) -> None:
         begun, gate = asyncio.Event(), threading.Event()
         loop = asyncio.get_running_loop()
 
@@ -126,13 +126,13 @@ def test_a_call_that_is_given_up_while_it_runs_hurts_nobody():
             loop.call_soon_threadsafe(begun.set)
             gate.wait()
 
-        call = asyncio.ensure_future(work.in_thread(slow))
+        call = asyncio.ensure_future(work.run_in_thread(slow))
         await begun.wait()
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
         gate.set()
-        assert await work.in_thread(lambda: "next") == "next"
+        assert await work.run_in_thread(lambda: "next") == "next"
 
     run(main)
 
@@ -140,7 +140,7 @@ def test_a_call_that_is_given_up_while_it_runs_hurts_nobody():
 class Stuck:
     """Calls that do not return before the gate opens."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: WorkerThreads) -> None:
         self.gate = threading.Event()
         self.threads: list[threading.Thread] = []
         self._work = work
@@ -155,7 +155,7 @@ class Stuck:
             loop.call_soon_threadsafe(begun.set)
             self.gate.wait()
 
-        call = asyncio.ensure_future(self._work.in_thread(wait))
+        call = asyncio.ensure_future(self._work.run_in_thread(wait))
         await begun.wait()
         return call
 
@@ -169,13 +169,13 @@ class Stuck:
 
 @pytest.mark.requirement("CANC-4")
 def test_calls_that_are_given_up_and_never_return_hold_up_nobody_else():
-    async def main(work: Work) -> None:
+    async def main(work: WorkerThreads) -> None:
         stuck = Stuck(work)
         try:
             for _ in range(5):
                 await stuck.give_up()
             assert len(set(stuck.threads)) == 5
-            assert await work.in_thread(lambda: "next") == "next"
+            assert await work.run_in_thread(lambda: "next") == "next"
         finally:
             stuck.gate.set()
 
@@ -183,11 +183,11 @@ def test_calls_that_are_given_up_and_never_return_hold_up_nobody_else():
 
 
 def test_a_call_that_waits_gets_the_place_of_one_that_is_given_up():
-    async def main(work: Work) -> None:
+    async def main(work: WorkerThreads) -> None:
         stuck = Stuck(work)
         try:
             calls = [await stuck.begin() for _ in range(2)]
-            waits = asyncio.ensure_future(work.in_thread(lambda: "my turn"))
+            waits = asyncio.ensure_future(work.run_in_thread(lambda: "my turn"))
             await asyncio.sleep(0)
             assert not waits.done()
             await stuck.give_up(calls[0])
@@ -200,16 +200,16 @@ def test_a_call_that_waits_gets_the_place_of_one_that_is_given_up():
 
 
 def test_when_all_threads_that_may_be_are_stuck_calls_fail_at_once_until_one_returns():
-    async def main(work: Work) -> None:
+    async def main(work: WorkerThreads) -> None:
         stuck = Stuck(work)
         try:
-            for _ in range(2 * STUCK - 1):
+            for _ in range(2 * STUCK_THREADS_FACTOR - 1):
                 await stuck.give_up()
             last = await stuck.begin()
-            waits = [asyncio.ensure_future(work.in_thread(lambda: "never")) for _ in range(3)]
+            waits = [asyncio.ensure_future(work.run_in_thread(lambda: "never")) for _ in range(3)]
             await asyncio.sleep(0)
             await stuck.give_up(last)
-            for call in (*waits, work.in_thread(lambda: "never")):
+            for call in (*waits, work.run_in_thread(lambda: "never")):
                 with pytest.raises(InternalError, match="all 20 threads are stuck in calls"):
                     await call
         finally:
@@ -217,7 +217,7 @@ def test_when_all_threads_that_may_be_are_stuck_calls_fail_at_once_until_one_ret
         async with asyncio.timeout(10):
             while True:
                 try:
-                    assert await work.in_thread(lambda: "again") == "again"
+                    assert await work.run_in_thread(lambda: "again") == "again"
                     break
                 except InternalError:
                     await asyncio.sleep(0)
@@ -226,13 +226,13 @@ def test_when_all_threads_that_may_be_are_stuck_calls_fail_at_once_until_one_ret
 
 
 def test_a_thread_that_comes_back_takes_a_free_place_and_ends_if_there_is_none():
-    async def main(work: Work) -> None:
+    async def main(work: WorkerThreads) -> None:
         stuck = Stuck(work)
         await stuck.give_up()
         stuck.gate.set()
         [back] = stuck.threads
         async with asyncio.timeout(10):  # it has a place: none was made instead
-            while await work.in_thread(threading.current_thread) is not back:
+            while await work.run_in_thread(threading.current_thread) is not back:
                 pass
         stuck = Stuck(work)
         for _ in range(3):
@@ -278,7 +278,7 @@ def test_a_loop_may_end_before_its_threads():
     gate = threading.Event()
     began: list[threading.Thread] = []
 
-    async def main(work: Work) -> None:
+    async def main(work: WorkerThreads) -> None:
         begun = asyncio.Event()
         loop = asyncio.get_running_loop()
 
@@ -287,7 +287,7 @@ def test_a_loop_may_end_before_its_threads():
             loop.call_soon_threadsafe(begun.set)
             gate.wait()
 
-        call = asyncio.ensure_future(work.in_thread(slow))
+        call = asyncio.ensure_future(work.run_in_thread(slow))
         await begun.wait()
         call.cancel()
 
@@ -299,10 +299,10 @@ def test_a_loop_may_end_before_its_threads():
 
 
 def test_after_the_end_new_calls_get_new_threads():
-    async def main(work: Work) -> None:
-        first = await work.in_thread(threading.current_thread)
+    async def main(work: WorkerThreads) -> None:
+        first = await work.run_in_thread(threading.current_thread)
         work.close()
-        assert await work.in_thread(threading.current_thread) is not first
+        assert await work.run_in_thread(threading.current_thread) is not first
 
     run(main)
 

@@ -316,7 +316,7 @@ class Player:
                 "requests of ours": link.connection.outgoing,
                 "requests of the server's": link.connection.incoming,
                 "tasks": link._tasks,
-                "answers": link._arrivals._asks,
+                "answers": link._router._client_request_tasks,
             }
             for what, some in left.items():
                 if some:
@@ -326,9 +326,9 @@ class Player:
 
     def _link(self) -> Any:
         try:
-            return self.client._talk.link
+            return self.client._session.dispatcher
         except ChannelClosed:
-            return self.client._talk._supervisor._link
+            return self.client._session._reconnector._dispatcher
 
 
 # --------------------------------------------------------------------- the judge
@@ -339,10 +339,10 @@ def judge(world: World, server: Server, ledger: Ledger) -> None:
     wrong = ledger.wrong
     if ledger.hanging:
         wrong.append(f"these hang for ever: {ledger.hanging}")
-    if server.announcer._listeners or server._listens._open:
-        wrong.append(f"somebody is told of changes who has left: {server.announcer._listeners}")
-    if server._life._users:
-        wrong.append(f"{server._life._users} hold the server open")
+    if server.broadcaster._subscribers or server._subscriptions._active:
+        wrong.append(f"somebody is told of changes who has left: {server.broadcaster._subscribers}")
+    if server._shared_lifespan._use_count:
+        wrong.append(f"{server._shared_lifespan._use_count} hold the server open")
     for key, runs in ledger.runs.items():
         if runs > 1 + ledger.again[key]:
             wrong.append(f"done {runs} times: {key}")

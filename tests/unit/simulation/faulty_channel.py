@@ -16,8 +16,8 @@ from simulated_loop import World
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed
 from toolpost.protocol.framing import LineBuffer, frame
-from toolpost.testing.faults import JUNK, garbled
-from toolpost.transports.mailbox import Mailbox
+from toolpost.testing.faults import JUNK_MESSAGES, garble_message
+from toolpost.transports.mailbox import MessageQueue
 
 __all__ = ["CALM", "FAULTS", "Faults", "Way", "Wire"]
 
@@ -119,7 +119,7 @@ class Wire:
         self._torn: set[Way] = set()
         self._name = name
         self._told = told
-        self._box = Mailbox()
+        self._box = MessageQueue()
         self._lines: dict[Way, LineBuffer] = {"up": LineBuffer(), "down": LineBuffer()}
         self._queues: dict[Way, deque[bytes | object]] = {"up": deque(), "down": deque()}
         self._due: dict[Way, float] = {"up": 0.0, "down": 0.0}
@@ -159,7 +159,7 @@ class Wire:
 
     async def close(self) -> None:
         """Let go of the client."""
-        self._box.shut("this end was closed")
+        self._box.close("this end was closed")
         for pump in self._pumps:
             pump.cancel()
         await asyncio.wait(self._pumps)
@@ -214,14 +214,14 @@ class Wire:
             self._world.call_later(rng.choice(DELAYS), self.cut)
             return
         if self._tossed(faults.junk):
-            junk = rng.choice((*JUNK, rng.randbytes(rng.randrange(1, 40))))
+            junk = rng.choice((*JUNK_MESSAGES, rng.randbytes(rng.randrange(1, 40))))
             self._note(f"{way} junk {junk!r}")
             self._pass(way, junk)
         if self._tossed(faults.drop):
             self._note(f"{way} dropped")
             return
         if self._tossed(faults.garble):
-            data = garbled(rng, data)
+            data = garble_message(rng, data)
             self._note(f"{way} garbled {data!r}")
         for _ in range(2 if self._tossed(faults.twice) else 1):
             self._pass(way, data)

@@ -21,7 +21,7 @@ from toolpost.errors import MCPError
 from toolpost.protocol.methods import DATES
 from toolpost.transports.address import Http
 from toolpost.transports.backend_asgi import AsgiBackend
-from toolpost.transports.memory import pair
+from toolpost.transports.memory import memory_pair
 
 __all__ = ["over_channels", "over_http"]
 
@@ -106,7 +106,7 @@ async def over_channels(world: World) -> list[Player]:
         stage = Stage(world, server, FAULTS[kind], ledger, name)
         target: object = stage
         if rng.random() < 0.3:
-            target, other = pair()  # which can be opened once only
+            target, other = memory_pair()  # which can be opened once only
             serving.append(world.create_task(stage.serve(other)))
         world.note(f"{name} {kind} {revision} {type(target).__name__}")
         faults = FAULTS[kind]
@@ -160,7 +160,7 @@ def _check_store(world: World, server: Server, ledger: Ledger) -> None:
     """Nothing is kept of sessions that have ended."""
     store: Any = server.store
     for shelf in (store.records._shelf, store.logs._shelf):
-        kept = [key for key, (_, until) in shelf._held.items() if until > world.time() and key != KEYS]
+        kept = [key for key, (_, until) in shelf._items.items() if until > world.time() and key != KEYS]
         if kept:
             ledger.wrong.append(f"the store keeps {kept}")
 
@@ -218,7 +218,7 @@ async def _recover(player: Player) -> None:
     """Everything works again, unless the channel has ended and there can be no other."""
     client, exact = player.client, player.exact
     player.exact = True
-    if not client._talk._way.again and not client.connected:
+    if not client._session._connector.can_reopen and not client.connected:
         return
     await client.connect()
     name = player.world.rng.choice(CLEAN)
@@ -232,4 +232,4 @@ async def _recover(player: Player) -> None:
 async def _announce(world: World, server: Server, players: list[Player]) -> None:
     while True:
         await asyncio.sleep(world.rng.choice((0.01, 0.3, 3.0)))
-        server.announce_update(f"note://{world.rng.choice(players).name}")
+        server.notify_resource_updated(f"note://{world.rng.choice(players).name}")

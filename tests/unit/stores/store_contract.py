@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import pytest
 
-from toolpost.stores import Entry, LogGap, Store, TopicGap
+from toolpost.stores import LogEntry, LogGap, Store, TopicGap
 
 __all__ = ["CASES", "ENTRIES", "SIZE", "Case", "Views"]
 
@@ -73,7 +73,7 @@ async def ends(iterator: AsyncIterator[object]) -> bool:
     return [each async for each in iterator] == []
 
 
-def data(entries: list[Entry]) -> list[bytes]:
+def data(entries: list[LogEntry]) -> list[bytes]:
     return [entry.data for entry in entries]
 
 
@@ -257,7 +257,7 @@ async def a_log_is_read_in_order_and_on_from_each_entry(views: Views) -> None:
     assert await views.there.logs.read("l") == []
     written = [b"one", b"", b"\0\n", b"four"]
     ids = [await views.here.logs.append("l", each, 60) for each in written]
-    entries = [Entry(*each) for each in zip(ids, written, strict=True)]
+    entries = [LogEntry(*each) for each in zip(ids, written, strict=True)]
     assert await views.there.logs.read("l") == entries
     for number, each in enumerate(ids, 1):
         assert await views.there.logs.read("l", each) == entries[number:]
@@ -389,7 +389,7 @@ async def a_tail_gives_what_is_there_and_then_what_comes(views: Views) -> None:
         steps = [await waits(tail) for tail in tails]
         await views.here.logs.append("other", b"not for us", 60)
         third = await views.here.logs.append("l", b"3", 60)
-        assert [await step for step in steps] == [Entry(third, b"3")] * 2
+        assert [await step for step in steps] == [LogEntry(third, b"3")] * 2
         for n in range(ENTRIES - 1):
             await views.here.logs.append("l", b"%d" % n, 60)
         assert data(await take(tails[0], ENTRIES - 1)) == [b"%d" % n for n in range(ENTRIES - 1)]
@@ -402,7 +402,7 @@ async def a_tail_may_wait_for_the_first_entry(views: Views) -> None:
         assert not await views.here.logs.touch("l", 1)
         assert await views.here.logs.read("l") == []
         await views.later(2)
-        entry = Entry(await views.here.logs.append("l", b"1", 60), b"1")
+        entry = LogEntry(await views.here.logs.append("l", b"1", 60), b"1")
         assert await step == entry
     assert await views.here.logs.read("l") == [entry]
 

@@ -36,7 +36,7 @@ def test_memory_keeps_the_promise(case):
 
 def held(store: Any) -> tuple[int, int, int]:
     """How many records, logs and topics there really are."""
-    return len(store.records._shelf._held), len(store.logs._shelf._held), len(store.topics._topics)
+    return len(store.records._shelf._items), len(store.logs._shelf._items), len(store.topics._subscribers)
 
 
 def test_what_has_expired_is_swept_as_other_things_are_put_down():
@@ -116,7 +116,7 @@ def test_a_subscriber_that_was_cut_off_holds_nothing():
     async def main():
         store: Any = MemoryStore(entries=4)
         async with store.topics.subscribe("t"):
-            [subscriber] = store.topics._topics["t"]
+            [subscriber] = store.topics._subscribers["t"]
             waiting: list[int] = []
             for _ in range(6):
                 await store.topics.publish("t", b"x")

@@ -9,7 +9,7 @@ from toolpost.testing import (
     Faulty,
     ScriptedChannel,
 )
-from toolpost.testing.faults import garbled
+from toolpost.testing.faults import garble_message
 
 
 def test_what_waits_to_be_overtaken_is_not_sent_once_the_channel_is_closed():
@@ -20,8 +20,8 @@ def test_what_waits_to_be_overtaken_is_not_sent_once_the_channel_is_closed():
             await channel.send(b"a")
             if not seconds:
                 inner.broken = ChannelClosed("gone")
-                assert channel._late is not None
-                await asyncio.wait([channel._late])
+                assert channel._late_task is not None
+                await asyncio.wait([channel._late_task])
             await channel.close()
             assert inner.raw == []
 
@@ -30,4 +30,4 @@ def test_what_waits_to_be_overtaken_is_not_sent_once_the_channel_is_closed():
 
 def test_garbled_is_never_the_same():
     rng = random.Random(1)
-    assert all(garbled(rng, b'{"jsonrpc":"2.0"}') != b'{"jsonrpc":"2.0"}' for _ in range(100))
+    assert all(garble_message(rng, b'{"jsonrpc":"2.0"}') != b'{"jsonrpc":"2.0"}' for _ in range(100))

@@ -2,7 +2,7 @@
 
 import os
 
-from toolpost.testing.leftovers import Holdings, descriptors
+from toolpost.testing.leftovers import HeldResources, list_descriptors
 
 
 def test_without_proc_there_is_less_to_see(monkeypatch):
@@ -10,5 +10,5 @@ def test_without_proc_there_is_less_to_see(monkeypatch):
         raise FileNotFoundError
 
     monkeypatch.setattr(os, "listdir", nothing)
-    assert descriptors() == {}
-    assert Holdings().children == set()
+    assert list_descriptors() == {}
+    assert HeldResources().children == set()

@@ -8,7 +8,7 @@ from calculator import calculator
 from toolpost import Client, Http, RPCError, SyncClient
 from toolpost.errors import RequestFailed
 from toolpost.testing import read_tape, record, replay
-from toolpost.testing.likeness import alike, fits, member
+from toolpost.testing.likeness import get_member, matches_pattern, matches_recorded
 from toolpost.transports.backend_asgi import AsgiBackend
 
 
@@ -22,7 +22,7 @@ def test_a_client_that_connects_again_goes_on_with_the_file(tmp_path):
                 await mcp.call_tool("add", {"a": n, "b": 1})
 
     asyncio.run(main())
-    assert [line.link for line in read_tape(path)[1] if member(line.message, "params", "name")] == [1, 2]
+    assert [line.link for line in read_tape(path)[1] if get_member(line.message, "params", "name")] == [1, 2]
     assert replay(path).name == read_tape(path)[0].target != ""
 
 
@@ -72,7 +72,7 @@ def test_a_request_that_is_lost_over_http_is_kept_as_such(tmp_path):
     ],
 )
 def test_what_is_the_same(recorded, now, same):
-    assert alike(recorded, now) is same
+    assert matches_recorded(recorded, now) is same
 
 
 @pytest.mark.parametrize(
@@ -86,4 +86,4 @@ def test_what_is_the_same(recorded, now, same):
     ],
 )
 def test_what_fits(pattern, text, fit):
-    assert fits(pattern, text, "*") is fit
+    assert matches_pattern(pattern, text, "*") is fit

@@ -3,7 +3,7 @@
 import pytest
 
 from toolpost.errors import ConnectFailed
-from toolpost.transports.address import Http, resolve, shown
+from toolpost.transports.address import Http, display_url, resolve_url
 
 URL = "https://example.com/mcp"
 
@@ -13,7 +13,7 @@ def test_nothing_that_may_be_secret_is_shown():
     assert repr(http) == "Http('https://example.com/mcp', headers={'authorization': '…'})"
     assert http.label == URL
     assert Http(URL, name="weather").label == "weather"
-    assert shown("http://user:secret@example.com?secret") == "http://example.com"
+    assert display_url("http://user:secret@example.com?secret") == "http://example.com"
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_nothing_that_may_be_secret_is_shown():
     ],
 )
 def test_a_reference_within_the_origin_is_followed(reference, url):
-    assert resolve(URL, reference) == url
+    assert resolve_url(URL, reference) == url
 
 
 @pytest.mark.parametrize(
@@ -46,5 +46,5 @@ def test_a_reference_within_the_origin_is_followed(reference, url):
 )
 def test_a_reference_to_elsewhere_is_refused_and_named(reference, where):
     with pytest.raises(ConnectFailed, match=where) as refused:
-        resolve(URL, reference)
+        resolve_url(URL, reference)
     assert "secret" not in str(refused.value)

@@ -8,10 +8,10 @@ import pytest
 
 from hosted import Stage, call, hosted, kept, kitchen, legacy, message, modern, run, serving
 from toolpost.transports import http_session, http_sessions, http_stateless
-from toolpost.transports.gate import LATER, Refusal
-from toolpost.transports.http_load import Load
-from toolpost.transports.http_session import Post
-from toolpost.transports.http_sessions import Limits, Sessions
+from toolpost.transports.gate import RETRY_AFTER, HTTPRefusal
+from toolpost.transports.http_load import RequestCounts
+from toolpost.transports.http_session import SessionPost
+from toolpost.transports.http_sessions import Sessions, SessionSettings
 from toolpost.types.base import Raw
 from waiting import until
 
@@ -29,7 +29,7 @@ def as_user(name: str, headers: dict[str, str]) -> dict[str, str]:
     return {**headers, "X-User": name}
 
 
-def load(site: Any) -> Load:
+def load(site: Any) -> RequestCounts:
     return site.app._life.load
 
 
@@ -141,7 +141,7 @@ def test_a_batch_counts_as_many():
 
 
 def test_the_subscriptions_of_a_principal_are_bounded(monkeypatch):
-    monkeypatch.setattr(http_stateless, "LISTENS", 2)
+    monkeypatch.setattr(http_stateless, "MAX_SUBSCRIPTIONS", 2)
 
     async def main():
         async with stage_and_site(principal=user) as (_, site):
@@ -194,9 +194,9 @@ def test_streams_for_news_are_bounded_in_all():
 
 @pytest.mark.parametrize("status", [429, 503])
 def test_who_is_turned_away_for_now_is_told_when_to_come_back(status):
-    assert dict(Refusal(status, "no").headers) == {b"retry-after": LATER[status]}
-    assert dict(Refusal(status, "no", [(b"retry-after", b"9")]).headers) == {b"retry-after": b"9"}
-    assert not Refusal(400, "no").headers
+    assert dict(HTTPRefusal(status, "no").headers) == {b"retry-after": RETRY_AFTER[status]}
+    assert dict(HTTPRefusal(status, "no", [(b"retry-after", b"9")]).headers) == {b"retry-after": b"9"}
+    assert not HTTPRefusal(400, "no").headers
 
 
 def test_a_server_that_stops_says_so_to_all_with_a_time_to_come_back():
@@ -229,7 +229,7 @@ async def idle_sessions():
     async def serve(*_: Any) -> None:
         await go.wait()
 
-    sessions = Sessions(server.store, serve, Limits())
+    sessions = Sessions(server.store, serve, SessionSettings())
     yield sessions
     go.set()
     await sessions.close()
@@ -237,17 +237,17 @@ async def idle_sessions():
     assert kept(server.store) == []
 
 
-def post(size: int) -> Post:
-    return Post(Raw(b"x" * size), "", (), {})
+def post(size: int) -> SessionPost:
+    return SessionPost(Raw(b"x" * size), "", (), {})
 
 
 def test_posts_that_wait_are_bounded_in_bytes(monkeypatch):
-    monkeypatch.setattr(http_session, "WAITING_SIZE", 100)
+    monkeypatch.setattr(http_session, "MAX_QUEUED_POST_BYTES", 100)
 
     async def main():
         async with idle_sessions() as sessions:
             one, record = await sessions.open(None)
-            held: Any = sessions.held(one)
+            held: Any = sessions.find_live(one)
             assert await sessions.post(one, record, post(100))
             assert (held._ended, sessions.load.waiting) == ("", 100)
             assert await sessions.post(one, record, post(1))
@@ -258,7 +258,7 @@ def test_posts_that_wait_are_bounded_in_bytes(monkeypatch):
 
 
 def test_posts_that_wait_have_one_sum_and_the_session_with_most_ends(monkeypatch):
-    monkeypatch.setattr(http_sessions, "MAX_WAITING", 100)
+    monkeypatch.setattr(http_sessions, "MAX_QUEUED_BYTES", 100)
 
     async def main():
         async with idle_sessions() as sessions:
@@ -267,7 +267,7 @@ def test_posts_that_wait_have_one_sum_and_the_session_with_most_ends(monkeypatch
             await sessions.post(thin, other, post(20))
             assert sessions.load.waiting == 100
             await sessions.post(thin, other, post(1))
-            ended = {name: sessions.held(name)._ended for name in (fat, thin)}  # pyright: ignore[reportOptionalMemberAccess] - both
+            ended = {name: sessions.find_live(name)._ended for name in (fat, thin)}  # pyright: ignore[reportOptionalMemberAccess] - both
             assert (bool(ended[fat]), bool(ended[thin])) == (True, False)
             assert sessions.load.waiting == 21
 

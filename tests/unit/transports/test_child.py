@@ -19,11 +19,11 @@ from programs.blind import BlindLoop
 import leak_check
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed, ConnectFailed, LocalProtocolError
-from toolpost.protocol.framing import Oversize
+from toolpost.protocol.framing import OversizedLine
 from toolpost.transports import child as child_module
 from toolpost.transports import reader, stderr, writer
 from toolpost.transports.child import Stdio, open_child
-from waiting import children, descriptors, eventually, until
+from waiting import eventually, list_children, list_descriptors, until
 
 PROGRAMS = Path(__file__).parent / "programs"
 PIPE = 64 * 1024
@@ -103,7 +103,7 @@ def test_messages_of_all_sizes_come_back(loop):
             await sending
             await asyncio.gather(*(channel.send(line, related=1) for line in small))
             assert [await channel.receive() for _ in small] == small
-        assert (channel.returncode, channel.last_words) == (
+        assert (channel.returncode, channel.stderr_tail) == (
             0,
             ("ended: the client is gone: stdin was closed",),
         )
@@ -151,7 +151,7 @@ def test_a_message_that_is_too_long_is_dropped_alone_and_reported(caplog):
                 assert await channel.receive() == b"1"
                 assert len(lost) == (not told)  # it is told in its turn
                 assert await channel.receive() == b"2"
-        assert lost == [Oversize(11, 10, b"x" * 10, b"x" * 10)]
+        assert lost == [OversizedLine(11, 10, b"x" * 10, b"x" * 10)]
         assert caplog.messages == [
             "cat: a message was dropped: a message of 11 bytes is too long, the limit is 10"
         ]
@@ -171,13 +171,13 @@ def test_a_server_that_is_not_read_has_to_wait_and_others_go_on(loop):
         lines = asyncio.Queue()
         async with opened(python(code, stderr=lines.put_nowait)) as flood, opened(Stdio("cat")) as other:
             seen = -1
-            while seen != len(flood._box.arrived) or not seen:
-                seen = len(flood._box.arrived)
+            while seen != len(flood._queue.arrived) or not seen:
+                seen = len(flood._queue.arrived)
                 for _ in range(100):  # the other server answers meanwhile
                     await other.send(b"[]")
                     assert await other.receive() == b"[]"
-            held = sum(len(line) + 1 for line in flood._box.arrived if isinstance(line, bytes))
-            assert held <= reader.HIGH_WATER + 2 * PIPE
+            held = sum(len(line) + 1 for line in flood._queue.arrived if isinstance(line, bytes))
+            assert held <= reader.READ_HIGH_WATER + 2 * PIPE
             assert lines.empty()
             for n in range(400_000):
                 assert await flood.receive() == b"%d" % n
@@ -209,7 +209,7 @@ def test_a_server_that_does_not_read_makes_us_wait_and_nobody_else(loop):
                 for _ in range(100):
                     await other.send(b"[]")
                     assert await other.receive() == b"[]"
-            assert sent * 1024 <= writer.HIGH_WATER + 2 * PIPE + 2048
+            assert sent * 1024 <= writer.WRITE_HIGH_WATER + 2 * PIPE + 2048
             os.kill(slow.pid, signal.SIGUSR1)
             await flooding
             slow._stdin.finish("that was all")
@@ -338,7 +338,7 @@ def test_a_send_that_waits_for_room_hears_how_the_server_died(loop):
     ],
 )
 def test_a_server_that_closes_a_pipe_and_stays_is_told_so(fd, said, monkeypatch):
-    monkeypatch.setattr(child_module, "LINGER", 0.05)
+    monkeypatch.setattr(child_module, "EXIT_CODE_TIMEOUT", 0.05)
     code = f"import os, signal; os.close({fd}); os.write(2, b'closed\\n'); signal.pause()"
 
     async def main():
@@ -354,7 +354,7 @@ def test_a_server_that_closes_a_pipe_and_stays_is_told_so(fd, said, monkeypatch)
 
 
 def test_a_grandchild_that_holds_the_pipes_does_not_hide_how_the_server_died(monkeypatch):
-    monkeypatch.setattr(child_module, "LINGER", 0.2)
+    monkeypatch.setattr(child_module, "EXIT_CODE_TIMEOUT", 0.2)
     code = (
         "import os, signal\nos.close(1)\nif os.fork() == 0: signal.pause()\nos.write(2, b'bye')\nos._exit(5)"
     )
@@ -552,7 +552,7 @@ def test_a_channel_that_nobody_closed_takes_its_server_along():
 
 
 def test_a_process_that_does_not_go_is_reported(monkeypatch, caplog):
-    monkeypatch.setattr(child_module, "KILL_WAIT", 0)
+    monkeypatch.setattr(child_module, "KILL_TIMEOUT", 0)
 
     async def main():
         async with opened(python(STUBBORN, name="stuck", stdin_wait=0, term_wait=0)) as channel:
@@ -582,14 +582,14 @@ def test_opening_and_closing_many_times_leaves_nothing_behind():
         for _ in range(3):
             async with opened(Stdio("cat")):
                 pass
-        before = descriptors()
+        before = list_descriptors()
         for n in range(30):
             async with opened(Stdio("cat")) as channel:
                 await channel.send(b"%d" % n)
                 assert await channel.receive() == b"%d" % n
         channels = await asyncio.gather(*(open_child(Stdio("cat")) for _ in range(10)))
         await asyncio.gather(*(channel.close() for channel in channels))
-        assert (descriptors().keys(), children()) == (before.keys(), set())
+        assert (list_descriptors().keys(), list_children()) == (before.keys(), set())
 
     run(main)
 
@@ -614,7 +614,7 @@ def test_a_server_that_ends_in_peace_may_have_forgotten_to_serve(code, hint):
         channel = await open_child(python(f"raise SystemExit({code})"))
         try:
             await end_of(channel)
-            assert channel.early_end == hint
+            assert channel.early_exit_hint == hint
         finally:
             await channel.close()
 
@@ -632,7 +632,7 @@ def test_a_log_that_nobody_listens_to_is_named(stderr, level, unheard, caplog):
         channel = await open_child(python("input()", stderr=stderr, name="quiet"))
         try:
             told = "what quiet writes to stderr goes to the logger 'toolpost.child', at level INFO"
-            assert channel.unheard == (told if unheard else None)
+            assert channel.stderr_hint == (told if unheard else None)
         finally:
             await channel.close()
 
@@ -754,7 +754,7 @@ def words_of(sink, code=NOISE):
     async def main():
         async with opened(python(code, stderr=sink, name="noisy")) as channel:
             _, end = await end_of(channel)
-            return end, channel.last_words
+            return end, channel.stderr_tail
 
     return run(main)
 
@@ -797,19 +797,19 @@ def test_of_much_stderr_only_the_end_is_kept_and_the_server_is_never_stuck():
     code = (
         "import sys\n"
         "for n in range(50_000): print('x' * 100, n, file=sys.stderr)\n"
-        f"print('y' * {stderr.LINE + 1}, file=sys.stderr)\n"
-        f"print('z' * {stderr.KEPT_WIDTH + 1}, file=sys.stderr)"
+        f"print('y' * {stderr.MAX_STDERR_LINE + 1}, file=sys.stderr)\n"
+        f"print('z' * {stderr.MAX_KEPT_LINE_LENGTH + 1}, file=sys.stderr)"
     )
     lines = []
     _, words = words_of(lines.append, code)
     assert len(lines) == 50_002
-    assert len(words) == stderr.KEPT_LINES
+    assert len(words) == stderr.MAX_KEPT_LINES
     assert words[-3:] == (
         "x" * 100 + " 49999",
-        f"(a line of {stderr.LINE + 1} bytes was left out)",
-        "z" * stderr.KEPT_WIDTH + "…",
+        f"(a line of {stderr.MAX_STDERR_LINE + 1} bytes was left out)",
+        "z" * stderr.MAX_KEPT_LINE_LENGTH + "…",
     )
-    assert lines[-1] == "z" * (stderr.KEPT_WIDTH + 1)
+    assert lines[-1] == "z" * (stderr.MAX_KEPT_LINE_LENGTH + 1)
 
 
 # --------------------------------------------------------------------- the description
@@ -826,12 +826,12 @@ def test_of_much_stderr_only_the_end_is_kept_and_the_server_is_never_stuck():
     ],
 )
 def test_a_command_may_be_given_in_many_ways(target, command, args):
-    stdio = Stdio.of(target)
+    stdio = Stdio.from_target(target)
     assert (stdio.command, stdio.args) == (command, args)
 
 
 def test_an_entry_of_a_configuration_is_taken_whole():
-    stdio = Stdio.of({"command": "x", "env": {"A": "1"}, "cwd": "/tmp"})
+    stdio = Stdio.from_target({"command": "x", "env": {"A": "1"}, "cwd": "/tmp"})
     assert stdio == Stdio("x", (), {"A": "1"}, "/tmp")
 
 
@@ -850,7 +850,7 @@ def test_an_entry_of_a_configuration_is_taken_whole():
 )
 def test_what_is_no_command_is_explained(target, said):
     with pytest.raises(ConnectFailed) as caught:
-        Stdio.of(target)
+        Stdio.from_target(target)
     assert said in str(caught.value)
 
 
@@ -890,4 +890,4 @@ def test_the_values_of_the_environment_are_not_shown():
 
 def test_a_command_that_was_joined_is_split_again():
     words = ["python", "a b", "c'd", 'e"f', ""]
-    assert [Stdio.of(shlex.join(words)).command, *Stdio.of(shlex.join(words)).args] == words
+    assert [Stdio.from_target(shlex.join(words)).command, *Stdio.from_target(shlex.join(words)).args] == words

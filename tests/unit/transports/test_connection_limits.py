@@ -16,8 +16,8 @@ from hosted import Stage, call, hosted, kitchen, modern, serving
 from raw_http import Wire, wired
 from raw_server import run as run_in
 from toolpost import Context, Server, web
-from toolpost.transports.exchange import FLOOR, SLOW
-from toolpost.transports.heads import HEAD, STALLED, heads
+from toolpost.transports.exchange import BODY_CHUNK_TIMEOUT, MIN_BODY_RATE
+from toolpost.transports.heads import HEAD_TIMEOUT, STALL_TIMEOUT, make_bounded_protocol
 from waiting import until
 
 LARGE = 12_000_000  # more than the kernel holds of a connection
@@ -64,7 +64,11 @@ def now() -> float:
 async def guarded(server: Server | None = None, **config: Any):
     """A server behind the protocol that `run` and `serve_http` use."""
     app = (server or kitchen()).asgi()
-    settings: dict[str, Any] = {"http": heads(), "timeout_keep_alive": web.KEEP_ALIVE, **config}
+    settings: dict[str, Any] = {
+        "http": make_bounded_protocol(),
+        "timeout_keep_alive": web.KEEP_ALIVE_TIMEOUT,
+        **config,
+    }
     async with serving(app, **settings) as site:
         yield site
 
@@ -82,7 +86,7 @@ def test_a_head_that_does_not_come_is_not_waited_for(said):
                 assert (answer.status, answer.headers["connection"]) == (408, "close")
                 assert "30 s" in answer.text
             assert await wire.ended()
-            assert HEAD <= now() < HEAD + 1
+            assert HEAD_TIMEOUT <= now() < HEAD_TIMEOUT + 1
 
     run(main)
 
@@ -97,7 +101,7 @@ def test_a_head_byte_by_byte_gets_no_more_time():
                 if answering.done():
                     break
             assert (await answering).status == 408
-            assert HEAD <= now() < HEAD + 1
+            assert HEAD_TIMEOUT <= now() < HEAD_TIMEOUT + 1
 
     run(main)
 
@@ -108,12 +112,12 @@ def test_a_head_behind_a_response_has_its_time_from_its_first_byte():
             for _ in range(2):
                 await wire.ask("POST", "/mcp", *LIST)
                 assert (await wire.answer()).status == 200
-                await asyncio.sleep(web.KEEP_ALIVE - 1)
+                await asyncio.sleep(web.KEEP_ALIVE_TIMEOUT - 1)
             begun = now()
             await wire.send(b"P")
             assert (await wire.answer()).status == 408
             assert await wire.ended()
-            assert HEAD <= now() - begun < HEAD + 1
+            assert HEAD_TIMEOUT <= now() - begun < HEAD_TIMEOUT + 1
 
     run(main)
 
@@ -124,7 +128,7 @@ def test_a_connection_without_a_request_is_kept_for_a_while():
             await wire.ask("POST", "/mcp", *LIST)
             await wire.answer()
             assert await wire.ended()
-            assert web.KEEP_ALIVE <= now() < web.KEEP_ALIVE + 1
+            assert web.KEEP_ALIVE_TIMEOUT <= now() < web.KEEP_ALIVE_TIMEOUT + 1
 
     run(main)
 
@@ -140,7 +144,7 @@ def test_the_rest_of_a_body_that_nobody_wants_holds_no_connection(rest):
             assert (await wire.answer()).status == 403
             await wire.send(rest)
             assert await wire.ended()
-            assert now() < HEAD + 1
+            assert now() < HEAD_TIMEOUT + 1
 
     run(main)
 
@@ -152,7 +156,7 @@ def test_who_waits_for_an_answer_has_all_the_time():
             await wire.ask("POST", "/mcp", *modern("tools/call", call("quiet")))
             await stage.begun.wait()
             await wire.send(b"\r\n")  # some clients send one too many
-            await asyncio.sleep(10 * HEAD)
+            await asyncio.sleep(10 * HEAD_TIMEOUT)
             stage.go.set()
             assert (await wire.answer()).status == 200
 
@@ -177,7 +181,7 @@ def test_thousands_of_idle_sockets_hold_up_nobody_and_go():
                     if number % 50 == 0:  # the queue for accepting is not endless
                         await wire.ask("POST", "/mcp", *LIST)
                         assert (await wire.answer()).status == 200
-                await asyncio.sleep(HEAD + 1)
+                await asyncio.sleep(HEAD_TIMEOUT + 1)
                 for each in idle[::2]:
                     assert await loop.sock_recv(each, 1) == b""
                 for each in idle[1::2]:
@@ -204,9 +208,9 @@ def test_a_body_has_a_least_rate(length):
             answering = asyncio.ensure_future(wire.answer())
             while not answering.done():
                 await wire.send(piece if length else b"400\r\n" + piece + b"\r\n")
-                await asyncio.wait([answering], timeout=SLOW / 2 - 1)
+                await asyncio.wait([answering], timeout=BODY_CHUNK_TIMEOUT / 2 - 1)
             assert (await answering).status == 408
-            assert SLOW <= now() < SLOW + 1
+            assert BODY_CHUNK_TIMEOUT <= now() < BODY_CHUNK_TIMEOUT + 1
 
     run(main)
 
@@ -219,14 +223,14 @@ def test_a_body_that_comes_slowly_but_fast_enough_is_read():
         async def long(text: str) -> int:
             return len(text)
 
-        headers, body = modern("tools/call", call("long", text="x" * 60 * FLOOR))
+        headers, body = modern("tools/call", call("long", text="x" * 60 * MIN_BODY_RATE))
         async with hosted(server) as site, wired(site.port) as wire:
             await wire.ask("POST", "/mcp", {**headers, "Content-Length": str(len(body))})
-            for start in range(0, len(body), FLOOR):
+            for start in range(0, len(body), MIN_BODY_RATE):
                 await asyncio.sleep(1.2)
-                await wire.send(body[start : start + FLOOR])
-            assert (await wire.answer()).json["result"]["structuredContent"] == 60 * FLOOR
-            assert now() > 2 * SLOW
+                await wire.send(body[start : start + MIN_BODY_RATE])
+            assert (await wire.answer()).json["result"]["structuredContent"] == 60 * MIN_BODY_RATE
+            assert now() > 2 * BODY_CHUNK_TIMEOUT
 
     run(main)
 
@@ -291,7 +295,7 @@ def test_who_does_not_read_an_event_stream_is_cut_off_and_its_call_cancelled():
         stage = Stage()
         async with guarded(flood(stage)) as site, deaf(site, "events") as wire:
             await stage.ended.wait()
-            assert STALLED <= now() <= 2 * STALLED  # it may have taken a little at first
+            assert STALL_TIMEOUT <= now() <= 2 * STALL_TIMEOUT  # it may have taken a little at first
             await until(lambda: not state(site).load.calls)
             assert await length(wire)
 
@@ -304,7 +308,7 @@ def test_who_does_not_read_an_answer_is_cut_off(connection):
         stage = Stage()
         async with guarded(flood(stage)) as site, deaf(site, "big", Connection=connection) as wire:
             await stage.begun.wait()
-            await asyncio.sleep(2 * STALLED + 1)
+            await asyncio.sleep(2 * STALL_TIMEOUT + 1)
             assert await length(wire) < LARGE
 
     run(main)
@@ -318,19 +322,19 @@ def test_who_reads_slowly_is_served_to_the_end():
             left = int(head.headers["content-length"])
             while left:
                 left -= len(await wire.reader.readexactly(min(left, 1_000_000)))
-                await asyncio.sleep(STALLED - 1)
-            assert now() > 2 * STALLED
+                await asyncio.sleep(STALL_TIMEOUT - 1)
+            assert now() > 2 * STALL_TIMEOUT
 
     run(main)
 
 
 @pytest.mark.parametrize(
-    ("connection", "ends"), [("keep-alive", web.KEEP_ALIVE + STALLED), ("close", STALLED)]
+    ("connection", "ends"), [("keep-alive", web.KEEP_ALIVE_TIMEOUT + STALL_TIMEOUT), ("close", STALL_TIMEOUT)]
 )
 def test_a_little_that_is_not_read_holds_no_connection_either(connection, ends):
     """Less than makes uvicorn wait: it closes when its time has come, but waits for the last bytes."""
     lost: list[float] = []
-    protocol: Any = heads()
+    protocol: Any = make_bounded_protocol()
 
     class Small(protocol):
         """Has little room in the kernel."""
@@ -353,7 +357,7 @@ def test_a_little_that_is_not_read_holds_no_connection_either(connection, ends):
         async with guarded(server, http=Small) as site, deaf(site, "little", Connection=connection):
             await asyncio.sleep(ends - 1)
             assert lost == []
-            await asyncio.sleep(STALLED + 2)
+            await asyncio.sleep(STALL_TIMEOUT + 2)
             assert len(lost) == 1
 
     run(main)

@@ -8,8 +8,8 @@ import pytest
 
 from hosted import run
 from toolpost.transports import patrol
-from toolpost.transports.attention import PORTER, Attention
-from toolpost.transports.exchange import Disconnected, Exchange, HungUp
+from toolpost.transports.attention import CONNECTION_MONITOR, DisconnectWatcher
+from toolpost.transports.exchange import ClientDisconnected, HttpExchange, ResponseAborted
 from waiting import until
 
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
@@ -17,8 +17,8 @@ WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patrol, "SOON", 0.002)
-    monkeypatch.setattr(patrol, "KEEP_ALIVE", 0.004)
+    monkeypatch.setattr(patrol, "FIRST_CHECK_DELAY", 0.002)
+    monkeypatch.setattr(patrol, "KEEP_ALIVE_INTERVAL", 0.004)
 
 
 class Peer:
@@ -31,22 +31,22 @@ class Peer:
     def __init__(self, *, tells: bool | None = None) -> None:
         self.gone = asyncio.Event()
         self.asked = 0
-        self.guests: list[Attention] = []
-        self.dismissed: list[Attention] = []
+        self.guests: list[DisconnectWatcher] = []
+        self.dismissed: list[DisconnectWatcher] = []
         self._tells = tells
         scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": []}
         if tells is not None:
-            scope[PORTER] = self
-        self.exchange = Exchange(scope, self._receive, self._send)
+            scope[CONNECTION_MONITOR] = self
+        self.exchange = HttpExchange(scope, self._receive, self._send)
 
-    def await_departure(self, guest: Attention) -> bool:
+    def watch_disconnect(self, guest: DisconnectWatcher) -> bool:
         self.guests.append(guest)
         return self._tells is True
 
     def take_body(self, receive: Any) -> None:
         pass
 
-    def dismiss(self, guest: Attention) -> None:
+    def unwatch_disconnect(self, guest: DisconnectWatcher) -> None:
         self.dismissed.append(guest)
 
     async def _receive(self) -> dict[str, Any]:
@@ -65,15 +65,17 @@ async def forever() -> None:
 def test_a_server_that_tells_is_not_asked():
     async def main():
         peer, unwanted = Peer(tells=True), []
-        work = asyncio.create_task(peer.exchange.attend(forever(), unwanted=lambda: unwanted.append(1)))
+        work = asyncio.create_task(
+            peer.exchange.run_while_connected(forever(), unwanted=lambda: unwanted.append(1))
+        )
         await until(lambda: peer.guests)
         before = asyncio.all_tasks()
         (guest,) = peer.guests
-        guest.depart()
-        with pytest.raises(Disconnected):
+        guest.on_disconnect()
+        with pytest.raises(ClientDisconnected):
             await work
         assert before == {work, asyncio.current_task()}
-        assert (peer.asked, unwanted, peer.exchange.left) == (0, [1], True)
+        assert (peer.asked, unwanted, peer.exchange.is_disconnected) == (0, [1], True)
         assert not peer.dismissed  # who has gone is not taken back
 
     run(main)
@@ -83,12 +85,14 @@ def test_a_server_that_tells_is_not_asked():
 def test_a_server_that_does_not_tell_is_asked(tells):
     async def main():
         peer, unwanted = Peer(tells=tells), []
-        work = asyncio.create_task(peer.exchange.attend(forever(), unwanted=lambda: unwanted.append(1)))
+        work = asyncio.create_task(
+            peer.exchange.run_while_connected(forever(), unwanted=lambda: unwanted.append(1))
+        )
         await until(lambda: peer.asked)
         peer.gone.set()
-        with pytest.raises(Disconnected):
+        with pytest.raises(ClientDisconnected):
             await work
-        assert (peer.asked, unwanted, peer.exchange.left) == (1, [1], True)
+        assert (peer.asked, unwanted, peer.exchange.is_disconnected) == (1, [1], True)
 
     run(main)
 
@@ -101,12 +105,12 @@ def test_work_that_ends_is_told_of_no_departure():
             await go_on.wait()
             return "done"
 
-        working = asyncio.create_task(peer.exchange.attend(work()))
+        working = asyncio.create_task(peer.exchange.run_while_connected(work()))
         await until(lambda: peer.guests)
         go_on.set()
         assert await working == "done"
         assert peer.dismissed == peer.guests
-        assert not peer.exchange.left
+        assert not peer.exchange.is_disconnected
 
     run(main)
 
@@ -114,14 +118,16 @@ def test_work_that_ends_is_told_of_no_departure():
 def test_who_was_hung_up_on_has_not_left():
     async def main():
         peer, unwanted = Peer(tells=True), []
-        work = asyncio.create_task(peer.exchange.attend(forever(), unwanted=lambda: unwanted.append(1)))
+        work = asyncio.create_task(
+            peer.exchange.run_while_connected(forever(), unwanted=lambda: unwanted.append(1))
+        )
         await until(lambda: peer.guests)
         (guest,) = peer.guests
-        peer.exchange.hang_up()
-        guest.depart()
-        with pytest.raises(HungUp):
+        peer.exchange.abort()
+        guest.on_disconnect()
+        with pytest.raises(ResponseAborted):
             await work
-        assert not peer.exchange.left
+        assert not peer.exchange.is_disconnected
         assert not unwanted
 
     run(main)
@@ -137,7 +143,7 @@ def test_a_pulse_beats_in_the_context_of_its_own_request():
             async def pulse() -> None:
                 heard[name].add(WHO.get())
 
-            await Peer(tells=True).exchange.attend(forever(), pulse)
+            await Peer(tells=True).exchange.run_while_connected(forever(), pulse)
 
         working = [asyncio.create_task(attended(name)) for name in heard]
         await until(lambda: all(heard.values()))
@@ -162,7 +168,8 @@ def test_a_pulse_that_takes_long_is_waited_for():
             beats.append("other")
 
         working = [
-            asyncio.create_task(Peer(tells=True).exchange.attend(forever(), pulse)) for pulse in (slow, other)
+            asyncio.create_task(Peer(tells=True).exchange.run_while_connected(forever(), pulse))
+            for pulse in (slow, other)
         ]
         await until(lambda: beats.count("other") > 3)
         assert beats.count("slow") == 1
@@ -178,9 +185,9 @@ def test_a_pulse_that_takes_long_is_waited_for():
 def test_a_server_whose_client_has_gone_is_told_no_more():
     async def main():
         peer, go_on = Peer(tells=True), asyncio.Event()
-        working = asyncio.create_task(peer.exchange.attend(go_on.wait()))
+        working = asyncio.create_task(peer.exchange.run_while_connected(go_on.wait()))
         await until(lambda: peer.guests)
-        del peer.exchange.scope[PORTER]
+        del peer.exchange.scope[CONNECTION_MONITOR]
         go_on.set()
         assert await working is True
         assert not peer.dismissed
@@ -206,7 +213,7 @@ def test_a_pulse_beats_on_where_tasks_begin_at_once():
                 return done
             raise AssertionError("it does not wait")
 
-        working = asyncio.create_task(Peer(tells=True).exchange.attend(forever(), pulse))
+        working = asyncio.create_task(Peer(tells=True).exchange.run_while_connected(forever(), pulse))
         await asyncio.sleep(0)
         loop = asyncio.get_running_loop()
         loop.set_task_factory(eager)
@@ -228,7 +235,7 @@ def test_a_pulse_that_fails_beats_on():
             beats.append(1)
             raise OSError("no store")
 
-        working = asyncio.create_task(Peer(tells=True).exchange.attend(forever(), failing))
+        working = asyncio.create_task(Peer(tells=True).exchange.run_while_connected(forever(), failing))
         await until(lambda: len(beats) > 2)
         working.cancel()
         await asyncio.wait([working])

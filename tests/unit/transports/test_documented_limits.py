@@ -21,7 +21,7 @@ from toolpost.server import (
     recall,
     states,
 )
-from toolpost.server.web import Web
+from toolpost.server.web import HttpOptions
 from toolpost.stores import memory
 from toolpost.transports import (
     exchange,
@@ -32,52 +32,52 @@ from toolpost.transports import (
     http_room,
     http_session,
 )
-from toolpost.transports.http_server import Settings
+from toolpost.transports.http_server import EndpointSettings
 
 TEXT = (Path(__file__).parents[3] / "docs" / "reliability.md").read_text(encoding="utf-8")
 PAGE = TEXT[TEXT.index("\n## Bounds\n") : TEXT.index("\n## Bounds of a client\n")]
 UNITS = {"MiB": 1024 * 1024, "KiB": 1024, "KiB/s": 1024, "quarter": 0.25}
-SETTINGS = Settings()
+SETTINGS = EndpointSettings()
 
 KNOWN: dict[str, tuple[Any, ...]] = {
     "body": (SETTINGS.max_body,),
-    "pause between two pieces of a body": (exchange.SLOW,),
-    "rate of a body, behind the first 30 s": (exchange.FLOOR,),
+    "pause between two pieces of a body": (exchange.BODY_CHUNK_TIMEOUT,),
+    "rate of a body, behind the first 30 s": (exchange.MIN_BODY_RATE,),
     "headers, together": (gate.MAX_HEADERS,),
-    "time for the headers": (heads.HEAD,),
+    "time for the headers": (heads.HEAD_TIMEOUT,),
     "line on stdin": (framing.MAX_LINE,),
     "nesting": (jsonrpc.MAX_DEPTH,),
     "digits of a whole number": (4300,),  # of msgspec
-    "members of an envelope that nobody knows": (jsonrpc.MAX_UNKNOWN,),
+    "members of an envelope that nobody knows": (jsonrpc.MAX_UNKNOWN_BYTES,),
     "batch": (jsonrpc.MAX_BATCH, jsonrpc.MAX_BATCH_BYTES),
-    "answers that a request brings back": (inbox.MAX_ANSWERS,),
+    "answers that a request brings back": (inbox.MAX_INPUT_RESPONSES,),
     "session id in a header": (headers.MAX_SESSION_ID,),
     "URI": (uri.MAX_URI,),
     "URI template, and its variables": (uri.MAX_TEMPLATE, uri.MAX_VARIABLES),
     "state that a client carries": (seal.MAX_SEALED,),
-    "token, and DPoP proof": (admission.MAX_TOKEN, proof.MAX_PROOF),
+    "token, and DPoP proof": (admission.MAX_TOKEN_LENGTH, proof.MAX_PROOF_LENGTH),
     "calls in flight; of a principal, in all its sessions and outside": (connection.MAX_IN_FLIGHT,),
-    "bytes of calls in flight that are larger than 64 KiB": (inbox.MAX_HELD,),
+    "bytes of calls in flight that are larger than 64 KiB": (inbox.MAX_IN_FLIGHT_BYTES,),
     "notices being served": (connection.MAX_IN_FLIGHT,),
     "messages before the handshake is answered": (connection.MAX_IN_FLIGHT,),
-    "answers that the peer has not taken": (delivery.MAX_UNSENT,),
-    "posts that wait for a conversation": (http_session.WAITING,),
-    "bytes of posts that wait for a conversation": (http_session.WAITING_SIZE,),
-    "unread on the stream of HTTP+SSE": (http_session.UNREAD,),
-    "resources that a session watches": (context.MAX_WATCHED,),
-    "resources that a subscription names": (context.MAX_WATCHED,),
-    "characters of their URIs, together": (context.MAX_WATCHED_SIZE,),
-    "subscriptions (`subscriptions/listen`) of a principal": (http_load.LISTENS,),
+    "answers that the peer has not taken": (delivery.MAX_UNSENT_BYTES,),
+    "posts that wait for a conversation": (http_session.MAX_QUEUED_POSTS,),
+    "bytes of posts that wait for a conversation": (http_session.MAX_QUEUED_POST_BYTES,),
+    "unread on the stream of HTTP+SSE": (http_session.MAX_UNREAD_BYTES,),
+    "resources that a session watches": (context.MAX_SUBSCRIBED_URIS,),
+    "resources that a subscription names": (context.MAX_SUBSCRIBED_URIS,),
+    "characters of their URIs, together": (context.MAX_SUBSCRIBED_URI_CHARS,),
+    "subscriptions (`subscriptions/listen`) of a principal": (http_load.MAX_SUBSCRIPTIONS,),
     "subscriptions of an address where nobody is known": (connection.MAX_IN_FLIGHT,),
     "readers of a general stream": (1,),
     "readers that have come back to a stream": (1,),
-    "a client that takes nothing of a response": (heads.STALLED,),
+    "a client that takes nothing of a response": (heads.STALL_TIMEOUT,),
     "handshake": (SETTINGS.limits.handshake,),
     "a session that nobody uses": (SETTINGS.limits.idle,),
-    "a connection without a request": (web.KEEP_ALIVE,),
-    "URLs that a user was sent to": (asking.MAX_VISITS,),
-    "questions of one call, and tries for one answer": (recall.MAX_ROUNDS, asking.MAX_TRIES),
-    "steps and answers of one call": (states.MAX_JOURNAL,),
+    "a connection without a request": (web.KEEP_ALIVE_TIMEOUT,),
+    "URLs that a user was sent to": (asking.MAX_URL_ELICITATIONS,),
+    "questions of one call, and tries for one answer": (recall.MAX_ROUNDS, asking.MAX_ELICIT_ATTEMPTS),
+    "steps and answers of one call": (states.MAX_JOURNAL_BYTES,),
     "notices of progress of one call, and log lines; and how many more in a second": (
         measure.BURST,
         measure.RATE,
@@ -85,23 +85,23 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     "calls in flight": (SETTINGS.max_calls,),
     "streams for news: GET, HTTP+SSE, `subscriptions/listen`": (SETTINGS.max_streams,),
     "sessions": (SETTINGS.limits.most,),
-    "sessions of one principal": (1 / http_room.SHARE,),
-    "log of one stream, in memory": (memory.ENTRIES, memory.SIZE),
-    "logs of all streams, in memory": (memory.TOTAL,),
-    "streams that are over": (http_kept.ROOM, http_session.KEPT),
-    "bytes of posts that wait, of all sessions": (http_load.MAX_WAITING,),
-    "journals in the store": (states.MAX_HELD,),
-    "principals whose `ctx.state` is kept without a session": (handler.MAX_STATES,),
-    "choices of a `ServerFactory`": (factory.MAX_KNOWN,),
-    "functions in threads": (threads.THREADS,),
-    "threads in calls that were given up": (threads.STUCK,),
+    "sessions of one principal": (1 / http_room.PRINCIPAL_SHARE,),
+    "log of one stream, in memory": (memory.MAX_ENTRIES, memory.MAX_LOG_BYTES),
+    "logs of all streams, in memory": (memory.MAX_TOTAL_BYTES,),
+    "streams that are over": (http_kept.MAX_FINISHED_BYTES, http_session.STREAM_RETENTION),
+    "bytes of posts that wait, of all sessions": (http_load.MAX_QUEUED_BYTES,),
+    "journals in the store": (states.MAX_STORED_JOURNAL_BYTES,),
+    "principals whose `ctx.state` is kept without a session": (handler.MAX_PRINCIPAL_STATES,),
+    "choices of a `ServerFactory`": (factory.MAX_REMEMBERED_CLIENTS,),
+    "functions in threads": (threads.MAX_THREADS,),
+    "threads in calls that were given up": (threads.STUCK_THREADS_FACTOR,),
     "entries of a page": (catalogue.PAGE_SIZE,),
-    "completions": (complete.MAX_VALUES,),
+    "completions": (complete.MAX_COMPLETION_VALUES,),
     "rate of one client": (),
     "clients whose rate is known": (middleware.MAX_CLIENTS,),
     "calls at once": (),
-    "tokens that are remembered": (verifier.MAX_KNOWN,),
-    "connections that wait to be accepted": (web.BACKLOG,),
+    "tokens that are remembered": (verifier.MAX_CACHED_TOKENS,),
+    "connections that wait to be accepted": (web.LISTEN_BACKLOG,),
 }
 
 
@@ -133,10 +133,10 @@ def test_each_default_is_that_of_the_code():
 
 def test_each_option_is_one():
     taken = {
-        "": {*Web.__annotations__, *inspect.signature(run.run_stdio).parameters},
+        "": {*HttpOptions.__annotations__, *inspect.signature(run.run_stdio).parameters},
         "Server": {*inspect.signature(Server).parameters, *inspect.signature(handler.Handler).parameters},
         "MemoryStore": {*inspect.signature(memory.MemoryStore).parameters},
     }
     for option, _ in rows().values():
         for name, arguments in re.findall(r"`(\w*?)\(?((?:\w+=(?:, )?)+)\)?`", option):
-            assert {each.strip("= ") for each in arguments.split(",")} <= taken[name], option
+            assert {each.strip("= ") for each in arguments.split_jws(",")} <= taken[name], option

@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-from hosted import kitchen, legacy, modern, run, serving
 
+from hosted import kitchen, legacy, modern, run, serving
 from toolpost.transports import head as heads
 from toolpost.transports.head import MAX_HEAD, MAX_LINES, Head, KnownHeads
 
@@ -15,8 +15,8 @@ def scope(*headers: Any, method: str = "POST", path: str = "/mcp", **more: Any) 
 
 def kept(known: KnownHeads, one: dict[str, Any]) -> Head:
     """The head of a request that may pass, and has come before."""
-    known.keep(known.of(one))
-    head = known.of(one)
+    known.keep(known.get_head(one))
+    head = known.get_head(one)
     known.keep(head)
     return head
 
@@ -24,10 +24,10 @@ def kept(known: KnownHeads, one: dict[str, Any]) -> Head:
 def test_a_head_that_may_pass_is_known_again():
     known = KnownHeads()
     one = scope((b"host", b"a"), (b"accept", b"*/*"))
-    assert known.of(one) is not known.of(one)
+    assert known.get_head(one) is not known.get_head(one)
     first = kept(known, one)
     assert first.headers == {"host": "a", "accept": "*/*"}
-    assert known.of(scope((b"host", b"a"), (b"accept", b"*/*"))) is first
+    assert known.get_head(scope((b"host", b"a"), (b"accept", b"*/*"))) is first
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_head_that_differs_in_anything_is_another_one(other: dict[str, Any]):
     known = KnownHeads()
     first = kept(known, scope((b"host", b"a")))
     first.verb, first.fits = "passed", True
-    head = known.of(other)
+    head = known.get_head(other)
     assert head is not first
     assert (head.verb, head.fits) == (None, False)
 
@@ -88,7 +88,7 @@ def test_a_head_that_comes_once_is_not_kept(monkeypatch):
     monkeypatch.setattr(heads, "MAX_SEEN", 3)
     known = KnownHeads()
     for number in range(10):
-        known.keep(known.of(scope((b"host", b"%d" % number))))
+        known.keep(known.get_head(scope((b"host", b"%d" % number))))
         assert not known._known
         assert 0 < len(known._seen) <= 3
 

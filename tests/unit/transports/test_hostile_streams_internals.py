@@ -23,7 +23,7 @@ def test_a_session_whose_end_is_never_confirmed_is_left(monkeypatch):
     deleted: list[Heard] = []
 
     async def main():
-        monkeypatch.setattr(http_client, "GOODBYE", 0.05)
+        monkeypatch.setattr(http_client, "DELETE_TIMEOUT", 0.05)
         async with meeting("body session", special) as client:
             assert (await client.call_tool("good", timeout=10)).text == "ok"
         assert len(deleted) == 1
@@ -40,7 +40,7 @@ def test_an_event_is_not_asked_for_by_a_name_that_no_header_can_carry(key, monke
         return True
 
     async def main():
-        monkeypatch.setattr(trail, "RETRY", 0.001)
+        monkeypatch.setattr(trail, "DEFAULT_RETRY_DELAY", 0.001)
         async with scripted(serve("stream session", special)) as server:
             async with Client(Http(server.url), revision=REVISIONS["session"], timeout=2) as client:
                 with pytest.raises(MCPError):

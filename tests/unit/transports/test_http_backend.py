@@ -17,10 +17,10 @@ from scripted import END, answer, chunk, scripted, stream
 from toolpost.errors import ConnectFailed, RequestFailed
 from toolpost.transports.address import Http
 from toolpost.transports.backend_asgi import AsgiBackend
-from toolpost.transports.courier import MAX_REDIRECTS, Courier
-from toolpost.transports.http_backend import Backend, open_backend, reason
-from toolpost.transports.read_size import READ_SIZE, bound_reads
-from toolpost.transports.refusal import MAX_QUOTE, accepted, refusal
+from toolpost.transports.courier import MAX_REDIRECTS, HttpSender
+from toolpost.transports.http_backend import Backend, describe_error, open_backend
+from toolpost.transports.read_size import READ_SIZE, limit_read_size
+from toolpost.transports.refusal import MAX_QUOTE_LENGTH, build_refusal, check_accepted
 from waiting import until
 
 LIBRARIES = ["aiohttp", "httpx2"]
@@ -329,13 +329,13 @@ def chained(*errors):
     ],
 )
 def test_the_deepest_error_of_the_system_is_the_reason(error, words):
-    assert reason(error) == words
+    assert describe_error(error) == words
 
 
 def test_a_certificate_that_is_not_accepted_says_why():
     error = ssl.SSLCertVerificationError(1, "x")
     error.verify_message = "self-signed certificate"
-    assert reason(error) == "the certificate of the server is not accepted: self-signed certificate"
+    assert describe_error(error) == "the certificate of the server is not accepted: self-signed certificate"
 
 
 @pytest.mark.parametrize(
@@ -348,9 +348,9 @@ def test_a_certificate_that_is_not_accepted_says_why():
     ],
 )
 def test_errors_of_aiohttp_that_are_hard_to_provoke(error, words, sent):
-    from toolpost.transports.backend_aiohttp import _failure  # noqa: PLC0415 - a look inside
+    from toolpost.transports.backend_aiohttp import _translate_error  # noqa: PLC0415 - a look inside
 
-    failure = _failure(error)
+    failure = _translate_error(error)
     assert words in failure.message
     assert failure.sent is sent
     assert "secret" not in str(failure)
@@ -367,9 +367,9 @@ def test_errors_of_aiohttp_that_are_hard_to_provoke(error, words, sent):
     ],
 )
 def test_errors_of_httpx2_that_are_hard_to_provoke(error, words, sent):
-    from toolpost.transports.backend_httpx2 import _failure  # noqa: PLC0415 - a look inside
+    from toolpost.transports.backend_httpx2 import _translate_error  # noqa: PLC0415 - a look inside
 
-    failure = _failure(error)
+    failure = _translate_error(error)
     assert words in failure.message
     assert failure.sent is sent
     assert "secret" not in str(failure)
@@ -485,13 +485,13 @@ def test_a_backend_is_used_as_it_is():
 
 def test_a_backend_that_the_user_gave_is_the_users_to_close():
     mine = Mine()
-    run(Courier(Http("http://127.0.0.1", http=mine)).close)
+    run(HttpSender(Http("http://127.0.0.1", http=mine)).close)
     assert not mine.closed
 
 
 def test_a_backend_that_cannot_be_closed_hurts_nobody(caplog):
     async def main():
-        courier = Courier(Http("http://127.0.0.1", http=app_without_lifespan))
+        courier = HttpSender(Http("http://127.0.0.1", http=app_without_lifespan))
 
         async def fail():
             raise RuntimeError("stuck")
@@ -618,7 +618,7 @@ def test_an_application_hears_that_nobody_reads_any_more():
 
 
 def test_an_application_that_does_not_listen_is_ended_when_the_backend_is_closed(monkeypatch):
-    monkeypatch.setattr("toolpost.transports.backend_asgi.CLOSE_PATIENCE", 0.01)
+    monkeypatch.setattr("toolpost.transports.backend_asgi.REQUEST_CLOSE_TIMEOUT", 0.01)
     ended = []
 
     async def app(scope, receive, send):
@@ -695,7 +695,7 @@ def test_an_application_that_cannot_start_says_so():
 
 
 def test_a_lifespan_that_does_not_end_is_cancelled(monkeypatch, caplog):
-    monkeypatch.setattr("toolpost.transports.asgi_lifespan.CLOSE_PATIENCE", 0.01)
+    monkeypatch.setattr("toolpost.transports.asgi_lifespan.LIFESPAN_CLOSE_TIMEOUT", 0.01)
 
     async def app(scope, receive, send):
         if scope["type"] == "http":
@@ -718,7 +718,7 @@ def test_a_backend_that_was_never_used_is_closed_too():
 def carried(script, then, *, headers=None, own=None, **options):
     async def main():
         async with scripted(script) as server:
-            courier = Courier(Http(server.url, headers=own, **options))
+            courier = HttpSender(Http(server.url, headers=own, **options))
             try:
                 async with courier.send("POST", headers or {}, b"{}") as response:
                     return await then(response), server
@@ -789,7 +789,7 @@ def test_a_server_that_redirects_for_ever_is_left():
         (answer(500, b'{"error":"x"}', "application/json; charset=utf-8"), '{"error":"x"}$'),
         (answer(502, b"<html>", "text/html"), "502 Bad Gateway$"),
         (answer(299 + 300, b"", None), "answered with 599$"),
-        (answer(503, b"x" * 1000, "text/plain"), f"503 Service Unavailable: x{{{MAX_QUOTE - 1}}}…$"),
+        (answer(503, b"x" * 1000, "text/plain"), f"503 Service Unavailable: x{{{MAX_QUOTE_LENGTH - 1}}}…$"),
         (answer(401, b"who are you", "text/plain"), "401 Unauthorized: who are you.*Authorization"),
         (answer(403), "403 Forbidden.*Authorization"),
         (answer(404), "404 Not Found.*endpoint"),
@@ -806,7 +806,7 @@ def test_a_refusal_is_told_with_its_status_and_the_start_of_its_text(response, w
             heard.close()
 
     async def then(response):
-        return await refusal(response)
+        return await build_refusal(response)
 
     error, _ = carried(script, then)
     with pytest.raises(RequestFailed, match=words):
@@ -815,14 +815,14 @@ def test_a_refusal_is_told_with_its_status_and_the_start_of_its_text(response, w
 
 
 def test_a_refusal_whose_text_does_not_come_is_told_without(monkeypatch):
-    monkeypatch.setattr("toolpost.transports.refusal.QUOTE_WAIT", 0.01)
+    monkeypatch.setattr("toolpost.transports.refusal.QUOTE_TIMEOUT", 0.01)
 
     async def script(heard):
         await heard.write(b"HTTP/1.1 500 X\r\nContent-Type: text/plain\r\nContent-Length: 9\r\n\r\nslow")
         await heard.gone()
 
     async def then(response):
-        return await refusal(response)
+        return await build_refusal(response)
 
     assert carried(script, then)[0].message.endswith("Error: slow")
 
@@ -832,10 +832,10 @@ def test_a_refusal_whose_text_does_not_come_is_told_without(monkeypatch):
 def test_what_was_accepted_leaves_the_connection_for_the_next(library, body):
     async def main():
         async with scripted(lambda heard: heard.write(answer(202, body))) as server:
-            courier = Courier(Http(server.url, http=library))
+            courier = HttpSender(Http(server.url, http=library))
             for _ in range(3):
                 async with courier.send("POST", {}, b"{}") as response:
-                    await accepted(response)
+                    await check_accepted(response)
             await courier.close()
             assert server.connections == 1
             await until(lambda: not server.open)
@@ -868,5 +868,5 @@ def test_a_connection_that_reads_less_or_cannot_be_told_is_left_alone():
 
     modest = Modest()
     for transport in (modest, None, object()):
-        bound_reads(transport)
+        limit_read_size(transport)
     assert modest.max_size == 1024

@@ -59,7 +59,7 @@ class Lost:
 
     def __init__(self, channel):
         self.told = asyncio.Queue()
-        channel.on_lost(lambda key, error: self.told.put_nowait((key, error)))
+        channel.on_request_lost(lambda key, error: self.told.put_nowait((key, error)))
 
     async def next(self, key: object = 1):
         told, error = await self.told.get()
@@ -119,7 +119,7 @@ def test_it_is_a_channel():
     async def main():
         channel = HttpChannel(Http("http://127.0.0.1"))
         assert isinstance(channel, Channel)
-        assert channel.annotated("any tool") is None
+        assert channel.find_header_parameters("any tool") is None
         await channel.close()
         await channel.close()
 
@@ -161,7 +161,7 @@ def test_the_annotated_parameters_of_a_tool_are_mirrored():
                 asked.append(tool)
                 return {"mcp-param-city": ("city",)}
 
-            channel.annotated = annotated
+            channel.find_header_parameters = annotated
             await channel.send(call)
             await channel.receive()
             await channel.send(request(1, "tools/list", marked=True))
@@ -182,7 +182,7 @@ def test_the_annotated_parameters_of_a_tool_are_mirrored():
 def test_what_no_header_can_carry_is_not_sent(params):
     async def main():
         async with talking(nothing) as (channel, _, __):
-            channel.annotated = lambda _: {"mcp-param-n": ("n",)}
+            channel.find_header_parameters = lambda _: {"mcp-param-n": ("n",)}
             with pytest.raises(RequestFailed) as failed:
                 await channel.send(request(1, "tools/call", params, marked=True))
             assert not failed.value.sent
@@ -393,7 +393,7 @@ def test_messages_of_a_stream_arrive_in_order_and_as_they_come(library):
 
 
 def test_a_stream_that_is_left_open_after_the_answer_is_closed(monkeypatch):
-    monkeypatch.setattr(trails, "DRAIN", 0.01)
+    monkeypatch.setattr(trails, "STREAM_END_TIMEOUT", 0.01)
 
     async def main():
         gone = asyncio.Event()
@@ -477,7 +477,7 @@ def test_an_event_over_the_limit_loses_its_request_and_is_not_asked_for_again(ca
 
 
 def test_streams_wait_while_nobody_reads(monkeypatch):
-    monkeypatch.setattr(trails, "BACKLOG", 3)
+    monkeypatch.setattr(trails, "MAX_QUEUED_MESSAGES", 3)
 
     async def main():
         async def script(heard):
@@ -487,14 +487,14 @@ def test_streams_wait_while_nobody_reads(monkeypatch):
         async with talking(script) as (channel, _, __):
             for n in (1, 2):
                 await channel.send(request(n))
-            await until(lambda: len(channel._box._turnstile.queue) == 2)
-            assert len(channel._box.arrived) == 3
+            await until(lambda: len(channel._queue._limiter.queue) == 2)
+            assert len(channel._queue.arrived) == 3
             got = [await channel.receive() for _ in range(42)]
             assert got.count(PROGRESS) == 40
             assert {reply(1), reply(2)} < set(got)
             await channel.send(request(3))
             assert [await channel.receive() for _ in range(21)][-1] == reply(3)
-            assert channel._box.relief is None
+            assert channel._queue.on_room is None
 
     run(main)
 
@@ -866,11 +866,11 @@ def test_a_stream_that_fails_for_reasons_of_ours_is_logged(caplog):
             def broken(*_, **__):
                 raise ZeroDivisionError
 
-            send = channel._courier.send
+            send = channel._sender.send
             await channel.send(notice())
-            channel._courier.send = broken
+            channel._sender.send = broken
             await until(lambda: not channel._tasks)
-            channel._courier.send = send
+            channel._sender.send = send
 
     run(main)
     assert "unasked failed" in caplog.text
@@ -920,7 +920,7 @@ def test_the_stream_of_a_request_is_resumed_until_its_answer_came(cut):
     ],
 )
 def test_a_stream_that_cannot_be_resumed_loses_its_request(response, words, monkeypatch):
-    monkeypatch.setattr(trails, "MAX_TRIES", 3)
+    monkeypatch.setattr(trails, "MAX_RECONNECTS", 3)
 
     async def main():
         async def script(heard):
@@ -968,14 +968,14 @@ def test_the_wait_is_the_servers_wish_and_grows_while_it_does_not_come_back(monk
         waits.append(seconds)
 
     async def main():
-        trail = trails.Trail(nothing, 1000)
+        trail = trails.ResumableStream(nothing, 1000)
         monkeypatch.setattr(trails.asyncio, "sleep", sleep)
         for _ in range(8):
-            await trail.pause()
+            await trail.wait_before_reconnect()
         monkeypatch.undo()
-        assert trail.lost
+        assert trail.is_lost
         assert all(
-            least <= wait <= least * (1 + trails.JITTER)
+            least <= wait <= least * (1 + trails.RETRY_JITTER)
             for wait, least in zip(waits, [1, 2, 4, 8, 16, 30, 30, 30], strict=True)
         )
 
@@ -988,9 +988,9 @@ def test_a_wish_that_nobody_could_fulfil_is_bounded():
             yield part
 
     async def main():
-        trail = trails.Trail(nothing, 1000)
+        trail = trails.ResumableStream(nothing, 1000)
         await trail.follow(body(b"retry: 999999999999999999\n\n"))
-        assert trail._retry == trails.LONGEST
+        assert trail._retry == trails.MAX_RETRY_DELAY
 
     run(main)
 
@@ -1031,7 +1031,7 @@ def test_nothing_survives_the_end(monkeypatch):
 
 @pytest.mark.requirement("HTTPL-29")
 def test_a_server_that_does_not_let_the_session_go_is_left(monkeypatch):
-    monkeypatch.setattr("toolpost.transports.http_client.GOODBYE", 0.01)
+    monkeypatch.setattr("toolpost.transports.http_client.DELETE_TIMEOUT", 0.01)
 
     async def main():
         async def serve(heard):

@@ -9,7 +9,7 @@ import pytest
 
 from scripted import answer, chunk, event, scripted, stream
 from toolpost.client.client import Client
-from toolpost.client.verdicts import VERDICTS
+from toolpost.client.verdicts import REVISION_CACHE
 from toolpost.errors import ConnectFailed, RequestFailed, SessionLost, UnsupportedRevision
 from toolpost.protocol import headers
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
@@ -19,7 +19,7 @@ from toolpost.transports.address import Http
 from toolpost.transports.http_backend import open_backend
 from toolpost.transports.http_client import HttpChannel
 from toolpost.transports.sse_client import open_sse
-from toolpost.transports.trail import Trail
+from toolpost.transports.trail import ResumableStream
 from toolpost.types.lifecycle import PROTOCOL_VERSION
 from waiting import until
 
@@ -38,9 +38,9 @@ TAKEN = answer(202, kind=None)
 
 @pytest.fixture(autouse=True)
 def _forgetful() -> Iterator[None]:
-    VERDICTS.clear()
+    REVISION_CACHE.clear()
     yield
-    VERDICTS.clear()
+    REVISION_CACHE.clear()
 
 
 def run(main):
@@ -93,7 +93,7 @@ async def talking(script, *, session=False, **options):
     async with scripted(script) as server:
         channel = HttpChannel(Http(server.url, **options))
         lost = asyncio.Queue()
-        channel.on_lost(lambda key, error: lost.put_nowait((key, error)))
+        channel.on_request_lost(lambda key, error: lost.put_nowait((key, error)))
         try:
             if session:
                 await channel.send(request(0, "initialize"))
@@ -184,7 +184,7 @@ def test_what_comes_behind_an_acceptance_does_not_matter(library, ends, monkeypa
             return True
 
         if not ends:
-            monkeypatch.setattr("toolpost.transports.refusal.QUOTE_WAIT", 0.01)
+            monkeypatch.setattr("toolpost.transports.refusal.QUOTE_TIMEOUT", 0.01)
         async with talking(legacy(script), session=True, http=library) as (channel, _, __):
             await channel.send(NOTICE)
 
@@ -199,7 +199,7 @@ def test_a_server_that_does_not_take_a_message_is_not_waited_for_for_ever(monkey
                 return True
             return False
 
-        monkeypatch.setattr(http_client, "ACCEPT_WAIT", 0.01)
+        monkeypatch.setattr(http_client, "ACCEPT_TIMEOUT", 0.01)
         async with talking(legacy(script), session=True) as (channel, _, __):
             with pytest.raises(RequestFailed, match="did not say within"):
                 await channel.send(NOTICE)
@@ -250,7 +250,7 @@ def test_answers_are_posted_a_few_at_a_time(monkeypatch):
             await heard.write(TAKEN)
             return True
 
-        monkeypatch.setattr(http_client, "MAX_ANSWERING", 2)
+        monkeypatch.setattr(http_client, "MAX_CONCURRENT_ANSWERS", 2)
         async with talking(legacy(script), session=True) as (channel, server, _):
             posts = [asyncio.create_task(channel.send(reply(f"q{n}", {}))) for n in range(5)]
             await until(lambda: under_way == 2)
@@ -280,16 +280,16 @@ def test_a_server_that_wants_no_pause_and_says_nothing_is_not_asked_all_the_time
         async def take(_):
             pass
 
-        trail = Trail(take, 1000)
+        trail = ResumableStream(take, 1000)
         with monkeypatch.context() as patch:
             patch.setattr(trails.asyncio, "sleep", sleep)
-            patch.setattr(trails, "JITTER", 0)
+            patch.setattr(trails, "RETRY_JITTER", 0)
             for _ in range(9):
                 await trail.follow(body(b"retry: 0\nid: 1\ndata:\n\n"))
-                await trail.pause()
+                await trail.wait_before_reconnect()
             await trail.follow(body(event(b"{}")))
-            await trail.pause()
-        assert set(waits) == {trails.LEAST}
+            await trail.wait_before_reconnect()
+        assert set(waits) == {trails.MIN_RETRY_DELAY}
 
     run(main)
 
@@ -306,7 +306,7 @@ def test_a_stream_that_is_refused_for_the_moment_is_asked_for_again(status, monk
                 await heard.write(stream(event(NOTICE), end=False))
                 await heard.gone()
 
-        monkeypatch.setattr(trails, "RETRY", 0.001)
+        monkeypatch.setattr(trails, "DEFAULT_RETRY_DELAY", 0.001)
         async with talking(legacy(get=get), session=True) as (channel, _, __):
             await channel.send(b'{"jsonrpc":"2.0","method":"notifications/initialized"}')
             assert await channel.receive() == NOTICE
@@ -340,7 +340,7 @@ def test_an_answer_on_the_stream_does_not_wait_until_its_request_was_accepted():
 
         async with scripted(of_events(posted)) as server:
             channel = await open_sse(Http(server.url))
-            channel.on_lost(lambda *_: None)
+            channel.on_request_lost(lambda *_: None)
             await channel.send(request())
             assert await channel.receive() == WHOLE
             await channel.close()
@@ -358,7 +358,7 @@ def test_a_request_that_is_not_accepted_is_told_where_somebody_listens():
             with pytest.raises(RequestFailed, match="busy"):
                 await channel.send(request())
             lost = asyncio.Queue()
-            channel.on_lost(lambda key, error: lost.put_nowait((key, error)))
+            channel.on_request_lost(lambda key, error: lost.put_nowait((key, error)))
             await channel.send(request())
             key, error = await lost.get()
             assert (key, error.status) == (7, 503)

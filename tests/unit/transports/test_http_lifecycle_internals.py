@@ -202,7 +202,7 @@ def test_serve_http_hears_signals_and_gives_them_back(capfd):
 @pytest.mark.requirement("HTTP-3", "SSE-6")
 @pytest.mark.parametrize("address", [":0", "0", "localhost:0", "[::1]:0"])
 def test_an_address_is_of_this_machine_unless_told_otherwise(address):
-    with web._bound(address) as listening:
+    with web._bind_socket(address) as listening:
         assert listening.getsockname()[0] in {"127.0.0.1", "::1"}
     assert inspect.signature(Server.serve_http).parameters["address"].default == "127.0.0.1:8000"
 
@@ -215,10 +215,10 @@ def test_workers_cannot_share_the_memory_of_one(store):
         kitchen().run(http="127.0.0.1:0", workers=0)
 
 
-@pytest.mark.parametrize("look", [http_life.LOOK, 0.0], ids=["now and then", "all the time"])
+@pytest.mark.parametrize("look", [http_life.DRAIN_POLL_INTERVAL, 0.0], ids=["now and then", "all the time"])
 def test_a_call_over_http_and_sse_is_finished_too(look, monkeypatch):
     """Its session has no request any more before the client has its answer: the stream ends behind both."""
-    monkeypatch.setattr(http_life, "LOOK", look)
+    monkeypatch.setattr(http_life, "DRAIN_POLL_INTERVAL", look)
 
     async def main():
         stage = Stage()
@@ -246,7 +246,7 @@ def test_a_call_over_http_and_sse_is_finished_too(look, monkeypatch):
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(exchanges, "SLOW", 0.05)
+    monkeypatch.setattr(exchanges, "BODY_CHUNK_TIMEOUT", 0.05)
 
     async def main():
         async with serving(kitchen().asgi()) as site:

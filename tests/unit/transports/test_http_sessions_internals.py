@@ -26,7 +26,7 @@ from toolpost.protocol import jsonrpc
 from toolpost.server import measure
 from toolpost.stores.memory import MemoryStore
 from toolpost.transports import http_kept, http_session, http_sessions, http_streams, patrol
-from toolpost.transports.http_load import Load
+from toolpost.transports.http_load import RequestCounts
 from waiting import until
 
 READY = message("notifications/initialized")
@@ -99,7 +99,7 @@ def test_what_was_streamed_is_kept_for_a_moment_only():
                 assert text((await wire.events())[-1]) == "done"
             streams = [name for name in kept(store) if "/stream/" in name]
             assert len(streams) == 3
-            now[0] += http_streams.DONE + 1
+            now[0] += http_streams.DELIVERED_RETENTION + 1
             for name in streams:
                 assert not await store.logs.touch(name, 1)
 
@@ -112,14 +112,14 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self.looks = 0
-        look_at = http_sessions.Sessions._look_at
+        look_at = http_sessions.Sessions._check_session
 
         async def counted(sessions: Any, session: Any) -> None:
             await look_at(sessions, session)
             self.looks += 1
 
-        monkeypatch.setattr(http_sessions.Sessions, "_look_at", counted)
-        monkeypatch.setattr(http_sessions, "SWEEP", 0.001)
+        monkeypatch.setattr(http_sessions.Sessions, "_check_session", counted)
+        monkeypatch.setattr(http_sessions, "SWEEP_INTERVAL", 0.001)
         for module in (http_session, http_sessions):
             monkeypatch.setattr(module, "time", self)
         self.store = MemoryStore(clock=self.monotonic)
@@ -216,14 +216,14 @@ def test_who_listens_is_not_idle(clock):
 
 def test_who_makes_room_is_found_without_a_look_at_all(monkeypatch):
     looks = [0]
-    busy = http_session.Session.busy.fget
+    busy = http_session.HttpSession.is_busy.fget
     assert busy is not None
 
     def counted(session: Any) -> bool:
         looks[0] += 1
         return busy(session)
 
-    monkeypatch.setattr(http_session.Session, "busy", property(counted))
+    monkeypatch.setattr(http_session.HttpSession, "is_busy", property(counted))
 
     async def main():
         async with hosted(kitchen(), max_sessions=20) as site:
@@ -239,7 +239,7 @@ def test_who_makes_room_is_found_without_a_look_at_all(monkeypatch):
 
 def test_streams_that_are_over_have_a_bound(monkeypatch):
     """Who reads slowly still gets all of it; who comes back too late gets nothing."""
-    monkeypatch.setattr(http_kept, "ROOM", 3 * (http_kept.EACH + 2000))
+    monkeypatch.setattr(http_kept, "MAX_FINISHED_BYTES", 3 * (http_kept.STREAM_OVERHEAD + 2000))
     store = MemoryStore()
 
     async def main():
@@ -332,7 +332,7 @@ def test_an_answer_is_json_unless_something_comes_before(revision):
             assert head.headers["x-accel-buffering"] == "no"
             events = await wire.events()
             if revision == OLD:
-                assert (events[0].data, events[0].retry) == ("", http_streams.RETRY)
+                assert (events[0].data, events[0].retry) == ("", http_streams.RETRY_MILLISECONDS)
                 assert events.pop(0).id
             assert steps(events) == [1, 2]
             assert text(events[-1]) == "done"
@@ -398,7 +398,7 @@ def test_who_does_not_read_loses_notices_but_not_the_answer(caplog, monkeypatch)
         async with hosted(server) as site:
             session = await site.open()
             wire, _ = await site.begin("POST", legacy(session), tool("flood", 1, token=1))
-            await until(lambda: not next(iter(sessions_of(site)._held.values())).session.busy)
+            await until(lambda: not next(iter(sessions_of(site)._held.values())).session.is_busy)
             events = await wire.events()
             assert text(events[-1]) == "done"
             seen = steps(events)
@@ -430,7 +430,7 @@ def test_a_second_reader_is_turned_away():
 
 
 def test_a_reader_that_was_replaced_learns_of_it(monkeypatch):
-    monkeypatch.setattr(patrol, "KEEP_ALIVE", 0.02)
+    monkeypatch.setattr(patrol, "KEEP_ALIVE_INTERVAL", 0.02)
 
     async def main():
         async with hosted(kitchen()) as site:
@@ -467,7 +467,7 @@ def test_what_was_said_before_anybody_listened_is_not_lost():
 
 @pytest.mark.requirement("HTTPM-8")
 def test_quiet_streams_carry_comments(monkeypatch):
-    monkeypatch.setattr(patrol, "KEEP_ALIVE", 0.01)
+    monkeypatch.setattr(patrol, "KEEP_ALIVE_INTERVAL", 0.01)
 
     async def main():
         async with stage_and_site() as (stage, site):
@@ -516,7 +516,7 @@ def test_polling():
             session = await site.open()
             wire, _ = await site.begin("POST", legacy(session), tool("work", 1, token=1))
             first = await wire.events()
-            assert (first[0].data, first[0].retry) == ("", http_streams.RETRY)
+            assert (first[0].data, first[0].retry) == ("", http_streams.RETRY_MILLISECONDS)
             assert steps(first) == [1]
             # The connection is free for other things meanwhile.
             await wire.ask("POST", "/mcp", legacy(session), message("ping", id=2))
@@ -551,7 +551,7 @@ def test_polling_before_anything_was_said():
             wire, head = await site.begin("POST", legacy(session), tool("work", 1))
             assert head.headers["content-type"] == "text/event-stream"
             (primed,) = await wire.events()
-            assert (primed.data, primed.retry) == ("", http_streams.RETRY)
+            assert (primed.data, primed.retry) == ("", http_streams.RETRY_MILLISECONDS)
             back, _ = await site.begin("GET", listening(session, primed.id))
             assert text((await back.events())[-1]) == "done"
 
@@ -569,7 +569,7 @@ def test_a_stream_that_is_polled_is_kept_while_its_call_runs():
             session = await site.open()
             wire, _ = await site.begin("POST", legacy(session), tool("polled", 1, token=1))
             first = await wire.events()
-            now[0] += http_streams.DONE * 3
+            now[0] += http_streams.DELIVERED_RETENTION * 3
             back, head = await site.begin("GET", listening(session, first[-1].id))
             assert head.status == 200
             stage.go.set()
@@ -665,7 +665,7 @@ def test_a_post_to_a_session_that_ends_meanwhile_is_answered():
             await there.end(session, record, "a test")
             await until(lambda: not there._held)
             # As if the other worker had looked just before.
-            await sessions.note(session, record)
+            await sessions.save_record(session, record)
             await one.open()
             answer = await two.post(legacy(session), message("ping", id=2))
             assert answer.status in {202, 404}
@@ -685,7 +685,7 @@ def test_sessions_of_a_worker_that_has_died_are_gone():
             record = await sessions_of(one).find(session, None)
             assert record == found
             store = two.app._host.store
-            dead = http_sessions.Record("gone")
+            dead = http_sessions.SessionRecord("gone")
             await store.records.put("session/orphan", jsonrpc.encode(dead), 60)
             answer = await two.post(legacy("orphan"), message("ping", id=1))
             assert answer.status == 404
@@ -695,7 +695,7 @@ def test_sessions_of_a_worker_that_has_died_are_gone():
 
 
 def test_an_answer_of_a_worker_that_dies_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(patrol, "KEEP_ALIVE", 0.02)
+    monkeypatch.setattr(patrol, "KEEP_ALIVE_INTERVAL", 0.02)
 
     async def main():
         async with two_workers() as (stage, one, two):
@@ -711,7 +711,7 @@ def test_an_answer_of_a_worker_that_dies_is_not_waited_for(monkeypatch):
 
 
 def test_a_store_that_fails_for_a_while_hurts_nobody_else(monkeypatch, caplog):
-    monkeypatch.setattr(http_sessions, "SWEEP", 0.01)
+    monkeypatch.setattr(http_sessions, "SWEEP_INTERVAL", 0.01)
 
     class Shaky(MemoryStore):
         def __init__(self) -> None:
@@ -755,9 +755,9 @@ def test_a_worker_that_cannot_keep_up_goes_on(caplog):
             sessions = sessions_of(site)
             record = await sessions.find(session, None)
             for _ in range(5):
-                await sessions._mail(record, http_sessions._Mail("none"))
+                await sessions._send_to_worker(record, http_sessions._WorkerMessage("none"))
             await until(lambda: "some of it is lost" in caplog.text)
-            await until(lambda: store.topics._topics)  # pyright: ignore[reportAttributeAccessIssue] - looks inside
+            await until(lambda: store.topics._subscribers)  # pyright: ignore[reportAttributeAccessIssue] - looks inside
             assert (await site.post(legacy(session), message("ping", id=1))).status == 200
 
     run(main)
@@ -786,13 +786,13 @@ def test_what_could_not_be_said_is_owed_to_nobody():
 
     async def main():
         store: Any = MemoryStore()
-        kept_streams = http_kept.Kept(store.logs)
-        session = http_session.Session("s", "", store, kept_streams, Load(), single=True)
+        kept_streams = http_kept.FinishedStreams(store.logs)
+        session = http_session.HttpSession("s", "", store, kept_streams, RequestCounts(), single=True)
         said = message("notifications/message", {"level": "info", "data": "hi"})
         await session.send(said)
-        assert session.owing
-        session.taken(len(said))
-        assert not session.owing
+        assert session.has_pending_output
+        session.mark_read(len(said))
+        assert not session.has_pending_output
 
         async def full(*_: Any) -> str:
             raise OSError("no room")
@@ -800,6 +800,6 @@ def test_what_could_not_be_said_is_owed_to_nobody():
         store.logs.append = full
         with pytest.raises(OSError, match="no room"):
             await session.send(said)
-        assert not session.owing
+        assert not session.has_pending_output
 
     run(main)

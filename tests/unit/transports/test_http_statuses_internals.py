@@ -16,18 +16,18 @@ def test_refusals_do_not_fill_the_log(caplog):
     async def main():
         async with hosted(kitchen()) as site:
             wire = await site.wire()
-            for number in range(gate.MAX_TOLD + 5):
+            for number in range(gate.MAX_LOGGED_REFUSALS + 5):
                 await wire.ask("POST", "/mcp", ECHO[0], ECHO[1], host=f"{number}.example")
                 assert (await wire.answer()).status == 403
 
     run(main)
-    assert len(caplog.records) == gate.MAX_TOLD
+    assert len(caplog.records) == gate.MAX_LOGGED_REFUSALS
 
 
 def test_names_that_are_remembered_are_bounded():
     async def main():
         async with hosted(kitchen(), allowed_hosts="*", allowed_origins="*") as site:
-            known = site.app._gate._known
+            known = site.app._gate._allowed_origins
             assert (await site.post({**ECHO[0], "Origin": "x" * 5000}, ECHO[1])).status == 200
             assert not known
             assert (await site.post(*ECHO)).status == 200

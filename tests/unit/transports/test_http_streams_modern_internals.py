@@ -139,7 +139,7 @@ def test_nothing_is_kept():
 
 @pytest.mark.requirement("HTTPM-8")
 def test_a_quiet_stream_carries_comments(monkeypatch):
-    monkeypatch.setattr(patrol, "KEEP_ALIVE", 0.01)
+    monkeypatch.setattr(patrol, "KEEP_ALIVE_INTERVAL", 0.01)
 
     async def main():
         async with stage_and_site() as (stage, site):
@@ -170,15 +170,15 @@ def test_a_subscription_ends_with_its_client():
             await wire.event()
             await wire.abort()
             await until(lambda: not site.app._life.running)
-            assert not server._listens._open
-            assert not server.announcer._listeners
+            assert not server._subscriptions._active
+            assert not server.broadcaster._subscribers
 
     run(main)
 
 
 @pytest.mark.requirement("HTTPM-8")
 def test_a_quiet_subscription_carries_comments(monkeypatch):
-    monkeypatch.setattr(patrol, "KEEP_ALIVE", 0.01)
+    monkeypatch.setattr(patrol, "KEEP_ALIVE_INTERVAL", 0.01)
 
     async def main():
         async with hosted(kitchen()) as site:

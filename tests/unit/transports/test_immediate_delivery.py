@@ -8,13 +8,13 @@ import pytest
 from test_http_client import SESSION, in_session, open_session, reply, request, run, talking
 
 from scripted import END, answer, chunk, event, stream
-from toolpost.protocol.framing import Oversize
-from toolpost.protocol.jsonrpc import Failure, Reply
+from toolpost.protocol.framing import OversizedLine
+from toolpost.protocol.jsonrpc import JSONRPCErrorResponse, JSONRPCResponse
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
 from toolpost.transports import http_client
-from toolpost.transports.mailbox import Mailbox
-from toolpost.transports.memory import pair
-from toolpost.transports.writer import HIGH_WATER, LoopWriter
+from toolpost.transports.mailbox import MessageQueue
+from toolpost.transports.memory import memory_pair
+from toolpost.transports.writer import WRITE_HIGH_WATER, LoopWriter
 from waiting import until
 
 CALL = request(1, "tools/call", {"name": "add", "arguments": {"n": 1}}, marked=True)
@@ -24,16 +24,16 @@ CALL = request(1, "tools/call", {"name": "add", "arguments": {"n": 1}}, marked=T
 
 
 def test_whoever_listens_is_told_and_nothing_is_kept():
-    box = Mailbox()
+    box = MessageQueue()
     told: list[object] = []
-    box.oversized = told.append
+    box.on_oversized = told.append
     box.put(b"1")
-    box.tell = told.append
+    box.on_message = told.append
     box.put(b"2")  # behind what nobody has read yet
     assert told == []
     assert list(box.arrived) == [b"1", b"2"]
     box.arrived.clear()
-    long = Oversize(9, 5, b"123", b"789")
+    long = OversizedLine(9, 5, b"123", b"789")
     for message in (b"3", long, b"4"):
         box.put(message)
     assert told == [b"3", long, b"4"]
@@ -42,7 +42,7 @@ def test_whoever_listens_is_told_and_nothing_is_kept():
 
 def test_memory_takes_what_there_is_room_for():
     async def main():
-        one, other = pair(limit=2)
+        one, other = memory_pair(limit=2)
         assert one.offer(b"1")
         assert one.offer(b"2")
         assert not one.offer(b"3")
@@ -70,7 +70,7 @@ def test_a_pipe_takes_what_there_is_room_for():
         out = LoopWriter(asyncio.get_running_loop(), theirs, "gone", reasons.append)
         assert out.offer(b"1\n")
         assert os.read(ours, 9) == b"1\n"
-        assert out.offer(bytes(2 * HIGH_WATER))
+        assert out.offer(bytes(2 * WRITE_HIGH_WATER))
         assert not out.offer(b"2\n")
         os.close(ours)
         await out.closed
@@ -152,7 +152,7 @@ def test_arguments_that_have_to_be_repeated_are():
         async with talking(echo) as (channel, _, _):
             for _ in range(2):
                 await asked(channel, CALL)
-            channel.annotated = lambda _: {"mcp-param-n": ("n",)}
+            channel.find_header_parameters = lambda _: {"mcp-param-n": ("n",)}
             for _ in range(2):
                 about, short = await asked(channel, CALL)
                 assert (about["mcp-param-n"], short) == ("1", False)
@@ -171,13 +171,13 @@ def test_a_name_that_is_no_text_is_not_kept():
 
 
 def test_no_more_headers_are_kept_than_a_server_has_tools(monkeypatch):
-    monkeypatch.setattr(http_client, "MAX_HEADS", 2)
+    monkeypatch.setattr(http_client, "MAX_CACHED_HEADERS", 2)
 
     async def main():
         async with talking(echo) as (channel, _, _):
             for number in range(5):
                 await asked(channel, CALL.replace(b"add", b"add%d" % number))
-                assert len(channel._heads) <= 2
+                assert len(channel._header_cache) <= 2
 
     run(main)
 
@@ -221,14 +221,14 @@ def test_messages_are_told_as_they_were_read():
             told = asyncio.Queue()
             channel.on_message(told.put_nowait)
             await channel.send(CALL)
-            assert isinstance(await told.get(), Reply)
+            assert isinstance(await told.get(), JSONRPCResponse)
             await channel.send(request(1, marked=True))
             kinds = [type(await told.get()).__name__ for _ in range(3)]
             assert kinds == ["Notice", "bytes", "Reply"]
             await channel.send(request(7, "prompts/list", marked=True))
             lost = await told.get()  # its id was put in, so it is bytes again
             assert json.loads(lost)["id"] == 7
-            assert not isinstance(lost, Failure)
+            assert not isinstance(lost, JSONRPCErrorResponse)
 
     run(main)
 
@@ -261,7 +261,7 @@ def test_a_stream_may_end_after_its_last_message():
             await channel.send(CALL)
             assert await channel.receive() == reply(1, n=1)
             read.set()
-            await until(lambda: not channel._asked)
+            await until(lambda: not channel._calls)
             assert server.open == 1  # the connection can be used again
 
     run(main)
@@ -292,11 +292,11 @@ def test_who_has_asked_sees_a_plain_answer_first(status, body, shown, wanted):
             return wanted
 
         async with talking(serve) as (channel, _, __):
-            channel.on_answer(settle)
+            channel.on_response(settle)
             channel.on_message(told.append)
-            channel.on_lost(lambda _, error: lost.append(error))
+            channel.on_request_lost(lambda _, error: lost.append(error))
             await channel.send(CALL)
-            await until(lambda: not channel._asked)
+            await until(lambda: not channel._calls)
             assert seen == ([body] if shown else [])
             mine = json.loads(body)["id"] == 1
             assert (len(told), len(lost)) == ((0, 0) if shown and wanted else (1, 0) if mine else (0, 1))
@@ -313,9 +313,9 @@ def test_what_begins_as_an_answer_and_is_none_is_not_waited_for():
     async def main():
         lost: list[Exception] = []
         async with talking(serve) as (channel, _, __):
-            channel.on_lost(lambda _, error: lost.append(error))
+            channel.on_request_lost(lambda _, error: lost.append(error))
             await channel.send(CALL)
-            await until(lambda: not channel._asked)
+            await until(lambda: not channel._calls)
             assert "did not answer tools/call with JSON-RPC" in str(lost[0])
 
     run(main)

@@ -9,14 +9,14 @@ import pytest
 
 from hosted import run
 from toolpost.transports import patrol
-from toolpost.transports.patrol import Patrol
+from toolpost.transports.patrol import DisconnectTimer
 from waiting import until
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patrol, "SOON", 0.002)
-    monkeypatch.setattr(patrol, "KEEP_ALIVE", 0.004)
+    monkeypatch.setattr(patrol, "FIRST_CHECK_DELAY", 0.002)
+    monkeypatch.setattr(patrol, "KEEP_ALIVE_INTERVAL", 0.004)
 
 
 class One:
@@ -26,21 +26,21 @@ class One:
         self.name = name
         self.visits: list[str] = [] if visits is None else visits
 
-    def look(self) -> None:
+    def on_first_check(self) -> None:
         self.visits.append(f"{self.name}look")
 
-    def beat(self) -> None:
+    def on_keep_alive(self) -> None:
         self.visits.append(f"{self.name}beat")
 
 
 def test_one_is_looked_at_once_and_then_beats():
     async def main():
         one = One()
-        Patrol.here().join(one)
+        DisconnectTimer.for_running_loop().add(one)
         assert not one.visits
         await until(lambda: len(one.visits) > 3)
         assert one.visits[:4] == ["look", "beat", "beat", "beat"]
-        Patrol.here().leave(one)
+        DisconnectTimer.for_running_loop().remove(one)
 
     run(main)
 
@@ -50,14 +50,14 @@ def test_who_comes_first_is_visited_first():
         visits: list[str] = []
         everybody = [One(str(number), visits) for number in range(20)]
         for one in everybody:
-            Patrol.here().join(one)
+            DisconnectTimer.for_running_loop().add(one)
         await until(lambda: len(visits) >= 60)
         for turn, what in enumerate(("look", "beat", "beat")):
             assert [said for said in visits if what in said][20 * (turn == 2) :][:20] == [
                 f"{number}{what}" for number in range(20)
             ]
         for one in everybody:
-            Patrol.here().leave(one)
+            DisconnectTimer.for_running_loop().remove(one)
 
     run(main)
 
@@ -66,22 +66,22 @@ def test_who_has_left_is_not_visited_any_more():
     async def main():
         early, late, stays = One(), One(), One()
         for one in (early, late, stays):
-            Patrol.here().join(one)
-        Patrol.here().leave(early)
+            DisconnectTimer.for_running_loop().add(one)
+        DisconnectTimer.for_running_loop().remove(early)
         await until(lambda: late.visits)
-        Patrol.here().leave(late)
+        DisconnectTimer.for_running_loop().remove(late)
         heard = list(late.visits)
         await until(lambda: len(stays.visits) > 4)
         assert not early.visits
         assert late.visits == heard
-        Patrol.here().leave(stays)
-        Patrol.here().leave(stays)  # nobody minds
+        DisconnectTimer.for_running_loop().remove(stays)
+        DisconnectTimer.for_running_loop().remove(stays)  # nobody minds
 
     run(main)
 
 
 def test_all_have_one_timer(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(patrol, "SOON", 3600.0)
+    monkeypatch.setattr(patrol, "FIRST_CHECK_DELAY", 3600.0)
 
     async def main():
         loop: Any = asyncio.get_running_loop()
@@ -95,29 +95,29 @@ def test_all_have_one_timer(monkeypatch: pytest.MonkeyPatch):
         loop.call_at = counted
         everybody = [One() for _ in range(100)]
         for one in everybody:
-            Patrol.here().join(one)
-            Patrol.here().leave(one)
+            DisconnectTimer.for_running_loop().add(one)
+            DisconnectTimer.for_running_loop().remove(one)
         for one in everybody:
-            Patrol.here().join(one)
+            DisconnectTimer.for_running_loop().add(one)
         assert len(set_for) == 1
         for one in everybody:
-            Patrol.here().leave(one)
+            DisconnectTimer.for_running_loop().remove(one)
 
     run(main)
 
 
 def test_one_who_cannot_be_visited_keeps_nobody_from_it(caplog: pytest.LogCaptureFixture):
     class Odd(One):
-        def look(self) -> None:
+        def on_first_check(self) -> None:
             raise OSError("nobody there")
 
     async def main():
         odd, one = Odd(), One()
-        Patrol.here().join(odd)
-        Patrol.here().join(one)
+        DisconnectTimer.for_running_loop().add(odd)
+        DisconnectTimer.for_running_loop().add(one)
         await until(lambda: len(one.visits) > 2)
         for each in (odd, one):
-            Patrol.here().leave(each)
+            DisconnectTimer.for_running_loop().remove(each)
 
     run(main)
     assert "somebody could not be looked after" in caplog.text
@@ -125,7 +125,7 @@ def test_one_who_cannot_be_visited_keeps_nobody_from_it(caplog: pytest.LogCaptur
 
 def test_loops_that_begin_meanwhile_in_other_threads_hurt_nobody():
     async def here() -> None:
-        Patrol.here()
+        DisconnectTimer.for_running_loop()
 
     class Busy(asyncio.SelectorEventLoop):
         """While somebody looks whether it is closed, another one begins."""
@@ -135,7 +135,7 @@ def test_loops_that_begin_meanwhile_in_other_threads_hurt_nobody():
         def is_closed(self) -> bool:
             if self.watched:
                 begun.append(asyncio.new_event_loop())
-                patrol._PATROLS[begun[-1]] = Patrol()
+                patrol._TIMERS[begun[-1]] = DisconnectTimer()
             return super().is_closed()
 
     begun: list[asyncio.AbstractEventLoop] = []
@@ -161,14 +161,14 @@ def test_each_loop_has_its_own_and_none_is_kept():
         stuck = Stuck()  # nobody but the patrol holds it, and it holds the loop
         stuck.loop = asyncio.get_running_loop()
         for one in (left_behind, stuck):
-            Patrol.here().join(one)
+            DisconnectTimer.for_running_loop().add(one)
 
     async def second():
         loops.append(weakref.ref(asyncio.get_running_loop()))
         one = One()
-        Patrol.here().join(one)
+        DisconnectTimer.for_running_loop().add(one)
         await until(lambda: len(one.visits) > 2)
-        Patrol.here().leave(one)
+        DisconnectTimer.for_running_loop().remove(one)
 
     asyncio.run(first())
     asyncio.run(second())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolpost.transports.memory import pair
+from toolpost.transports.memory import memory_pair
 
 
 def run(main):
@@ -21,7 +21,7 @@ async def settle():
 
 def test_no_more_than_the_limit_lies_between_the_ends():
     async def main():
-        one, other = pair(limit=8)
+        one, other = memory_pair(limit=8)
         seen = []
 
         async def flood():
@@ -42,7 +42,7 @@ def test_no_more_than_the_limit_lies_between_the_ends():
 @pytest.mark.parametrize("victim", range(3))
 def test_a_cancelled_send_sends_nothing_and_makes_way(turns, victim):
     async def main():
-        one, other = pair(limit=1)
+        one, other = memory_pair(limit=1)
         await one.send(b"x")
         waiting = [asyncio.create_task(one.send(b"%d" % n)) for n in range(3)]
         await settle()
@@ -62,7 +62,7 @@ class Schedule:
     """Sends, receives and cancels as told, and remembers what must arrive."""
 
     def __init__(self):
-        self.one, self.other = pair(limit=2)
+        self.one, self.other = memory_pair(limit=2)
         self.sent = []
         self.received = []
         self.receiver = None

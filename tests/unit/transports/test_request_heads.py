@@ -13,10 +13,10 @@ import toolpost.web
 from hosted import Site, Stage, call, kitchen, legacy, message, modern, opening, run, serving
 from raw_http import wired
 from toolpost.transports import patrol
-from toolpost.transports.attention import PORTER
-from toolpost.transports.exchange import Exchange
+from toolpost.transports.attention import CONNECTION_MONITOR
+from toolpost.transports.exchange import HttpExchange
 from toolpost.transports.gate import MAX_HEADERS
-from toolpost.transports.heads import PIPELINED, heads
+from toolpost.transports.heads import MAX_PIPELINED, make_bounded_protocol
 from toolpost.transports.read_size import READ_SIZE
 from waiting import until
 
@@ -27,13 +27,13 @@ ENOUGH = MAX_HEADERS + 1
 @asynccontextmanager
 async def guarded(stage: Stage | None = None):
     """A server behind the protocol that `run` and `serve_http` use."""
-    async with serving(kitchen(stage).asgi(), http=heads()) as site:
+    async with serving(kitchen(stage).asgi(), http=make_bounded_protocol()) as site:
         yield site
 
 
 def test_who_serves_by_itself_uses_it():
     app: Any = kitchen().asgi()
-    protocol: Any = toolpost.web._server(app).config.http
+    protocol: Any = toolpost.web._make_uvicorn_server(app).config.http
     assert protocol.__name__ == "Heads"
 
 
@@ -66,7 +66,7 @@ def test_a_connection_reads_no_more_at_a_time_than_is_good_for_it():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
             exchange = await begin(site, stage, wire, "quiet")
-            assert exchange.scope[PORTER].transport.max_size == READ_SIZE
+            assert exchange.scope[CONNECTION_MONITOR].transport.max_size == READ_SIZE
 
     run(main)
 
@@ -141,7 +141,7 @@ def test_nothing_stays_of_a_connection_that_is_lost():
         return [each for each in gc.get_objects() if type(each).__name__ == "Heads"]
 
     async def main():
-        async with serving(kitchen().asgi(), http=heads(), timeout_keep_alive=3600) as site:
+        async with serving(kitchen().asgi(), http=make_bounded_protocol(), timeout_keep_alive=3600) as site:
             before = len(left())
             for _ in range(3):
                 wire = await site.wire()
@@ -160,7 +160,7 @@ def test_nothing_of_a_lost_connection_waits_to_be_collected():
         return sum(type(each).__name__ == "Heads" for each in gc.get_objects())
 
     async def main():
-        async with serving(kitchen().asgi(), http=heads()) as site:
+        async with serving(kitchen().asgi(), http=make_bounded_protocol()) as site:
             gc.collect()
             gc.disable()
             try:
@@ -184,10 +184,10 @@ def test_nothing_of_a_lost_connection_waits_to_be_collected():
 def _deaf(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody hears of a departure by waiting for it."""
 
-    async def gone(_: Exchange) -> None:
+    async def gone(_: HttpExchange) -> None:
         await asyncio.Event().wait()
 
-    monkeypatch.setattr(Exchange, "gone", gone)
+    monkeypatch.setattr(HttpExchange, "wait_for_disconnect", gone)
 
 
 def listening(session: str) -> dict[str, str]:
@@ -197,7 +197,7 @@ def listening(session: str) -> dict[str, str]:
 async def looked_after(site: Site) -> None:
     """Return when somebody is told as soon as the one client that listens goes."""
     (exchange,) = site.app._life.listening
-    await until(lambda: exchange._attention is not None and exchange._attention._told)
+    await until(lambda: exchange._watcher is not None and exchange._watcher._told)
 
 
 @pytest.mark.usefixtures("_deaf")
@@ -220,8 +220,8 @@ def test_an_open_stream_has_one_task_and_no_headers():
             for session in sessions:
                 await site.begin("GET", listening(session))
             open_now = site.app._life.listening
-            await until(lambda: len(open_now) == 10 and all(each._attention for each in open_now))
-            await until(lambda: all(each._attention._told for each in open_now))
+            await until(lambda: len(open_now) == 10 and all(each._watcher for each in open_now))
+            await until(lambda: all(each._watcher._told for each in open_now))
             assert len(asyncio.all_tasks()) == before + 10
             for exchange in open_now:
                 assert (exchange.method, exchange.path, exchange.headers) == ("GET", "/mcp", {})
@@ -239,7 +239,7 @@ def test_a_call_is_cancelled_with_its_client_though_much_was_read():
             headers, body = modern("tools/call", {**call("wait"), "_meta": {}}, meta={"x": "a" * 200_000})
             await wire.ask("POST", "/mcp", headers, body)
             await stage.begun.wait()
-            await until(lambda: all(each._attention._told for each in site.app._life.running))
+            await until(lambda: all(each._watcher._told for each in site.app._life.running))
             await wire.abort()
             await stage.ended.wait()
             assert stage.log == ["cancelled"]
@@ -248,19 +248,19 @@ def test_a_call_is_cancelled_with_its_client_though_much_was_read():
 
 
 def test_a_stream_whose_client_was_gone_before_anybody_looked_ends(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(patrol, "SOON", 3600.0)
+    monkeypatch.setattr(patrol, "FIRST_CHECK_DELAY", 3600.0)
 
     async def main():
         async with guarded() as site:
             wire, _ = await site.begin("GET", listening(await site.open()))
             await until(lambda: site.app._life.listening)
             (exchange,) = site.app._life.listening
-            tell = exchange.scope[PORTER]
-            await until(lambda: exchange._attention is not None)
+            tell = exchange.scope[CONNECTION_MONITOR]
+            await until(lambda: exchange._watcher is not None)
             await wire.abort()
-            await until(lambda: PORTER not in exchange.scope)
-            exchange.scope[PORTER] = tell  # as in a scope that somebody has copied
-            exchange._attention.look()
+            await until(lambda: CONNECTION_MONITOR not in exchange.scope)
+            exchange.scope[CONNECTION_MONITOR] = tell  # as in a scope that somebody has copied
+            exchange._watcher.on_first_check()
             await until(lambda: not site.app._life.listening)
 
     run(main)
@@ -273,7 +273,7 @@ def test_a_stream_that_was_asked_for_with_a_body_ends_with_its_client():
         async with guarded() as site:
             wire, _ = await site.begin("GET", listening(await site.open()), b"x" * 100_000)
             (exchange,) = site.app._life.listening
-            await until(lambda: exchange._attention is not None and exchange._attention._watching is not None)
+            await until(lambda: exchange._watcher is not None and exchange._watcher._watching is not None)
             await wire.abort()
             await until(lambda: not site.app._life.listening)
 
@@ -287,7 +287,7 @@ async def begin(site: Site, stage: Stage, wire: Any, tool: str, behind: int = 0)
         await wire.ask("POST", "/mcp", *ECHO)
     await stage.begun.wait()
     (exchange,) = site.app._life.running
-    await until(lambda: len(exchange.scope[PORTER].pipeline) == behind)
+    await until(lambda: len(exchange.scope[CONNECTION_MONITOR].pipeline) == behind)
     return exchange
 
 
@@ -300,10 +300,10 @@ def test_a_call_behind_which_others_wait_ends_with_its_client(before, after):
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
             exchange = await begin(site, stage, wire, "wait", before)
-            await until(lambda: exchange._attention._told)
+            await until(lambda: exchange._watcher._told)
             for _ in range(after):
                 await wire.ask("POST", "/mcp", *ECHO)
-            await until(lambda: len(exchange.scope[PORTER].pipeline) == before + after)
+            await until(lambda: len(exchange.scope[CONNECTION_MONITOR].pipeline) == before + after)
             await wire.abort()
             await stage.ended.wait()
             assert stage.log == ["cancelled"]
@@ -313,15 +313,15 @@ def test_a_call_behind_which_others_wait_ends_with_its_client(before, after):
 
 @pytest.mark.parametrize("behind", [0, 1, 3])
 def test_a_client_that_was_gone_before_anybody_looked_is_noticed(monkeypatch, caplog, behind):
-    monkeypatch.setattr(patrol, "SOON", 3600.0)
+    monkeypatch.setattr(patrol, "FIRST_CHECK_DELAY", 3600.0)
 
     async def main():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
             exchange = await begin(site, stage, wire, "wait", behind)
             await wire.abort()
-            await until(lambda: PORTER not in exchange.scope)
-            exchange._attention.look()
+            await until(lambda: CONNECTION_MONITOR not in exchange.scope)
+            exchange._watcher.on_first_check()
             await stage.ended.wait()
             assert stage.log == ["cancelled"]
             await until(lambda: not site.app._life.running)
@@ -335,17 +335,17 @@ def test_of_one_who_asks_on_and_on_not_more_is_read_than_is_served():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
             exchange = await begin(site, stage, wire, "quiet")
-            await until(lambda: exchange._attention._told)
-            heads = exchange.scope[PORTER]
-            for _ in range(PIPELINED - 1):
+            await until(lambda: exchange._watcher._told)
+            heads = exchange.scope[CONNECTION_MONITOR]
+            for _ in range(MAX_PIPELINED - 1):
                 await wire.ask("POST", "/mcp", *ECHO)
-            await until(lambda: len(heads.pipeline) == PIPELINED - 1)
+            await until(lambda: len(heads.pipeline) == MAX_PIPELINED - 1)
             assert not heads.flow.read_paused
             await wire.ask("POST", "/mcp", *ECHO)
             await until(lambda: heads.flow.read_paused)
             await wire.ask("POST", "/mcp", *ECHO)
             stage.go.set()
-            for _ in range(2 + PIPELINED):
+            for _ in range(2 + MAX_PIPELINED):
                 assert (await wire.answer()).status == 200
 
     run(main)
@@ -356,8 +356,8 @@ def test_who_is_dismissed_late_does_not_dismiss_the_next_one():
         stage = Stage()
         async with guarded(stage) as site, wired(site.port) as wire:
             exchange = await begin(site, stage, wire, "wait")
-            await until(lambda: exchange._attention._told)
-            exchange.scope[PORTER].dismiss(object())
+            await until(lambda: exchange._watcher._told)
+            exchange.scope[CONNECTION_MONITOR].unwatch_disconnect(object())
             await wire.abort()
             await stage.ended.wait()
             assert stage.log == ["cancelled"]
@@ -371,7 +371,7 @@ def test_a_connection_goes_on_behind_a_call_that_was_looked_after():
         async with guarded(stage) as site, wired(site.port) as wire:
             await wire.ask("POST", "/mcp", *modern("tools/call", call("quiet")))
             await stage.begun.wait()
-            await until(lambda: all(each._attention._told for each in site.app._life.running))
+            await until(lambda: all(each._watcher._told for each in site.app._life.running))
             stage.go.set()
             assert (await wire.answer()).status == 200
             await wire.ask("POST", "/mcp", *ECHO)
@@ -388,9 +388,9 @@ def test_a_body_that_is_here_is_taken_without_being_asked_for(monkeypatch: pytes
     async def main():
         async with guarded() as site:
             asked: list[Any] = []
-            inner = Exchange._parts
+            inner = HttpExchange._receive_parts
             monkeypatch.setattr(
-                Exchange, "_parts", lambda self, *rest: asked.append(rest) or inner(self, *rest)
+                HttpExchange, "_receive_parts", lambda self, *rest: asked.append(rest) or inner(self, *rest)
             )
             headers, body = ECHO
             assert (await site.post(headers, body)).json["result"]["content"][0]["text"] == "hi"
@@ -415,7 +415,7 @@ def test_a_body_that_somebody_in_between_changes_is_the_changed_one():
         await app(scope, changed if scope["type"] == "http" else receive, send)
 
     async def main():
-        async with serving(between, http=heads()) as site:
+        async with serving(between, http=make_bounded_protocol()) as site:
             answer = await site.post(*ECHO)
             assert answer.json["result"]["content"][0]["text"] == "ho"
 
@@ -424,7 +424,10 @@ def test_a_body_that_somebody_in_between_changes_is_the_changed_one():
 
 def test_a_body_that_is_too_large_is_refused_where_it_is_taken():
     async def main():
-        async with serving(kitchen().asgi(max_body=100), http=heads()) as site, wired(site.port) as wire:
+        async with (
+            serving(kitchen().asgi(max_body=100), http=make_bounded_protocol()) as site,
+            wired(site.port) as wire,
+        ):
             headers, body = ECHO
             chunk = b"%x\r\n%b\r\n0\r\n\r\n" % (len(body), body)
             await wire.ask("POST", "/mcp", {**headers, "Transfer-Encoding": "chunked"})
@@ -436,4 +439,4 @@ def test_a_body_that_is_too_large_is_refused_where_it_is_taken():
 
 def test_another_parser_has_a_bound_of_its_own(monkeypatch):
     monkeypatch.setitem(sys.modules, "uvicorn.protocols.http.httptools_impl", None)
-    assert heads() is None
+    assert make_bounded_protocol() is None

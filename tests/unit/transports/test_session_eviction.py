@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolpost.transports.http_room import SHARE, Crowded, Room
+from toolpost.transports.http_room import PRINCIPAL_SHARE, SessionLimit, TooManySessions
 
 
 class Held:
@@ -11,11 +11,11 @@ class Held:
     def __init__(self, name: str, owner: str = "", *, busy: bool = False) -> None:
         self.id = name
         self.owner = owner
-        self.busy = busy
+        self.is_busy = busy
 
 
-def filled(most: int, *sessions: Held) -> Room:
-    room = Room(most)
+def filled(most: int, *sessions: Held) -> SessionLimit:
+    room = SessionLimit(most)
     for session in sessions:
         room.add(session)
     return room
@@ -23,27 +23,27 @@ def filled(most: int, *sessions: Held) -> Room:
 
 def test_as_long_as_there_is_room_nobody_makes_any():
     room = filled(2, Held("a"))
-    assert room.in_the_way("") is None
-    assert room.in_the_way("ann") is None
+    assert room.find_session_to_evict("") is None
+    assert room.find_session_to_evict("ann") is None
 
 
 @pytest.mark.parametrize("owner", ["", "ann"])
 def test_the_one_that_was_used_last_goes_last(owner):
     first, second = Held("1", owner), Held("2", owner)
     room = filled(2, first, second)
-    assert room.in_the_way(owner) == "1"
+    assert room.find_session_to_evict(owner) == "1"
     room.use(first)
-    assert room.in_the_way(owner) == "2"
+    assert room.find_session_to_evict(owner) == "2"
     room.remove(second)
     room.add(Held("3", owner))
-    assert room.in_the_way(owner) == "1"
+    assert room.find_session_to_evict(owner) == "1"
 
 
 def test_a_share_is_a_part_of_all_and_never_nothing():
     ten = [Held(str(n), "ann") for n in range(3)]
-    assert filled(2 * SHARE + 1, *ten[:2]).in_the_way("ann") is None
-    assert filled(2 * SHARE + 1, *ten).in_the_way("ann") == "0"
-    assert filled(1).in_the_way("ann") is None
+    assert filled(2 * PRINCIPAL_SHARE + 1, *ten[:2]).find_session_to_evict("ann") is None
+    assert filled(2 * PRINCIPAL_SHARE + 1, *ten).find_session_to_evict("ann") == "0"
+    assert filled(1).find_session_to_evict("ann") is None
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_a_share_is_a_part_of_all_and_never_nothing():
 )
 def test_who_makes_room_when_all_is_full(held, owner, goes):
     room = filled(3, *(Held(name, whose, busy=busy) for name, whose, busy in held))
-    assert room.in_the_way(owner) == goes
+    assert room.find_session_to_evict(owner) == goes
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_who_makes_room_when_all_is_full(held, owner, goes):
 )
 def test_a_call_is_cut_off_for_nobody_else(most, held, owner, own):
     room = filled(most, *(Held(name, whose, busy=busy) for name, whose, busy in held))
-    with pytest.raises(Crowded) as crowded:
-        room.in_the_way(owner)
+    with pytest.raises(TooManySessions) as crowded:
+        room.find_session_to_evict(owner)
     assert crowded.value.own is own
 
 

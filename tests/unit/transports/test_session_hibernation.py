@@ -22,7 +22,7 @@ GET = {"Accept": "text/event-stream"}
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """One session stays awake, and whoever is woken makes no room for another one."""
     monkeypatch.setattr(http_asleep, "AWAKE", 1)
-    monkeypatch.setattr(Bedtime, "woken", lambda _: None)
+    monkeypatch.setattr(Bedtime, "note_wake", lambda _: None)
 
 
 def sessions_of(site: Any) -> Any:
@@ -64,7 +64,7 @@ def adder() -> Server:
 async def answer(site: Any, session: str, name: str, id: int = 1, **arguments: Any) -> Any:  # noqa: A002 - the protocol's word
     got = await site.post(legacy(session), message("tools/call", call(name, **arguments), id))
     assert got.status == 200, got
-    return json.loads(got.body.split(b"data: ")[-1])["result"]["content"][0]["text"]
+    return json.loads(got.body.split_jws(b"data: ")[-1])["result"]["content"][0]["text"]
 
 
 # --------------------------------------------------------------------- going on
@@ -103,7 +103,7 @@ def test_a_client_that_comes_while_its_session_falls_asleep_is_served():
             sessions = sessions_of(site)
             held = sessions._held[session]
             sessions._bedtime.limit = 0
-            sessions._doze()
+            sessions._put_idle_to_sleep()
             assert sleeps(site, session)
             assert not held.task.done()
             assert await answer(site, session, "add", a=1, b=2) == "3"
@@ -266,7 +266,7 @@ def test_whose_context_is_kept_stays_awake():
     server = adder()
     kept: list[Context] = []
 
-    @server.on_notice("notifications/roots/list_changed")
+    @server.on_notification("notifications/roots/list_changed")
     async def changed(ctx: Context) -> None:
         kept.append(ctx)
 
@@ -382,10 +382,10 @@ def test_who_is_woken_soon_makes_room_for_one_more(monkeypatch: pytest.MonkeyPat
     bedtime = Bedtime(20)
     assert bedtime.limit == 8
     for _ in range(30):
-        bedtime.woken()
+        bedtime.note_wake()
     assert bedtime.limit == 20
     for _ in range(30):
-        bedtime.passed()
+        bedtime.shrink()
     assert bedtime.limit == 8
     assert Bedtime(5).limit == 5
 
@@ -433,10 +433,10 @@ def test_a_session_that_sleeps_can_be_ended():
             assert (await site.ask("DELETE", "/mcp", legacy(session))).status == 200
             assert not sleeps(site, session)
             assert (await site.post(legacy(session), message("ping", id=1))).status == 404
-            assert len(server.announcer.everybody()) == 1
+            assert len(server.broadcaster.get_subscribers()) == 1
 
     run(main)
-    assert not server.announcer.everybody()
+    assert not server.broadcaster.get_subscribers()
 
 
 def test_a_session_that_sleeps_makes_room_for_another():
@@ -453,7 +453,7 @@ def test_a_session_that_sleeps_makes_room_for_another():
 
 
 def test_a_session_that_sleeps_for_too_long_ends(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("toolpost.transports.http_sessions.SWEEP", 0.02)
+    monkeypatch.setattr("toolpost.transports.http_sessions.SWEEP_INTERVAL", 0.02)
 
     async def main():
         async with hosted(adder(), idle=0.3) as site:
@@ -554,7 +554,7 @@ def test_a_store_that_fails_at_the_end_leaves_nobody_behind(monkeypatch: pytest.
                     await sessions_of(site).close()
             assert not sessions_of(site)._asleep
             assert not sessions_of(site)._held
-            assert not server.announcer.everybody()
+            assert not server.broadcaster.get_subscribers()
 
     run(main)
 
@@ -577,7 +577,7 @@ def test_who_is_woken_while_the_server_ends_ends_with_it(monkeypatch: pytest.Mon
                     await asyncio.sleep(0)
 
             async def end_here(session_id: str, why: str) -> None:
-                sessions._woken(last)  # as an announcement does
+                sessions._wake_up(last)  # as an announcement does
                 await inner(session_id, why)
 
             monkeypatch.setattr(sessions, "_serve", serve)
@@ -599,4 +599,4 @@ def test_nothing_is_left_of_those_who_sleep_when_the_server_ends():
             await until(lambda: len(sessions_of(site)._asleep) == 19)
 
     run(main)  # which looks at the store
-    assert not server.announcer.everybody()
+    assert not server.broadcaster.get_subscribers()

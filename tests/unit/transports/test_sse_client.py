@@ -149,7 +149,7 @@ def test_a_server_that_is_not_there_cannot_be_connected_to():
 
 
 def test_a_server_that_never_says_where_to_post_is_left(monkeypatch):
-    monkeypatch.setattr(sse_client, "ENDPOINT_WAIT", 0.05)
+    monkeypatch.setattr(sse_client, "ENDPOINT_TIMEOUT", 0.05)
 
     async def main():
         async def script(heard):

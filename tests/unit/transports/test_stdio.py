@@ -21,7 +21,7 @@ from programs.blind import BlindLoop
 
 from toolpost.errors import ChannelClosed
 from toolpost.transports import reader, writer
-from toolpost.transports.mailbox import Mailbox
+from toolpost.transports.mailbox import MessageQueue
 from toolpost.transports.reader import LineFeed, LoopReader, ThreadReader, open_reader
 from toolpost.transports.writer import LoopWriter, ThreadWriter, open_writer
 from waiting import eventually, until
@@ -75,7 +75,7 @@ def is_blocking(fd):
 def test_messages_come_back_and_the_end_of_stdin_is_the_end(mode):
     messages = [b'{"n":%d}' % n for n in range(5000)] + [b'"%s"' % (b"x" * 3 * 1024 * 1024), b"[]"]
     out, err, code = talk("echo", *mode, messages=messages)
-    assert (out.split(b"\n"), err, code) == ([*messages, b""], EOF, 0)
+    assert (out.split_jws(b"\n"), err, code) == ([*messages, b""], EOF, 0)
 
 
 @BOTH
@@ -248,12 +248,12 @@ def test_a_terminal_does_and_keeps_its_flags(mode):
 def test_a_client_that_does_not_read_stops_the_senders_and_nobody_else(mode, size, senders):
     count = 3 * 1024 * 1024 // size // senders
     with start("flood", *mode, f"--count={count}", f"--size={size}", f"--senders={senders}") as process:
-        sent, finished = process.stderr.read(1000).split()
+        sent, finished = process.stderr.read(1000).split_jws()
         assert finished == b"False"
-        assert size * int(sent) <= writer.HIGH_WATER + 2 * PIPE + size * (senders + 2)
+        assert size * int(sent) <= writer.WRITE_HIGH_WATER + 2 * PIPE + size * (senders + 2)
         lines = process.communicate()[0].splitlines()
     assert {len(line) for line in lines} == {size}
-    numbers = [tuple(map(int, line.split()[:2])) for line in lines]
+    numbers = [tuple(map(int, line.split_jws()[:2])) for line in lines]
     assert sorted(numbers) == [(sender, number) for sender in range(senders) for number in range(count)]
     for sender in range(senders):
         assert [number for of, number in numbers if of == sender] == [*range(count)]
@@ -273,7 +273,7 @@ def test_a_server_whose_client_does_not_read_takes_no_more_either(mode):
             return taken == before and taken > 4 * PIPE
 
         eventually(stuck, "the server takes everything")
-        assert taken <= writer.HIGH_WATER + reader.HIGH_WATER + 8 * PIPE
+        assert taken <= writer.WRITE_HIGH_WATER + reader.READ_HIGH_WATER + 8 * PIPE
         os.set_blocking(process.stdin.fileno(), True)
         rest = taken % len(line)
         out = process.communicate(line[rest:] if rest else b"")[0]
@@ -394,7 +394,7 @@ def test_a_cancelled_send_is_not_sent_and_the_others_are_in_order(kind):
     async def main(loop):
         with pipe(0) as (ours, theirs):
             out = kind(loop, theirs, "gone", gone)
-            big = b"x" * (writer.HIGH_WATER + 2 * PIPE) + b"\n"
+            big = b"x" * (writer.WRITE_HIGH_WATER + 2 * PIPE) + b"\n"
             await out.send(big)
             sending = [asyncio.create_task(out.send(b"%d\n" % n)) for n in range(6)]
             await turns()
@@ -421,7 +421,7 @@ def test_whoever_waits_for_room_hears_that_the_reader_has_gone(kind):
         reasons = []
         with pipe(0) as (ours, theirs):
             out = kind(loop, theirs, "nobody reads", reasons.append)
-            await out.send(b"x" * (writer.HIGH_WATER + 2 * PIPE))
+            await out.send(b"x" * (writer.WRITE_HIGH_WATER + 2 * PIPE))
             sending = [asyncio.create_task(out.send(b"%d\n" % n)) for n in range(3)]
             await turns()
             os.close(ours)
@@ -445,7 +445,7 @@ def test_whoever_waits_for_room_hears_that_we_have_closed(kind, way):
     async def main(loop):
         with pipe(0) as (ours, theirs):
             out = kind(loop, theirs, "gone", gone)
-            await out.send(b"x" * (writer.HIGH_WATER + 2 * PIPE))
+            await out.send(b"x" * (writer.WRITE_HIGH_WATER + 2 * PIPE))
             sending = [asyncio.create_task(out.send(b"%d\n" % n)) for n in range(3)]
             await turns()
             getattr(out, way)("we closed")
@@ -480,12 +480,12 @@ def test_a_socket_takes_part_of_a_line_at_a_time():
 def test_a_reader_that_is_not_taken_from_stops_reading(mode):
     async def main(loop):
         with pipe(1) as (theirs, ours):
-            box, dropped, ends = Mailbox(), [], []
-            box.oversized = dropped.append
+            box, dropped, ends = MessageQueue(), [], []
+            box.on_oversized = dropped.append
             feed = LineFeed(loop, theirs, box, limit=100, ended=lambda: ends.append(box.arrived[-1]))
             lines = [b"%d" % n for n in range(400_000)]
             stream = memoryview(b"\n".join(lines) + b"\n" + b"x" * 101 + b"\nlast")
-            while not box.relief:  # until the feed has stopped
+            while not box.on_room:  # until the feed has stopped
                 with suppress(BlockingIOError):
                     stream = stream[os.write(ours, stream) :]
                 await asyncio.sleep(0)
@@ -496,7 +496,7 @@ def test_a_reader_that_is_not_taken_from_stops_reading(mode):
             with pytest.raises(BlockingIOError):  # the pipe is full, and stays so
                 os.write(ours, stream)
             held = sum(len(line) + 1 for line in box.arrived if isinstance(line, bytes))
-            assert reader.HIGH_WATER < held <= reader.HIGH_WATER + 2 * PIPE
+            assert reader.READ_HIGH_WATER < held <= reader.READ_HIGH_WATER + 2 * PIPE
 
             def write_on():
                 with os.fdopen(ours, "wb") as pipe:
@@ -519,9 +519,9 @@ def test_a_reader_that_is_not_taken_from_stops_reading(mode):
 def test_what_is_discarded_is_still_read(mode):
     async def main(loop):
         with pipe(1) as (theirs, ours):
-            box, ended = Mailbox(), loop.create_future()
+            box, ended = MessageQueue(), loop.create_future()
             feed = LineFeed(loop, theirs, box, limit=100, ended=lambda: ended.set_result(None))
-            while not box.relief:  # until the feed has stopped
+            while not box.on_room:  # until the feed has stopped
                 with suppress(BlockingIOError):
                     os.write(ours, b"[1]\n" * 1000)
                 await asyncio.sleep(0)

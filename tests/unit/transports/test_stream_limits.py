@@ -12,7 +12,7 @@ from toolpost.stores import memory
 from toolpost.stores.memory import MemoryStore
 from toolpost.stores.promise import LogGap
 from toolpost.transports import gate
-from toolpost.transports.gate import Gate, Refusal
+from toolpost.transports.gate import HTTPRefusal, RequestGuard
 from waiting import until
 
 # --------------------------------------------------------------------- readers
@@ -44,7 +44,7 @@ def test_a_stream_that_is_resumed_has_one_reader_the_last_that_came():
             told = [event.json for event in await readers[-1].events() if event.data]
             assert told[-1]["result"]["content"][0]["text"] == "said"
             streams = site.app._life.legacy._streams
-            await until(lambda: not streams._resumed)
+            await until(lambda: not streams._readers)
 
     run(main)
 
@@ -74,8 +74,8 @@ def entries(found: Any) -> list[bytes]:
 
 def total(store: MemoryStore) -> int:
     logs: Any = store.logs
-    assert logs._total == sum(len(data) for log in logs._shelf for data in log._data)
-    return logs._total
+    assert logs._total_bytes == sum(len(data) for log in logs._shelf for data in log._data)
+    return logs._total_bytes
 
 
 @asynccontextmanager
@@ -136,13 +136,13 @@ def test_what_goes_is_counted_no_more():
 
 def test_last_entries_stay_and_cost_no_look_at_all_logs_each_time(monkeypatch):
     looks: list[int] = []
-    make_room = memory._Logs._make_room
+    make_room = memory._MemoryLogs._trim_largest
 
     def counted(logs: Any) -> None:
         looks.append(1)
         make_room(logs)
 
-    monkeypatch.setattr(memory._Logs, "_make_room", counted)
+    monkeypatch.setattr(memory._MemoryLogs, "_trim_largest", counted)
 
     async def main():
         store = MemoryStore(total=1000)
@@ -171,11 +171,11 @@ class _Request:
 
 
 def test_what_a_gate_remembers_and_tells_is_bounded(monkeypatch, caplog):
-    monkeypatch.setattr(gate, "MAX_KNOWN", 3)
-    monkeypatch.setattr(gate, "MAX_TOLD", 3)
-    guard: Any = Gate(allowed_hosts=["*.example.com"])
+    monkeypatch.setattr(gate, "MAX_CACHED_ORIGINS", 3)
+    monkeypatch.setattr(gate, "MAX_LOGGED_REFUSALS", 3)
+    guard: Any = RequestGuard(allowed_hosts=["*.example.com"])
     for number in range(10):
         guard.check(_Request(f"h{number}.example.com"))
-        with pytest.raises(Refusal):
+        with pytest.raises(HTTPRefusal):
             guard.check(_Request(f"evil{number}.example.org"))
     assert len(guard._known) == len(guard._told) == len(caplog.records) == 3

@@ -5,10 +5,10 @@ import time
 
 from toolpost.stores.memory import MemoryStore
 from toolpost.transports import http_kept
-from toolpost.transports.http_kept import EACH, Kept
+from toolpost.transports.http_kept import STREAM_OVERHEAD, FinishedStreams
 
 
-async def fill(kept: Kept, store: MemoryStore, *names: str) -> None:
+async def fill(kept: FinishedStreams, store: MemoryStore, *names: str) -> None:
     for name in names:
         await kept.add(name, 1)
         await store.logs.append(name, b"x", 60.0)
@@ -23,24 +23,24 @@ def held(store: MemoryStore, *names: str) -> list[str]:
 
 def test_what_is_over_stays_for_who_comes_back_to_it():
     store = MemoryStore()
-    asyncio.run(fill(Kept(store.logs), store, "a", "b", "c"))
+    asyncio.run(fill(FinishedStreams(store.logs), store, "a", "b", "c"))
     assert held(store, "a", "b", "c") == ["a", "b", "c"]
 
 
 def test_the_oldest_make_room(monkeypatch):
-    monkeypatch.setattr(http_kept, "ROOM", 2 * (EACH + 1))
+    monkeypatch.setattr(http_kept, "MAX_FINISHED_BYTES", 2 * (STREAM_OVERHEAD + 1))
     store = MemoryStore()
-    asyncio.run(fill(Kept(store.logs), store, "a", "b", "c"))
+    asyncio.run(fill(FinishedStreams(store.logs), store, "a", "b", "c"))
     assert held(store, "a", "b", "c") == ["b", "c"]
 
 
 def test_nothing_is_known_of_those_whose_time_is_over(monkeypatch):
     """They are gone from the store by then: a server that runs for long would fill up with their names."""
     store = MemoryStore()
-    kept = Kept(store.logs)
+    kept = FinishedStreams(store.logs)
     asyncio.run(fill(kept, store, "a", "b"))
     assert list(kept._held) == ["a", "b"]
-    later = time.monotonic() + http_kept.KEPT + 1
+    later = time.monotonic() + http_kept.STREAM_RETENTION + 1
     monkeypatch.setattr(http_kept.time, "monotonic", lambda: later)
     asyncio.run(kept.add("c", 1))
     assert list(kept._held) == ["c"]
@@ -48,9 +48,9 @@ def test_nothing_is_known_of_those_whose_time_is_over(monkeypatch):
 
 
 def test_who_drops_one_makes_room_at_once(monkeypatch):
-    monkeypatch.setattr(http_kept, "ROOM", 2 * (EACH + 1))
+    monkeypatch.setattr(http_kept, "MAX_FINISHED_BYTES", 2 * (STREAM_OVERHEAD + 1))
     store = MemoryStore()
-    kept = Kept(store.logs)
+    kept = FinishedStreams(store.logs)
 
     async def main() -> None:
         await fill(kept, store, "a", "b")

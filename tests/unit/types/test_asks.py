@@ -8,12 +8,12 @@ from hypothesis import given
 import struct_values
 from schema_definitions import text
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.types import (
-    AskParams,
     BooleanSchema,
     Choice,
     ChoiceItems,
+    ClientRequestParams,
     CreateMessageParams,
     CreateMessageResult,
     ElicitParams,
@@ -75,7 +75,7 @@ def form(field):
 
 @pytest.mark.parametrize(("value", "schema"), FIELDS)
 def test_each_kind_of_field_is_read_as_its_struct(value, schema):
-    read = Reader(FormSchema)(json.dumps(form(value)).encode())
+    read = JSONReader(FormSchema)(json.dumps(form(value)).encode())
     assert read == FormSchema(properties={"field": schema})
     assert isinstance(schema, PropertySchema)
     assert text(written(read)) == text(form(value))
@@ -83,7 +83,7 @@ def test_each_kind_of_field_is_read_as_its_struct(value, schema):
 
 @pytest.mark.parametrize("value", NEW)
 def test_a_kind_of_field_that_nobody_knows_survives(value):
-    read = Reader(FormSchema)(json.dumps(form(value)).encode())
+    read = JSONReader(FormSchema)(json.dumps(form(value)).encode())
     field = read.properties["field"]
     assert isinstance(field, UnknownSchema)
     assert field.raw == value
@@ -105,24 +105,24 @@ WRONG = [
 
 @pytest.mark.parametrize(("value", "named"), WRONG)
 def test_a_form_that_is_none_is_refused_with_a_path(value, named):
-    with pytest.raises(Unfit) as caught:
-        Reader(FormSchema)(json.dumps(value).encode())
+    with pytest.raises(InvalidJSONValue) as caught:
+        JSONReader(FormSchema)(json.dumps(value).encode())
     assert named in str(caught.value)
 
 
 @given(params=struct_values.elicitations(several=True) | struct_values.url_elicitations())
 def test_a_question_to_the_user_is_written_and_read_again(params):
-    read = Reader(ElicitParams)(jsonrpc.encode(params))
+    read = JSONReader(ElicitParams)(jsonrpc.encode(params))
     assert read == params
     if read.requested_schema is not None:
-        typed = Reader(FormSchema)(jsonrpc.encode(read.requested_schema))
+        typed = JSONReader(FormSchema)(jsonrpc.encode(read.requested_schema))
         assert text(written(typed)) == text(read.requested_schema)
 
 
 def test_a_form_is_kept_as_it_came():
     """The typed view knows less than the schema: what goes over the wire is the schema."""
     schema = form({"type": "string", "pattern": "^a", "x-nobody-knows": [None]}) | {"x-more": 1}
-    read = Reader(ElicitParams)(json.dumps({"message": "m", "requestedSchema": schema}).encode())
+    read = JSONReader(ElicitParams)(json.dumps({"message": "m", "requestedSchema": schema}).encode())
     assert text(written(read)["requestedSchema"]) == text(schema)
 
 
@@ -131,7 +131,7 @@ def test_the_dialect_of_a_form():
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "required": ["field"],
     }
-    read = Reader(FormSchema)(json.dumps(value).encode())
+    read = JSONReader(FormSchema)(json.dumps(value).encode())
     assert read.schema == value["$schema"]
     assert text(written(read)) == text(value)
 
@@ -139,24 +139,24 @@ def test_the_dialect_of_a_form():
 @pytest.mark.parametrize("content", [{}, {"a": 95.5, "b": True, "c": ["x"], "d": ""}])
 def test_answers_of_the_user(content):
     value = {"action": "accept", "content": content}
-    assert text(written(Reader(ElicitResult)(json.dumps(value).encode()))) == text(value)
+    assert text(written(JSONReader(ElicitResult)(json.dumps(value).encode()))) == text(value)
 
 
 @pytest.mark.parametrize("action", ["yes", "", None, 1])
 def test_an_action_that_is_none(action):
-    with pytest.raises(Unfit, match=r"\$\.action"):
-        Reader(ElicitResult)(json.dumps({"action": action}).encode())
+    with pytest.raises(InvalidJSONValue, match=r"\$\.action"):
+        JSONReader(ElicitResult)(json.dumps({"action": action}).encode())
 
 
 @given(params=struct_values.of(CreateMessageParams))
 def test_a_question_to_the_model_is_written_and_read_again(params):
-    assert Reader(CreateMessageParams)(jsonrpc.encode(params)) == params
+    assert JSONReader(CreateMessageParams)(jsonrpc.encode(params)) == params
 
 
 def test_roots():
     result = ListRootsResult(roots=[Root("file:///a", name="A", meta={"b": 1}), Root("file:///c")])
-    assert Reader(ListRootsResult)(jsonrpc.encode(result)) == result
-    assert Reader(AskParams)(b"{}") == AskParams()
+    assert JSONReader(ListRootsResult)(jsonrpc.encode(result)) == result
+    assert JSONReader(ClientRequestParams)(b"{}") == ClientRequestParams()
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from toolpost.errors import LocalProtocolError
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import ROWS
 from toolpost.types import (
     UNSET,
@@ -22,7 +22,7 @@ from toolpost.types import (
     ListResourcesResult,
     ListToolsResult,
     LogParams,
-    Open,
+    OpenUnion,
     Params,
     ProgressParams,
     Prompt,
@@ -45,7 +45,7 @@ CALL = next(row for row in ROWS if row.name == "tools/call")
 
 def again(kind: Any, data: bytes) -> Any:
     """The JSON that is left when bytes are read as a type and written again."""
-    return json.loads(jsonrpc.encode(Reader[Any](kind)(data)))
+    return json.loads(jsonrpc.encode(JSONReader[Any](kind)(data)))
 
 
 # --------------------------------------------------------------------- fields
@@ -163,14 +163,14 @@ def test_capabilities_of_extensions_are_kept():
 @pytest.mark.parametrize("structured", [b"null", b"{}", b"[]", b'""', b"0", b"false", b'{"a":null}', None])
 def test_structured_content_is_any_json_or_absent(structured):
     data = b'{"content":[]}' if structured is None else b'{"content":[],"structuredContent":%s}' % structured
-    result = Reader(CallToolResult)(data)
+    result = JSONReader(CallToolResult)(data)
     assert (result.structured_content is UNSET) is (structured is None)
     assert json.loads(jsonrpc.encode(result)) == json.loads(data)
 
 
 @pytest.mark.parametrize("arguments", [b"null", b"{}", b'{ "a" : 1.0, "a" : 2 }', b"[1]"])
 def test_arguments_are_kept_byte_for_byte(arguments):
-    params = Reader(CallToolParams)(b'{"name":"t","arguments":%s}' % arguments)
+    params = JSONReader(CallToolParams)(b'{"name":"t","arguments":%s}' % arguments)
     assert isinstance(params.arguments, Raw)
     assert bytes(params.arguments) == arguments
     assert arguments in jsonrpc.encode(params)
@@ -222,9 +222,9 @@ def test_a_foreign_value_cannot_be_written(value):
 
 def test_an_open_kind_has_to_say_how_it_is_read_and_written():
     with pytest.raises(TypeError, match="Open does not say how it is read"):
-        Open.read({})
+        OpenUnion.read({})
     with pytest.raises(TypeError, match="Open does not say how it is written"):
-        Open().write()
+        OpenUnion().write()
 
 
 @pytest.mark.parametrize(
@@ -256,5 +256,5 @@ def test_an_error_inside_an_open_kind_gets_its_path():
         dec_hook(Content, {"type": "text"})
     assert type(caught.value) is ValueError
     assert isinstance(caught.value.__cause__, msgspec.ValidationError)
-    with pytest.raises(Unfit, match=r"missing required field `text` - at `\$.content\[1\]`"):
-        Reader(CallToolResult)(b'{"content":[{"type":"text","text":"t"},{"type":"text"}]}')
+    with pytest.raises(InvalidJSONValue, match=r"missing required field `text` - at `\$.content\[1\]`"):
+        JSONReader(CallToolResult)(b'{"content":[{"type":"text","text":"t"},{"type":"text"}]}')

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 import struct_values
 from schema_definitions import text
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import Reader, Unfit
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.types import (
-    KINDS,
+    CONTENT_TYPES,
     UNSET,
     AudioContent,
     CallToolResult,
@@ -63,23 +63,24 @@ def written(value):
 
 @pytest.mark.parametrize(("value", "block"), BLOCKS)
 def test_each_kind_is_read_as_its_struct(value, block):
-    assert Reader(Content)(json.dumps(value).encode()) == block
+    assert JSONReader(Content)(json.dumps(value).encode()) == block
     assert Content.read(value) == block
     assert text(written(block)) == text(value)
 
 
 def test_every_kind_is_in_the_table():
-    assert {type(block) for _, block in BLOCKS} == {*KINDS.values(), UnknownContent}
+    assert {type(block) for _, block in BLOCKS} == {*CONTENT_TYPES.values(), UnknownContent}
     assert all(
-        Content.read(value).__class__ is KINDS.get(str(value["type"]), UnknownContent) for value, _ in BLOCKS
+        Content.read(value).__class__ is CONTENT_TYPES.get(str(value["type"]), UnknownContent)
+        for value, _ in BLOCKS
     )
 
 
-@pytest.mark.parametrize("kind", list(KINDS.values()))
+@pytest.mark.parametrize("kind", list(CONTENT_TYPES.values()))
 @given(data=st.data())
 def test_each_kind_is_written_and_read_again(kind, data):
     block = data.draw(struct_values.of(kind))
-    assert Reader(Content)(jsonrpc.encode(block)) == block
+    assert JSONReader(Content)(jsonrpc.encode(block)) == block
 
 
 # --------------------------------------------------------------------- what nobody knows yet
@@ -102,7 +103,7 @@ PLACES = [
 
 @pytest.mark.parametrize(("kind", "value"), PLACES)
 def test_an_unknown_kind_survives_wherever_it_stands(kind, value):
-    assert text(written(Reader(kind)(json.dumps(value).encode()))) == text(value)
+    assert text(written(JSONReader(kind)(json.dumps(value).encode()))) == text(value)
 
 
 def test_an_unknown_block_tells_its_kind():
@@ -124,8 +125,8 @@ def test_unknown_blocks_are_equal_by_what_they_hold():
 
 def test_one_block_or_several():
     """The type that stands for both at run time takes what the type checker allows."""
-    one = Reader(SamplingMessage)(json.dumps({"role": "user", "content": HELLO}).encode())
-    many = Reader(SamplingMessage)(json.dumps({"role": "user", "content": [HELLO]}).encode())
+    one = JSONReader(SamplingMessage)(json.dumps({"role": "user", "content": HELLO}).encode())
+    many = JSONReader(SamplingMessage)(json.dumps({"role": "user", "content": [HELLO]}).encode())
     assert one.content == TextContent("hello")
     assert many.content == [TextContent("hello")]
 
@@ -171,8 +172,8 @@ WRONG = [
 
 @pytest.mark.parametrize(("kind", "value", "named"), WRONG)
 def test_an_error_names_what_is_wrong_and_where(kind, value, named):
-    with pytest.raises(Unfit) as caught:
-        Reader(kind)(json.dumps(value).encode())
+    with pytest.raises(InvalidJSONValue) as caught:
+        JSONReader(kind)(json.dumps(value).encode())
     said = str(caught.value)
     assert [name for name in named if name not in said] == [], said
 
@@ -184,8 +185,8 @@ def test_deep_results_of_tools_are_read_without_recursion_errors():
         nested = {"type": "tool_result", "toolUseId": "1", "content": [nested]}
     assert text(written(Content.read(nested))) == text(nested)
     bottomless = b'{"type":"tool_result","toolUseId":"1","content":[' * 100_000
-    with pytest.raises(Unfit):
-        Reader(Content)(bottomless)
+    with pytest.raises(InvalidJSONValue):
+        JSONReader(Content)(bottomless)
 
 
 def test_absent_structure_is_not_null():

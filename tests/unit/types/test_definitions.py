@@ -105,7 +105,7 @@ class Walk:
         elif isinstance(home, type) and issubclass(home, msgspec.Struct):
             self.struct(name, schema, home)
         elif home is types.Meta:
-            self.plain(name, schema.get("properties", {}), {*keys.DEFINED})
+            self.plain(name, schema.get("properties", {}), {*keys.DEFINED_META_KEYS})
 
     def plain(self, where: str, members: Any, known: set[str]) -> None:
         self.missing += [f"{where}.{name}" for name in members if name not in known]
@@ -193,7 +193,7 @@ OURS = {
     if isinstance(kind := getattr(types, name), type) and issubclass(kind, Struct)
 }
 
-BASES = {types.Wire}
+BASES = {types.WireStruct}
 """Structs that stand for nothing on the wire."""
 
 # What a struct inherits although no revision gives it to this one thing.
@@ -208,7 +208,10 @@ INHERITED: dict[type, set[str]] = {
     types.TaskResult: TYPED,
     types.TaskPayload: TYPED,
     types.ListTasksResult: CACHED,
-    types.Page: {"ttlMs", "cacheScope"},  # the schema names them in each list, and not in what lists share
+    types.PaginatedResult: {
+        "ttlMs",
+        "cacheScope",
+    },  # the schema names them in each list, and not in what lists share
     types.TaskParams: {"_meta"},  # every request may carry it, these definitions do not say so
     types.ElicitationCompleteParams: {"_meta"},  # every notice may
 }

@@ -22,11 +22,17 @@ from toolpost import errors, types
 from toolpost.errors import LocalProtocolError, RPCError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
-from toolpost.protocol.eras import STATELESS
-from toolpost.protocol.events import CancelReceived, NoticeReceived, ProgressReceived, Refused, ReplyReceived
-from toolpost.protocol.lowering import lower
+from toolpost.protocol.eras import STATELESS_ERA
+from toolpost.protocol.events import (
+    CancellationReceived,
+    InvalidMessageReceived,
+    NotificationReceived,
+    ProgressReceived,
+    ResponseReceived,
+)
+from toolpost.protocol.lowering import downgrade_value
 from toolpost.protocol.methods import DATES
-from toolpost.protocol.party import Party
+from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.types import Raw
 
@@ -41,7 +47,7 @@ OPENING = {"initialize", "server/discover"}
 
 
 def each(part: str, role: str, *, without: Container[str] = ()) -> list[Any]:
-    """All methods of all revisions: of `requests`, or of `notices`, that this role may send."""
+    """All methods of all revisions: of `requests`, or of `notifications`, that this role may send."""
     return [
         pytest.param(date, name, id=f"{date} {name}")
         for date in DATES
@@ -91,7 +97,7 @@ def read(connection: Connection, data: bytes | None) -> Any:
     """The result as the other end reads it."""
     assert data is not None
     [event] = connection.receive(data)
-    assert isinstance(event, ReplyReceived), event
+    assert isinstance(event, ResponseReceived), event
     return event.result
 
 
@@ -116,10 +122,10 @@ def test_a_handshake(officials, date, data):
     check_notice(officials[date], greeted)
     assert pair.client.peer is not None
     assert pair.server.peer is not None
-    assert pair.client.peer.info == pair.server.party.info
-    assert pair.client.peer.capabilities == pair.server.party.capabilities
-    assert pair.server.peer.info == pair.client.party.info
-    assert pair.server.peer.capabilities == pair.client.party.capabilities
+    assert pair.client.peer.info == pair.server.local_peer.info
+    assert pair.client.peer.capabilities == pair.server.local_peer.capabilities
+    assert pair.server.peer.info == pair.client.local_peer.info
+    assert pair.server.peer.capabilities == pair.client.local_peer.capabilities
 
 
 @pytest.mark.requirement("DISC-1", "DISC-2", "META-7", "META-8", "META-9")
@@ -132,18 +138,20 @@ def test_a_discovery(officials, date, data):
     request = check_request(officials[date], asked)
     meta = request["params"]["_meta"]
     assert meta[types.PROTOCOL_VERSION] == date
-    assert meta[types.CLIENT_INFO] == json.loads(jsonrpc.encode(pair.client.party.info))
+    assert meta[types.CLIENT_INFO] == json.loads(jsonrpc.encode(pair.client.local_peer.info))
     assert types.CLIENT_CAPABILITIES in meta
     reply = check_reply(officials[date], answered, "server/discover", request["id"])
-    assert reply["result"]["_meta"][types.SERVER_INFO] == json.loads(jsonrpc.encode(pair.server.party.info))
+    assert reply["result"]["_meta"][types.SERVER_INFO] == json.loads(
+        jsonrpc.encode(pair.server.local_peer.info)
+    )
     assert "tasks" not in reply["result"]["capabilities"]
     assert "tasks" not in meta[types.CLIENT_CAPABILITIES]
 
 
 def draw_pair(data: st.DataObject, date: str) -> Pair:
     info = struct_values.of(types.Implementation)
-    client = Party(data.draw(info), data.draw(struct_values.of(types.ClientCapabilities)))
-    server = Party(data.draw(info), data.draw(struct_values.of(types.ServerCapabilities)))
+    client = LocalPeer(data.draw(info), data.draw(struct_values.of(types.ClientCapabilities)))
+    server = LocalPeer(data.draw(info), data.draw(struct_values.of(types.ServerCapabilities)))
     return open_pair(date, client, server)
 
 
@@ -168,7 +176,9 @@ def test_requests_of_a_client_and_their_results(officials, date, method, data):
     outgoing, incoming = pair.ask(method, params, meta=meta, progress=data.draw(st.booleans()))
     request = check_request(official, outgoing.data)
     assert incoming.meta.items() >= (meta or {}).items()
-    told = lower(params or row.params(), pair.revision)  # what belongs to other revisions is not said
+    told = downgrade_value(
+        params or row.params(), pair.revision
+    )  # what belongs to other revisions is not said
     assert jsonrpc.encode(stripped(incoming.params)) == jsonrpc.encode(told)
     result = data.draw(struct_values.of(row.result))
     answer = pair.server.reply(incoming.id, result)
@@ -177,13 +187,13 @@ def test_requests_of_a_client_and_their_results(officials, date, method, data):
     # What belongs to the stateless era is always there in it, and never elsewhere.
     assert (sent.get("resultType") == "complete") is pair.revision.stateless
     assert (types.SERVER_INFO in sent.get("_meta", {})) is pair.revision.stateless
-    cached = issubclass(row.result, types.Cacheable)
+    cached = issubclass(row.result, types.CacheableResult)
     hints = sent.keys() & {"ttlMs", "cacheScope"}
     assert hints == ({"ttlMs", "cacheScope"} if cached and pair.revision.stateless else set())
 
 
 def takes_nothing(params: type) -> bool:
-    return params in {types.Params, types.PageParams, types.AskParams}
+    return params in {types.Params, types.PaginatedRequestParams, types.ClientRequestParams}
 
 
 def stripped(params: Any) -> Any:
@@ -292,7 +302,7 @@ def check_question(official: Official, **members: Any) -> None:
     params = types.CreateMessageParams(max_tokens=1, **members)
     if pair.revision.stateless:
         _, incoming = pair.ask("tools/call", types.CallToolParams(name="t"))
-        ask = STATELESS.ask(pair.server, incoming, "sampling/createMessage", params)
+        ask = STATELESS_ERA.make_client_request(pair.server, incoming, "sampling/createMessage", params)
         official.check(json.loads(jsonrpc.encode(ask)), "CreateMessageRequest")
     else:
         outgoing, _ = pair.ask_back("sampling/createMessage", params)
@@ -309,7 +319,7 @@ def check_answer(official: Official, said: Any) -> None:
     pair = open_pair(official.date)
     result = types.CreateMessageResult(role="assistant", content=said, model="m")
     if pair.revision.stateless:
-        sent = json.loads(jsonrpc.encode(lower(result, pair.revision)))
+        sent = json.loads(jsonrpc.encode(downgrade_value(result, pair.revision)))
         official.check(sent, "CreateMessageResult", "InputResponse")
     else:
         question = types.CreateMessageParams(messages=[], max_tokens=1)
@@ -379,8 +389,8 @@ def test_asks_inside_a_result_and_answers_inside_a_retry(officials, date, method
     params = data.draw(struct_values.of(row.params))
     outgoing, incoming = pair.ask(method, params)
     asks: dict[str, types.InputRequest] = {}
-    for name in REVISIONS[date].asks:
-        ask = STATELESS.ask(pair.server, incoming, name, data.draw(asked(date, name)))
+    for name in REVISIONS[date].input_requests:
+        ask = STATELESS_ERA.make_client_request(pair.server, incoming, name, data.draw(asked(date, name)))
         official.check(json.loads(jsonrpc.encode(ask)), "InputRequest", official.message(name))
         asks[name] = ask
     kept = data.draw(st.dictionaries(st.sampled_from(sorted(asks)), st.none()))
@@ -432,11 +442,11 @@ def test_only_three_requests_may_be_answered_with_a_question(date, method):
 
 
 def answered(data: st.DataObject, date: str, method: str) -> Raw:
-    kind = REVISIONS[date].asks[method].result
+    kind = REVISIONS[date].input_requests[method].result
     assert kind is not None
     answer = data.draw(struct_values.of(kind))
     answer.result_type = None
-    return Raw(jsonrpc.encode(lower(answer, REVISIONS[date])))
+    return Raw(jsonrpc.encode(downgrade_value(answer, REVISIONS[date])))
 
 
 # --------------------------------------------------------------------- notices
@@ -448,10 +458,10 @@ def answered(data: st.DataObject, date: str, method: str) -> Raw:
 @given(data=st.data())
 def test_notices_of_a_client(officials, date, method, data):
     pair = open_pair(date)
-    row = REVISIONS[date].notices["client"][method]
+    row = REVISIONS[date].notifications["client"][method]
     params = data.draw(
         struct_values.of(row.params) | st.none()
-        if row.params is types.NoticeParams
+        if row.params is types.NotificationParams
         else struct_values.of(row.params)
     )
     sent = pair.client.notify(method, params)
@@ -465,10 +475,10 @@ def test_notices_of_a_client(officials, date, method, data):
 @given(data=st.data())
 def test_notices_of_a_server(officials, date, method, data):
     pair = open_pair(date)
-    row = REVISIONS[date].notices["server"][method]
+    row = REVISIONS[date].notifications["server"][method]
     params = data.draw(
         struct_values.of(row.params) | st.none()
-        if row.params is types.NoticeParams
+        if row.params is types.NotificationParams
         else struct_values.of(row.params)
     )
     incoming = None
@@ -488,7 +498,7 @@ def test_notices_of_a_server(officials, date, method, data):
 def heard(connection: Connection, sent: bytes, params: Any) -> None:
     """What arrives is what was said; cancellations and progress of requests that nobody made are dropped."""
     [event] = connection.receive(sent)
-    if isinstance(event, NoticeReceived):
+    if isinstance(event, NotificationReceived):
         again = event.params
         again.meta = params.meta if params else None  # a subscription adds its id
         assert again == (params or type(again)())
@@ -507,7 +517,7 @@ def test_progress_and_cancellation(officials, date, progress, total, message, re
     outgoing, incoming = pair.ask("tools/call", types.CallToolParams(name="t"), progress=True)
     check_request(officials[date], outgoing.data)
     for step in progress:
-        told = pair.server.progress(incoming.id, step, total, message)
+        told = pair.server.report_progress(incoming.id, step, total, message)
         if told is not None:
             check_notice(officials[date], told)
             [event] = pair.client.receive(told)
@@ -517,7 +527,7 @@ def test_progress_and_cancellation(officials, date, progress, total, message, re
     assert cancelled is not None
     check_notice(officials[date], cancelled)
     [event] = pair.server.receive(cancelled)
-    assert isinstance(event, CancelReceived)
+    assert isinstance(event, CancellationReceived)
     assert event.reason == reason
 
 
@@ -553,10 +563,10 @@ UNDEFINED = set(range(-32099, -32019)) - {-32020, -32021, -32022, -32042}
 @pytest.mark.parametrize("date", STATELESS_DATES)
 @pytest.mark.parametrize("method", ["elicitation/create", "sampling/createMessage", "roots/list"])
 def test_a_missing_capability(officials, date, method):
-    pair = open_pair(date, Party(CLIENT.info, types.ClientCapabilities()))
+    pair = open_pair(date, LocalPeer(CLIENT.info, types.ClientCapabilities()))
     outgoing, incoming = pair.ask("tools/call", types.CallToolParams(name="t"))
     with pytest.raises(errors.MissingCapability) as caught:
-        STATELESS.ask(pair.server, incoming, method, types.AskParams())
+        STATELESS_ERA.make_client_request(pair.server, incoming, method, types.ClientRequestParams())
     failed = pair.server.fail(outgoing.id, caught.value)
     officials[date].check(parsed(failed), "MissingRequiredClientCapabilityError")
 
@@ -564,10 +574,10 @@ def test_a_missing_capability(officials, date, method):
 @pytest.mark.requirement("VER-1")
 @pytest.mark.parametrize("date", STATELESS_DATES)
 def test_an_unsupported_revision(officials, date):
-    legacy = Party(SERVER.info, SERVER.capabilities, supported=SESSION)
+    legacy = LocalPeer(SERVER.info, SERVER.capabilities, supported=SESSION)
     asking = Connection(CLIENT, revision=REVISIONS[date]).request("server/discover")
     [event] = Connection(legacy).receive(asking.data)
-    assert isinstance(event, Refused)
+    assert isinstance(event, InvalidMessageReceived)
     assert event.data is not None
     sent = json.loads(event.data)
     officials[date].check(sent, "UnsupportedProtocolVersionError")

@@ -6,9 +6,9 @@ import pytest
 
 from schema_definitions import HOMES, ROW, round_trip, text
 from toolpost import errors, types
-from toolpost.errors import RPCError, from_wire
+from toolpost.errors import RPCError, make_rpc_error
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.jsonrpc import Failure, Reader
+from toolpost.protocol.jsonrpc import JSONReader, JSONRPCErrorResponse
 from toolpost.protocol.methods import Row
 from toolpost.types import Raw
 
@@ -61,7 +61,7 @@ def test_asks_and_answers_inside_messages_are_read_by_their_row(examples):
 
 
 def test_meta_of_requests_is_understood(examples):
-    read = Reader(types.RequestMeta)
+    read = JSONReader(types.RequestMeta)
     metas = [
         value["params"]["_meta"]
         for kind, value in each(examples)
@@ -94,12 +94,12 @@ def test_errors_become_their_class(examples, kind, error, members, session):
         value = json.loads(data)
         if "error" in value:
             message = jsonrpc.decode(data)
-            assert isinstance(message, Failure)
-            raised = from_wire(message.code, message.message, message.data, session=session)
+            assert isinstance(message, JSONRPCErrorResponse)
+            raised = make_rpc_error(message.code, message.message, message.data, session=session)
             assert message.id == value["id"]
             value = value["error"]
         else:
-            raised = from_wire(**value, session=session)
+            raised = make_rpc_error(**value, session=session)
         assert type(raised) is error
         assert (raised.code, raised.message) == (value["code"], value["message"])
         assert raised.data == value.get("data")

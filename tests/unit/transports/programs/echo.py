@@ -1,5 +1,5 @@
 # ruff: noqa: T201 - a program that prints
-"""Sends every message back over `own_stdio`, and says on stderr why it ended."""
+"""Sends every message back over `open_stdio`, and says on stderr why it ended."""
 
 import argparse
 import asyncio
@@ -9,8 +9,8 @@ import sys
 from blind import BlindLoop
 
 from toolpost.errors import ChannelClosed, ConnectFailed
-from toolpost.protocol.framing import Oversize
-from toolpost.transports.stdio import own_stdio
+from toolpost.protocol.framing import OversizedLine
+from toolpost.transports.stdio import open_stdio
 
 options = argparse.ArgumentParser()
 options.add_argument("--limit", type=int, default=4 * 1024 * 1024)
@@ -20,13 +20,13 @@ options.add_argument("--blind", action="store_true")
 given = options.parse_args()
 
 
-def tell(line: Oversize) -> None:
+def tell(line: OversizedLine) -> None:
     print(f"dropped {line.size}", file=sys.stderr, flush=True)
 
 
 async def main() -> None:
     try:
-        channel = own_stdio(given.limit, parent_check=given.parent_check)
+        channel = open_stdio(given.limit, parent_check=given.parent_check)
     except ConnectFailed as error:
         print("refused:", error, file=sys.stderr)
         return

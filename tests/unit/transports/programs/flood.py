@@ -7,7 +7,7 @@ import sys
 
 from blind import BlindLoop
 
-from toolpost.transports.stdio import own_stdio
+from toolpost.transports.stdio import open_stdio
 
 options = argparse.ArgumentParser()
 options.add_argument("--count", type=int)
@@ -19,7 +19,7 @@ given = options.parse_args()
 
 async def main() -> None:
     sent = 0
-    async with own_stdio() as channel:
+    async with open_stdio() as channel:
 
         async def send(sender: int) -> None:
             nonlocal sent
