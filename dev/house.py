@@ -51,7 +51,7 @@ EMPTY_CLASS: Final = re.compile(r"(?:Helpers?|Impl|Manager|Utils?|(?<=[A-Za-z0-9
 
 NAMED_ANYWAY: Final = {"src/toolpost/types/base.py": "the struct that all of the vocabulary is based on"}
 
-EXPORTING: Final = ("src/toolpost/types/", "src/toolpost/protocol/")
+EXPORTING: Final = ("src/toolpost/types/",)
 
 MACHINE_WORDS: Final = {
     # The specification's own examples live in the home of one called user.
@@ -189,7 +189,7 @@ def _date(node: ast.expr) -> str:
 
 
 def module_exports(tree: Tree) -> Iterator[Finding]:
-    """A module of the two inner rings lists its public names, each defined and each once; ruff sorts them."""
+    """A module of the vocabulary lists its public names, each defined and each once; ruff sorts them."""
     for file in tree.source:
         exports = _exports(file.tree) if file.path.startswith(EXPORTING) else []
         if exports is None and not file.stem.startswith("_"):

@@ -75,7 +75,7 @@ SHOWN_ABOVE: Final = {"toolpost.errors", "toolpost.types", "toolpost.testing"}
 """Modules whose most important names stand on this page already, or on one of their own."""
 
 _MODULES: Final = {"": toolpost, "errors": errors, "types": types}
-_ALIASES: Final = {"Answer": "toolpost.client.answer"}
+_ALIASES: Final = {"Answer": "toolpost.client.callbacks"}
 
 HEAD: Final = """\
 # Reference

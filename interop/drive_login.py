@@ -15,7 +15,7 @@ from cases import Outcome
 from environments import HERE, ROOT, python_of
 from hosts import Host, NotStarted, listening
 from toolpost import Client, OAuth
-from toolpost.auth.storage import MemoryTokens
+from toolpost.auth.client.storage import MemoryTokens
 from toolpost.protocol.methods import DATES
 from toolpost.testing import AuthorizationServer
 

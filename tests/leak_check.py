@@ -1,6 +1,6 @@
 """A pytest plugin: after each test no task, thread, process, descriptor or temporary file remains.
 
-What is there is found by `toolpost.testing.leftovers`. A test that failed is not judged. The same is done for
+What is there is found by `toolpost.testing.leaks`. A test that failed is not judged. The same is done for
 each module, and so for the fixtures that its tests share. A loop that is closed tells which tasks it still
 had: `asyncio.run` cancels them silently. Not seen: tasks of a loop that outlives the test unless it is
 `lasting`.
@@ -16,8 +16,8 @@ from typing import Any
 
 import pytest
 
-from toolpost.testing import leftovers
-from toolpost.testing.leftovers import describe_leaks
+from toolpost.testing import leaks
+from toolpost.testing.leaks import describe_leaks
 
 PATIENCE = 10.0
 """Seconds after which nothing is expected to end by itself any more."""
@@ -27,10 +27,10 @@ cut_off: list[str] = []
 
 _runners: list[asyncio.Runner] = []
 
-leftovers.DESCRIPTIONS["files"] = ("temporary file", str)
+leaks.DESCRIPTIONS["files"] = ("temporary file", str)
 
 
-class Holdings(leftovers.HeldResources):
+class Holdings(leaks.HeldResources):
     """What this process holds."""
 
     def __init__(self) -> None:
@@ -47,12 +47,12 @@ class Holdings(leftovers.HeldResources):
 
     def left(self) -> dict[str, set[Any]]:
         """What there is more than this, once everything that ends by itself has ended."""
-        looks = leftovers.LeakPoller(self, Holdings, PATIENCE)
+        looks = leaks.LeakPoller(self, Holdings, PATIENCE)
         while looks.poll():
             looks.leaks.clear()  # what is held here does not end
             for runner in _runners:
                 runner.run(asyncio.sleep(0))
-            time.sleep(leftovers.POLL_INTERVAL)
+            time.sleep(leaks.POLL_INTERVAL)
         return looks.leaks
 
 
@@ -92,7 +92,7 @@ def _judged(request: pytest.FixtureRequest, *outer: Holdings) -> Generator[Holdi
 def _prepared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Loops tell what they cut off, and temporary files lie where nobody else puts any."""
     folder = str(tmp_path_factory.mktemp("temporary"))
-    with leftovers.record_cancelled_tasks(cut_off), pytest.MonkeyPatch.context() as patch:
+    with leaks.record_cancelled_tasks(cut_off), pytest.MonkeyPatch.context() as patch:
         patch.setattr(tempfile, "tempdir", folder)
         patch.setenv("TMPDIR", folder)  # for the programs that we start
         yield

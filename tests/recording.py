@@ -29,9 +29,9 @@ import pytest
 import specification
 from official_schema import Official
 from toolpost import web
-from toolpost.client import link
+from toolpost.client.connection import dispatcher
 from toolpost.errors import InvalidParams, RPCError
-from toolpost.protocol import inbox, jsonrpc
+from toolpost.protocol import jsonrpc, receive
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import (
     CancellationReceived,
@@ -53,7 +53,7 @@ from toolpost.protocol.jsonrpc import (
 )
 from toolpost.protocol.methods import CLIENT, SERVER, Role, Row
 from toolpost.protocol.revisions import LATEST, REVISIONS, Revision
-from toolpost.server import serve
+from toolpost.server.runtime import conversation
 from toolpost.types import UNSET, CreateTaskResult, InputRequiredResult, Raw
 
 # --------------------------------------------------------------------- what was said
@@ -241,9 +241,9 @@ def _on_broken(_caller: str, connection: Connection, _error: Any) -> Generator[N
 
 
 _HEARD_ELSEWHERE = {
-    inbox.__name__,  # where the revision is known
+    receive.__name__,  # where the revision is known
     Connection.__module__,
-    "toolpost.transports.http_call",  # which sends nothing: it passes on what it has received
+    "toolpost.transports.http_request",  # which sends nothing: it passes on what it has received
 }
 
 
@@ -320,14 +320,14 @@ PLACES: list[tuple[Any, str, Listener]] = [
     (Connection, "log", _on_log),
     (Connection, "report_progress", _on_progress),
     (Connection, "cancel", _on_cancel),
-    (inbox, "handle_request", _on_take),
-    (inbox, "handle_message", _on_take),
-    (inbox, "handle_invalid", _on_broken),
+    (receive, "handle_request", _on_take),
+    (receive, "handle_message", _on_take),
+    (receive, "handle_invalid", _on_broken),
     (jsonrpc, "encode_error", _on_failure),
-    (link, "make_tool_call", _on_called),
-    (link, "read_plain_response", _on_settled),
+    (dispatcher, "make_tool_call", _on_called),
+    (dispatcher, "read_plain_response", _on_settled),
     (web, "call_bare", _on_bare),
-    (serve, "call_bare", _on_bare),
+    (conversation, "call_bare", _on_bare),
 ]
 """Where messages are made and read."""
 

@@ -16,11 +16,11 @@ from toolpost import Server
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import InboundRequest
+from toolpost.protocol.http_routing import classify
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import ROWS
-from toolpost.protocol.party import LocalPeer
-from toolpost.protocol.route import classify
-from toolpost.server.bind import bind
-from toolpost.server.returns import ResultConverter
+from toolpost.server.signature.bind import bind
+from toolpost.server.signature.results import ResultConverter
 from toolpost.types import (
     CallToolParams,
     CallToolResult,

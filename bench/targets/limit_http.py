@@ -9,7 +9,7 @@ from typing import Any
 import uvicorn
 
 from answers import reply
-from toolpost.transports.heads import make_bounded_protocol
+from toolpost.server.http.uvicorn import make_bounded_protocol
 
 
 async def app(_scope: Any, receive: Any, send: Any) -> None:

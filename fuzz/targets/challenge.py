@@ -4,8 +4,8 @@ import re
 from typing import Final
 
 from fuzz.cuts import pumped
-from toolpost.auth import challenge
-from toolpost.auth.challenge import Challenge
+from toolpost.auth.client import discovery
+from toolpost.auth.client.discovery import Challenge
 
 __all__ = ["TOKENS", "target"]
 
@@ -28,19 +28,19 @@ _TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9a-z]+")
 def target(data: bytes) -> None:
     """Nothing raises; what was read can be written and read again."""
     text = data.decode("latin-1")
-    found = challenge.parse_challenges(text)
+    found = discovery.parse_challenges(text)
     for one in found:
         assert _TOKEN.fullmatch(one.scheme)
         assert all(_TOKEN.fullmatch(name) for name in one.params)
         assert all(" " not in scope and '"' not in scope for scope in one.scopes)
     written = ", ".join(map(_written, found))
-    if len(written) <= challenge.MAX_CHALLENGE_LENGTH:
-        assert challenge.parse_challenges(written) == found, "what was read is written differently"
-    scopes = challenge.split_scopes(text)
-    assert challenge.split_scopes(" ".join(scopes)) == scopes
+    if len(written) <= discovery.MAX_CHALLENGE_LENGTH:
+        assert discovery.parse_challenges(written) == found, "what was read is written differently"
+    scopes = discovery.split_scopes(text)
+    assert discovery.split_scopes(" ".join(scopes)) == scopes
     for long in pumped(data):
-        challenge.parse_challenges(long.decode("latin-1"))
-        challenge.split_scopes(long.decode("latin-1"))
+        discovery.parse_challenges(long.decode("latin-1"))
+        discovery.split_scopes(long.decode("latin-1"))
 
 
 def _written(one: Challenge) -> str:

@@ -5,7 +5,7 @@ from contextlib import suppress
 from typing import Final
 
 from fuzz.cuts import pumped
-from toolpost.auth import compact
+from toolpost.auth.server import jwks
 
 __all__ = ["TOKENS", "target"]
 
@@ -28,18 +28,18 @@ def target(data: bytes) -> None:
     made = b".".join(map(_part, (head, rest, data))).decode()
     if (found := _split(made)) is not None:
         assert (found.payload, found.signature) == (rest, data)
-    with suppress(compact.MalformedToken):
-        compact.decode_object(data)
+    with suppress(jwks.MalformedToken):
+        jwks.decode_object(data)
     for long in pumped(data):
         _split(long.decode("latin-1"))
-        with suppress(compact.MalformedToken):
-            compact.decode_object(long)
+        with suppress(jwks.MalformedToken):
+            jwks.decode_object(long)
 
 
-def _split(text: str) -> compact.CompactJws | None:
+def _split(text: str) -> jwks.CompactJws | None:
     try:
-        found = compact.split_jws(text)
-    except compact.MalformedToken as error:
+        found = jwks.split_jws(text)
+    except jwks.MalformedToken as error:
         assert len(str(error)) < 100, "a token is repeated in an error"
         return None
     head, payload, signature = text.split(".")

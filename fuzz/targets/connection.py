@@ -24,8 +24,8 @@ from toolpost.protocol.events import (
     ProgressReceived,
     ResponseReceived,
 )
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import CLIENT, SERVER
-from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import REVISIONS, Revision
 from toolpost.types import (
     ClientCapabilities,

@@ -6,7 +6,7 @@ from typing import Any, Final, cast
 import msgspec
 
 from fuzz.cuts import pumped
-from toolpost.protocol.uri import MAX_VARIABLES, Expression, UriTemplate, UriValues, Variable
+from toolpost.protocol.uri_template import MAX_VARIABLES, Expression, UriTemplate, UriValues, Variable
 
 __all__ = ["TOKENS", "target"]
 

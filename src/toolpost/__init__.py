@@ -6,30 +6,30 @@ The names below are the public ones, and with them five modules: `toolpost.error
 unpromised. Names are loaded on first use, so that `import toolpost` costs next to nothing.
 """
 
-from toolpost.version import __version__
+from toolpost.version import __version__ as __version__
 
 TYPE_CHECKING = False  # the word that checkers know, without 8 ms for `typing`
 
 if TYPE_CHECKING:
-    from toolpost.auth.enterprise import EnterpriseManaged as EnterpriseManaged
-    from toolpost.auth.introspection import Introspection as Introspection
-    from toolpost.auth.jwt import Jwt as Jwt
-    from toolpost.auth.machine import ClientCredentials as ClientCredentials
-    from toolpost.auth.machine import WorkloadIdentity as WorkloadIdentity
-    from toolpost.auth.oauth import OAuth as OAuth
-    from toolpost.auth.resource import Auth as Auth
-    from toolpost.auth.storage import FileTokens as FileTokens
-    from toolpost.auth.storage import MemoryTokens as MemoryTokens
+    from toolpost.auth.client.client_credentials import ClientCredentials as ClientCredentials
+    from toolpost.auth.client.client_credentials import WorkloadIdentity as WorkloadIdentity
+    from toolpost.auth.client.enterprise import EnterpriseManaged as EnterpriseManaged
+    from toolpost.auth.client.oauth import OAuth as OAuth
+    from toolpost.auth.client.storage import FileTokens as FileTokens
+    from toolpost.auth.client.storage import MemoryTokens as MemoryTokens
+    from toolpost.auth.server.auth import Auth as Auth
+    from toolpost.auth.server.introspection import Introspection as Introspection
+    from toolpost.auth.server.jwt import Jwt as Jwt
     from toolpost.channel import Channel as Channel
-    from toolpost.client.answer import Answer as Answer
+    from toolpost.client.callbacks import Answer as Answer
     from toolpost.client.changes import Change as Change
     from toolpost.client.client import Client as Client
+    from toolpost.client.connection.status import Transition as Transition
     from toolpost.client.group import ClientGroup as ClientGroup
-    from toolpost.client.life import Transition as Transition
     from toolpost.client.paused import PausedCall as PausedCall
     from toolpost.client.paused import Question as Question
-    from toolpost.client.results import ToolResult as ToolResult
     from toolpost.client.sync import SyncClient as SyncClient
+    from toolpost.client.tools import ToolResult as ToolResult
     from toolpost.errors import AuthError as AuthError
     from toolpost.errors import MCPError as MCPError
     from toolpost.errors import RequestTimeout as RequestTimeout
@@ -39,149 +39,74 @@ if TYPE_CHECKING:
     from toolpost.principal import Principal as Principal
     from toolpost.protocol.icons import safe_icons as safe_icons
     from toolpost.protocol.seal import KeyRing as KeyRing
-    from toolpost.server.app import Server as Server
-    from toolpost.server.ask import Ask as Ask
-    from toolpost.server.cache import Cache as Cache
     from toolpost.server.context import Context as Context
-    from toolpost.server.forms import Accepted as Accepted
-    from toolpost.server.forms import Cancelled as Cancelled
-    from toolpost.server.forms import Declined as Declined
+    from toolpost.server.elicitation.ask import Ask as Ask
+    from toolpost.server.elicitation.forms import Accepted as Accepted
+    from toolpost.server.elicitation.forms import Cancelled as Cancelled
+    from toolpost.server.elicitation.forms import Declined as Declined
+    from toolpost.server.elicitation.input_required import InputRequired as InputRequired
     from toolpost.server.handler import Handler as Handler
-    from toolpost.server.inputs import InputRequired as InputRequired
-    from toolpost.server.marks import Header as Header
-    from toolpost.server.marks import Titles as Titles
-    from toolpost.server.media import Audio as Audio
-    from toolpost.server.media import File as File
-    from toolpost.server.media import Image as Image
-    from toolpost.server.problems import SignatureError as SignatureError
-    from toolpost.server.sync import SyncContext as SyncContext
-    from toolpost.transports.address import Http as Http
-    from toolpost.transports.command import Stdio as Stdio
+    from toolpost.server.registry.caching import Cache as Cache
+    from toolpost.server.registry.media import Audio as Audio
+    from toolpost.server.registry.media import File as File
+    from toolpost.server.registry.media import Image as Image
+    from toolpost.server.server import Server as Server
+    from toolpost.server.signature.annotations import Header as Header
+    from toolpost.server.signature.annotations import Titles as Titles
+    from toolpost.server.signature.validation import SignatureError as SignatureError
+    from toolpost.server.sync_context import SyncContext as SyncContext
+    from toolpost.transports.targets import Http as Http
+    from toolpost.transports.targets import Stdio as Stdio
 
 _HOMES = {
-    "auth.enterprise": ("EnterpriseManaged",),
-    "auth.machine": ("ClientCredentials", "WorkloadIdentity"),
-    "auth.oauth": ("OAuth",),
-    "auth.storage": ("FileTokens", "MemoryTokens"),
-    "auth.introspection": ("Introspection",),
-    "auth.jwt": ("Jwt",),
-    "auth.resource": ("Auth",),
-    "channel": ("Channel",),
-    "errors": (
-        "AuthError",
-        "MCPError",
-        "RPCError",
-        "RequestTimeout",
-        "ToolError",
-        "TransportError",
-    ),
-    "client.answer": ("Answer",),
-    "client.changes": ("Change",),
-    "client.client": ("Client",),
-    "client.paused": ("PausedCall", "Question"),
-    "client.results": ("ToolResult",),
-    "client.group": ("ClientGroup",),
-    "client.life": ("Transition",),
-    "client.sync": ("SyncClient",),
-    "principal": ("Principal",),
-    "protocol.icons": ("safe_icons",),
-    "protocol.seal": ("KeyRing",),
-    "server.app": ("Server",),
-    "server.ask": ("Ask",),
-    "server.cache": ("Cache",),
-    "server.context": ("Context",),
-    "server.forms": ("Accepted", "Cancelled", "Declined"),
-    "server.handler": ("Handler",),
-    "server.inputs": ("InputRequired",),
-    "server.marks": ("Header", "Titles"),
-    "server.media": ("Audio", "File", "Image"),
-    "server.problems": ("SignatureError",),
-    "server.sync": ("SyncContext",),
-    "transports.address": ("Http",),
-    "transports.command": ("Stdio",),
-    "types": (),
+    "auth.client.client_credentials": "ClientCredentials WorkloadIdentity",
+    "auth.client.enterprise": "EnterpriseManaged",
+    "auth.client.oauth": "OAuth",
+    "auth.client.storage": "FileTokens MemoryTokens",
+    "auth.server.auth": "Auth",
+    "auth.server.introspection": "Introspection",
+    "auth.server.jwt": "Jwt",
+    "channel": "Channel",
+    "client.callbacks": "Answer",
+    "client.changes": "Change",
+    "client.client": "Client",
+    "client.connection.status": "Transition",
+    "client.group": "ClientGroup",
+    "client.paused": "PausedCall Question",
+    "client.sync": "SyncClient",
+    "client.tools": "ToolResult",
+    "errors": "AuthError MCPError RPCError RequestTimeout ToolError TransportError",
+    "principal": "Principal",
+    "protocol.icons": "safe_icons",
+    "protocol.seal": "KeyRing",
+    "server.context": "Context",
+    "server.elicitation.ask": "Ask",
+    "server.elicitation.forms": "Accepted Cancelled Declined",
+    "server.elicitation.input_required": "InputRequired",
+    "server.handler": "Handler",
+    "server.registry.caching": "Cache",
+    "server.registry.media": "Audio File Image",
+    "server.server": "Server",
+    "server.signature.annotations": "Header Titles",
+    "server.signature.validation": "SignatureError",
+    "server.sync_context": "SyncContext",
+    "transports.targets": "Http Stdio",
 }
-_HOME = {name: f"toolpost.{home}" for home, names in _HOMES.items() for name in names}
+"""Module → its public names. Each is loaded on first use."""
+_HOME = {name: f"toolpost.{home}" for home, names in _HOMES.items() for name in names.split()}
 
-__all__ = [
-    "Accepted",
-    "Answer",
-    "Ask",
-    "Audio",
-    "Auth",
-    "AuthError",
-    "Cache",
-    "Cancelled",
-    "Change",
-    "Channel",
-    "Client",
-    "ClientCredentials",
-    "ClientGroup",
-    "Context",
-    "Declined",
-    "EnterpriseManaged",
-    "File",
-    "FileTokens",
-    "Handler",
-    "Header",
-    "Http",
-    "Image",
-    "InputRequired",
-    "Introspection",
-    "Jwt",
-    "KeyRing",
-    "MCPError",
-    "MemoryTokens",
-    "OAuth",
-    "PausedCall",
-    "Principal",
-    "Question",
-    "RPCError",
-    "RequestTimeout",
-    "Server",
-    "SignatureError",
-    "Stdio",
-    "SyncClient",
-    "SyncContext",
-    "Titles",
-    "ToolError",
-    "ToolResult",
-    "Transition",
-    "TransportError",
-    "WorkloadIdentity",
-    "__version__",
-    "safe_icons",
-]
+__all__ = sorted([*_HOME, "__version__"])  # noqa: PLE0605 # pyright: ignore[reportUnsupportedDunderAll] - one table
 
-
-if not TYPE_CHECKING:  # a checker that knows of it would take any name for good
-
-    def _load(home: str) -> object:
-        import gc  # noqa: PLC0415 - of use here only
-
-        # Nothing of what is loaded is garbage: the collector rests, and takes it for old afterwards. Or it
-        # would look at all of it again and again, for 8 % of the time from a server's start to its answer.
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            from importlib import import_module  # noqa: PLC0415 - what it loads is loaded in peace as well
-
-            return import_module(home)
-        finally:
-            if collects:
-                if not gc.get_freeze_count():  # who has frozen something wants it to stay so
-                    gc.freeze()
-                    gc.unfreeze()  # into the oldest generation
-                gc.enable()
+if not TYPE_CHECKING:  # a checker that knew of `__getattr__` would accept any name
 
     def __getattr__(name: str) -> object:
-        home = _HOME.get(name)
-        if home is None:
+        if name not in _HOME:
             raise AttributeError(f"module 'toolpost' has no attribute {name!r}")
-        value = getattr(_load(home), name)
-        globals()[name] = value
+        from importlib import import_module  # noqa: PLC0415 - a part of the start-up time
+
+        value = globals()[name] = getattr(import_module(_HOME[name]), name)
         return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return sorted([*_HOME, "__version__"])

@@ -9,8 +9,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final, Protocol, runtime_checkable
 
-__all__ = ["Channel", "is_unattended", "mark_unattended"]
-
 _IS_UNATTENDED: Final[ContextVar[bool]] = ContextVar("toolpost_unattended", default=False)
 
 

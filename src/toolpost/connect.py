@@ -15,17 +15,15 @@ from msgspec.structs import replace
 
 from toolpost.channel import Channel
 from toolpost.client import config
-from toolpost.client.door import check_mapping
-from toolpost.client.negotiate import Connector
+from toolpost.client.arguments import check_mapping
+from toolpost.client.connection.negotiate import Connector
 from toolpost.errors import ChannelClosed, ConnectFailed
 from toolpost.types.base import JSON
 
 if TYPE_CHECKING:
-    from toolpost.transports.address import Http
-    from toolpost.transports.authorizer import ClientAuth
-    from toolpost.transports.command import Stdio
+    from toolpost.transports.credentials import ClientAuth
+    from toolpost.transports.targets import Http, Stdio
 
-__all__ = ["Credentials", "InProcessServer", "Target", "make_connector"]
 
 SERVER_CLOSE_TIMEOUT: Final = 5.0
 """Seconds that a server in this process has to end when its client has left, before it is cancelled."""
@@ -201,7 +199,7 @@ class InProcessChannel:
 
 
 def _make_url_connector(target: object, options: TargetOptions) -> Connector | None:
-    from toolpost.transports.address import Http  # noqa: PLC0415 - see the module's docstring
+    from toolpost.transports.targets import Http  # noqa: PLC0415 - see the module's docstring
 
     looks_so = isinstance(target, str) and target.lower().startswith(("http://", "https://"))
     if not looks_so and not isinstance(target, Http):
@@ -210,14 +208,14 @@ def _make_url_connector(target: object, options: TargetOptions) -> Connector | N
 
 
 def _make_oauth() -> object:
-    from toolpost.auth.oauth import OAuth  # noqa: PLC0415 - see the module's docstring
+    from toolpost.auth.client.oauth import OAuth  # noqa: PLC0415 - see the module's docstring
 
     return OAuth()
 
 
 def _make_http_connector(address: "Http", options: TargetOptions) -> Connector:
     """The way to an HTTP server: one URL for everything, and that of the first revision behind it."""
-    from toolpost.transports.authorizer import make_authorizer  # noqa: PLC0415 - see the module's docstring
+    from toolpost.transports.credentials import make_authorizer  # noqa: PLC0415 - see the module's docstring
 
     if options.headers is not None:
         ours = {name.lower(): value for name, value in check_mapping("headers", options.headers).items()}
@@ -248,14 +246,14 @@ def _make_http_connector(address: "Http", options: TargetOptions) -> Connector:
 
 
 def _make_command_connector(target: object, _options: TargetOptions) -> Connector | None:
-    from toolpost.transports.command import Stdio  # noqa: PLC0415 - see the module's docstring
+    from toolpost.transports.targets import Stdio  # noqa: PLC0415 - see the module's docstring
 
     if not isinstance(target, Stdio | str | Sequence):
         return None
     stdio = Stdio.from_target(cast("Stdio | str | Sequence[str]", target))
 
     async def start_process() -> Channel:
-        from toolpost.transports.child import open_child  # noqa: PLC0415 - see the module's docstring
+        from toolpost.transports.stdio_client import open_child  # noqa: PLC0415 - see the module's docstring
 
         try:
             return await open_child(stdio)
@@ -280,10 +278,10 @@ def _make_entry_connector(target: object, options: TargetOptions) -> Connector |
             return _find_connector(entry, options._replace(server=None))
     entry = config.expand_variables(entry)
     if "url" in entry:
-        from toolpost.transports.address import Http  # noqa: PLC0415 - see the module's docstring
+        from toolpost.transports.targets import Http  # noqa: PLC0415 - see the module's docstring
 
         return _find_connector(Http.from_target(entry), options)
-    from toolpost.transports.command import Stdio  # noqa: PLC0415 - see the module's docstring
+    from toolpost.transports.targets import Stdio  # noqa: PLC0415 - see the module's docstring
 
     return _find_connector(Stdio.from_target(entry), options)
 

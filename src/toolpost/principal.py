@@ -10,8 +10,6 @@ from typing import Any, Final, cast
 
 from msgspec import Struct, json
 
-__all__ = ["Principal", "explain_no_scopes", "parse_scopes"]
-
 _SCOPE_PATTERN: Final = r"[\x21\x23-\x5b\x5d-\x7e]+"  # RFC 6749 §3.3; compiled when it is first needed
 
 

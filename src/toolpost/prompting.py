@@ -13,13 +13,13 @@ from collections.abc import Generator, Iterator, Mapping
 from typing import Any, Final, Literal, TextIO, TypeAlias, cast
 from urllib.parse import urlsplit
 
-from toolpost.client.answer import ASKING_SERVER
-from toolpost.client.fields import Choices, find_field_error, parse_choices, parse_fields
+from toolpost.client.callbacks import ASKING_SERVER
+from toolpost.client.form_validation import Choices, find_field_error, parse_choices, parse_fields
 from toolpost.errors import LocalProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
-from toolpost.types.asks import ElicitParams, ElicitResult
 from toolpost.types.base import JSON
+from toolpost.types.client_requests import ElicitParams, ElicitResult
 
 __all__ = ["requesting_server", "terminal"]
 

@@ -14,12 +14,9 @@ from typing import Final
 
 from toolpost.protocol.framing import MAX_LINE, OversizedLine
 from toolpost.server.handler import Handler
-from toolpost.server.lookout import SlowCallbackMonitor
-from toolpost.server.serve import ServerConversation
-from toolpost.transports.stdio import StdioServerChannel, open_stdio
-from toolpost.transports.watchdog import EXIT_GRACE_PERIOD, Watchdog
-
-__all__ = ["DRAIN_TIMEOUT", "run_stdio", "serve_stdio"]
+from toolpost.server.runtime.conversation import ServerConversation
+from toolpost.server.runtime.worker_threads import SlowCallbackMonitor
+from toolpost.transports.stdio_server import EXIT_GRACE_PERIOD, StdioServerChannel, Watchdog, open_stdio
 
 logger: Final = logging.getLogger("toolpost.server")
 

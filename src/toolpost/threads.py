@@ -17,7 +17,6 @@ from toolpost.errors import InternalError
 if TYPE_CHECKING:
     from queue import SimpleQueue
 
-__all__ = ["MAX_THREADS", "STUCK_THREADS_FACTOR", "ThreadPool"]
 
 MAX_THREADS: Final = 40
 """Enough for many slow calls at once, few enough for a small machine."""

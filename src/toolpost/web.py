@@ -19,38 +19,36 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Unpack, cast
 from urllib.parse import urlsplit
 
-from toolpost.auth.denial import AccessDenied, LogThrottle
-from toolpost.auth.places import RESOURCE_METADATA_PATH
-from toolpost.begun import start_coroutine
+from toolpost.auth.server.admission import AccessDenied, LogThrottle
+from toolpost.auth.urls import RESOURCE_METADATA_PATH
 from toolpost.errors import MCPError, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest, NotificationReceived
-from toolpost.protocol.party import LocalPeer
-from toolpost.server.bare import StartedCall, call_bare
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.server.handler import Handler
-from toolpost.server.lookout import SlowCallbackMonitor
-from toolpost.server.once import StatelessExchange, serve_stateless_request
-from toolpost.server.passage import dispatch_notification, is_notification_handled
-from toolpost.server.web import HttpOptions, HttpServerOptions
+from toolpost.server.http.app import Endpoint, EndpointSettings
+from toolpost.server.http.host import Caller
+from toolpost.server.http.request import HttpExchange
+from toolpost.server.http.security import HTTPRefusal, RequestGuard
+from toolpost.server.http.session import HttpSession
+from toolpost.server.http.sessions import SessionSettings
+from toolpost.server.http.uvicorn import WorkerProcesses, make_bounded_protocol
+from toolpost.server.options import HttpOptions, HttpServerOptions
+from toolpost.server.runtime.eager import start_coroutine
+from toolpost.server.runtime.fast_path import StartedCall, call_bare
+from toolpost.server.runtime.notifications import dispatch_notification, is_notification_handled
+from toolpost.server.runtime.stateless import StatelessExchange, serve_stateless_request
+from toolpost.server.runtime.worker_threads import SlowCallbackMonitor
 from toolpost.stores.memory import MemoryStore
-from toolpost.stores.promise import Store
-from toolpost.transports.exchange import HttpExchange
-from toolpost.transports.gate import HTTPRefusal, RequestGuard
-from toolpost.transports.heads import make_bounded_protocol
-from toolpost.transports.host import Caller
-from toolpost.transports.http_server import Endpoint, EndpointSettings
-from toolpost.transports.http_session import HttpSession
-from toolpost.transports.http_sessions import SessionSettings
-from toolpost.transports.workers import WorkerProcesses
+from toolpost.stores.store import Store
 
 if TYPE_CHECKING:
     import uvicorn
 
-    from toolpost.auth.admission import Admission
+    from toolpost.auth.server.admission import Admission
 
-__all__ = ["is_single_process", "make_endpoint", "run_http", "serve_http"]
 
 logger: Final = logging.getLogger("toolpost.server")
 auth_logger: Final = logging.getLogger("toolpost.auth")
@@ -112,8 +110,8 @@ def _make_authenticator(
         return None
     if settings.principal is not None:
         raise ValueError("principal= and auth= both say on whose behalf a request speaks; give one")
-    from toolpost.auth.admission import Admission  # noqa: PLC0415 - only who wants tokens needs it
-    from toolpost.auth.resource import resolve_resource_url  # noqa: PLC0415 - as above
+    from toolpost.auth.server.admission import Admission  # noqa: PLC0415 - only who wants tokens needs it
+    from toolpost.auth.server.auth import resolve_resource_url  # noqa: PLC0415 - as above
 
     path, sse = settings.path.rstrip("/") or "/", (settings.sse or "").rstrip("/")
     apart = sse not in {"", path} and handler.local_peer.has_sessions and not settings.stateless

@@ -8,7 +8,7 @@ from typing import Any
 
 from hosted import Site, call, legacy, message, modern, serving
 from toolpost import Context, Server
-from toolpost.transports.heads import make_bounded_protocol
+from toolpost.server.http.uvicorn import make_bounded_protocol
 
 __all__ = ["Victim", "attacked", "calls"]
 

@@ -17,7 +17,7 @@ from typing import Any, cast
 
 from leak_check import Holdings
 from toolpost import Client, Handler, Stdio, web
-from toolpost.client.verdicts import REVISION_CACHE
+from toolpost.client.connection.negotiate import REVISION_CACHE
 from toolpost.testing import in_process
 from toolpost.types import ClientCapabilities, ElicitationCapability, SamplingCapability
 

@@ -10,7 +10,7 @@ import msgspec
 
 from revision_dates import DATES
 from toolpost import Channel, Client
-from toolpost.client.negotiate import Connector
+from toolpost.client.connection.negotiate import Connector
 from toolpost.errors import ConnectFailed, RequestFailed, SessionLost
 from toolpost.testing import ScriptedChannel
 
@@ -140,8 +140,8 @@ def way_of(endpoint: Endpoint, fallback: Endpoint | None = None, **fields: Any) 
 
 
 def client_of(endpoint: Endpoint, fallback: Endpoint | None = None, **options: Any) -> Client:
-    """A client of an endpoint; `key` and `again` are those of its way."""
-    fields = {name: options.pop(name) for name in ("key", "again") if name in options}
+    """A client of an endpoint; `key` and `can_reopen` are those of its way."""
+    fields = {name: options.pop(name) for name in ("key", "can_reopen") if name in options}
     return Client(Reached(way_of(endpoint, fallback, **fields)), **options)
 
 
@@ -151,7 +151,7 @@ class Reached:
     def __init__(self, way: Connector) -> None:
         self._way = way
 
-    def way(self, options: Any) -> Connector:
+    def make_connector(self, options: Any) -> Connector:
         return self._way
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import ConnectionEvent, InboundRequest, OutboundRequest
-from toolpost.protocol.party import LocalPeer
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.revisions import Revision
 from toolpost.testing import REVISIONS
 from toolpost.types import (

@@ -22,8 +22,8 @@ from toolpost.protocol.events import (
     NotificationReceived,
     ResponseReceived,
 )
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import Row
-from toolpost.protocol.party import LocalPeer
 from toolpost.types import (
     Implementation,
     ListCapability,

@@ -15,7 +15,7 @@ from msgspec import inspect
 from revision_dates import LATEST
 from toolpost import types
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.lowering import downgrade_value
+from toolpost.protocol.downgrade import downgrade_value
 from toolpost.types import CONTENT_TYPES, Raw
 from toolpost.types.base import Struct
 

@@ -4,7 +4,7 @@ import asyncio
 import time
 
 from leak_check import PATIENCE
-from toolpost.testing.leftovers import list_children, list_descriptors
+from toolpost.testing.leaks import list_children, list_descriptors
 
 __all__ = ["close_pipes", "eventually", "list_children", "list_descriptors", "until"]
 

@@ -12,13 +12,11 @@ from urllib.parse import urlencode, urljoin
 
 import msgspec
 
-from toolpost.auth.guard import UrlPolicy, normalize_origin, redact_url
+from toolpost.auth.urls import UrlPolicy, normalize_origin, redact_url
 from toolpost.errors import AuthError, ConnectFailed, RequestFailed
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
-from toolpost.transports.http_backend import Backend, Response, open_backend
+from toolpost.transports.backends.backend import Backend, Response, open_backend
 from toolpost.version import __version__
-
-__all__ = ["AuthHttpClient", "AuthHttpResponse", "use_backend"]
 
 MAX_DOCUMENT_BYTES: Final = 256 * 1024
 """Bytes of a document: metadata of large providers has a few tens of KiB."""

@@ -10,11 +10,9 @@ from typing import Any, Final
 
 import click
 
-from toolpost.cli import exits
+from toolpost.cli import errors
 from toolpost.cli.main import COMMANDS
 from toolpost.version import __version__
-
-__all__ = ["COMMAND_SUMMARIES", "run_command_line", "toolpost"]
 
 COMMAND_SUMMARIES: Final = {
     "run": "Serve the server in a file, over stdio or HTTP.",
@@ -56,7 +54,7 @@ class LazyCommandGroup(click.Group):
         try:
             return super().invoke(ctx)
         except BrokenPipeError:  # click would say that something failed
-            raise click.exceptions.Exit(exits.CLOSED_PIPE) from None
+            raise click.exceptions.Exit(errors.CLOSED_PIPE) from None
 
 
 @click.group(cls=LazyCommandGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -76,12 +74,12 @@ def run_command_line() -> int:
         code = toolpost.main(words, prog_name="toolpost", standalone_mode=False)
     except click.ClickException as error:
         own = words[: words.index("--")] if "--" in words else words
-        exits.show_error(error, as_json="--json" in own)
+        errors.show_error(error, as_json="--json" in own)
         return error.exit_code
     except OSError as error:  # a full disk, most of the time
         said = ": ".join(filter(None, (error.filename, error.strerror))) or repr(error)
-        exits.show_error(exits.CommandError(said, exits.FAILED), as_json="--json" in words)
-        return exits.FAILED
+        errors.show_error(errors.CommandError(said, errors.FAILED), as_json="--json" in words)
+        return errors.FAILED
     except click.Abort:
-        return exits.INTERRUPTED
-    return code if isinstance(code, int) else exits.OK
+        return errors.INTERRUPTED
+    return code if isinstance(code, int) else errors.OK

@@ -14,27 +14,25 @@ from io import TextIOWrapper
 from types import FrameType
 from typing import Final, NoReturn
 
-__all__ = ["COMMANDS", "main"]
-
 COMMANDS: Final = {
-    "run": "run",
-    "list": "list_",
-    "call": "call",
-    "read": "read",
-    "prompt": "prompt",
-    "complete": "complete",
-    "ping": "ping",
-    "listen": "listen",
-    "doctor": "doctor",
-    "tap": "tap",
-    "install": "install",
-    "init": "init",
-    "bench": "bench",
+    "run": "run.command",
+    "list": "commands.list",
+    "call": "commands.call",
+    "read": "commands.read",
+    "prompt": "commands.prompt",
+    "complete": "commands.complete",
+    "ping": "commands.ping",
+    "listen": "commands.listen",
+    "doctor": "doctor.command",
+    "tap": "tap.command",
+    "install": "install.command",
+    "init": "commands.init",
+    "bench": "commands.bench",
 }
 """Command → the module in `toolpost.cli` that has it, as `command`. They are listed in this order."""
 
 _INTERRUPTED_EXIT_CODE: Final = 128 + signal.SIGINT
-"""As shells count. The codes stand in `exits`, which may not be loadable."""
+"""As shells count. The codes stand in `cli.errors`, which may not be loadable."""
 
 _TERMINATION_SIGNALS: Final = ("SIGTERM", "SIGHUP")
 """Signals that end a run as Ctrl-C does: what was started is ended first. A closed terminal sends SIGHUP."""

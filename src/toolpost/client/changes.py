@@ -13,19 +13,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self, TypeAlias
 
 from toolpost.channel import mark_unattended
-from toolpost.client.backoff import Backoff
-from toolpost.client.call import CallLimits
-from toolpost.client.listen import FINAL_ERRORS, ChangeListener
-from toolpost.client.subscription import NotificationObserver, Subscription
+from toolpost.client.connection.pending import CallLimits
+from toolpost.client.connection.retry_policy import Backoff
+from toolpost.client.subscriptions import FINAL_ERRORS, ChangeListener, NotificationObserver, Subscription
 from toolpost.errors import CapabilityNotDeclared, MCPError
 from toolpost.protocol.events import NotificationReceived
-from toolpost.types.notices import ResourceUpdatedParams, SubscriptionFilter
+from toolpost.types.notifications import ResourceUpdatedParams, SubscriptionFilter
 
 if TYPE_CHECKING:
-    from toolpost.client.conversation import ClientSession
-    from toolpost.client.link import Dispatcher
+    from toolpost.client.connection.dispatcher import Dispatcher
+    from toolpost.client.connection.session import ClientSession
 
-__all__ = ["Change", "ChangeFilter", "ChangeKind", "ChangeStream"]
 
 ChangeKind: TypeAlias = Literal["tools", "prompts", "resources", "resource"]
 

@@ -18,17 +18,6 @@ from toolpost.errors import AuthError, ConnectFailed
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.types.base import JSON
 
-__all__ = [
-    "OAUTH",
-    "choose_server",
-    "error_context",
-    "expand_variables",
-    "has_server_list",
-    "list_servers",
-    "parse_config",
-    "read_servers",
-]
-
 _SERVER_KEYS: Final = ("mcpServers", "servers")
 """Where the programs that read an `mcp.json` look for servers."""
 

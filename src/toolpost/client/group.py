@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, overload
 from msgspec.structs import replace
 
 from toolpost.client import config
-from toolpost.client.backoff import MAX_BACKOFF, Backoff
+from toolpost.client.arguments import ProgressCallback
 from toolpost.client.client import Client
-from toolpost.client.life import State
-from toolpost.client.patience import ProgressCallback
-from toolpost.client.results import ToolResult
+from toolpost.client.connection.retry_policy import MAX_BACKOFF, Backoff
+from toolpost.client.connection.status import State
+from toolpost.client.tools import ToolResult
 from toolpost.errors import (
     AuthError,
     AuthorizationRequired,
@@ -35,7 +35,6 @@ from toolpost.types.tools import Tool
 if TYPE_CHECKING:
     from toolpost.connect import Target
 
-__all__ = ["ClientGroup"]
 
 MAX_TOOL_NAMES: Final = 10_000
 """How many names are kept, of tools that are there and that were: beyond that only of those that are."""

@@ -11,12 +11,10 @@ from toolpost.errors import RemoteProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import ROWS
-from toolpost.types.asks import ClientRequestParams, CreateMessageParams, ElicitParams
 from toolpost.types.base import JSON, Raw, Struct
-from toolpost.types.inputs import InputRequest
-from toolpost.types.lifecycle import ClientCapabilities
-
-__all__ = ["PausedCall", "Question", "QuestionParams", "parse_questions"]
+from toolpost.types.client_requests import ClientRequestParams, CreateMessageParams, ElicitParams
+from toolpost.types.initialize import ClientCapabilities
+from toolpost.types.input_required import InputRequest
 
 QuestionParams: TypeAlias = ElicitParams | CreateMessageParams | ClientRequestParams
 """What is asked: something of the user, of the model, or where the roots are."""

@@ -19,39 +19,128 @@ Which era a request belongs to is told by the request. A server may hold a sessi
 requests at the same time; a client is set to one revision, which `switch_revision` changes. Ids are told
 apart by type (1 is not "1"), and a request that was answered or cancelled is forgotten, so that what comes
 later is late.
+
+PART lifecycle: The handshake of the session era, as a table: which event leads where, what may be asked when.
+
+    server   new ─ initialize received → opening ─ answered → greeted ─ initialized received → ready
+    client   new ─ initialize sent ────→ opening ─ answered → ready
+    either   opening ─ initialize refused → new;   any state ─ closed → closed
+
+Knows no message but by name; the stateless era has no lifecycle and never comes here.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 from toolpost.errors import (
     CapabilityNotDeclared,
+    ChannelClosed,
+    InvalidRequest,
     LocalProtocolError,
     RemoteProtocolError,
     RPCError,
 )
-from toolpost.protocol import inbox, jsonrpc, keys, outbox
-from toolpost.protocol.eras import ERAS, Peer, find_missing_capability
-from toolpost.protocol.events import (
-    ConnectionEvent,
-    InboundRequest,
-    OutboundRequest,
-)
-from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCRequest
-from toolpost.protocol.lifecycle import Lifecycle, LifecycleState
-from toolpost.protocol.like import RequestTemplate
+from toolpost.protocol import eras, jsonrpc, send
+from toolpost.protocol import receive as receive_module
+from toolpost.protocol.eras import ERAS, Peer, find_missing_capability, is_task_request, prepare_params
+from toolpost.protocol.events import ConnectionEvent, InboundRequest, OutboundRequest
+from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCRequest, shorten
+from toolpost.protocol.local_peer import LocalPeer, has_capability
 from toolpost.protocol.methods import CLIENT, SERVER, Role, Row
-from toolpost.protocol.params import is_task_request, prepare_params
-from toolpost.protocol.party import LocalPeer, has_capability
+from toolpost.protocol.request_templates import RequestTemplate
 from toolpost.protocol.revisions import Revision
 from toolpost.types.base import JSON, Number, Raw, RequestId, Result, WireStruct
-from toolpost.types.lifecycle import (
-    LogLevel,
-    RequestMeta,
-)
-from toolpost.types.notices import CancelledParams, NotificationParams
+from toolpost.types.initialize import LogLevel, RequestMeta
+from toolpost.types.notifications import CancelledParams, NotificationParams
 
-__all__ = ["MAX_IN_FLIGHT", "Connection"]
+LifecycleState: TypeAlias = Literal["new", "opening", "greeted", "ready", "closed"]
+LifecycleEvent: TypeAlias = Literal["initialize", "answered", "refused", "initialized"]
+
+_TRANSITIONS: Final[dict[tuple[Role, LifecycleState, LifecycleEvent], LifecycleState]] = {
+    (SERVER, "new", "initialize"): "opening",
+    (SERVER, "opening", "answered"): "greeted",
+    (SERVER, "opening", "refused"): "new",
+    (SERVER, "greeted", "initialized"): "ready",
+    (CLIENT, "new", "initialize"): "opening",
+    (CLIENT, "opening", "answered"): "ready",
+    (CLIENT, "opening", "refused"): "new",
+}
+
+# Before the handshake is complete nothing but ping may be asked (LIFE-5, LIFE-6).
+_EARLY_REQUESTS: Final[dict[LifecycleState, frozenset[str]]] = {
+    "new": frozenset({"initialize", "ping"}),
+    "opening": frozenset({"ping"}),
+    "greeted": frozenset({"ping"}),
+}
+
+_STATES_OPEN_TO_PEER: Final = frozenset({"greeted", "ready"})
+"""Where a peer may ask anything. Who has the answer to its `initialize` may: over HTTP what it asks next can
+overtake its `initialized`."""
+
+_NEXT_STEP_HINTS: Final[dict[tuple[Role, LifecycleState], str]] = {
+    (SERVER, "new"): "the client has not sent initialize",
+    (SERVER, "opening"): "answer initialize: reply(id, party.introduce(revision))",
+    (SERVER, "greeted"): "the client has not sent notifications/initialized",
+    (CLIENT, "new"): "send what ERAS[revision.era].open(connection) returns",
+    (CLIENT, "opening"): "the server has not answered initialize",
+}
+
+
+class Lifecycle:
+    """Where a session stands."""
+
+    __slots__ = ("role", "state")
+
+    def __init__(self, role: Role, state: LifecycleState = "new") -> None:
+        self.role: Role = role
+        self.state: LifecycleState = state
+
+    def move(self, event: LifecycleEvent) -> bool:
+        """Go on to the next state; False, and no change, if the event means nothing in this one."""
+        target = _TRANSITIONS.get((self.role, self.state, event))
+        if target is None:
+            return False
+        self.state = target
+        return True
+
+    def check_incoming(self, method: str) -> None:
+        """Accept that the peer asks this now.
+
+        Raises:
+            InvalidRequest: the peer may not.
+        """
+        if self.state in _STATES_OPEN_TO_PEER and method != "initialize":
+            return
+        why = self._explain_refusal(method)
+        if why:
+            raise InvalidRequest(f"Invalid request: {why}")
+
+    def check_outgoing(self, method: str) -> None:
+        """Accept that we ask this now.
+
+        Raises:
+            ChannelClosed: the conversation is over.
+            LocalProtocolError: the handshake is not complete.
+        """
+        if self.state == "closed":
+            raise ChannelClosed("the connection is closed", sent=False)
+        why = self._explain_refusal(method)
+        if why:
+            raise LocalProtocolError(why, hint=_NEXT_STEP_HINTS.get((self.role, self.state)))
+
+    def _explain_refusal(self, method: str) -> str | None:
+        if self.state == "closed":
+            return "the connection is closed"
+        if self.state == "ready":
+            return "the session is initialized already" if method == "initialize" else None
+        if method in _EARLY_REQUESTS.get(self.state, ()):
+            return None
+        if method == "initialize":
+            return "the session is being initialized already"
+        return f"{shorten(method)} has to wait until the session is initialized"
+
+
+# --------------------------------------------------------------------- connection
 
 MAX_PEER_NAME: Final = 60
 """How many characters of a peer's name stand in front of an error."""
@@ -195,9 +284,9 @@ class Connection:
             else:
                 return [self.receive_message(jsonrpc.decode(data, depth=self.depth))]
         except RemoteProtocolError as error:
-            return [inbox.handle_invalid(self, error)]
+            return [receive_module.handle_invalid(self, error)]
         return [
-            inbox.handle_invalid(self, item)
+            receive_module.handle_invalid(self, item)
             if isinstance(item, RemoteProtocolError)
             else self.receive_message(item)
             for item in messages
@@ -205,7 +294,7 @@ class Connection:
 
     def receive_invalid(self, error: RemoteProtocolError) -> ConnectionEvent:
         """What a message means that is none, told by somebody who has read it (a line that was too long)."""
-        return inbox.handle_invalid(self, error)
+        return receive_module.handle_invalid(self, error)
 
     def receive_message(
         self, message: JSONRPCMessage, *, meta: RequestMeta | None = None, peer: Peer | None = None
@@ -218,8 +307,8 @@ class Connection:
             peer: who sends it, where that was settled before (HTTP decides by headers).
         """
         if isinstance(message, JSONRPCRequest):
-            return inbox.handle_request(self, message, meta, peer)
-        return inbox.handle_message(self, message)
+            return receive_module.handle_request(self, message, meta, peer)
+        return receive_module.handle_message(self, message)
 
     # ----------------------------------------------------------------- what we answer
 
@@ -338,7 +427,7 @@ class Connection:
                 peer=self.peer_name,
             )
         for key in meta or ():
-            wrong = keys.explain_invalid_meta_key(key)
+            wrong = eras.explain_invalid_meta_key(key)
             if wrong:
                 raise LocalProtocolError(f"a request cannot carry this key in _meta: {wrong}")
         request_id = self.next_id
@@ -357,7 +446,7 @@ class Connection:
     def _find_sendable_row(self, method: str, revision: Revision) -> Row:
         row = self.find_request_row(method, revision, self.role)
         if row is None:
-            raise outbox.make_unsendable_error(self, method, revision)
+            raise send.make_unsendable_error(self, method, revision)
         return row
 
     def _check_declared(self, row: Row, peer: Peer, params: object) -> None:
@@ -424,7 +513,7 @@ class Connection:
             CapabilityNotDeclared: we did not declare the capability for it.
             ChannelClosed: the conversation is over.
         """
-        return outbox.build_notification(self, method, params, to)
+        return send.build_notification(self, method, params, to)
 
     def report_progress(
         self, request_id: RequestId, progress: Number, total: Number | None = None, message: str | None = None
@@ -433,7 +522,7 @@ class Connection:
 
         None if the peer did not ask for it, has its answer, or has heard as much already (PROG-3 … PROG-6).
         """
-        return outbox.build_progress(self, request_id, progress, total, message)
+        return send.build_progress(self, request_id, progress, total, message)
 
     def log(
         self, level: LogLevel, data: JSON, *, logger: str | None = None, to: InboundRequest | None = None
@@ -443,7 +532,7 @@ class Connection:
         A stateless client hears only what belongs to a request that asked for logs, and before there is a
         session nobody hears.
         """
-        return outbox.build_log_message(self, level, data, logger, to)
+        return send.build_log_message(self, level, data, logger, to)
 
     # ----------------------------------------------------------------- the end
 

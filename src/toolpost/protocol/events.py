@@ -11,20 +11,7 @@ from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import Row
 from toolpost.protocol.revisions import Revision
 from toolpost.types.base import UNSET, Meta, Number, ProgressToken, Raw, RequestId, Result, Struct, Unset
-from toolpost.types.notices import ProgressParams
-
-__all__ = [
-    "CancellationReceived",
-    "ConnectionEvent",
-    "ErrorReceived",
-    "InboundRequest",
-    "InvalidMessageReceived",
-    "MessageDropped",
-    "NotificationReceived",
-    "OutboundRequest",
-    "ProgressReceived",
-    "ResponseReceived",
-]
+from toolpost.types.notifications import ProgressParams
 
 
 class _ParamsWithMeta(Struct, rename={"meta": "_meta"}):

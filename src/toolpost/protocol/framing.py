@@ -10,9 +10,7 @@ from typing import Final
 from msgspec import Struct
 
 from toolpost.errors import RemoteProtocolError
-from toolpost.protocol.misread import make_invalid_request, outline_envelope
-
-__all__ = ["MAX_LINE", "LineBuffer", "OversizedLine", "frame"]
+from toolpost.protocol.jsonrpc import make_invalid_request, outline_envelope
 
 MAX_LINE: Final = 4 * 1024 * 1024
 """The longest line in bytes that is read. Room for 3 MiB of picture in base64; a hundred peers that

@@ -14,25 +14,6 @@ from typing import Any, Final, cast
 
 from toolpost.errors import HeaderMismatch
 
-__all__ = [
-    "LAST_EVENT",
-    "METHOD",
-    "NAME",
-    "PARAM_PREFIX",
-    "SESSION",
-    "VERSION",
-    "accepts",
-    "check_name",
-    "decode_value",
-    "encode_value",
-    "find_annotations",
-    "is_json",
-    "is_valid_session_id",
-    "mirror_arguments",
-    "quote_value",
-    "verify_arguments",
-]
-
 # Header names are compared in lower case on both sides (HDR-27); ASGI hands them over that way.
 VERSION: Final = "mcp-protocol-version"
 SESSION: Final = "mcp-session-id"

@@ -10,8 +10,6 @@ from typing import Final
 from toolpost.protocol.headers import quote_value
 from toolpost.types.base import Icon
 
-__all__ = ["IMAGE_TYPES", "check_icons", "explain_unsafe_icon", "safe_icons"]
-
 IMAGE_TYPES: Final = ("image/png", "image/jpeg", "image/jpg", "image/svg+xml", "image/webp")
 """What clients must or should be able to draw (ICON-1, ICON-2)."""
 

@@ -12,23 +12,10 @@ from msgspec import defstruct, field
 from toolpost import types
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.jsonrpc import DECODE_ERRORS, InvalidJSONValue, JSONReader, shorten
-from toolpost.types import inputs, lifecycle, notices, tools
+from toolpost.types import initialize, input_required, notifications, tools
 from toolpost.types.base import JSON, UNSET, Params, Raw, Result, Struct, Unset, WireStruct
 from toolpost.types.content import KnownContent
-from toolpost.types.notices import NotificationParams
-
-__all__ = [
-    "CLIENT",
-    "DATES",
-    "PLAIN_RESULT_READER",
-    "ROWS",
-    "SERVER",
-    "PlainToolResult",
-    "Role",
-    "Row",
-    "Span",
-    "suggest_method",
-]
+from toolpost.types.notifications import NotificationParams
 
 DATES: Final = ("2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", "2026-07-28")
 """The published revisions, oldest first."""
@@ -96,7 +83,7 @@ class _ParamsWithMetaReader(JSONReader[Any]):
     __slots__ = ()
 
     def _prepare(self, raw: Raw | bytes) -> Any:
-        meta = ("meta", lifecycle.RequestMeta, field(name="_meta"))
+        meta = ("meta", initialize.RequestMeta, field(name="_meta"))
         self.kind = defstruct("Whole", [meta], bases=(self.kind,), kw_only=True)
         return super()._prepare(raw)
 
@@ -232,7 +219,7 @@ def _make_result_readers(row: Row) -> dict[str | None, JSONReader[Result]]:
     whole = _ToolResultReader() if row.result is tools.CallToolResult else JSONReader[Result](row.result)
     readers: dict[str | None, JSONReader[Result]] = {"complete": whole}
     if row.can_require_input:
-        readers["input_required"] = JSONReader[Result](inputs.InputRequiredResult)
+        readers["input_required"] = JSONReader[Result](input_required.InputRequiredResult)
     if "task" in row.params.__struct_fields__:
         readers[None] = JSONReader[Result](types.CreateTaskResult)
     return readers
@@ -242,7 +229,7 @@ _LAZY_ATTRIBUTES: Final[dict[str, Callable[[Row], Any]]] = {
     "params": lambda row: _resolve_type(row.declared_types[0]),
     "result": lambda row: _resolve_type(row.declared_types[1]),
     "member": _find_member,
-    "can_require_input": lambda row: issubclass(row.params, inputs.InputResponseParams),
+    "can_require_input": lambda row: issubclass(row.params, input_required.InputResponseParams),
     "read_params": lambda row: JSONReader(row.params),
     "read_whole": lambda row: _ParamsWithMetaReader(row.params),
     "results": _make_result_readers,
@@ -250,21 +237,21 @@ _LAZY_ATTRIBUTES: Final[dict[str, Callable[[Row], Any]]] = {
 
 # In the order of the specification: opening, tools, resources, prompts, the rest; then asks, then notices.
 ROWS: Final = (
-    Row("initialize", lifecycle.InitializeParams, lifecycle.InitializeResult, client=SESSION),
+    Row("initialize", initialize.InitializeParams, initialize.InitializeResult, client=SESSION),
     Row("ping", Params, Result, client=SESSION, server=SESSION),
-    Row("server/discover", Params, lifecycle.DiscoverResult, client=STATELESS),
-    Row("tools/list", lifecycle.PaginatedRequestParams, tools.ListToolsResult, client=ALWAYS, needs="tools"),
+    Row("server/discover", Params, initialize.DiscoverResult, client=STATELESS),
+    Row("tools/list", initialize.PaginatedRequestParams, tools.ListToolsResult, client=ALWAYS, needs="tools"),
     Row("tools/call", tools.CallToolParams, tools.CallToolResult, client=ALWAYS, needs="tools", named="name"),
     Row(
         "resources/list",
-        lifecycle.PaginatedRequestParams,
+        initialize.PaginatedRequestParams,
         "ListResourcesResult",
         client=ALWAYS,
         needs="resources",
     ),
     Row(
         "resources/templates/list",
-        lifecycle.PaginatedRequestParams,
+        initialize.PaginatedRequestParams,
         "ListResourceTemplatesResult",
         client=ALWAYS,
         needs="resources",
@@ -285,9 +272,9 @@ ROWS: Final = (
         client=SESSION,
         needs="resources.subscribe",
     ),
-    Row("subscriptions/listen", notices.ListenParams, notices.ListenResult, client=STATELESS),
+    Row("subscriptions/listen", notifications.ListenParams, notifications.ListenResult, client=STATELESS),
     Row(
-        "prompts/list", lifecycle.PaginatedRequestParams, "ListPromptsResult", client=ALWAYS, needs="prompts"
+        "prompts/list", initialize.PaginatedRequestParams, "ListPromptsResult", client=ALWAYS, needs="prompts"
     ),
     Row(
         "prompts/get",
@@ -305,12 +292,12 @@ ROWS: Final = (
         needs="completions",
         needs_since=R_2025_03_26,
     ),
-    Row("logging/setLevel", lifecycle.SetLevelParams, Result, client=SESSION, needs="logging"),
+    Row("logging/setLevel", initialize.SetLevelParams, Result, client=SESSION, needs="logging"),
     Row("tasks/get", "TaskParams", "TaskResult", client=TASKS, server=TASKS, needs="tasks"),
     Row("tasks/result", "TaskParams", "TaskPayload", client=TASKS, server=TASKS, needs="tasks"),
     Row(
         "tasks/list",
-        lifecycle.PaginatedRequestParams,
+        initialize.PaginatedRequestParams,
         "ListTasksResult",
         client=TASKS,
         server=TASKS,
@@ -337,9 +324,9 @@ ROWS: Final = (
     ),
     # Notices
     Row("notifications/initialized", NotificationParams, client=SESSION),
-    Row("notifications/cancelled", notices.CancelledParams, client=ALWAYS, server=ALWAYS),
-    Row("notifications/progress", notices.ProgressParams, client=SESSION, server=ALWAYS),
-    Row("notifications/message", notices.LogParams, server=ALWAYS, needs="logging"),
+    Row("notifications/cancelled", notifications.CancelledParams, client=ALWAYS, server=ALWAYS),
+    Row("notifications/progress", notifications.ProgressParams, client=SESSION, server=ALWAYS),
+    Row("notifications/message", notifications.LogParams, server=ALWAYS, needs="logging"),
     Row("notifications/tools/list_changed", NotificationParams, server=ALWAYS, needs="tools.list_changed"),
     Row(
         "notifications/prompts/list_changed", NotificationParams, server=ALWAYS, needs="prompts.list_changed"
@@ -352,14 +339,14 @@ ROWS: Final = (
     ),
     Row(
         "notifications/resources/updated",
-        notices.ResourceUpdatedParams,
+        notifications.ResourceUpdatedParams,
         server=ALWAYS,
         needs="resources.subscribe",
     ),
     Row("notifications/roots/list_changed", NotificationParams, client=SESSION, needs="roots.list_changed"),
-    Row("notifications/elicitation/complete", notices.ElicitationCompleteParams, server=TASKS),
+    Row("notifications/elicitation/complete", notifications.ElicitationCompleteParams, server=TASKS),
     Row("notifications/tasks/status", "TaskStatusParams", client=TASKS, server=TASKS, needs="tasks"),
-    Row("notifications/subscriptions/acknowledged", notices.AcknowledgedParams, server=STATELESS),
+    Row("notifications/subscriptions/acknowledged", notifications.AcknowledgedParams, server=STATELESS),
 )
 
 

@@ -17,10 +17,8 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import DECODE_ERRORS, MAX_DEPTH, InvalidJSONValue, JSONReader, JSONRPCRequest
 from toolpost.types.base import UNSET, Raw
-from toolpost.types.lifecycle import RequestMeta
+from toolpost.types.initialize import RequestMeta
 from toolpost.types.tools import CallToolParams
-
-__all__ = ["MAX_DIGITS", "MAX_SIZE", "Mould"]
 
 MAX_DIGITS: Final = 15
 """Of an id that is read here: few enough to be a whole number everywhere."""

@@ -26,16 +26,6 @@ from toolpost.protocol.methods import (
 )
 from toolpost.types.base import Struct
 
-__all__ = [
-    "LATEST",
-    "LATEST_SESSION",
-    "OLDEST_HTTP",
-    "REVISIONS",
-    "Revision",
-    "find_newest",
-    "negotiate",
-]
-
 Rows: TypeAlias = Mapping[str, Row]
 
 RESERVED_CODES: Final = range(-32099, -32019)

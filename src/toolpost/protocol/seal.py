@@ -26,7 +26,6 @@ from toolpost.errors import InvalidSeal, MCPError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-__all__ = ["MAX_PAYLOAD", "MAX_SEALED", "MIN_KEY", "KeyRing"]
 
 MIN_KEY: Final = 32
 """Bytes of key material: as many as the keys derived from it have."""

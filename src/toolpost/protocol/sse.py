@@ -8,8 +8,6 @@ from typing import Final, NamedTuple
 
 from toolpost.errors import RemoteProtocolError
 
-__all__ = ["MAX_EVENT", "EventStreamDecoder", "ServerSentEvent", "encode_comment", "encode_event"]
-
 MAX_EVENT: Final = 4 * 1024 * 1024
 """The largest event or comment: the bytes of its lines with field names and without line ends. Room for 3 MiB
 of picture in base64, and a bound for a peer that never ends its event; as much as `framing` gives a line."""

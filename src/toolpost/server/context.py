@@ -13,25 +13,19 @@ from toolpost.principal import Principal, explain_no_scopes, parse_scopes
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import Row
-from toolpost.server.asking import ClientRequests
+from toolpost.server.client_requests import ClientRequests
 from toolpost.server.request import ClientConnection, ClientInfo, ContextRequest
 from toolpost.types.base import JSON, Number, Raw, RequestId, Result, WireStruct
 from toolpost.types.content import ResourceContents
-from toolpost.types.lifecycle import (
-    ClientCapabilities,
-    DiscoverResult,
-    InitializeResult,
-    LogLevel,
-)
-from toolpost.types.notices import LogParams, NotificationParams, ProgressParams
+from toolpost.types.initialize import ClientCapabilities, DiscoverResult, InitializeResult, LogLevel
+from toolpost.types.notifications import LogParams, NotificationParams, ProgressParams
 
 if TYPE_CHECKING:
-    from toolpost.server.catalogue import Registry
+    from toolpost.server.elicitation.journal import CallReplay
     from toolpost.server.handler import Handler
-    from toolpost.server.measure import TokenBucket
-    from toolpost.server.recall import CallReplay
+    from toolpost.server.registry.registry import Registry
+    from toolpost.server.token_bucket import TokenBucket
 
-__all__ = ["Context"]
 
 MAX_QUESTION_KEY_LENGTH: Final = 128
 """Characters of a question's name: it travels with every round."""
@@ -172,7 +166,7 @@ class Context(ClientRequests):
         if incoming is None or incoming.token is None:
             return
         if self._progress_limiter is None:
-            from toolpost.server.measure import TokenBucket  # noqa: PLC0415 - 0.1 ms of a start
+            from toolpost.server.token_bucket import TokenBucket  # noqa: PLC0415 - 0.1 ms of a start
 
             self._progress_limiter = TokenBucket()
         if not self._progress_limiter.take() and progress != total:
@@ -202,7 +196,7 @@ class Context(ClientRequests):
         if line is None:
             return
         if self._log_limiter is None:
-            from toolpost.server.measure import TokenBucket  # noqa: PLC0415 - as in `progress`
+            from toolpost.server.token_bucket import TokenBucket  # noqa: PLC0415 - as in `progress`
 
             self._log_limiter = TokenBucket()
         if not self._log_limiter.take():
@@ -353,7 +347,7 @@ class Context(ClientRequests):
     def replay(self) -> "CallReplay":
         """For handlers: what this request has asked and done before it ran again."""
         if self._replay is None:
-            from toolpost.server.recall import CallReplay  # noqa: PLC0415 - 1.3 ms of a start, with all it needs
+            from toolpost.server.elicitation.journal import CallReplay  # noqa: PLC0415 - 1.3 ms of a start, with all it needs
 
             principal = self.principal
             self._replay = CallReplay(
@@ -477,7 +471,7 @@ class Context(ClientRequests):
     def _input(self) -> tuple[Mapping[str, Result], JSON]:
         journal = self.replay.loaded_journal
         if self._loaded_input is None:
-            from toolpost.server.inputs import read_responses, read_state  # noqa: PLC0415 - as in `recall`
+            from toolpost.server.elicitation.input_required import read_responses, read_state  # noqa: PLC0415 - as in `recall`
 
             given = {} if journal is None else dict(read_responses(journal, self._peer.revision))
             self._loaded_input = given, None if journal is None else read_state(journal)

@@ -21,22 +21,22 @@ from toolpost.protocol.connection import MAX_IN_FLIGHT, Connection
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.framing import MAX_LINE
 from toolpost.protocol.icons import check_icons
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import DATES, Row
-from toolpost.protocol.party import LocalPeer
 from toolpost.server import options
-from toolpost.server.cache import Cache, apply_cache
 from toolpost.server.context import Context
-from toolpost.server.dispatch import Middleware, Routes
-from toolpost.server.life import SharedLifespan
-from toolpost.server.listen import ServerSubscriptions
-from toolpost.server.notify import ChangeBroadcaster
+from toolpost.server.lifespan import SharedLifespan
 from toolpost.server.options import Lifespan, ListName
+from toolpost.server.registry.caching import Cache, apply_cache
 from toolpost.server.request import decode_arguments
-from toolpost.server.serve import ServerConversation
-from toolpost.server.work import WorkerThreads
+from toolpost.server.runtime.change_broadcast import ChangeBroadcaster
+from toolpost.server.runtime.conversation import ServerConversation
+from toolpost.server.runtime.notifications import ServerSubscriptions
+from toolpost.server.runtime.request import Middleware, Routes
+from toolpost.server.runtime.worker_threads import WorkerThreads
 from toolpost.types.base import JSON, Icon, Params, Result
 from toolpost.types.content import ResourceContents
-from toolpost.types.lifecycle import (
+from toolpost.types.initialize import (
     Implementation,
     InitializeParams,
     ListCapability,
@@ -46,19 +46,18 @@ from toolpost.types.lifecycle import (
     ServerCapabilities,
     SetLevelParams,
 )
-from toolpost.types.notices import ListenParams
+from toolpost.types.notifications import ListenParams
 from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
 
 if TYPE_CHECKING:
-    from toolpost.auth.resource import Auth
+    from toolpost.auth.server.auth import Auth
     from toolpost.protocol.seal import KeyRing
-    from toolpost.server.inputs import InputRequired
-    from toolpost.server.states import RequestStates
-    from toolpost.server.tools import RegisteredTool
-    from toolpost.server.web import AsgiApplication, HttpOptions, HttpServerOptions
-    from toolpost.stores.promise import Store
+    from toolpost.server.elicitation.input_required import InputRequired
+    from toolpost.server.elicitation.request_state import RequestStates
+    from toolpost.server.options import AsgiApplication, HttpOptions, HttpServerOptions
+    from toolpost.server.registry.tools import RegisteredTool
+    from toolpost.stores.store import Store
 
-__all__ = ["Handler"]
 
 MAX_PRINCIPAL_STATES: Final = 1024
 """Principals whose state is kept: many users at once, and a bound for those who never come back."""
@@ -302,7 +301,7 @@ class Handler:
     @cached_property
     def request_states(self) -> "RequestStates":
         """For contexts: what clients without a session bring back to go on with a call."""
-        from toolpost.server.states import RequestStates  # noqa: PLC0415 - most servers never ask, and it needs seals
+        from toolpost.server.elicitation.request_state import RequestStates  # noqa: PLC0415 - most servers never ask, and it needs seals
 
         return RequestStates(self, self._state_keys, self._answer_within, once=self.answer_once)
 
@@ -496,7 +495,7 @@ class Handler:
             from toolpost.run import run_stdio  # noqa: PLC0415 - see above
 
             if web:
-                from toolpost.server.web import check_unused  # noqa: PLC0415 - 0.2 ms of a start
+                from toolpost.server.options import check_unused  # noqa: PLC0415 - 0.2 ms of a start
 
                 check_unused(web, "http")
 
@@ -541,7 +540,7 @@ class Handler:
                 yield value
         finally:
             if self.running_steps:
-                from toolpost.server.steps import finish_steps  # noqa: PLC0415 - there are some: it is loaded
+                from toolpost.server.elicitation.journal import finish_steps  # noqa: PLC0415 - there are some: it is loaded
 
                 await finish_steps(self.running_steps)
             self.worker_threads.close()
@@ -551,6 +550,6 @@ class Handler:
 
 async def _resolve_input_required(ctx: Context, serve: "Callable[[], Awaitable[R | InputRequired]]") -> R:
     """What a method gives that may ask by hand, once it has all answers."""
-    from toolpost.server.inputs import resolve_input_required  # noqa: PLC0415 - a `Server` never needs it
+    from toolpost.server.elicitation.input_required import resolve_input_required  # noqa: PLC0415 - a `Server` never needs it
 
     return await resolve_input_required(ctx, serve)

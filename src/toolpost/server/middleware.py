@@ -13,8 +13,8 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from toolpost.errors import InternalError, RateLimited, RPCError
-from toolpost.server.dispatch import Call, Middleware, Next
 from toolpost.server.options import check_counts, check_timeouts
+from toolpost.server.runtime.request import Call, Middleware, Next
 from toolpost.types.tools import CallToolParams
 
 __all__ = ["Call", "Concurrency", "Logging", "MaskErrors", "Middleware", "Next", "RateLimit", "Timeout"]

@@ -11,11 +11,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal, cast, get_args, get
 
 from msgspec import Meta
 
-from toolpost.server.marks import Limit, read_annotation_metadata
-from toolpost.server.problems import SignatureError, prefix_signature_errors
-from toolpost.server.scope import AnnotationScope, resolve_alias
-
-__all__ = ["refuse_overlooked"]
+from toolpost.server.signature.annotations import Limit, read_annotation_metadata
+from toolpost.server.signature.names import AnnotationScope, resolve_alias
+from toolpost.server.signature.validation import SignatureError, prefix_signature_errors
 
 _LEAVES: Final = frozenset({Literal, ClassVar})
 """What has no type in it that a value is read by."""

@@ -14,13 +14,12 @@ from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.protocol.methods import Row
 from toolpost.types.base import JSON, UNSET, Meta, Params, Raw, RequestId, Result, Unset, WireStruct
-from toolpost.types.lifecycle import ClientCapabilities, Implementation
+from toolpost.types.initialize import ClientCapabilities, Implementation
 
 if TYPE_CHECKING:
     from toolpost.server.context import Context
     from toolpost.server.handler import Handler
 
-__all__ = ["ClientConnection", "ClientInfo", "ContextRequest", "decode_arguments"]
 
 _OBJECT_READER: Final = JSONReader(dict[str, JSON])
 

@@ -5,8 +5,8 @@ only, so that the same code runs on one worker in memory or on many over a share
 """
 
 from toolpost.stores.memory import MemoryStore
-from toolpost.stores.promise import LogEntry, LogGap, LogStore, RecordStore, Store, TopicGap, TopicStore
-from toolpost.stores.schemes import open_store
+from toolpost.stores.store import LogEntry, LogGap, LogStore, RecordStore, Store, TopicGap, TopicStore
+from toolpost.stores.urls import open_store
 
 __all__ = [
     "LogEntry",

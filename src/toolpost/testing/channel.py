@@ -1,16 +1,19 @@
 """A channel whose other end is the test: inject what arrives, read what was sent, see whether it was closed.
 
 Implements the `Channel` promise and nothing of the protocol: a message is whatever the test says it is.
+
+PART inprocess: HTTP to a server in this process: real headers, streams and sessions, and no socket.
+
+Owns the address that such a server has. What carries the requests is the transport's own.
 """
 
 import asyncio
-from typing import Any
+from typing import Any, Final, Literal, Protocol, TypeAlias
 
 import msgspec
 
 from toolpost.errors import ChannelClosed
-
-__all__ = ["ScriptedChannel"]
+from toolpost.transports.targets import Http
 
 
 class ScriptedChannel:
@@ -105,3 +108,47 @@ class ScriptedChannel:
     def unread(self) -> int:
         """How many messages were sent and not read with `next_sent`."""
         return self._leaving.qsize()
+
+
+# --------------------------------------------------------------------- inprocess
+
+WebTransport: TypeAlias = Literal["http", "sse"]
+"""Streamable HTTP, or HTTP+SSE, the way of the first revision."""
+
+_URLS: Final[dict[WebTransport, str]] = {"http": "http://127.0.0.1/mcp", "sse": "http://127.0.0.1/sse"}
+
+
+class HasApp(Protocol):
+    """A server that can be an ASGI application."""
+
+    def asgi(self) -> Any:
+        """The application."""
+        ...
+
+
+def in_process(server: HasApp, over: WebTransport = "http") -> Http:
+    """The target of a client that talks over HTTP to a server in this process.
+
+    Example:
+        >>> import asyncio
+        >>> from toolpost import Client, Server
+        >>> async def main():
+        ...     async with Client(in_process(Server("weather"))) as mcp:
+        ...         return mcp.server_info.name
+        >>> asyncio.run(main())
+        'weather'
+
+    Args:
+        server: the server, with its tokens, middleware and all. To give it options of HTTP, or to reach an
+            application that it is mounted in, use `Http("http://127.0.0.1/mcp", http=application)`.
+        over: Streamable HTTP or HTTP+SSE.
+
+    Raises:
+        TypeError: this is no server object.
+        ValueError: there is no such way.
+    """
+    if not hasattr(server, "asgi"):
+        raise TypeError(f"HTTP in this process is for a server object; a {type(server).__name__} is none")
+    if over not in _URLS:
+        raise ValueError(f"over: {over!r} is none of {', '.join(map(repr, _URLS))}")
+    return Http(_URLS[over], http=server.asgi(), sse=over == "sse")

@@ -16,10 +16,8 @@ import msgspec
 from toolpost.channel import Channel
 from toolpost.connect import Target
 from toolpost.errors import ChannelClosed, MCPError
-from toolpost.testing.around import ChannelWrapper, with_traits, wrap_target
 from toolpost.testing.tape import Sender
-
-__all__ = ["JUNK_MESSAGES", "Chance", "Fault", "Faulty", "faulty", "garble_message"]
+from toolpost.testing.wrapping import ChannelWrapper, with_traits, wrap_target
 
 FaultKind = Literal["cut", "delay", "drop", "duplicate", "garbage", "reorder"]
 

@@ -11,8 +11,6 @@ from urllib.parse import quote
 
 import msgspec
 
-__all__ = ["MASKED", "Mask", "is_secret"]
-
 MASKED: Final = "<masked>"
 """What stands in the place of a secret."""
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from toolpost.connect import Target
     from toolpost.testing.transcript import Transcript
 
-__all__ = ["ClientFactory", "Over", "SyncClientFactory"]
 
 Over: TypeAlias = Literal["memory", "http", "sse"]
 """What lies between a client and a server in the same process: nothing, Streamable HTTP, or HTTP+SSE."""
@@ -63,7 +62,7 @@ class SyncClientFactory(Protocol):
 
 def _make_target(transcript: "Transcript", target: Any, over: Over) -> Any:
     """The target as a client is given it: overheard, and over HTTP if that is wanted."""
-    from toolpost.testing.inprocess import in_process  # noqa: PLC0415 - see the module's docstring
+    from toolpost.testing.channel import in_process  # noqa: PLC0415 - see the module's docstring
 
     if over not in get_args(Over):
         raise ValueError(f"over: {over!r} is none of {', '.join(map(repr, get_args(Over)))}")
@@ -130,10 +129,10 @@ def every_revision(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """Fails a test that leaves a task, thread, process, socket or file behind, unless it failed before."""
-    from toolpost.testing import leftovers  # noqa: PLC0415 - see the module's docstring
+    from toolpost.testing import leaks  # noqa: PLC0415 - see the module's docstring
 
     failures = request.session.testsfailed
-    check = leftovers.no_leaks()
+    check = leaks.no_leaks()
     check.__enter__()
     yield
     failed = request.session.testsfailed > failures

@@ -15,8 +15,6 @@ from toolpost.connect import Target
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.types.tools import Tool
 
-__all__ = ["assert_tool_schema", "lint_tools"]
-
 ToolSource: TypeAlias = "Target | Sequence[Tool]"
 """Tools that were listed, or whatever a client takes."""
 

@@ -12,12 +12,10 @@ import msgspec
 
 from toolpost.channel import Channel
 from toolpost.connect import Target
-from toolpost.testing.around import ChannelWrapper, with_traits, wrap_target
-from toolpost.testing.likeness import get_member, matches_pattern
 from toolpost.testing.masking import Mask
+from toolpost.testing.replay import get_member, matches_pattern
 from toolpost.testing.tape import Sender, TapeLine
-
-__all__ = ["Transcript", "TranscriptEntry"]
+from toolpost.testing.wrapping import ChannelWrapper, with_traits, wrap_target
 
 ELLIPSIS: Final = "…"
 

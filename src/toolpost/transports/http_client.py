@@ -23,6 +23,7 @@ from toolpost.errors import (
 )
 from toolpost.protocol import headers, jsonrpc
 from toolpost.protocol.eras import has_protocol_version
+from toolpost.protocol.http_routing import mirror_headers
 from toolpost.protocol.jsonrpc import (
     InvalidJSONValue,
     JSONReader,
@@ -32,17 +33,13 @@ from toolpost.protocol.jsonrpc import (
 )
 from toolpost.protocol.methods import CLIENT
 from toolpost.protocol.revisions import LATEST
-from toolpost.protocol.route import mirror_headers
-from toolpost.transports.address import Http
-from toolpost.transports.courier import HttpSender
-from toolpost.transports.http_call import HttpCall, SessionHeaders
-from toolpost.transports.refusal import EVENTS, JSON, check_accepted
-from toolpost.transports.trail import BoundedMessageQueue, ResumableStream
+from toolpost.transports.event_stream import BoundedMessageQueue, ResumableStream
+from toolpost.transports.http_request import HttpCall, SessionHeaders
+from toolpost.transports.http_sender import EVENTS, JSON, HttpSender, check_accepted
+from toolpost.transports.targets import Http
 from toolpost.types.base import UNSET, RequestId, Struct, Unset, WireStruct
-from toolpost.types.lifecycle import PROTOCOL_VERSION
-from toolpost.types.notices import CancelledParams
-
-__all__ = ["HeaderParameterLookup", "HttpChannel"]
+from toolpost.types.initialize import PROTOCOL_VERSION
+from toolpost.types.notifications import CancelledParams
 
 DELETE_TIMEOUT: Final = 2.0
 """Seconds to tell the server that its session is over: it will find out by itself if it does not hear us."""

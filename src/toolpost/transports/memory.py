@@ -7,9 +7,7 @@ the very object that was sent. Both ends belong to the same event loop.
 from collections.abc import Callable
 
 from toolpost.errors import ChannelClosed
-from toolpost.transports.mailbox import DirectReceiver, MessageQueue, SendLimiter
-
-__all__ = ["MemoryChannel", "memory_pair"]
+from toolpost.transports.message_queue import DirectReceiver, MessageQueue, SendLimiter
 
 
 class MemoryChannel:

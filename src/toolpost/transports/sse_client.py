@@ -20,13 +20,10 @@ from toolpost.errors import (
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import JSONRPCRequest
 from toolpost.protocol.sse import EventStreamDecoder, ServerSentEvent
-from toolpost.transports.address import Http, resolve_url
-from toolpost.transports.courier import HttpSender
-from toolpost.transports.refusal import EVENTS, JSON, check_accepted, open_event_stream
-from toolpost.transports.trail import BoundedMessageQueue
+from toolpost.transports.event_stream import BoundedMessageQueue
+from toolpost.transports.http_sender import EVENTS, JSON, HttpSender, check_accepted, open_event_stream
+from toolpost.transports.targets import Http, resolve_url
 from toolpost.types.base import RequestId
-
-__all__ = ["SseChannel", "open_sse"]
 
 ENDPOINT_TIMEOUT: Final = 30.0
 """Seconds for the server to say where to post: it should be the first thing that it says."""

@@ -22,11 +22,8 @@ __all__ = [
     "RequestId",
     "Result",
     "Role",
-    "Struct",
     "Unset",
     "WireStruct",
-    "dec_hook",
-    "enc_hook",
 ]
 
 JSON: TypeAlias = Any

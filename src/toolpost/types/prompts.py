@@ -9,8 +9,8 @@ from msgspec import field
 
 from toolpost.types.base import Icon, Meta, Params, Result, Role, WireStruct
 from toolpost.types.content import Content
-from toolpost.types.inputs import InputResponseParams
-from toolpost.types.lifecycle import PaginatedResult
+from toolpost.types.initialize import PaginatedResult
+from toolpost.types.input_required import InputResponseParams
 
 __all__ = [
     "CompleteParams",

@@ -1,14 +1,14 @@
 """Resources: what a server lets a client read, by URI or by template.
 
-How a template is matched is told in `toolpost.protocol.uri`.
+How a template is matched is told in `toolpost.protocol.uri_template`.
 """
 
 from msgspec import field
 
 from toolpost.types.base import Annotations, Icon, Meta, Params, WireStruct
 from toolpost.types.content import ResourceContents
-from toolpost.types.inputs import InputResponseParams
-from toolpost.types.lifecycle import CacheableResult, PaginatedResult
+from toolpost.types.initialize import CacheableResult, PaginatedResult
+from toolpost.types.input_required import InputResponseParams
 
 __all__ = [
     "ListResourceTemplatesResult",

@@ -6,8 +6,8 @@ The extension of 2026-07-28 speaks differently and brings its own types.
 from typing import Literal, TypeAlias
 
 from toolpost.types.base import Params, Result, WireStruct
-from toolpost.types.lifecycle import PaginatedResult
-from toolpost.types.notices import NotificationParams
+from toolpost.types.initialize import PaginatedResult
+from toolpost.types.notifications import NotificationParams
 
 __all__ = [
     "CreateTaskResult",

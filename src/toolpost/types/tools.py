@@ -7,8 +7,8 @@ from msgspec import UNSET, Raw, field
 
 from toolpost.types.base import JSON, Icon, Meta, Result, Unset, WireStruct
 from toolpost.types.content import Content
-from toolpost.types.inputs import InputResponseParams
-from toolpost.types.lifecycle import PaginatedResult
+from toolpost.types.initialize import PaginatedResult
+from toolpost.types.input_required import InputResponseParams
 
 __all__ = [
     "CallToolParams",

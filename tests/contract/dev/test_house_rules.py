@@ -88,7 +88,11 @@ KEEP = [
     ),
     (house.contract_imports, CONTRACT, "self._x = cls._y = pair._replace(a=1).__class__\n"),
     (house.contract_imports, CONTRACT, "monkeypatch.setattr('time.time', x)\n"),
-    (house.contract_imports, "tests/unit/test_x.py", "from toolpost.server.app import Server\nserver._x\n"),
+    (
+        house.contract_imports,
+        "tests/unit/test_x.py",
+        "from toolpost.server.server import Server\nserver._x\n",
+    ),
 ]
 
 # rule, path, content, line, what is said
@@ -178,9 +182,9 @@ BREAK = [
     (
         house.contract_imports,
         CONTRACT,
-        "\nfrom toolpost.server.app import Server\n",
+        "\nfrom toolpost.server.server import Server\n",
         2,
-        "`toolpost.server.app.Server`",
+        "`toolpost.server.server.Server`",
     ),
     (house.contract_imports, CONTRACT, "import toolpost.web\n", 1, "`toolpost.web` is not public"),
     (
@@ -188,7 +192,7 @@ BREAK = [
         CONTRACT,
         "def f():\n    from toolpost.server import app\n",
         2,
-        "`toolpost.server.app`",
+        "`toolpost.server.server`",
     ),
     (house.contract_imports, CONTRACT, "server._store\n", 1, "`_store` is private"),
     (

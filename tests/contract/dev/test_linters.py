@@ -41,7 +41,7 @@ def source(tmp_path, monkeypatch):
     ("module", "code", "broken"),
     [
         ("protocol/odd.py", "from toolpost.channel import Channel", INWARD),
-        ("protocol/odd.py", "import toolpost.server.app", INWARD),
+        ("protocol/odd.py", "import toolpost.server.server", INWARD),
         ("protocol/odd.py", "def f():\n    from toolpost.run import run_stdio", INWARD),
         ("transports/odd.py", "from toolpost.client.client import Client", INWARD),
         ("odd.py", "", INWARD),

@@ -16,12 +16,12 @@ from typing import Any
 import toolpost.run
 import toolpost.web
 from toolpost import Context, Server, SyncContext
-from toolpost.transports import workers
-from toolpost.transports.http_session import HttpSession
+from toolpost.server.http import uvicorn
+from toolpost.server.http.session import HttpSession
 
 settings: dict[str, Any] = json.loads(sys.argv[1])
 toolpost.web.PROCESS_EXIT_TIMEOUT = settings.pop("grace", toolpost.web.PROCESS_EXIT_TIMEOUT)
-workers.MIN_WORKER_LIFETIME = settings.pop("probation", workers.MIN_WORKER_LIFETIME)
+uvicorn.MIN_WORKER_LIFETIME = settings.pop("probation", uvicorn.MIN_WORKER_LIFETIME)
 server = Server("victim")
 running: Counter[str] = Counter()
 """The calls that are being served, by tool."""

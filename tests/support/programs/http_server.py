@@ -8,11 +8,11 @@ import time
 
 import toolpost.web
 from toolpost import Context, Server
-from toolpost.transports import workers
+from toolpost.server.http import uvicorn
 
 settings = json.loads(sys.argv[1])
 toolpost.web.PROCESS_EXIT_TIMEOUT = settings.pop("grace", toolpost.web.PROCESS_EXIT_TIMEOUT)
-workers.MIN_WORKER_LIFETIME = settings.pop("probation", workers.MIN_WORKER_LIFETIME)
+uvicorn.MIN_WORKER_LIFETIME = settings.pop("probation", uvicorn.MIN_WORKER_LIFETIME)
 server = Server("web")
 
 

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from toolpost import AuthError
-from toolpost.auth import guard
-from toolpost.auth.guard import NetworkZone, UrlPolicy
+from toolpost.auth import urls
+from toolpost.auth.urls import NetworkZone, UrlPolicy
 
 # --------------------------------------------------------------------- SSRF
 
@@ -62,8 +62,8 @@ def test_one_may_be_sent_outwards_but_never_to_where_secrets_of_clouds_are():
 
 def test_a_name_that_cannot_be_looked_up_is_left_to_the_proxy():
     async def look() -> None:
-        assert await guard._resolve_zones(guard.parse_http_url("https://no-such-host.invalid/", "x")) == set()
-        assert await guard._resolve_zones(guard.parse_http_url("https://x.localhost/", "x")) == {
+        assert await urls._resolve_zones(urls.parse_http_url("https://no-such-host.invalid/", "x")) == set()
+        assert await urls._resolve_zones(urls.parse_http_url("https://x.localhost/", "x")) == {
             NetworkZone.LOOPBACK
         }
         assert (await UrlPolicy(PUBLIC).check("https://no-such-host.invalid/", "x")).origin.endswith(

@@ -8,8 +8,7 @@ from joserfc.jwk import RSAKey, import_key
 
 from dpop_site import bound
 from fake_authorization_site import Town, run
-from toolpost.auth.dpop import DpopProver
-from toolpost.auth.signing import hash_s256, load_key
+from toolpost.auth.client.signing import DpopProver, hash_s256, load_key
 
 
 def test_rsa_keys_sign_as_well():

@@ -13,13 +13,13 @@ from test_client_unattended import SESSION, OldTown, old_town
 from fake_authorization_site import Town, browse, run
 from scripted import Heard, answer, event, scripted, stream
 from toolpost import Client, ClientCredentials
-from toolpost.auth import account as accounts
-from toolpost.auth import purse as purses
-from toolpost.auth import tally as tallies
-from toolpost.auth.guard import UrlPolicy
-from toolpost.auth.purse import TokenCache
-from toolpost.auth.tokens import Tokens
-from toolpost.auth.vault import Vault
+from toolpost.auth.client import prompt_limits as tallies
+from toolpost.auth.client import token_cache as purses
+from toolpost.auth.client import token_manager as accounts
+from toolpost.auth.client.storage import Vault
+from toolpost.auth.client.token_cache import TokenCache
+from toolpost.auth.client.token_endpoint import Tokens
+from toolpost.auth.urls import UrlPolicy
 from toolpost.errors import (
     AuthError,
     AuthorizationDenied,
@@ -29,10 +29,10 @@ from toolpost.errors import (
     RequestFailed,
     TokenRejected,
 )
-from toolpost.secret import has_secret
-from toolpost.transports import authorizer
-from toolpost.transports.authorizer import CredentialsRejection, OutgoingRequest
-from toolpost.transports.refusal import Unauthorized
+from toolpost.redaction import has_secret
+from toolpost.transports import credentials
+from toolpost.transports.credentials import CredentialsRejection, OutgoingRequest
+from toolpost.transports.http_sender import Unauthorized
 
 PASSING = [408, 425, 429, 500, 503]
 
@@ -135,7 +135,7 @@ def test_a_function_is_asked_again_although_the_first_request_with_its_token_was
             town.valid["three"] = ()
             with pytest.raises(TokenRejected):
                 await mcp.call_tool("anything")  # which is too new for another
-            monkeypatch.setattr(authorizer, "TOKEN_PROBATION", 0.0)
+            monkeypatch.setattr(credentials, "TOKEN_PROBATION", 0.0)
             await mcp.call_tool("anything")
 
     run(visit)

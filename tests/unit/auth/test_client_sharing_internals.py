@@ -2,7 +2,7 @@
 
 import asyncio
 
-from toolpost.flight import SingleFlight
+from toolpost.single_flight import SingleFlight
 
 
 def test_work_is_done_once_for_all_and_its_error_is_for_all():

@@ -12,7 +12,7 @@ from scripted import Heard, answer, event, stream
 from toolpost import AuthError, Client
 from toolpost.channel import is_unattended, mark_unattended
 from toolpost.protocol.methods import DATES
-from toolpost.transports.authorizer import CredentialsRejection, OutgoingRequest
+from toolpost.transports.credentials import CredentialsRejection, OutgoingRequest
 from toolpost.types import SUBSCRIPTION_ID
 
 SESSION = DATES[3]

@@ -7,8 +7,8 @@ import pytest
 from hosted import run
 from protected_server import kitchen
 from toolpost import Auth
-from toolpost.auth import denial as denying
-from toolpost.auth.denial import LogThrottle
+from toolpost.auth.server import admission as denying
+from toolpost.auth.server.admission import LogThrottle
 from toolpost.web import _add_public_url, serve_http
 
 ISSUER = "https://login.example.com"

@@ -5,7 +5,7 @@ from typing import Any
 from dpop_holder import Holder, another_key
 from hosted import modern, run
 from protected_server import guarded
-from toolpost.auth import proof as proving
+from toolpost.auth.server import dpop as proving
 
 
 def test_only_proofs_of_good_tokens_are_remembered():

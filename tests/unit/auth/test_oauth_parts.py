@@ -10,19 +10,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolpost.auth import browser, challenge, metadata, storage
-from toolpost.auth.endpoint import ClientIdentity, choose_auth_method
-from toolpost.auth.guard import is_loopback_host, normalize_origin, redact_url
-from toolpost.auth.metadata import AuthorizationServerMetadata
-from toolpost.auth.signing import generate_key
-from toolpost.auth.tokens import (
+from toolpost.auth.client import discovery, login, storage
+from toolpost.auth.client.discovery import AuthorizationServerMetadata
+from toolpost.auth.client.signing import generate_key
+from toolpost.auth.client.token_endpoint import (
+    ClientIdentity,
     Registration,
     ServerRecord,
     Tokens,
+    choose_auth_method,
     decode_record,
     encode_record,
     parse_token_response,
 )
+from toolpost.auth.urls import is_loopback_host, normalize_origin, redact_url
 from toolpost.errors import AuthError, AuthorizationRequired
 
 
@@ -51,20 +52,20 @@ from toolpost.errors import AuthError, AuthorizationRequired
     ],
 )
 def test_challenges(text, expected):
-    assert [tuple(found) for found in challenge.parse_challenges(text)] == expected
+    assert [tuple(found) for found in discovery.parse_challenges(text)] == expected
 
 
 @given(st.text(max_size=200))
 def test_whatever_stands_there_is_read(text):
-    for found in challenge.parse_challenges(text):
+    for found in discovery.parse_challenges(text):
         assert found.scheme
         assert found.scopes == tuple(dict.fromkeys(found.scopes))
 
 
 def test_a_long_header_costs_little():
-    challenge.parse_challenges('Bearer scope="' + "\\" * 1_000_000)
-    challenge.parse_challenges("a" * 1_000_000)
-    challenge.parse_challenges("a=b," * 1_000_000)
+    discovery.parse_challenges('Bearer scope="' + "\\" * 1_000_000)
+    discovery.parse_challenges("a" * 1_000_000)
+    discovery.parse_challenges("a=b," * 1_000_000)
 
 
 @pytest.mark.requirement("AUTH-6")
@@ -80,7 +81,7 @@ def test_a_long_header_costs_little():
 )
 def test_where_a_server_describes_itself(server, places):
     base = "https://x.example/.well-known/oauth-protected-resource"
-    assert metadata.list_resource_metadata_urls(server) == [base + place for place in places]
+    assert discovery.list_resource_metadata_urls(server) == [base + place for place in places]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +101,7 @@ def test_where_a_server_describes_itself(server, places):
     ],
 )
 def test_which_identifiers_stand_for_a_server(identifier, server, good):
-    assert metadata.covers(identifier, server) is good
+    assert discovery.covers(identifier, server) is good
 
 
 # --------------------------------------------------------------------- authentication
@@ -192,20 +193,20 @@ def test_the_scopes_of_a_token():
 def test_the_browser_is_given_pages_only(monkeypatch, capsys):
     opened: list[str] = []
     monkeypatch.setattr(webbrowser, "open", lambda url, new: opened.append(url) or len(opened) < 2)
-    browser.open_in_browser("https://as.example/x?y=1")
+    login.open_in_browser("https://as.example/x?y=1")
     ours, terminal = os.openpty()
     with os.fdopen(ours, "rb", buffering=0) as screen, os.fdopen(terminal, "w") as stderr:
         monkeypatch.setattr(sys, "stderr", stderr)
-        browser.open_in_browser("https://as.example/x?y=2")
+        login.open_in_browser("https://as.example/x?y=2")
         assert b"https://as.example/x?y=2" in screen.read(2000)
     for nobody in (io.StringIO(), None):
         monkeypatch.setattr(sys, "stderr", nobody)
         with pytest.raises(AuthorizationRequired, match=r"no browser.*open_url="):
-            browser.open_in_browser("https://as.example/x?y=3")
+            login.open_in_browser("https://as.example/x?y=3")
     assert capsys.readouterr() == ("", "")
     for bad in ("file:///etc/passwd", "javascript:alert(1)", "https://a.example/ -x", "--help"):
         with pytest.raises(AuthError):
-            browser.open_in_browser(bad)
+            login.open_in_browser(bad)
     assert len(opened) == 4
 
 

@@ -12,7 +12,7 @@ from toolpost.errors import (
     ConnectFailed,
     TokenRejected,
 )
-from toolpost.transports.authorizer import (
+from toolpost.transports.credentials import (
     CredentialsRejection,
     OutgoingRequest,
     StaticToken,

@@ -12,10 +12,9 @@ from joserfc.jws import JWSRegistry
 from hosted import run, serving
 from protected_server import RESOURCE, kitchen, listing
 from toolpost import Auth, Jwt
-from toolpost.auth import issuer as issuing
-from toolpost.auth import keys as keeping
-from toolpost.auth.compact import MalformedToken, split_jws
-from toolpost.auth.keys import KeySource, read_keys
+from toolpost.auth.server import issuer as issuing
+from toolpost.auth.server import jwks as keeping
+from toolpost.auth.server.jwks import KeySource, MalformedToken, read_keys, split_jws
 from toolpost.errors import MCPError, RequestFailed, TokenRejected
 from toolpost.testing import AuthorizationServer, TokenIssuer
 

@@ -7,7 +7,7 @@ import pytest
 
 from protected_server import kitchen
 from toolpost import Auth
-from toolpost.auth.places import RESOURCE_METADATA_PATH, build_metadata_url, is_same_resource
+from toolpost.auth.urls import RESOURCE_METADATA_PATH, build_metadata_url, is_same_resource
 
 
 def auth(**more: Any) -> Auth:

@@ -10,8 +10,8 @@ from dpop_holder import Holder
 from hosted import modern, run
 from protected_server import RESOURCE, guarded, kitchen
 from toolpost import Auth
-from toolpost.auth import proof as proving
-from toolpost.auth.places import RESOURCE_METADATA_PATH
+from toolpost.auth.server import dpop as proving
+from toolpost.auth.urls import RESOURCE_METADATA_PATH
 
 ISSUER = "https://login.example.com"
 

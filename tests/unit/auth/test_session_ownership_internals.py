@@ -1,10 +1,9 @@
 """What belongs to whom within a server: notices, what was chosen for a session, and the room for sessions."""
 
 from hosted import run
+from toolpost.server.http.limits import FinishedStreams, RequestCounts
+from toolpost.server.http.session import HttpSession, SessionPost
 from toolpost.stores.memory import MemoryStore
-from toolpost.transports.http_kept import FinishedStreams
-from toolpost.transports.http_load import RequestCounts
-from toolpost.transports.http_session import HttpSession, SessionPost
 from toolpost.types.base import Raw
 
 

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from fake_authorization_site import Town, run
 from toolpost import MemoryTokens
-from toolpost.auth import account as accounts
-from toolpost.auth.grant import Grant
-from toolpost.auth.ledger import TokenRecords
-from toolpost.auth.tokens import ServerRecord, Tokens
-from toolpost.auth.vault import Vault
+from toolpost.auth.client import token_manager as accounts
+from toolpost.auth.client.grant import Grant
+from toolpost.auth.client.storage import Vault
+from toolpost.auth.client.token_cache import TokenRecords
+from toolpost.auth.client.token_endpoint import ServerRecord, Tokens
 
 
 @pytest.mark.parametrize("resource", ["https://a.example", "https://a.example/one"])

@@ -7,13 +7,12 @@ import pytest
 
 from protected_server import RESOURCE
 from toolpost import Auth, Jwt, Principal
-from toolpost.auth import keys as keeping
-from toolpost.auth import verifier as verifying
-from toolpost.auth.compact import split_jws
-from toolpost.auth.keys import is_signed_by, read_keys
-from toolpost.auth.verifier import VerificationCache, make_verifier
+from toolpost.auth.server import jwks as keeping
+from toolpost.auth.server import verifier as verifying
+from toolpost.auth.server.jwks import is_signed_by, read_keys, split_jws
+from toolpost.auth.server.verifier import VerificationCache, make_verifier
+from toolpost.server.http.authorization import find_missing_scopes
 from toolpost.testing import TokenIssuer
-from toolpost.transports.keeper import find_missing_scopes
 from toolpost.types.base import UNSET, Raw
 
 ISSUER = "https://login.example.com"

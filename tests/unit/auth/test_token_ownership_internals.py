@@ -4,14 +4,14 @@ import asyncio
 
 import pytest
 
-from toolpost.auth import tally
-from toolpost.auth.guard import UrlPolicy
-from toolpost.auth.listener import RedirectListener
-from toolpost.auth.purse import DpopHeaders
-from toolpost.auth.renewal import run_to_completion
-from toolpost.auth.tokens import Tokens
+from toolpost.auth.client import prompt_limits
+from toolpost.auth.client.login import RedirectListener
+from toolpost.auth.client.token_cache import DpopHeaders
+from toolpost.auth.client.token_endpoint import Tokens
+from toolpost.auth.client.token_manager import run_to_completion
+from toolpost.auth.urls import UrlPolicy
 from toolpost.errors import AuthError, InsufficientScope, TokenRejected
-from toolpost.flight import SingleFlight
+from toolpost.single_flight import SingleFlight
 
 
 def test_who_joins_while_work_is_given_up_has_it_done_anew():
@@ -47,8 +47,8 @@ def test_who_joins_while_work_is_given_up_has_it_done_anew():
 
 
 def test_a_user_is_not_asked_for_ever():
-    asked, login = tally.PromptLimiter(), frozenset[str]()
-    for _ in range(tally.MAX_PROMPTS):
+    asked, login = prompt_limits.PromptLimiter(), frozenset[str]()
+    for _ in range(prompt_limits.MAX_PROMPTS):
         asked.record_prompt(login, None)
         asked.record_grant(login, Tokens("t0ken"))
         asked.record_success()

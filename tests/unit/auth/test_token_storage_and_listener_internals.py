@@ -11,10 +11,9 @@ import pytest
 from fake_authorization_site import browse
 from protected_server import place
 from toolpost import AuthError, Client, FileTokens, MemoryTokens, OAuth
-from toolpost.auth.listener import MAX_CONNECTIONS, listen_for_redirect
-from toolpost.auth.storage import default_folder
-from toolpost.auth.tokens import parse_token_response
-from toolpost.auth.vault import Vault
+from toolpost.auth.client.login import MAX_CONNECTIONS, listen_for_redirect
+from toolpost.auth.client.storage import Vault, default_folder
+from toolpost.auth.client.token_endpoint import parse_token_response
 from toolpost.testing import AuthorizationServer
 from waiting import list_descriptors
 

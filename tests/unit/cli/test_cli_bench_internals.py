@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolpost.cli.bench import LoadGenerator
-from toolpost.cli.histogram import DurationHistogram, draw_bar, format_duration
+from toolpost.cli.commands.bench import DurationHistogram, LoadGenerator, draw_bar, format_duration
 
 
 def test_a_rate_that_cannot_be_kept_to_takes_no_longer():

@@ -5,9 +5,9 @@ from typing import Any
 import click
 import pytest
 
-from toolpost.cli.exits import CommandError
-from toolpost.cli.fields import MAX_FIELDS, SchemaField, extract_fields
-from toolpost.cli.options import SchemaCommand, find_missing, parse_arguments
+from toolpost.cli.errors import CommandError
+from toolpost.cli.schema_fields import MAX_FIELDS, SchemaField, extract_fields
+from toolpost.cli.schema_options import SchemaCommand, find_missing, parse_arguments
 from toolpost.cli.target import TargetSpec
 
 TEXT = {"type": "string"}

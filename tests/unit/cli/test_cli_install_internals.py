@@ -6,9 +6,9 @@ from threading import Barrier, Thread
 
 import pytest
 
-from toolpost.cli.exits import CommandError
-from toolpost.cli.hostfile import HostConfigFile
-from toolpost.cli.hosts import HOSTS
+from toolpost.cli.errors import CommandError
+from toolpost.cli.install.config_file import HostConfigFile
+from toolpost.cli.install.hosts import HOSTS
 
 WEATHER = '''
 import os
@@ -59,7 +59,7 @@ def home(tmp_path, monkeypatch):
 )
 def test_what_makes_no_sense_is_told(home, words, told):
     (home / "sky" / "weather\udcff.py").write_text(WEATHER)
-    from toolpost.cli.install import command  # noqa: PLC0415 - in this process: many others would take long
+    from toolpost.cli.install.command import command  # noqa: PLC0415 - in this process: many others would take long
 
     with pytest.raises(Exception) as caught:  # noqa: PT011 - of click's kinds, which are looked at below
         command.main(words.split_jws(), standalone_mode=False)

@@ -6,14 +6,14 @@ import sys
 import pytest
 
 from command_line import PATIENCE, toolpost
-from toolpost.cli import exits
+from toolpost.cli import errors
 from toolpost.cli.group import COMMAND_SUMMARIES
 from toolpost.cli.main import COMMANDS
 
 
 def test_help_lists_every_command():
     said = toolpost("--help")
-    assert said.code == exits.OK
+    assert said.code == errors.OK
     shown = said.out.partition("Commands:")[2].split("\n")
     assert [line.split()[0] for line in shown if line.strip()] == list(COMMANDS) == list(COMMAND_SUMMARIES)
 

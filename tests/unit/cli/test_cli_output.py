@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from toolpost.cli.about import format_progress
-from toolpost.cli.exits import FAILED, UNAUTHORIZED, UNREACHABLE, CommandError, show_error, translate_errors
-from toolpost.cli.folder import OutputFolder, decode_base64
-from toolpost.cli.meter import ProgressDisplay
-from toolpost.cli.page import CommandOutput, escape_control_characters
-from toolpost.cli.show import convert_result, format_byte_count, show_blocks
+from toolpost.cli.content import OutputFolder, convert_result, decode_base64, format_byte_count, show_blocks
+from toolpost.cli.errors import FAILED, UNAUTHORIZED, UNREACHABLE, CommandError, show_error, translate_errors
+from toolpost.cli.output import CommandOutput, escape_control_characters
+from toolpost.cli.progress import ProgressDisplay
+from toolpost.cli.tap.inspector import format_progress
 from toolpost.errors import (
     AuthorizationRequired,
     ConnectFailed,
@@ -24,7 +23,7 @@ from toolpost.errors import (
 )
 from toolpost.types import AudioContent, EmbeddedResource, ResourceContents, ResourceLink, TextContent
 from toolpost.types.content import Content
-from toolpost.types.notices import ProgressParams
+from toolpost.types.notifications import ProgressParams
 
 
 @pytest.mark.parametrize(
@@ -160,7 +159,7 @@ def test_progress_is_told_whatever_the_number(told, text):
 
 
 def test_a_bar_stands_any_number(monkeypatch):
-    monkeypatch.setattr("toolpost.cli.meter.is_plain", lambda _: False)
+    monkeypatch.setattr("toolpost.cli.progress.is_plain", lambda _: False)
     with closing(ProgressDisplay(CommandOutput())) as meter:
         for total in (None, 10**400, 0, -1, 5e-324):
             asyncio.run(meter.show_progress(ProgressParams("t", 10**400, total=total)))
@@ -214,7 +213,7 @@ def test_errors_are_shown_as_text_or_json(capsys):
 
 
 def test_a_stream_that_was_closed_is_plain(tmp_path: Path):
-    from toolpost.cli.page import is_plain  # noqa: PLC0415 - of use here only
+    from toolpost.cli.output import is_plain  # noqa: PLC0415 - of use here only
 
     with (tmp_path / "x").open("w") as file:
         pass

@@ -15,11 +15,10 @@ import pytest
 
 from running_server import run, write
 from toolpost import Client, Server
-from toolpost.cli.exits import CommandError
-from toolpost.cli.found import ServerSource
-from toolpost.cli.reload import Reloader
-from toolpost.cli.watch import FileWatcher, read_file_state
-from toolpost.server.generations import ReloadableServer
+from toolpost.cli.errors import CommandError
+from toolpost.cli.run.loader import FileWatcher, ServerSource, read_file_state
+from toolpost.cli.run.reload import Reloader
+from toolpost.server.reloading import ReloadableServer
 
 
 async def told(client: Client) -> str:
@@ -307,8 +306,8 @@ def test_code_that_writes_beside_itself_and_fails_is_not_tried_forever(loading, 
                 raise AssertionError("nothing has changed but what it writes itself")
 
         monkeypatch.setattr(sys, "litter_more", more, raising=False)
-        monkeypatch.setattr("toolpost.cli.reload.POLL_INTERVAL", 0.001)
-        monkeypatch.setattr("toolpost.cli.reload.SETTLE_TIME", 0.001)
+        monkeypatch.setattr("toolpost.cli.run.reload.POLL_INTERVAL", 0.001)
+        monkeypatch.setattr("toolpost.cli.run.reload.SETTLE_TIME", 0.001)
         path, said = tmp_path / "littering_code.py", Told()
         path.write_text(FAST)
         async with reloading("littering_code.py", said):
@@ -335,7 +334,7 @@ def test_code_that_is_never_done_loading_holds_up_nobody(loading, tmp_path, monk
             assert await client.list_tools() == []
         assert said.texts == []
 
-    monkeypatch.setattr("toolpost.cli.reload.THREAD_STOP_TIMEOUT", 0.01)
+    monkeypatch.setattr("toolpost.cli.run.reload.THREAD_STOP_TIMEOUT", 0.01)
     monkeypatch.setattr(sys, "long_begins", begins, raising=False)
     monkeypatch.setattr(sys, "long_goes_on", goes_on, raising=False)
     try:

@@ -8,9 +8,13 @@ import pytest
 
 from running_server import PATIENCE
 from toolpost import Handler
-from toolpost.cli.exits import FAILED, UNREACHABLE, USAGE, CommandError
-from toolpost.cli.found import ServerSource
-from toolpost.cli.trace import format_user_traceback, is_internal_error, list_traceback_files
+from toolpost.cli.errors import FAILED, UNREACHABLE, USAGE, CommandError
+from toolpost.cli.run.loader import (
+    ServerSource,
+    format_user_traceback,
+    is_internal_error,
+    list_traceback_files,
+)
 from weather_files import NEIGHBOUR, WEATHER
 
 

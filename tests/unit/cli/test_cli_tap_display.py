@@ -8,12 +8,16 @@ from typing import Any, cast
 
 import pytest
 
-from toolpost.cli.ear import InspectionThread
-from toolpost.cli.outlet import MAX_BACKLOG, BackgroundWriter
-from toolpost.cli.posts import MAX_SESSIONS, ExchangeTracker
-from toolpost.cli.seen import MessageKind, ObservedMessage
-from toolpost.cli.sight import MessageFormatter
-from toolpost.cli.teller import MAX_NAME_ATTEMPTS, TapRecorder, find_unused_path
+from toolpost.cli.tap.http_messages import MAX_SESSIONS, ExchangeTracker
+from toolpost.cli.tap.message import MessageFormatter, MessageKind, ObservedMessage
+from toolpost.cli.tap.recorder import (
+    MAX_BACKLOG,
+    MAX_NAME_ATTEMPTS,
+    BackgroundWriter,
+    TapRecorder,
+    find_unused_path,
+)
+from toolpost.cli.tap.stdio_proxy import InspectionThread
 from toolpost.protocol.methods import CLIENT, SERVER, Role
 from toolpost.testing import Tape, read_tape
 
@@ -152,7 +156,7 @@ def test_a_recording_has_a_name_of_its_own(tmp_path, monkeypatch):
     assert find_unused_path(first) == first
     first.touch()
     assert find_unused_path(first) == tmp_path / "a-1.jsonl"
-    monkeypatch.setattr("toolpost.cli.teller.MAX_NAME_ATTEMPTS", 1)
+    monkeypatch.setattr("toolpost.cli.tap.recorder.MAX_NAME_ATTEMPTS", 1)
     assert MAX_NAME_ATTEMPTS > 1
     with pytest.raises(FileExistsError):
         find_unused_path(first)

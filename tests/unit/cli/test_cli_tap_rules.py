@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from toolpost.cli.witness import MAX_PENDING, MessageInspector
+from toolpost.cli.tap.inspector import MAX_PENDING, MessageInspector
 from toolpost.protocol.framing import MAX_LINE, OversizedLine
 from toolpost.protocol.methods import CLIENT, DATES, SERVER
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS
-from toolpost.types.lifecycle import CLIENT_CAPABILITIES, PROTOCOL_VERSION
+from toolpost.types.initialize import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 
 META = {PROTOCOL_VERSION: LATEST.date, CLIENT_CAPABILITIES: {}}
 SERVES = {"tools": {}, "resources": {}, "prompts": {}, "logging": {}}

@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from toolpost import Http, Stdio
-from toolpost.cli import exits
-from toolpost.cli.exits import CommandError
-from toolpost.cli.page import CommandOutput
-from toolpost.cli.reach import TargetConnector
-from toolpost.cli.target import TargetSpec, parse_target
+from toolpost.cli import errors
+from toolpost.cli.errors import CommandError
+from toolpost.cli.output import CommandOutput
+from toolpost.cli.target import TargetConnector, TargetSpec, parse_target
 
 SERVERS = {
     "notes": {"command": "notes-server", "args": ["--fast"], "env": {"A": "1", "B": "2"}},
@@ -65,7 +64,7 @@ def test_words_name_a_server(home, words, target):
 def test_words_that_name_no_server_are_a_usage_error(home, words, problem, hint):
     with pytest.raises(CommandError, match=problem.replace("(", r"\(")) as raised:
         parse_target(words)
-    assert raised.value.exit_code == exits.USAGE
+    assert raised.value.exit_code == errors.USAGE
     assert (hint is None) == (raised.value.hint is None)
     assert (hint or "") in (raised.value.hint or "")
 

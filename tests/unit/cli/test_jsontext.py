@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolpost.cli.jsontext import ConfigSyntaxError, drop, parse, put
+from toolpost.cli.install.jsonc import ConfigSyntaxError, drop, parse, put
 
 SERVERS = """{
   // what is mine

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolpost.cli.jsontext import ConfigSyntaxError
-from toolpost.cli.tomltext import drop, parse, put
+from toolpost.cli.install.jsonc import ConfigSyntaxError
+from toolpost.cli.install.toml import drop, parse, put
 
 ENTRY = {"command": "py", "args": ["-m", 'é"\\'], "env": {"A b": "1"}}
 WRITTEN = '[mcp_servers.w]\ncommand = "py"\nargs = ["-m", "é\\"\\\\"]\nenv = { "A b" = "1" }\n'

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from raw_server import Clock
-from toolpost.client.alarm import CHECK_INTERVAL_PER_CALL, DeadlineTimer
+from toolpost.client.connection.pending import CHECK_INTERVAL_PER_CALL, DeadlineTimer
 
 
 class Waiting:

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from raw_server import run
-from toolpost.client.answer import RequestCallbacks
+from toolpost.client.callbacks import RequestCallbacks
 from toolpost.client.paused import parse_questions
 from toolpost.errors import InvalidParams, LocalProtocolError, RemoteProtocolError, UserRejected
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.party import LocalPeer
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.revisions import LATEST
 from toolpost.types import (
     ClientCapabilities,

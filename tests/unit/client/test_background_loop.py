@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import leak_check
-from toolpost.client import home as module
-from toolpost.client.home import CoroutineFactory, LoopThread, _close_all
+from toolpost.client import sync as module
+from toolpost.client.sync import CoroutineFactory, LoopThread, _close_all
 
 
 async def nothing() -> None:

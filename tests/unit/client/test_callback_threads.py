@@ -11,7 +11,7 @@ import pytest
 
 from raw_server import Asked, RawServer, run
 from toolpost.client.client import Client
-from toolpost.client.threads import CallbackThreads
+from toolpost.client.connection.incoming import CallbackThreads
 from toolpost.protocol.methods import DATES
 from toolpost.types import CallToolResult, LogParams, Result
 

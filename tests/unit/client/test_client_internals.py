@@ -11,7 +11,7 @@ import pytest
 from client_cases import STATELESS, WRONG, Schooled, every_revision, ids, said, sessions
 from raw_server import ALL, Asked, RawServer, run
 from toolpost.client.client import Client
-from toolpost.client.stats import Stats
+from toolpost.client.connection.status import Stats
 from toolpost.connect import InProcessChannel
 from toolpost.errors import (
     InternalError,

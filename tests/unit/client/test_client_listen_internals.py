@@ -9,9 +9,9 @@ from announcing_server import ERAS, TOOLS, UPDATED, Telling, both, collect, sett
 from endpoint import client_of
 from raw_server import Asked, Clock, RawServer, run
 from toolpost.client import changes as module
-from toolpost.client.backoff import MAX_BACKOFF, MIN_BACKOFF, Backoff
 from toolpost.client.changes import Change
 from toolpost.client.client import Client
+from toolpost.client.connection.retry_policy import MAX_BACKOFF, MIN_BACKOFF, Backoff
 from toolpost.client.sync import SyncClient
 from toolpost.errors import MCPError
 from toolpost.types import ResourceUpdatedParams, Result

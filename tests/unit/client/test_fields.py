@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 
-from toolpost.client.fields import Choices, fill_defaults, find_form_error, parse_choices, parse_fields
+from toolpost.client.form_validation import (
+    Choices,
+    fill_defaults,
+    find_form_error,
+    parse_choices,
+    parse_fields,
+)
 from toolpost.errors import LocalProtocolError
 
 TEXT = {"type": "string"}

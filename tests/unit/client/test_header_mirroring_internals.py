@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from toolpost.client.mirrors import HeaderParameterCache
+from toolpost.client.listing import HeaderParameterCache
 from toolpost.types import Tool
 
 REGION = {"mcp-param-region": ("region",)}

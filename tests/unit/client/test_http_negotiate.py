@@ -9,8 +9,13 @@ from endpoint import DISCOVERED, NOT_FOUND, OPENED, WELCOME, Endpoint, client_of
 from raw_server import Clock, run
 from toolpost.channel import Channel
 from toolpost.client.client import Client
-from toolpost.client.negotiate import Connector
-from toolpost.client.verdicts import MAX_CACHED_REVISIONS, REVISION_CACHE, CachedRevision, RevisionCache
+from toolpost.client.connection.negotiate import (
+    MAX_CACHED_REVISIONS,
+    REVISION_CACHE,
+    CachedRevision,
+    Connector,
+    RevisionCache,
+)
 from toolpost.errors import ChannelClosed, ConnectFailed, RequestFailed, SessionLost
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from raw_server import run
-from toolpost.client.lane import CallbackQueue
+from toolpost.client.connection.incoming import CallbackQueue
 
 
 def test_work_is_done_in_order_one_piece_at_a_time():

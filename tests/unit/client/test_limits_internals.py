@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from raw_server import ALL, run
-from toolpost.client.link import Dispatcher
-from toolpost.client.stats import Stats
+from toolpost.client.connection.dispatcher import Dispatcher
+from toolpost.client.connection.status import Stats
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import STATELESS_ERA, Peer
 from toolpost.protocol.framing import LineBuffer, OversizedLine
-from toolpost.protocol.party import LocalPeer
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision
 from toolpost.testing import ScriptedChannel
 from toolpost.types import ClientCapabilities, Implementation, Result, SubscriptionFilter

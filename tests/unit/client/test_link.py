@@ -7,10 +7,10 @@ from typing import Any, Self
 import pytest
 
 from raw_server import ALL, Clock, run
-from toolpost.client.call import CallLimits
-from toolpost.client.lane import MAX_QUEUED_CALLBACKS
-from toolpost.client.link import CALLBACK_CLOSE_TIMEOUT, Dispatcher
-from toolpost.client.stats import Stats
+from toolpost.client.connection.dispatcher import CALLBACK_CLOSE_TIMEOUT, Dispatcher
+from toolpost.client.connection.incoming import MAX_QUEUED_CALLBACKS
+from toolpost.client.connection.pending import CallLimits
+from toolpost.client.connection.status import Stats
 from toolpost.errors import (
     CapabilityNotDeclared,
     ChannelClosed,
@@ -23,7 +23,7 @@ from toolpost.errors import (
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest, InvalidMessageReceived, NotificationReceived
-from toolpost.protocol.party import LocalPeer
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision
 from toolpost.testing import ScriptedChannel
 from toolpost.types import (

@@ -6,13 +6,13 @@ from typing import Any, Self
 import pytest
 
 from raw_server import ALL, Clock, run
-from toolpost.client.call import CallLimits
-from toolpost.client.link import LOST_SESSION_TIMEOUT, Dispatcher
-from toolpost.client.stats import Stats
+from toolpost.client.connection.dispatcher import LOST_SESSION_TIMEOUT, Dispatcher
+from toolpost.client.connection.pending import CallLimits
+from toolpost.client.connection.status import Stats
 from toolpost.errors import ChannelClosed, LocalProtocolError, RequestFailed, RequestTimeout, SessionLost
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
-from toolpost.protocol.party import LocalPeer
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision
 from toolpost.testing import ScriptedChannel
 from toolpost.types import ClientCapabilities, Implementation, Result

@@ -9,7 +9,7 @@ from odd_server import NOT_FOUND, SESSIONS, WELCOME, Odd
 from raw_server import RawServer, run
 from toolpost.channel import Channel
 from toolpost.client.client import Client
-from toolpost.client.negotiate import Connector
+from toolpost.client.connection.negotiate import Connector
 from toolpost.errors import ConnectFailed
 
 

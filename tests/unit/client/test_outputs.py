@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from toolpost import Client, Server
-from toolpost.client.outputs import MAX_ERROR_TEXT, OutputSchemas
-from toolpost.client.stats import Stats
+from toolpost.client.connection.status import Stats
+from toolpost.client.output_schemas import MAX_ERROR_TEXT, OutputSchemas
 from toolpost.errors import RemoteProtocolError
 from toolpost.protocol.methods import DATES
 from toolpost.types import CallToolResult, TextContent, Tool

@@ -2,8 +2,8 @@
 
 import pytest
 
-from toolpost.client.pages import PROMPTS, RESOURCES, TEMPLATES, TOOLS
-from toolpost.types.lifecycle import CacheableResult
+from toolpost.client.listing import PROMPTS, RESOURCES, TEMPLATES, TOOLS
+from toolpost.types.initialize import CacheableResult
 
 
 @pytest.mark.parametrize("listing", [TOOLS, RESOURCES, TEMPLATES, PROMPTS])

@@ -1,6 +1,6 @@
 """Answers that are kept: as long as the server says, until it says that they have changed, and no longer."""
 
-from toolpost.client.cache import MAX_CACHE_ENTRIES, MAX_CACHE_TTL, ResponseCache
+from toolpost.client.listing import MAX_CACHE_ENTRIES, MAX_CACHE_TTL, ResponseCache
 from toolpost.types import ReadResourceResult
 
 # --------------------------------------------------------------------- bounds

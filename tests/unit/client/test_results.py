@@ -9,7 +9,7 @@ import msgspec
 import pydantic
 import pytest
 
-from toolpost.client.results import convert_value, decode_value, make_tool_result
+from toolpost.client.tools import convert_value, decode_value, make_tool_result
 from toolpost.errors import MCPError, RemoteProtocolError
 from toolpost.types import UNSET, CallToolResult, Content, ImageContent, TextContent
 

@@ -9,19 +9,19 @@ from typing import Any, Self
 import pytest
 
 from raw_server import ALL, Clock, run
-from toolpost.client.call import CallLimits
+from toolpost.client.channel_features import SupportsMessageCallback, SupportsOffer, SupportsResponseCallback
 from toolpost.client.client import Client
-from toolpost.client.link import Dispatcher
-from toolpost.client.stats import Stats
-from toolpost.client.traits import SupportsMessageCallback, SupportsOffer, SupportsResponseCallback
+from toolpost.client.connection.dispatcher import Dispatcher
+from toolpost.client.connection.pending import CallLimits
+from toolpost.client.connection.status import Stats
 from toolpost.errors import ChannelClosed, RequestTimeout
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest, NotificationReceived
 from toolpost.protocol.jsonrpc import JSONRPCMessage, decode
-from toolpost.protocol.party import LocalPeer
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.revisions import LATEST_SESSION
-from toolpost.server.app import Server
+from toolpost.server.server import Server
 from toolpost.testing import ScriptedChannel
 from toolpost.types import (
     ClientCapabilities,

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from raw_server import Asked, RawServer, run
-from toolpost.client import visits
 from toolpost.client.client import Client
+from toolpost.client.connection import incoming
 from toolpost.errors import UrlElicitationRequired
 from toolpost.protocol.methods import DATES
 from toolpost.types import (
@@ -98,7 +98,7 @@ def test_a_request_that_was_refused_until_a_visit_tells_where_to_go_and_can_be_m
 
 
 def test_the_end_of_a_visit_that_a_refusal_asked_for_is_told():
-    known = visits.UrlElicitations()
+    known = incoming.UrlElicitations()
     entries: list[Any] = [
         {"message": "?", "url": "https://a.example", "elicitationId": "1"},
         {"message": "?", "url": "https://a.example"},
@@ -112,9 +112,9 @@ def test_the_end_of_a_visit_that_a_refusal_asked_for_is_told():
 
 
 def test_what_is_under_way_is_bounded():
-    known = visits.UrlElicitations()
-    for number in range(visits.MAX_URL_ELICITATIONS + 1):
+    known = incoming.UrlElicitations()
+    for number in range(incoming.MAX_URL_ELICITATIONS + 1):
         known.record_request(visit(str(number)))
     assert not known.is_expected(ElicitationCompleteParams(elicitation_id="0"))
     assert known.is_expected(ElicitationCompleteParams(elicitation_id="1"))
-    assert known.is_expected(ElicitationCompleteParams(elicitation_id=str(visits.MAX_URL_ELICITATIONS)))
+    assert known.is_expected(ElicitationCompleteParams(elicitation_id=str(incoming.MAX_URL_ELICITATIONS)))

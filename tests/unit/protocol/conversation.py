@@ -14,8 +14,8 @@ import pytest
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import ConnectionEvent, InboundRequest, OutboundRequest
+from toolpost.protocol.local_peer import Capabilities, LocalPeer
 from toolpost.protocol.methods import CLIENT, ROWS, SERVER, Role, Row
-from toolpost.protocol.party import Capabilities, LocalPeer
 from toolpost.protocol.revisions import LATEST, REVISIONS, Revision
 from toolpost.types import (
     CLIENT_CAPABILITIES,

@@ -55,11 +55,11 @@ from toolpost.protocol.events import (
     ProgressReceived,
     ResponseReceived,
 )
-from toolpost.protocol.inbox import MAX_EARLY_CANCELLATIONS
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import CLIENT, DATES, R_2024_11_05, R_2025_03_26, SERVER, Role, Row, Span
-from toolpost.protocol.outbox import LOG_LEVEL_RANKS
-from toolpost.protocol.party import LocalPeer
+from toolpost.protocol.receive import MAX_EARLY_CANCELLATIONS
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS, Revision
+from toolpost.protocol.send import LOG_LEVEL_RANKS
 from toolpost.types import (
     LOG_LEVEL,
     PROTOCOL_VERSION,

@@ -59,7 +59,7 @@ from toolpost.types import (
     ToolChoice,
     WireStruct,
 )
-from toolpost.types.lifecycle import CacheableResult
+from toolpost.types.initialize import CacheableResult
 
 OLDEST, *_, NEWEST = DATES
 ASKS = {

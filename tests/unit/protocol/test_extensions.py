@@ -17,12 +17,12 @@ from toolpost.protocol.events import (
     ResponseReceived,
 )
 from toolpost.protocol.jsonrpc import JSONReader, decode
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import ALWAYS, CLIENT, SERVER, STATELESS, Row
-from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
 from toolpost.types.base import Result
-from toolpost.types.lifecycle import Implementation, ServerCapabilities
-from toolpost.types.notices import NotificationParams
+from toolpost.types.initialize import Implementation, ServerCapabilities
+from toolpost.types.notifications import NotificationParams
 from toolpost.types.tools import CallToolParams, CallToolResult
 
 

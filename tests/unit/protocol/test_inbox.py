@@ -25,7 +25,7 @@ from toolpost.protocol.events import (
     MessageDropped,
     ResponseReceived,
 )
-from toolpost.protocol.inbox import MAX_IN_FLIGHT_BYTES, MAX_INPUT_RESPONSES, SMALL_REQUEST_BYTES
+from toolpost.protocol.receive import MAX_IN_FLIGHT_BYTES, MAX_INPUT_RESPONSES, SMALL_REQUEST_BYTES
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
 from toolpost.types import CallToolParams, CallToolResult, CreateTaskResult, InputRequiredResult, TaskMetadata
 

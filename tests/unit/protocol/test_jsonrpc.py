@@ -39,9 +39,9 @@ from toolpost.protocol.jsonrpc import (
     encode_response,
     is_batch,
 )
-from toolpost.protocol.party import LocalPeer
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.revisions import REVISIONS
-from toolpost.types.lifecycle import Implementation, ServerCapabilities
+from toolpost.types.initialize import Implementation, ServerCapabilities
 from toolpost.types.tools import CallToolResult
 
 PARSE, INVALID = -32700, -32600

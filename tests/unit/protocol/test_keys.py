@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolpost.protocol.keys import DEFINED_META_KEYS, explain_invalid_meta_key
+from toolpost.protocol.eras import DEFINED_META_KEYS, explain_invalid_meta_key
 
 GOOD = [
     "name",

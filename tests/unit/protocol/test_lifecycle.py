@@ -6,7 +6,7 @@ from typing import get_args
 import pytest
 
 from toolpost.errors import ChannelClosed, InvalidRequest, LocalProtocolError
-from toolpost.protocol.lifecycle import Lifecycle, LifecycleEvent, LifecycleState
+from toolpost.protocol.connection import Lifecycle, LifecycleEvent, LifecycleState
 from toolpost.protocol.methods import CLIENT, ROWS, SERVER
 
 ROLES = (CLIENT, SERVER)

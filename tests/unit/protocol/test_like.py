@@ -25,9 +25,9 @@ from toolpost.errors import CapabilityNotDeclared, ChannelClosed, LocalProtocolE
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest, ResponseReceived
-from toolpost.protocol.like import LARGE_PARAMS_BYTES, RequestTemplate
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import CLIENT, ROWS, Row
-from toolpost.protocol.party import LocalPeer
+from toolpost.protocol.request_templates import LARGE_PARAMS_BYTES, RequestTemplate
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
 from toolpost.types import (
     CLIENT_CAPABILITIES,

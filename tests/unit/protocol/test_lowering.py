@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import struct_values
 from toolpost.errors import LocalProtocolError
 from toolpost.protocol import jsonrpc
-from toolpost.protocol.lowering import downgrade_value
+from toolpost.protocol.downgrade import downgrade_value
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.types import (

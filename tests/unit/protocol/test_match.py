@@ -6,7 +6,7 @@ import uritemplate
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from toolpost.protocol.uri import MAX_URI, UriTemplate
+from toolpost.protocol.uri_template import MAX_URI, UriTemplate
 
 # --------------------------------------------------------------------- the rules
 

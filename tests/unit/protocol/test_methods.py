@@ -42,7 +42,7 @@ from toolpost.types import (
     TaskResult,
 )
 from toolpost.types.content import CONTENT_TYPES
-from toolpost.types.lifecycle import CacheableResult
+from toolpost.types.initialize import CacheableResult
 
 ROW = {row.name: row for row in ROWS}
 UNIONS = [

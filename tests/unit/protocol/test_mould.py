@@ -17,7 +17,7 @@ from toolpost.protocol.methods import CLIENT
 from toolpost.protocol.mould import MAX_DIGITS, MAX_SIZE, Mould
 from toolpost.protocol.revisions import LATEST
 from toolpost.types.base import UNSET
-from toolpost.types.lifecycle import CLIENT_INFO
+from toolpost.types.initialize import CLIENT_INFO
 
 ROW = LATEST.requests[CLIENT]["tools/call"]
 PEER = Peer(LATEST)

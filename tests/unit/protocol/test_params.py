@@ -7,10 +7,10 @@ from conversation import CLIENT_PARTY, SERVER_CAN, SERVER_INFO, every_revision, 
 
 from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
 from toolpost.protocol.connection import Connection
+from toolpost.protocol.eras import drop_sender_meta, is_task_request, prepare_params
 from toolpost.protocol.events import InboundRequest
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import DATES, Row
-from toolpost.protocol.params import drop_sender_meta, is_task_request, prepare_params
-from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS
 from toolpost.types import (
     CLIENT_CAPABILITIES,

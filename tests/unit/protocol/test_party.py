@@ -3,8 +3,8 @@
 import pytest
 from conversation import CLIENT_CAN, CLIENT_INFO, SERVER_CAN, SERVER_INFO, every_session, without
 
+from toolpost.protocol.local_peer import LocalPeer, has_capability
 from toolpost.protocol.methods import CLIENT, DATES, ROWS, SERVER
-from toolpost.protocol.party import LocalPeer, has_capability
 from toolpost.protocol.revisions import LATEST, REVISIONS
 from toolpost.types import (
     ClientCapabilities,

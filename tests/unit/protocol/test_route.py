@@ -21,17 +21,7 @@ from toolpost.protocol.events import (
     NotificationReceived,
 )
 from toolpost.protocol.headers import METHOD, NAME, SESSION, VERSION
-from toolpost.protocol.jsonrpc import (
-    JSONRPCErrorResponse,
-    JSONRPCMessage,
-    JSONRPCNotification,
-    JSONRPCRequest,
-    JSONRPCResponse,
-)
-from toolpost.protocol.methods import CLIENT, TASKS, Row
-from toolpost.protocol.party import LocalPeer
-from toolpost.protocol.revisions import LATEST, REVISIONS
-from toolpost.protocol.route import (
+from toolpost.protocol.http_routing import (
     KnownSession,
     KnownStateless,
     RejectedRoute,
@@ -43,9 +33,19 @@ from toolpost.protocol.route import (
     mirror_headers,
     verify_headers,
 )
-from toolpost.types.asks import ElicitParams
+from toolpost.protocol.jsonrpc import (
+    JSONRPCErrorResponse,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
+from toolpost.protocol.local_peer import LocalPeer
+from toolpost.protocol.methods import CLIENT, TASKS, Row
+from toolpost.protocol.revisions import LATEST, REVISIONS
 from toolpost.types.base import UNSET, Raw, Result
-from toolpost.types.lifecycle import (
+from toolpost.types.client_requests import ElicitParams
+from toolpost.types.initialize import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
     LOG_LEVEL,

@@ -12,11 +12,10 @@ from toolpost.protocol.events import (
     OutboundRequest,
     ResponseReceived,
 )
-from toolpost.protocol.like import MAX_CALL_TEMPLATES
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import PlainToolResult, Row
-from toolpost.protocol.party import LocalPeer
+from toolpost.protocol.request_templates import MAX_CALL_TEMPLATES, make_tool_call, read_plain_response
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
-from toolpost.protocol.shortcut import make_tool_call, read_plain_response
 from toolpost.types import (
     CallToolParams,
     CallToolResult,

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolpost.protocol.sites import explain_refused_host, explain_refused_origin, parse_allowed_hosts
+from toolpost.protocol.allowed_hosts import explain_refused_host, explain_refused_origin, parse_allowed_hosts
 
 PUBLIC = {"public_url": "https://mcp.example.com/mcp?x#y"}
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 import pytest
 
-from toolpost.protocol.turns import explain_invalid_tool_turns
+from toolpost.protocol.downgrade import explain_invalid_tool_turns
 from toolpost.types import (
     SamplingMessage,
     TextContent,

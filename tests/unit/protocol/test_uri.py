@@ -7,8 +7,8 @@ import uritemplate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolpost.protocol import uri
-from toolpost.protocol.uri import MAX_TEMPLATE, MAX_URI, MAX_VARIABLES, UriTemplate
+from toolpost.protocol import uri_template
+from toolpost.protocol.uri_template import MAX_TEMPLATE, MAX_URI, MAX_VARIABLES, UriTemplate
 
 # --------------------------------------------------------------------- expand: the RFC's own examples
 
@@ -363,7 +363,7 @@ def test_any_text_is_a_template_or_a_value_error(text):
     except ValueError as error:
         assert "URI template" in str(error)  # noqa: PT017 - both outcomes are right
     else:
-        assert not uri._ILLEGAL.search(template.expand({"a": "x y", "b": ["1"], "ab": {"k": "é"}}))
+        assert not uri_template._ILLEGAL.search(template.expand({"a": "x y", "b": ["1"], "ab": {"k": "é"}}))
 
 
 @pytest.mark.parametrize(
@@ -408,4 +408,4 @@ def test_what_no_uri_may_hold_is_no_match(char):
 
 
 def test_the_examples_in_the_docstrings_hold():
-    assert doctest.testmod(uri) == (0, 3)
+    assert doctest.testmod(uri_template) == (0, 3)

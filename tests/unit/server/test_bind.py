@@ -22,11 +22,11 @@ from msgspec import UNSET, Raw
 from parameter_ids import tell
 
 from toolpost.errors import InvalidParams, ToolError
-from toolpost.server.ask import Ask
-from toolpost.server.bind import BoundFunction, bind
-from toolpost.server.marks import Header
-from toolpost.server.problems import MAX_ISSUES, ArgumentError, SignatureError, ValidationIssue
-from toolpost.server.shapes import ENCODER
+from toolpost.server.elicitation.ask import Ask
+from toolpost.server.signature.annotations import Header
+from toolpost.server.signature.bind import BoundFunction, bind
+from toolpost.server.signature.compiled_types import ENCODER
+from toolpost.server.signature.validation import MAX_ISSUES, ArgumentError, SignatureError, ValidationIssue
 
 T = TypeVar("T")
 

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from toolpost import Client, Server
-from toolpost.server.lookout import SlowCallbackMonitor
+from toolpost.server.runtime.worker_threads import SlowCallbackMonitor
 
 
 class Told(logging.Handler):

@@ -15,9 +15,9 @@ from toolpost.errors import InvalidParams
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.protocol.seal import KeyRing
-from toolpost.server import catalogue as module
-from toolpost.server.cache import Cache
-from toolpost.server.catalogue import ListKind, Registry, RegistryEntry
+from toolpost.server.registry import registry as module
+from toolpost.server.registry.caching import Cache
+from toolpost.server.registry.registry import ListKind, Registry, RegistryEntry
 from toolpost.types import Implementation, Tool
 
 KIND = ListKind("tools", "tools/list", "ListToolsResult", "tools", "tools")

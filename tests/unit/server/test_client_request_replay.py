@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolpost import Accepted, Client, Context, Server
-from toolpost.client import rounds
+from toolpost.client import multi_round
 from toolpost.protocol.methods import DATES
 from toolpost.types import CreateMessageResult, TextContent
 
@@ -104,7 +104,7 @@ def traced(program: Any, revision: str) -> tuple[Any, list[str]]:
             return (await client.call_tool("play")).text
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rounds, "MAX_ROUNDS", 1000)  # a program may ask more than a person would bear
+        patch.setattr(multi_round, "MAX_ROUNDS", 1000)  # a program may ask more than a person would bear
         assert asyncio.run(main()) == "played"
     return given[-1], sorted(done)
 

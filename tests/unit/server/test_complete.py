@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from toolpost import Client, Context, Server, SignatureError, SyncContext
-from toolpost.server.complete import MAX_COMPLETION_VALUES, Completable
-from toolpost.server.work import WorkerThreads
+from toolpost.server.registry.prompts import MAX_COMPLETION_VALUES, Completable
+from toolpost.server.runtime.worker_threads import WorkerThreads
 from toolpost.types import Completion
 
 KNOWN = {"country": "fr"}

@@ -7,7 +7,7 @@ from typing import Any
 
 from toolpost import Client, Context, Handler, Server
 from toolpost.protocol.methods import DATES
-from toolpost.server import serve
+from toolpost.server.runtime import conversation
 from toolpost.testing import ScriptedChannel
 
 ABOUT = {"protocolVersion": DATES[3], "capabilities": {}, "clientInfo": {"name": "c", "version": "1"}}
@@ -21,7 +21,7 @@ HELLO = message(id=1, method="initialize", params=ABOUT)
 
 
 def test_a_function_that_refuses_to_end_does_not_hold_up_the_others(monkeypatch, caplog):
-    monkeypatch.setattr(serve, "CANCEL_TIMEOUT", 0.01)
+    monkeypatch.setattr(conversation, "CANCEL_TIMEOUT", 0.01)
     server = Server("s")
     began, let_go = asyncio.Event(), asyncio.Event()
 
@@ -48,7 +48,7 @@ def test_a_function_that_refuses_to_end_does_not_hold_up_the_others(monkeypatch,
 
 
 def test_a_handshake_that_takes_too_long_is_refused(monkeypatch):
-    monkeypatch.setattr(serve, "HANDSHAKE_TIMEOUT", 0.01)
+    monkeypatch.setattr(conversation, "HANDSHAKE_TIMEOUT", 0.01)
 
     class Slow(Handler):
         async def init(self, ctx: Context) -> None:

@@ -12,7 +12,13 @@ from toolpost.errors import CapabilityNotDeclared, InvalidParams, MethodNotFound
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import DATES
-from toolpost.server.dispatch import Call, build_error_response, build_response, run_middleware, start_request
+from toolpost.server.runtime.request import (
+    Call,
+    build_error_response,
+    build_response,
+    run_middleware,
+    start_request,
+)
 from toolpost.types import Result
 
 

@@ -9,8 +9,8 @@ from weakref import WeakKeyDictionary
 import pytest
 
 from toolpost import Client, Server
-from toolpost.server import eager
-from toolpost.server.eager import StartedTask, start_eagerly
+from toolpost.server.runtime import eager
+from toolpost.server.runtime.eager import StartedTask, start_eagerly
 
 MARK: ContextVar[str] = ContextVar("MARK", default="nothing")
 

@@ -9,9 +9,9 @@ from server_per_client import STATELESS, House
 from toolpost import Client, Server
 from toolpost.principal import Principal
 from toolpost.protocol.methods import ALWAYS, DATES, Row
-from toolpost.server import factory as module
-from toolpost.server.factory import PerClientServer
-from toolpost.server.serve import ServerConversation
+from toolpost.server import per_client as module
+from toolpost.server.per_client import PerClientServer
+from toolpost.server.runtime.conversation import ServerConversation
 from toolpost.testing import ScriptedChannel
 from toolpost.types import Params, Result
 

@@ -22,9 +22,9 @@ from toolpost import Client, Context, Image, Server
 from toolpost.errors import InvalidParams, ToolError, UrlElicitationRequired
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
-from toolpost.server import bare, serve
 from toolpost.server.middleware import Call, Next
-from toolpost.server.serve import ServerConversation
+from toolpost.server.runtime import conversation, fast_path
+from toolpost.server.runtime.conversation import ServerConversation
 from toolpost.transports.memory import memory_pair
 from toolpost.types import CallToolResult, TextContent
 
@@ -410,13 +410,13 @@ def test_an_answer_is_one_line():
 def test_who_wants_more_takes_the_ordinary_path(monkeypatch: pytest.MonkeyPatch):
     """A context, a time limit, a thread, scopes, middleware: each has something to do with the call."""
     called: list[str] = []
-    inner = bare.call_bare
+    inner = fast_path.call_bare
 
     def seen(tool: Any, *rest: Any) -> Any:
         called.append(tool.name)
         return inner(tool, *rest)
 
-    monkeypatch.setattr(serve, "call_bare", seen)
+    monkeypatch.setattr(conversation, "call_bare", seen)
     server = Server("s")
 
     @server.tool

@@ -13,9 +13,9 @@ import pytest
 from parameter_ids import tell
 
 from toolpost.errors import ToolError
-from toolpost.server.forms import Accepted, Cancelled, Declined, get_form
-from toolpost.server.marks import Titles
-from toolpost.server.problems import SignatureError
+from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined, get_form
+from toolpost.server.signature.annotations import Titles
+from toolpost.server.signature.validation import SignatureError
 from toolpost.types import ElicitResult
 
 STR = {"type": "string"}

@@ -16,8 +16,8 @@ from toolpost import Header, Server, SignatureError
 from toolpost.errors import HeaderMismatch
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.revisions import LATEST
-from toolpost.server.bind import bind
-from toolpost.server.serve import ServerConversation
+from toolpost.server.runtime.conversation import ServerConversation
+from toolpost.server.signature.bind import bind
 from toolpost.testing import ScriptedChannel
 from toolpost.types import Tool
 

@@ -11,9 +11,9 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict  # as pydantic wants it on Python 3.11
 
 from toolpost import Server
-from toolpost.server.bind import bind
-from toolpost.server.problems import ArgumentError, SignatureError
-from toolpost.server.returns import ResultConverter
+from toolpost.server.signature.bind import bind
+from toolpost.server.signature.results import ResultConverter
+from toolpost.server.signature.validation import ArgumentError, SignatureError
 
 T = TypeVar("T")
 Natural = Annotated[int, Meta(ge=1)]

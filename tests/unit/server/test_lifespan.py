@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from toolpost.server.life import SharedLifespan
+from toolpost.server.lifespan import SharedLifespan
 
 
 class Seen:

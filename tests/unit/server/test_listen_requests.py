@@ -9,7 +9,7 @@ from toolpost import Context, Handler, Server
 from toolpost.errors import InvalidParams
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
-from toolpost.server.serve import ServerConversation
+from toolpost.server.runtime.conversation import ServerConversation
 from toolpost.testing import ScriptedChannel
 from toolpost.types import Resource, ResourceContents
 

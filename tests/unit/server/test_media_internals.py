@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolpost.server.media import Media
+from toolpost.server.registry.media import Media
 
 
 def test_media_of_no_kind_have_no_content():

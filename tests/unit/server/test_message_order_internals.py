@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolpost import Server
-from toolpost.server.serve import ServerConversation
+from toolpost.server.runtime.conversation import ServerConversation
 from toolpost.transports.memory import memory_pair
 
 WHO = {"name": "c", "version": "1"}

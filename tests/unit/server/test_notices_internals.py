@@ -10,9 +10,9 @@ from toolpost import Client, Context, Server, SyncContext
 from toolpost.errors import LocalProtocolError
 from toolpost.protocol.methods import ALWAYS, DATES, Row
 from toolpost.protocol.revisions import REVISIONS
-from toolpost.server.serve import ServerConversation
+from toolpost.server.runtime.conversation import ServerConversation
 from toolpost.testing import ScriptedChannel
-from toolpost.types.notices import NotificationParams
+from toolpost.types.notifications import NotificationParams
 
 
 async def soon(condition: Any) -> None:

@@ -7,7 +7,7 @@ import pytest
 from raw_server import Clock, run
 from toolpost import Client, Context, Server
 from toolpost.protocol.methods import DATES
-from toolpost.server.measure import BURST, RATE, TokenBucket
+from toolpost.server.token_bucket import BURST, RATE, TokenBucket
 
 MANY = 3 * BURST
 

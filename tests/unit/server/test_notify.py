@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from toolpost.server import notify
-from toolpost.server.notify import LIST_CHANGED, ChangeBroadcaster, is_requested
-from toolpost.types.notices import NotificationParams, ResourceUpdatedParams, SubscriptionFilter
+from toolpost.server.runtime import change_broadcast
+from toolpost.server.runtime.change_broadcast import LIST_CHANGED, ChangeBroadcaster, is_requested
+from toolpost.types.notifications import NotificationParams, ResourceUpdatedParams, SubscriptionFilter
 
 UPDATED = "notifications/resources/updated"
 
@@ -65,7 +65,7 @@ def test_changes_of_one_turn_are_told_once():
 
 
 def test_changes_that_come_in_a_flurry_are_told_together(monkeypatch):
-    monkeypatch.setattr(notify, "BROADCAST_INTERVAL", 60)
+    monkeypatch.setattr(change_broadcast, "BROADCAST_INTERVAL", 60)
 
     async def main() -> None:
         announcer, ear = ChangeBroadcaster(), Ear()

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from toolpost.server.media import Image
-from toolpost.server.prompts import to_prompt_result
+from toolpost.server.registry.media import Image
+from toolpost.server.registry.prompts import to_prompt_result
 from toolpost.types import GetPromptResult, ImageContent, PromptMessage, TextContent
 
 PNG = b"\x89PNG\r\n\x1a\n..."

@@ -7,7 +7,7 @@ from toolpost import Context, Server
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.server import handler as module
-from toolpost.server.serve import ServerConversation
+from toolpost.server.runtime.conversation import ServerConversation
 from toolpost.testing import ScriptedChannel
 
 [STATELESS] = [date for date in DATES if REVISIONS[date].stateless]

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from toolpost.server.media import File, Image
-from toolpost.server.resources import to_read_result
+from toolpost.server.registry.media import File, Image
+from toolpost.server.registry.resources import to_read_result
 from toolpost.types import ReadResourceResult, ResourceContents
 
 PNG = b"\x89PNG\r\n\x1a\n..."

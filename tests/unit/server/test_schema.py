@@ -28,8 +28,8 @@ from parameter_ids import tell
 from pydantic import BaseModel
 from pydantic import Field as PField
 
-from toolpost.server.bind import bind
-from toolpost.server.problems import ArgumentError, SignatureError
+from toolpost.server.signature.bind import bind
+from toolpost.server.signature.validation import ArgumentError, SignatureError
 
 T = TypeVar("T")
 UTC = dt.UTC

@@ -10,7 +10,7 @@ from toolpost import Client, Context, Handler, Server
 from toolpost.errors import ChannelClosed, RequestTimeout
 from toolpost.protocol.methods import DATES
 from toolpost.protocol.revisions import REVISIONS
-from toolpost.server.serve import ServerConversation
+from toolpost.server.runtime.conversation import ServerConversation
 from toolpost.testing import ScriptedChannel
 from toolpost.types import Result
 

@@ -12,9 +12,9 @@ from toolpost import Client, Context, Handler, Server
 from toolpost.errors import InvalidParams
 from toolpost.protocol.methods import ALWAYS, DATES, Row
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS
-from toolpost.server.dispatch import Routes
-from toolpost.server.generations import ReloadableServer
-from toolpost.server.serve import ServerConversation
+from toolpost.server.reloading import ReloadableServer
+from toolpost.server.runtime.conversation import ServerConversation
+from toolpost.server.runtime.request import Routes
 from toolpost.types import Params, Result
 
 STATELESS = LATEST.date

@@ -11,11 +11,11 @@ from toolpost import (
     RPCError,
     Server,
 )
-from toolpost.server import states, steps
+from toolpost.server.elicitation import journal, request_state
 
 
 def test_a_server_that_ends_does_not_wait_for_ever_for_a_step(monkeypatch):
-    monkeypatch.setattr(steps, "STEP_SHUTDOWN_TIMEOUT", 0.01)
+    monkeypatch.setattr(journal, "STEP_SHUTDOWN_TIMEOUT", 0.01)
     server = Server("s")
     ended: list[str] = []
 
@@ -50,7 +50,7 @@ def test_a_journal_has_a_bound():
     @server.tool
     async def ask(ctx: Context) -> str:
         def much() -> str:
-            return "x" * (states.MAX_JOURNAL_BYTES + 1)
+            return "x" * (request_state.MAX_JOURNAL_BYTES + 1)
 
         await ctx.step("much", much)
         return str(await ctx.elicit("Go on?", int))
@@ -60,7 +60,7 @@ def test_a_journal_has_a_bound():
 
 
 def test_all_journals_together_have_a_bound(monkeypatch):
-    monkeypatch.setattr(states, "MAX_STORED_JOURNAL_BYTES", 250_000)
+    monkeypatch.setattr(request_state, "MAX_STORED_JOURNAL_BYTES", 250_000)
     server = Server("s")
 
     @server.tool

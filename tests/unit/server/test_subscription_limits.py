@@ -9,9 +9,10 @@ import pytest
 from toolpost import Context, Handler
 from toolpost.errors import RateLimited
 from toolpost.protocol.methods import DATES
-from toolpost.server import context, listen, middleware
+from toolpost.server import context, middleware
 from toolpost.server.middleware import RateLimit
-from toolpost.server.serve import ServerConversation
+from toolpost.server.runtime import notifications
+from toolpost.server.runtime.conversation import ServerConversation
 from toolpost.testing import ScriptedChannel
 from toolpost.types import Resource, ResourceContents
 
@@ -111,7 +112,7 @@ def test_a_session_watches_so_many_resources(monkeypatch, name, most, uris):
 
 @pytest.mark.parametrize(("name", "most"), [("MAX_WATCHED", 2), ("MAX_WATCHED_SIZE", 14)])
 def test_a_subscription_names_so_many_resources(monkeypatch, name, most):
-    monkeypatch.setattr(listen, name, most)
+    monkeypatch.setattr(notifications, name, most)
 
     async def main() -> None:
         server = Watched()

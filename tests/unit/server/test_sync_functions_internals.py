@@ -5,7 +5,7 @@ from typing import Any
 
 from toolpost import Context, SyncContext
 from toolpost.server.request import ContextRequest
-from toolpost.server.sync import SyncContextRequest
+from toolpost.server.sync_context import SyncContextRequest
 
 FOR_THE_HANDLER = {
     "ask",

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from toolpost.errors import InvalidParams, MCPError
-from toolpost.server.problems import MAX_ISSUES, ArgumentError, SignatureError
-from toolpost.server.returns import ResultConverter
-from toolpost.server.verbatim import MAX_VALIDATOR_MESSAGE, RawSchemaFunction
+from toolpost.server.signature.raw_schema import MAX_VALIDATOR_MESSAGE, RawSchemaFunction
+from toolpost.server.signature.results import ResultConverter
+from toolpost.server.signature.validation import MAX_ISSUES, ArgumentError, SignatureError
 from toolpost.types.base import UNSET, Raw
 
 

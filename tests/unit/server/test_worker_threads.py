@@ -10,8 +10,8 @@ import pytest
 
 from toolpost import Client, Context, File, Server, SyncContext
 from toolpost.errors import InternalError
-from toolpost.server.media import Media
-from toolpost.server.work import WorkerThreads
+from toolpost.server.registry.media import Media
+from toolpost.server.runtime.worker_threads import WorkerThreads
 from toolpost.threads import STUCK_THREADS_FACTOR
 from toolpost.types import EmbeddedResource
 

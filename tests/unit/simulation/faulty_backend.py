@@ -13,8 +13,8 @@ from faulty_channel import DELAYS, LONG
 from simulated_loop import World
 
 from toolpost.errors import RequestFailed
-from toolpost.transports.backend_asgi import AsgiBackend
-from toolpost.transports.http_backend import Response
+from toolpost.transports.backends.asgi import AsgiBackend
+from toolpost.transports.backends.backend import Response
 
 __all__ = ["WEB_CALM", "WEB_FAULTS", "FaultyBackend", "WebFaults"]
 

@@ -19,9 +19,9 @@ from toolpost import Server
 from toolpost.channel import Channel
 from toolpost.errors import MCPError
 from toolpost.protocol.methods import DATES
-from toolpost.transports.address import Http
-from toolpost.transports.backend_asgi import AsgiBackend
+from toolpost.transports.backends.asgi import AsgiBackend
 from toolpost.transports.memory import memory_pair
+from toolpost.transports.targets import Http
 
 __all__ = ["over_channels", "over_http"]
 

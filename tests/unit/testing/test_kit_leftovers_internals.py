@@ -2,7 +2,7 @@
 
 import os
 
-from toolpost.testing.leftovers import HeldResources, list_descriptors
+from toolpost.testing.leaks import HeldResources, list_descriptors
 
 
 def test_without_proc_there_is_less_to_see(monkeypatch):

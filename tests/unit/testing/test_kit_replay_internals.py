@@ -8,8 +8,8 @@ from calculator import calculator
 from toolpost import Client, Http, RPCError, SyncClient
 from toolpost.errors import RequestFailed
 from toolpost.testing import read_tape, record, replay
-from toolpost.testing.likeness import get_member, matches_pattern, matches_recorded
-from toolpost.transports.backend_asgi import AsgiBackend
+from toolpost.testing.replay import get_member, matches_pattern, matches_recorded
+from toolpost.transports.backends.asgi import AsgiBackend
 
 
 def test_a_client_that_connects_again_goes_on_with_the_file(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 
 from toolpost.errors import ConnectFailed
-from toolpost.transports.address import Http, display_url, resolve_url
+from toolpost.transports.targets import Http, display_url, resolve_url
 
 URL = "https://example.com/mcp"
 

@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 
 from hosted import Stage, call, hosted, kept, kitchen, legacy, message, modern, run, serving
-from toolpost.transports import http_session, http_sessions, http_stateless
-from toolpost.transports.gate import RETRY_AFTER, HTTPRefusal
-from toolpost.transports.http_load import RequestCounts
-from toolpost.transports.http_session import SessionPost
-from toolpost.transports.http_sessions import Sessions, SessionSettings
+from toolpost.server.http import session as session_module
+from toolpost.server.http import sessions as sessions_module
+from toolpost.server.http import stateless
+from toolpost.server.http.limits import RequestCounts
+from toolpost.server.http.security import RETRY_AFTER, HTTPRefusal
+from toolpost.server.http.session import SessionPost
+from toolpost.server.http.sessions import Sessions, SessionSettings
 from toolpost.types.base import Raw
 from waiting import until
 
@@ -141,7 +143,7 @@ def test_a_batch_counts_as_many():
 
 
 def test_the_subscriptions_of_a_principal_are_bounded(monkeypatch):
-    monkeypatch.setattr(http_stateless, "MAX_SUBSCRIPTIONS", 2)
+    monkeypatch.setattr(stateless, "MAX_SUBSCRIPTIONS", 2)
 
     async def main():
         async with stage_and_site(principal=user) as (_, site):
@@ -242,7 +244,7 @@ def post(size: int) -> SessionPost:
 
 
 def test_posts_that_wait_are_bounded_in_bytes(monkeypatch):
-    monkeypatch.setattr(http_session, "MAX_QUEUED_POST_BYTES", 100)
+    monkeypatch.setattr(session_module, "MAX_QUEUED_POST_BYTES", 100)
 
     async def main():
         async with idle_sessions() as sessions:
@@ -258,7 +260,7 @@ def test_posts_that_wait_are_bounded_in_bytes(monkeypatch):
 
 
 def test_posts_that_wait_have_one_sum_and_the_session_with_most_ends(monkeypatch):
-    monkeypatch.setattr(http_sessions, "MAX_QUEUED_BYTES", 100)
+    monkeypatch.setattr(sessions_module, "MAX_QUEUED_BYTES", 100)
 
     async def main():
         async with idle_sessions() as sessions:

@@ -20,9 +20,9 @@ import leak_check
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed, ConnectFailed, LocalProtocolError
 from toolpost.protocol.framing import OversizedLine
-from toolpost.transports import child as child_module
-from toolpost.transports import reader, stderr, writer
-from toolpost.transports.child import Stdio, open_child
+from toolpost.transports import pipes, stdio_client
+from toolpost.transports import stdio_client as child_module
+from toolpost.transports.stdio_client import Stdio, open_child
 from waiting import eventually, list_children, list_descriptors, until
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -177,7 +177,7 @@ def test_a_server_that_is_not_read_has_to_wait_and_others_go_on(loop):
                     await other.send(b"[]")
                     assert await other.receive() == b"[]"
             held = sum(len(line) + 1 for line in flood._queue.arrived if isinstance(line, bytes))
-            assert held <= reader.READ_HIGH_WATER + 2 * PIPE
+            assert held <= pipes.READ_HIGH_WATER + 2 * PIPE
             assert lines.empty()
             for n in range(400_000):
                 assert await flood.receive() == b"%d" % n
@@ -209,7 +209,7 @@ def test_a_server_that_does_not_read_makes_us_wait_and_nobody_else(loop):
                 for _ in range(100):
                     await other.send(b"[]")
                     assert await other.receive() == b"[]"
-            assert sent * 1024 <= writer.WRITE_HIGH_WATER + 2 * PIPE + 2048
+            assert sent * 1024 <= pipes.WRITE_HIGH_WATER + 2 * PIPE + 2048
             os.kill(slow.pid, signal.SIGUSR1)
             await flooding
             slow._stdin.finish("that was all")
@@ -797,19 +797,19 @@ def test_of_much_stderr_only_the_end_is_kept_and_the_server_is_never_stuck():
     code = (
         "import sys\n"
         "for n in range(50_000): print('x' * 100, n, file=sys.stderr)\n"
-        f"print('y' * {stderr.MAX_STDERR_LINE + 1}, file=sys.stderr)\n"
-        f"print('z' * {stderr.MAX_KEPT_LINE_LENGTH + 1}, file=sys.stderr)"
+        f"print('y' * {stdio_client.MAX_STDERR_LINE + 1}, file=sys.stderr)\n"
+        f"print('z' * {stdio_client.MAX_KEPT_LINE_LENGTH + 1}, file=sys.stderr)"
     )
     lines = []
     _, words = words_of(lines.append, code)
     assert len(lines) == 50_002
-    assert len(words) == stderr.MAX_KEPT_LINES
+    assert len(words) == stdio_client.MAX_KEPT_LINES
     assert words[-3:] == (
         "x" * 100 + " 49999",
-        f"(a line of {stderr.MAX_STDERR_LINE + 1} bytes was left out)",
-        "z" * stderr.MAX_KEPT_LINE_LENGTH + "…",
+        f"(a line of {stdio_client.MAX_STDERR_LINE + 1} bytes was left out)",
+        "z" * stdio_client.MAX_KEPT_LINE_LENGTH + "…",
     )
-    assert lines[-1] == "z" * (stderr.MAX_KEPT_LINE_LENGTH + 1)
+    assert lines[-1] == "z" * (stdio_client.MAX_KEPT_LINE_LENGTH + 1)
 
 
 # --------------------------------------------------------------------- the description

@@ -16,8 +16,8 @@ from hosted import Stage, call, hosted, kitchen, modern, serving
 from raw_http import Wire, wired
 from raw_server import run as run_in
 from toolpost import Context, Server, web
-from toolpost.transports.exchange import BODY_CHUNK_TIMEOUT, MIN_BODY_RATE
-from toolpost.transports.heads import HEAD_TIMEOUT, STALL_TIMEOUT, make_bounded_protocol
+from toolpost.server.http.request import BODY_CHUNK_TIMEOUT, MIN_BODY_RATE
+from toolpost.server.http.uvicorn import HEAD_TIMEOUT, STALL_TIMEOUT, make_bounded_protocol
 from waiting import until
 
 LARGE = 12_000_000  # more than the kernel holds of a connection

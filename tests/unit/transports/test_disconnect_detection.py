@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hosted import run
-from toolpost.transports import patrol
-from toolpost.transports.attention import CONNECTION_MONITOR, DisconnectWatcher
-from toolpost.transports.exchange import ClientDisconnected, HttpExchange, ResponseAborted
+from toolpost.server.http import disconnect
+from toolpost.server.http.disconnect import CONNECTION_MONITOR, DisconnectWatcher
+from toolpost.server.http.request import ClientDisconnected, HttpExchange, ResponseAborted
 from waiting import until
 
 WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
@@ -17,8 +17,8 @@ WHO: ContextVar[str] = ContextVar("WHO", default="nobody")
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patrol, "FIRST_CHECK_DELAY", 0.002)
-    monkeypatch.setattr(patrol, "KEEP_ALIVE_INTERVAL", 0.004)
+    monkeypatch.setattr(disconnect, "FIRST_CHECK_DELAY", 0.002)
+    monkeypatch.setattr(disconnect, "KEEP_ALIVE_INTERVAL", 0.004)
 
 
 class Peer:

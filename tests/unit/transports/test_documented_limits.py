@@ -6,33 +6,16 @@ from pathlib import Path
 from typing import Any
 
 from toolpost import Server, run, threads, web
-from toolpost.auth import admission, proof, verifier
-from toolpost.protocol import connection, framing, headers, inbox, jsonrpc, seal, uri
-from toolpost.server import (
-    asking,
-    catalogue,
-    complete,
-    context,
-    delivery,
-    factory,
-    handler,
-    measure,
-    middleware,
-    recall,
-    states,
-)
-from toolpost.server.web import HttpOptions
+from toolpost.auth.server import admission, dpop, verifier
+from toolpost.protocol import connection, framing, headers, jsonrpc, receive, seal, uri_template
+from toolpost.server import client_requests, context, handler, middleware, per_client, token_bucket
+from toolpost.server.elicitation import journal, request_state
+from toolpost.server.http import limits, request, security, session, uvicorn
+from toolpost.server.http.app import EndpointSettings
+from toolpost.server.options import HttpOptions
+from toolpost.server.registry import prompts, registry
+from toolpost.server.runtime import delivery
 from toolpost.stores import memory
-from toolpost.transports import (
-    exchange,
-    gate,
-    heads,
-    http_kept,
-    http_load,
-    http_room,
-    http_session,
-)
-from toolpost.transports.http_server import EndpointSettings
 
 TEXT = (Path(__file__).parents[3] / "docs" / "reliability.md").read_text(encoding="utf-8")
 PAGE = TEXT[TEXT.index("\n## Bounds\n") : TEXT.index("\n## Bounds of a client\n")]
@@ -41,62 +24,65 @@ SETTINGS = EndpointSettings()
 
 KNOWN: dict[str, tuple[Any, ...]] = {
     "body": (SETTINGS.max_body,),
-    "pause between two pieces of a body": (exchange.BODY_CHUNK_TIMEOUT,),
-    "rate of a body, behind the first 30 s": (exchange.MIN_BODY_RATE,),
-    "headers, together": (gate.MAX_HEADERS,),
-    "time for the headers": (heads.HEAD_TIMEOUT,),
+    "pause between two pieces of a body": (request.BODY_CHUNK_TIMEOUT,),
+    "rate of a body, behind the first 30 s": (request.MIN_BODY_RATE,),
+    "headers, together": (security.MAX_HEADERS,),
+    "time for the headers": (uvicorn.HEAD_TIMEOUT,),
     "line on stdin": (framing.MAX_LINE,),
     "nesting": (jsonrpc.MAX_DEPTH,),
     "digits of a whole number": (4300,),  # of msgspec
     "members of an envelope that nobody knows": (jsonrpc.MAX_UNKNOWN_BYTES,),
     "batch": (jsonrpc.MAX_BATCH, jsonrpc.MAX_BATCH_BYTES),
-    "answers that a request brings back": (inbox.MAX_INPUT_RESPONSES,),
+    "answers that a request brings back": (receive.MAX_INPUT_RESPONSES,),
     "session id in a header": (headers.MAX_SESSION_ID,),
-    "URI": (uri.MAX_URI,),
-    "URI template, and its variables": (uri.MAX_TEMPLATE, uri.MAX_VARIABLES),
+    "URI": (uri_template.MAX_URI,),
+    "URI template, and its variables": (uri_template.MAX_TEMPLATE, uri_template.MAX_VARIABLES),
     "state that a client carries": (seal.MAX_SEALED,),
-    "token, and DPoP proof": (admission.MAX_TOKEN_LENGTH, proof.MAX_PROOF_LENGTH),
+    "token, and DPoP proof": (admission.MAX_TOKEN_LENGTH, dpop.MAX_PROOF_LENGTH),
     "calls in flight; of a principal, in all its sessions and outside": (connection.MAX_IN_FLIGHT,),
-    "bytes of calls in flight that are larger than 64 KiB": (inbox.MAX_IN_FLIGHT_BYTES,),
+    "bytes of calls in flight that are larger than 64 KiB": (receive.MAX_IN_FLIGHT_BYTES,),
     "notices being served": (connection.MAX_IN_FLIGHT,),
     "messages before the handshake is answered": (connection.MAX_IN_FLIGHT,),
     "answers that the peer has not taken": (delivery.MAX_UNSENT_BYTES,),
-    "posts that wait for a conversation": (http_session.MAX_QUEUED_POSTS,),
-    "bytes of posts that wait for a conversation": (http_session.MAX_QUEUED_POST_BYTES,),
-    "unread on the stream of HTTP+SSE": (http_session.MAX_UNREAD_BYTES,),
+    "posts that wait for a conversation": (session.MAX_QUEUED_POSTS,),
+    "bytes of posts that wait for a conversation": (session.MAX_QUEUED_POST_BYTES,),
+    "unread on the stream of HTTP+SSE": (session.MAX_UNREAD_BYTES,),
     "resources that a session watches": (context.MAX_SUBSCRIBED_URIS,),
     "resources that a subscription names": (context.MAX_SUBSCRIBED_URIS,),
     "characters of their URIs, together": (context.MAX_SUBSCRIBED_URI_CHARS,),
-    "subscriptions (`subscriptions/listen`) of a principal": (http_load.MAX_SUBSCRIPTIONS,),
+    "subscriptions (`subscriptions/listen`) of a principal": (limits.MAX_SUBSCRIPTIONS,),
     "subscriptions of an address where nobody is known": (connection.MAX_IN_FLIGHT,),
     "readers of a general stream": (1,),
     "readers that have come back to a stream": (1,),
-    "a client that takes nothing of a response": (heads.STALL_TIMEOUT,),
+    "a client that takes nothing of a response": (uvicorn.STALL_TIMEOUT,),
     "handshake": (SETTINGS.limits.handshake,),
     "a session that nobody uses": (SETTINGS.limits.idle,),
     "a connection without a request": (web.KEEP_ALIVE_TIMEOUT,),
-    "URLs that a user was sent to": (asking.MAX_URL_ELICITATIONS,),
-    "questions of one call, and tries for one answer": (recall.MAX_ROUNDS, asking.MAX_ELICIT_ATTEMPTS),
-    "steps and answers of one call": (states.MAX_JOURNAL_BYTES,),
+    "URLs that a user was sent to": (client_requests.MAX_URL_ELICITATIONS,),
+    "questions of one call, and tries for one answer": (
+        journal.MAX_ROUNDS,
+        client_requests.MAX_ELICIT_ATTEMPTS,
+    ),
+    "steps and answers of one call": (request_state.MAX_JOURNAL_BYTES,),
     "notices of progress of one call, and log lines; and how many more in a second": (
-        measure.BURST,
-        measure.RATE,
+        token_bucket.BURST,
+        token_bucket.RATE,
     ),
     "calls in flight": (SETTINGS.max_calls,),
     "streams for news: GET, HTTP+SSE, `subscriptions/listen`": (SETTINGS.max_streams,),
     "sessions": (SETTINGS.limits.most,),
-    "sessions of one principal": (1 / http_room.PRINCIPAL_SHARE,),
+    "sessions of one principal": (1 / limits.PRINCIPAL_SHARE,),
     "log of one stream, in memory": (memory.MAX_ENTRIES, memory.MAX_LOG_BYTES),
     "logs of all streams, in memory": (memory.MAX_TOTAL_BYTES,),
-    "streams that are over": (http_kept.MAX_FINISHED_BYTES, http_session.STREAM_RETENTION),
-    "bytes of posts that wait, of all sessions": (http_load.MAX_QUEUED_BYTES,),
-    "journals in the store": (states.MAX_STORED_JOURNAL_BYTES,),
+    "streams that are over": (limits.MAX_FINISHED_BYTES, session.STREAM_RETENTION),
+    "bytes of posts that wait, of all sessions": (limits.MAX_QUEUED_BYTES,),
+    "journals in the store": (request_state.MAX_STORED_JOURNAL_BYTES,),
     "principals whose `ctx.state` is kept without a session": (handler.MAX_PRINCIPAL_STATES,),
-    "choices of a `ServerFactory`": (factory.MAX_REMEMBERED_CLIENTS,),
+    "choices of a `ServerFactory`": (per_client.MAX_REMEMBERED_CLIENTS,),
     "functions in threads": (threads.MAX_THREADS,),
     "threads in calls that were given up": (threads.STUCK_THREADS_FACTOR,),
-    "entries of a page": (catalogue.PAGE_SIZE,),
-    "completions": (complete.MAX_COMPLETION_VALUES,),
+    "entries of a page": (registry.PAGE_SIZE,),
+    "completions": (prompts.MAX_COMPLETION_VALUES,),
     "rate of one client": (),
     "clients whose rate is known": (middleware.MAX_CLIENTS,),
     "calls at once": (),

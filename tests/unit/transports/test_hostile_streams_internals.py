@@ -8,8 +8,8 @@ from hostile_transports import REVISIONS, meeting, run, serve
 from scripted import Heard, scripted, stream
 from toolpost import Client
 from toolpost.errors import MCPError
-from toolpost.transports import http_client, trail
-from toolpost.transports.address import Http
+from toolpost.transports import event_stream, http_client
+from toolpost.transports.targets import Http
 
 
 def test_a_session_whose_end_is_never_confirmed_is_left(monkeypatch):
@@ -40,7 +40,7 @@ def test_an_event_is_not_asked_for_by_a_name_that_no_header_can_carry(key, monke
         return True
 
     async def main():
-        monkeypatch.setattr(trail, "DEFAULT_RETRY_DELAY", 0.001)
+        monkeypatch.setattr(event_stream, "DEFAULT_RETRY_DELAY", 0.001)
         async with scripted(serve("stream session", special)) as server:
             async with Client(Http(server.url), revision=REVISIONS["session"], timeout=2) as client:
                 with pytest.raises(MCPError):

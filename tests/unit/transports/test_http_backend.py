@@ -15,12 +15,17 @@ import pytest
 
 from scripted import END, answer, chunk, scripted, stream
 from toolpost.errors import ConnectFailed, RequestFailed
-from toolpost.transports.address import Http
-from toolpost.transports.backend_asgi import AsgiBackend
-from toolpost.transports.courier import MAX_REDIRECTS, HttpSender
-from toolpost.transports.http_backend import Backend, describe_error, open_backend
-from toolpost.transports.read_size import READ_SIZE, limit_read_size
-from toolpost.transports.refusal import MAX_QUOTE_LENGTH, build_refusal, check_accepted
+from toolpost.read_size import READ_SIZE, limit_read_size
+from toolpost.transports.backends.asgi import AsgiBackend
+from toolpost.transports.backends.backend import Backend, describe_error, open_backend
+from toolpost.transports.http_sender import (
+    MAX_QUOTE_LENGTH,
+    MAX_REDIRECTS,
+    HttpSender,
+    build_refusal,
+    check_accepted,
+)
+from toolpost.transports.targets import Http
 from waiting import until
 
 LIBRARIES = ["aiohttp", "httpx2"]
@@ -348,7 +353,7 @@ def test_a_certificate_that_is_not_accepted_says_why():
     ],
 )
 def test_errors_of_aiohttp_that_are_hard_to_provoke(error, words, sent):
-    from toolpost.transports.backend_aiohttp import _translate_error  # noqa: PLC0415 - a look inside
+    from toolpost.transports.backends.aiohttp import _translate_error  # noqa: PLC0415 - a look inside
 
     failure = _translate_error(error)
     assert words in failure.message
@@ -367,7 +372,7 @@ def test_errors_of_aiohttp_that_are_hard_to_provoke(error, words, sent):
     ],
 )
 def test_errors_of_httpx2_that_are_hard_to_provoke(error, words, sent):
-    from toolpost.transports.backend_httpx2 import _translate_error  # noqa: PLC0415 - a look inside
+    from toolpost.transports.backends.httpx2 import _translate_error  # noqa: PLC0415 - a look inside
 
     failure = _translate_error(error)
     assert words in failure.message
@@ -519,7 +524,7 @@ def test_a_library_that_is_missing_is_named_with_the_way_to_get_it(library, monk
 
 def test_another_module_that_is_missing_is_not_covered_up(monkeypatch):
     monkeypatch.setitem(sys.modules, "yarl", None)
-    monkeypatch.delitem(sys.modules, "toolpost.transports.backend_aiohttp", raising=False)
+    monkeypatch.delitem(sys.modules, "toolpost.transports.backends.aiohttp", raising=False)
     with pytest.raises(ModuleNotFoundError, match="yarl"):
         open_backend()
 
@@ -618,7 +623,7 @@ def test_an_application_hears_that_nobody_reads_any_more():
 
 
 def test_an_application_that_does_not_listen_is_ended_when_the_backend_is_closed(monkeypatch):
-    monkeypatch.setattr("toolpost.transports.backend_asgi.REQUEST_CLOSE_TIMEOUT", 0.01)
+    monkeypatch.setattr("toolpost.transports.backends.asgi.REQUEST_CLOSE_TIMEOUT", 0.01)
     ended = []
 
     async def app(scope, receive, send):
@@ -695,7 +700,7 @@ def test_an_application_that_cannot_start_says_so():
 
 
 def test_a_lifespan_that_does_not_end_is_cancelled(monkeypatch, caplog):
-    monkeypatch.setattr("toolpost.transports.asgi_lifespan.LIFESPAN_CLOSE_TIMEOUT", 0.01)
+    monkeypatch.setattr("toolpost.transports.backends.asgi.LIFESPAN_CLOSE_TIMEOUT", 0.01)
 
     async def app(scope, receive, send):
         if scope["type"] == "http":
@@ -815,7 +820,7 @@ def test_a_refusal_is_told_with_its_status_and_the_start_of_its_text(response, w
 
 
 def test_a_refusal_whose_text_does_not_come_is_told_without(monkeypatch):
-    monkeypatch.setattr("toolpost.transports.refusal.QUOTE_TIMEOUT", 0.01)
+    monkeypatch.setattr("toolpost.transports.http_sender.QUOTE_TIMEOUT", 0.01)
 
     async def script(heard):
         await heard.write(b"HTTP/1.1 500 X\r\nContent-Type: text/plain\r\nContent-Length: 9\r\n\r\nslow")

@@ -13,11 +13,11 @@ from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed, LocalProtocolError, RequestFailed, SessionLost
 from toolpost.protocol import headers
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, REVISIONS
-from toolpost.transports import trail as trails
-from toolpost.transports.address import Http
-from toolpost.transports.http_backend import open_backend
+from toolpost.transports import event_stream as trails
+from toolpost.transports.backends.backend import open_backend
 from toolpost.transports.http_client import HttpChannel
-from toolpost.types.lifecycle import PROTOCOL_VERSION
+from toolpost.transports.targets import Http
+from toolpost.types.initialize import PROTOCOL_VERSION
 from waiting import until
 
 BOTH = "application/json, text/event-stream"

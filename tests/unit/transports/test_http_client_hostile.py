@@ -9,18 +9,18 @@ import pytest
 
 from scripted import answer, chunk, event, scripted, stream
 from toolpost.client.client import Client
-from toolpost.client.verdicts import REVISION_CACHE
+from toolpost.client.connection.negotiate import REVISION_CACHE
 from toolpost.errors import ConnectFailed, RequestFailed, SessionLost, UnsupportedRevision
 from toolpost.protocol import headers
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION
+from toolpost.transports import event_stream as trails
 from toolpost.transports import http_client
-from toolpost.transports import trail as trails
-from toolpost.transports.address import Http
-from toolpost.transports.http_backend import open_backend
+from toolpost.transports.backends.backend import open_backend
+from toolpost.transports.event_stream import ResumableStream
 from toolpost.transports.http_client import HttpChannel
 from toolpost.transports.sse_client import open_sse
-from toolpost.transports.trail import ResumableStream
-from toolpost.types.lifecycle import PROTOCOL_VERSION
+from toolpost.transports.targets import Http
+from toolpost.types.initialize import PROTOCOL_VERSION
 from waiting import until
 
 LIBRARIES = ["aiohttp", "httpx2"]
@@ -184,7 +184,7 @@ def test_what_comes_behind_an_acceptance_does_not_matter(library, ends, monkeypa
             return True
 
         if not ends:
-            monkeypatch.setattr("toolpost.transports.refusal.QUOTE_TIMEOUT", 0.01)
+            monkeypatch.setattr("toolpost.transports.http_sender.QUOTE_TIMEOUT", 0.01)
         async with talking(legacy(script), session=True, http=library) as (channel, _, __):
             await channel.send(NOTICE)
 

@@ -27,9 +27,9 @@ from hosted import (
 )
 from raw_http import wired
 from toolpost import Server, web
+from toolpost.server.http import request as exchanges
+from toolpost.server.http import shutdown
 from toolpost.stores.memory import MemoryStore
-from toolpost.transports import exchange as exchanges
-from toolpost.transports import http_life
 from waiting import until
 
 GET = {"Accept": "text/event-stream"}
@@ -215,10 +215,10 @@ def test_workers_cannot_share_the_memory_of_one(store):
         kitchen().run(http="127.0.0.1:0", workers=0)
 
 
-@pytest.mark.parametrize("look", [http_life.DRAIN_POLL_INTERVAL, 0.0], ids=["now and then", "all the time"])
+@pytest.mark.parametrize("look", [shutdown.DRAIN_POLL_INTERVAL, 0.0], ids=["now and then", "all the time"])
 def test_a_call_over_http_and_sse_is_finished_too(look, monkeypatch):
     """Its session has no request any more before the client has its answer: the stream ends behind both."""
-    monkeypatch.setattr(http_life, "DRAIN_POLL_INTERVAL", look)
+    monkeypatch.setattr(shutdown, "DRAIN_POLL_INTERVAL", look)
 
     async def main():
         stage = Stage()

@@ -23,10 +23,22 @@ from hosted import (
 from session_site import ELICITS, GET, listening, stage_and_site, steps, text, tool
 from toolpost import Context, Server
 from toolpost.protocol import jsonrpc
-from toolpost.server import measure
+from toolpost.server import token_bucket
+from toolpost.server.http import (
+    disconnect,
+    limits,
+)
+from toolpost.server.http import (
+    session as session_module,
+)
+from toolpost.server.http import (
+    sessions as sessions_module,
+)
+from toolpost.server.http import (
+    streams as streams_module,
+)
+from toolpost.server.http.limits import RequestCounts
 from toolpost.stores.memory import MemoryStore
-from toolpost.transports import http_kept, http_session, http_sessions, http_streams, patrol
-from toolpost.transports.http_load import RequestCounts
 from waiting import until
 
 READY = message("notifications/initialized")
@@ -99,7 +111,7 @@ def test_what_was_streamed_is_kept_for_a_moment_only():
                 assert text((await wire.events())[-1]) == "done"
             streams = [name for name in kept(store) if "/stream/" in name]
             assert len(streams) == 3
-            now[0] += http_streams.DELIVERED_RETENTION + 1
+            now[0] += streams_module.DELIVERED_RETENTION + 1
             for name in streams:
                 assert not await store.logs.touch(name, 1)
 
@@ -112,15 +124,15 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self.looks = 0
-        look_at = http_sessions.Sessions._check_session
+        look_at = sessions_module.Sessions._check_session
 
         async def counted(sessions: Any, session: Any) -> None:
             await look_at(sessions, session)
             self.looks += 1
 
-        monkeypatch.setattr(http_sessions.Sessions, "_check_session", counted)
-        monkeypatch.setattr(http_sessions, "SWEEP_INTERVAL", 0.001)
-        for module in (http_session, http_sessions):
+        monkeypatch.setattr(sessions_module.Sessions, "_check_session", counted)
+        monkeypatch.setattr(sessions_module, "SWEEP_INTERVAL", 0.001)
+        for module in (session_module, sessions_module):
             monkeypatch.setattr(module, "time", self)
         self.store = MemoryStore(clock=self.monotonic)
 
@@ -216,14 +228,14 @@ def test_who_listens_is_not_idle(clock):
 
 def test_who_makes_room_is_found_without_a_look_at_all(monkeypatch):
     looks = [0]
-    busy = http_session.HttpSession.is_busy.fget
+    busy = session_module.HttpSession.is_busy.fget
     assert busy is not None
 
     def counted(session: Any) -> bool:
         looks[0] += 1
         return busy(session)
 
-    monkeypatch.setattr(http_session.HttpSession, "is_busy", property(counted))
+    monkeypatch.setattr(session_module.HttpSession, "is_busy", property(counted))
 
     async def main():
         async with hosted(kitchen(), max_sessions=20) as site:
@@ -239,7 +251,7 @@ def test_who_makes_room_is_found_without_a_look_at_all(monkeypatch):
 
 def test_streams_that_are_over_have_a_bound(monkeypatch):
     """Who reads slowly still gets all of it; who comes back too late gets nothing."""
-    monkeypatch.setattr(http_kept, "MAX_FINISHED_BYTES", 3 * (http_kept.STREAM_OVERHEAD + 2000))
+    monkeypatch.setattr(limits, "MAX_FINISHED_BYTES", 3 * (limits.STREAM_OVERHEAD + 2000))
     store = MemoryStore()
 
     async def main():
@@ -332,7 +344,7 @@ def test_an_answer_is_json_unless_something_comes_before(revision):
             assert head.headers["x-accel-buffering"] == "no"
             events = await wire.events()
             if revision == OLD:
-                assert (events[0].data, events[0].retry) == ("", http_streams.RETRY_MILLISECONDS)
+                assert (events[0].data, events[0].retry) == ("", streams_module.RETRY_MILLISECONDS)
                 assert events.pop(0).id
             assert steps(events) == [1, 2]
             assert text(events[-1]) == "done"
@@ -370,7 +382,7 @@ def test_what_belongs_to_a_call_comes_on_its_stream_only():
 
 def test_more_notices_than_a_log_holds(monkeypatch):
     """A function that never waits lets others read all the same."""
-    monkeypatch.setattr(measure, "BURST", 10_000)
+    monkeypatch.setattr(token_bucket, "BURST", 10_000)
 
     async def main():
         async with hosted(kitchen()) as site:
@@ -384,7 +396,7 @@ def test_more_notices_than_a_log_holds(monkeypatch):
 
 
 def test_who_does_not_read_loses_notices_but_not_the_answer(caplog, monkeypatch):
-    monkeypatch.setattr(measure, "BURST", 10_000)
+    monkeypatch.setattr(token_bucket, "BURST", 10_000)
     server = Server("flood")
     told = 3000
 
@@ -430,7 +442,7 @@ def test_a_second_reader_is_turned_away():
 
 
 def test_a_reader_that_was_replaced_learns_of_it(monkeypatch):
-    monkeypatch.setattr(patrol, "KEEP_ALIVE_INTERVAL", 0.02)
+    monkeypatch.setattr(disconnect, "KEEP_ALIVE_INTERVAL", 0.02)
 
     async def main():
         async with hosted(kitchen()) as site:
@@ -467,7 +479,7 @@ def test_what_was_said_before_anybody_listened_is_not_lost():
 
 @pytest.mark.requirement("HTTPM-8")
 def test_quiet_streams_carry_comments(monkeypatch):
-    monkeypatch.setattr(patrol, "KEEP_ALIVE_INTERVAL", 0.01)
+    monkeypatch.setattr(disconnect, "KEEP_ALIVE_INTERVAL", 0.01)
 
     async def main():
         async with stage_and_site() as (stage, site):
@@ -516,7 +528,7 @@ def test_polling():
             session = await site.open()
             wire, _ = await site.begin("POST", legacy(session), tool("work", 1, token=1))
             first = await wire.events()
-            assert (first[0].data, first[0].retry) == ("", http_streams.RETRY_MILLISECONDS)
+            assert (first[0].data, first[0].retry) == ("", streams_module.RETRY_MILLISECONDS)
             assert steps(first) == [1]
             # The connection is free for other things meanwhile.
             await wire.ask("POST", "/mcp", legacy(session), message("ping", id=2))
@@ -551,7 +563,7 @@ def test_polling_before_anything_was_said():
             wire, head = await site.begin("POST", legacy(session), tool("work", 1))
             assert head.headers["content-type"] == "text/event-stream"
             (primed,) = await wire.events()
-            assert (primed.data, primed.retry) == ("", http_streams.RETRY_MILLISECONDS)
+            assert (primed.data, primed.retry) == ("", streams_module.RETRY_MILLISECONDS)
             back, _ = await site.begin("GET", listening(session, primed.id))
             assert text((await back.events())[-1]) == "done"
 
@@ -569,7 +581,7 @@ def test_a_stream_that_is_polled_is_kept_while_its_call_runs():
             session = await site.open()
             wire, _ = await site.begin("POST", legacy(session), tool("polled", 1, token=1))
             first = await wire.events()
-            now[0] += http_streams.DELIVERED_RETENTION * 3
+            now[0] += streams_module.DELIVERED_RETENTION * 3
             back, head = await site.begin("GET", listening(session, first[-1].id))
             assert head.status == 200
             stage.go.set()
@@ -685,7 +697,7 @@ def test_sessions_of_a_worker_that_has_died_are_gone():
             record = await sessions_of(one).find(session, None)
             assert record == found
             store = two.app._host.store
-            dead = http_sessions.SessionRecord("gone")
+            dead = sessions_module.SessionRecord("gone")
             await store.records.put("session/orphan", jsonrpc.encode(dead), 60)
             answer = await two.post(legacy("orphan"), message("ping", id=1))
             assert answer.status == 404
@@ -695,7 +707,7 @@ def test_sessions_of_a_worker_that_has_died_are_gone():
 
 
 def test_an_answer_of_a_worker_that_dies_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(patrol, "KEEP_ALIVE_INTERVAL", 0.02)
+    monkeypatch.setattr(disconnect, "KEEP_ALIVE_INTERVAL", 0.02)
 
     async def main():
         async with two_workers() as (stage, one, two):
@@ -711,7 +723,7 @@ def test_an_answer_of_a_worker_that_dies_is_not_waited_for(monkeypatch):
 
 
 def test_a_store_that_fails_for_a_while_hurts_nobody_else(monkeypatch, caplog):
-    monkeypatch.setattr(http_sessions, "SWEEP_INTERVAL", 0.01)
+    monkeypatch.setattr(sessions_module, "SWEEP_INTERVAL", 0.01)
 
     class Shaky(MemoryStore):
         def __init__(self) -> None:
@@ -755,7 +767,7 @@ def test_a_worker_that_cannot_keep_up_goes_on(caplog):
             sessions = sessions_of(site)
             record = await sessions.find(session, None)
             for _ in range(5):
-                await sessions._send_to_worker(record, http_sessions._WorkerMessage("none"))
+                await sessions._send_to_worker(record, sessions_module._WorkerMessage("none"))
             await until(lambda: "some of it is lost" in caplog.text)
             await until(lambda: store.topics._subscribers)  # pyright: ignore[reportAttributeAccessIssue] - looks inside
             assert (await site.post(legacy(session), message("ping", id=1))).status == 200
@@ -786,8 +798,8 @@ def test_what_could_not_be_said_is_owed_to_nobody():
 
     async def main():
         store: Any = MemoryStore()
-        kept_streams = http_kept.FinishedStreams(store.logs)
-        session = http_session.HttpSession("s", "", store, kept_streams, RequestCounts(), single=True)
+        kept_streams = limits.FinishedStreams(store.logs)
+        session = session_module.HttpSession("s", "", store, kept_streams, RequestCounts(), single=True)
         said = message("notifications/message", {"level": "info", "data": "hi"})
         await session.send(said)
         assert session.has_pending_output

@@ -7,7 +7,7 @@ from hosted import (
     modern,
     run,
 )
-from toolpost.transports import gate
+from toolpost.server.http import security
 
 ECHO = modern("tools/call", call("echo", text="hi"))
 
@@ -16,12 +16,12 @@ def test_refusals_do_not_fill_the_log(caplog):
     async def main():
         async with hosted(kitchen()) as site:
             wire = await site.wire()
-            for number in range(gate.MAX_LOGGED_REFUSALS + 5):
+            for number in range(security.MAX_LOGGED_REFUSALS + 5):
                 await wire.ask("POST", "/mcp", ECHO[0], ECHO[1], host=f"{number}.example")
                 assert (await wire.answer()).status == 403
 
     run(main)
-    assert len(caplog.records) == gate.MAX_LOGGED_REFUSALS
+    assert len(caplog.records) == security.MAX_LOGGED_REFUSALS
 
 
 def test_names_that_are_remembered_are_bounded():

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from hosted import run
-from toolpost.transports import patrol
-from toolpost.transports.patrol import DisconnectTimer
+from toolpost.server.http import disconnect
+from toolpost.server.http.disconnect import DisconnectTimer
 from waiting import until
 
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(patrol, "FIRST_CHECK_DELAY", 0.002)
-    monkeypatch.setattr(patrol, "KEEP_ALIVE_INTERVAL", 0.004)
+    monkeypatch.setattr(disconnect, "FIRST_CHECK_DELAY", 0.002)
+    monkeypatch.setattr(disconnect, "KEEP_ALIVE_INTERVAL", 0.004)
 
 
 class One:
@@ -81,7 +81,7 @@ def test_who_has_left_is_not_visited_any_more():
 
 
 def test_all_have_one_timer(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(patrol, "FIRST_CHECK_DELAY", 3600.0)
+    monkeypatch.setattr(disconnect, "FIRST_CHECK_DELAY", 3600.0)
 
     async def main():
         loop: Any = asyncio.get_running_loop()
@@ -135,7 +135,7 @@ def test_loops_that_begin_meanwhile_in_other_threads_hurt_nobody():
         def is_closed(self) -> bool:
             if self.watched:
                 begun.append(asyncio.new_event_loop())
-                patrol._TIMERS[begun[-1]] = DisconnectTimer()
+                disconnect._TIMERS[begun[-1]] = DisconnectTimer()
             return super().is_closed()
 
     begun: list[asyncio.AbstractEventLoop] = []

@@ -12,12 +12,12 @@ import pytest
 import toolpost.web
 from hosted import Site, Stage, call, kitchen, legacy, message, modern, opening, run, serving
 from raw_http import wired
-from toolpost.transports import patrol
-from toolpost.transports.attention import CONNECTION_MONITOR
-from toolpost.transports.exchange import HttpExchange
-from toolpost.transports.gate import MAX_HEADERS
-from toolpost.transports.heads import MAX_PIPELINED, make_bounded_protocol
-from toolpost.transports.read_size import READ_SIZE
+from toolpost.read_size import READ_SIZE
+from toolpost.server.http import disconnect
+from toolpost.server.http.disconnect import CONNECTION_MONITOR
+from toolpost.server.http.request import HttpExchange
+from toolpost.server.http.security import MAX_HEADERS
+from toolpost.server.http.uvicorn import MAX_PIPELINED, make_bounded_protocol
 from waiting import until
 
 ECHO = modern("tools/call", call("echo", text="hi"))
@@ -248,7 +248,7 @@ def test_a_call_is_cancelled_with_its_client_though_much_was_read():
 
 
 def test_a_stream_whose_client_was_gone_before_anybody_looked_ends(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(patrol, "FIRST_CHECK_DELAY", 3600.0)
+    monkeypatch.setattr(disconnect, "FIRST_CHECK_DELAY", 3600.0)
 
     async def main():
         async with guarded() as site:
@@ -313,7 +313,7 @@ def test_a_call_behind_which_others_wait_ends_with_its_client(before, after):
 
 @pytest.mark.parametrize("behind", [0, 1, 3])
 def test_a_client_that_was_gone_before_anybody_looked_is_noticed(monkeypatch, caplog, behind):
-    monkeypatch.setattr(patrol, "FIRST_CHECK_DELAY", 3600.0)
+    monkeypatch.setattr(disconnect, "FIRST_CHECK_DELAY", 3600.0)
 
     async def main():
         stage = Stage()

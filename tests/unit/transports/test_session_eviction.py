@@ -2,7 +2,7 @@
 
 import pytest
 
-from toolpost.transports.http_room import PRINCIPAL_SHARE, SessionLimit, TooManySessions
+from toolpost.server.http.limits import PRINCIPAL_SHARE, SessionLimit, TooManySessions
 
 
 class Held:

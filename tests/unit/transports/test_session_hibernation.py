@@ -10,9 +10,9 @@ import pytest
 
 from hosted import OLD, call, hosted, legacy, message, opening, run, serving
 from toolpost import Context, Server
+from toolpost.server.http import asleep as asleep_module
+from toolpost.server.http.asleep import Bedtime
 from toolpost.server.middleware import RateLimit
-from toolpost.transports import http_asleep
-from toolpost.transports.http_asleep import Bedtime
 from waiting import until
 
 GET = {"Accept": "text/event-stream"}
@@ -21,7 +21,7 @@ GET = {"Accept": "text/event-stream"}
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """One session stays awake, and whoever is woken makes no room for another one."""
-    monkeypatch.setattr(http_asleep, "AWAKE", 1)
+    monkeypatch.setattr(asleep_module, "AWAKE", 1)
     monkeypatch.setattr(Bedtime, "note_wake", lambda _: None)
 
 
@@ -378,7 +378,7 @@ def test_what_a_client_says_of_itself_is_its_own():
 
 def test_who_is_woken_soon_makes_room_for_one_more(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.undo()
-    monkeypatch.setattr(http_asleep, "AWAKE", 8)
+    monkeypatch.setattr(asleep_module, "AWAKE", 8)
     bedtime = Bedtime(20)
     assert bedtime.limit == 8
     for _ in range(30):
@@ -453,7 +453,7 @@ def test_a_session_that_sleeps_makes_room_for_another():
 
 
 def test_a_session_that_sleeps_for_too_long_ends(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("toolpost.transports.http_sessions.SWEEP_INTERVAL", 0.02)
+    monkeypatch.setattr("toolpost.server.http.sessions.SWEEP_INTERVAL", 0.02)
 
     async def main():
         async with hosted(adder(), idle=0.3) as site:

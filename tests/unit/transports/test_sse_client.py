@@ -9,8 +9,8 @@ from scripted import answer, chunk, event, scripted, stream
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed, ConnectFailed, RequestFailed
 from toolpost.transports import sse_client
-from toolpost.transports.address import Http
 from toolpost.transports.sse_client import SseChannel, open_sse
+from toolpost.transports.targets import Http
 from waiting import until
 
 

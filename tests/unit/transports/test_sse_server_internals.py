@@ -4,7 +4,7 @@ import pytest
 
 from hosted import call, hosted, kept, kitchen, message, run
 from sse_talk import JSON, talk, talking
-from toolpost.transports import http_session
+from toolpost.server.http import session
 from waiting import until
 
 
@@ -28,7 +28,7 @@ def test_who_leaves_ends_the_session(how):
 
 def test_who_says_more_than_it_hears_is_cut_off(monkeypatch):
     """A client that never reads its stream must not fill our memory."""
-    monkeypatch.setattr(http_session, "MAX_QUEUED_POSTS", 10)
+    monkeypatch.setattr(session, "MAX_QUEUED_POSTS", 10)
 
     async def main():
         async with hosted(kitchen(limit=5)) as site:

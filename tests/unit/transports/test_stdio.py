@@ -20,10 +20,17 @@ import pytest
 from programs.blind import BlindLoop
 
 from toolpost.errors import ChannelClosed
-from toolpost.transports import reader, writer
-from toolpost.transports.mailbox import MessageQueue
-from toolpost.transports.reader import LineFeed, LoopReader, ThreadReader, open_reader
-from toolpost.transports.writer import LoopWriter, ThreadWriter, open_writer
+from toolpost.transports import pipes
+from toolpost.transports.message_queue import MessageQueue
+from toolpost.transports.pipes import (
+    LineFeed,
+    LoopReader,
+    LoopWriter,
+    ThreadReader,
+    ThreadWriter,
+    open_reader,
+    open_writer,
+)
 from waiting import eventually, until
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -250,7 +257,7 @@ def test_a_client_that_does_not_read_stops_the_senders_and_nobody_else(mode, siz
     with start("flood", *mode, f"--count={count}", f"--size={size}", f"--senders={senders}") as process:
         sent, finished = process.stderr.read(1000).split_jws()
         assert finished == b"False"
-        assert size * int(sent) <= writer.WRITE_HIGH_WATER + 2 * PIPE + size * (senders + 2)
+        assert size * int(sent) <= pipes.WRITE_HIGH_WATER + 2 * PIPE + size * (senders + 2)
         lines = process.communicate()[0].splitlines()
     assert {len(line) for line in lines} == {size}
     numbers = [tuple(map(int, line.split_jws()[:2])) for line in lines]
@@ -273,7 +280,7 @@ def test_a_server_whose_client_does_not_read_takes_no_more_either(mode):
             return taken == before and taken > 4 * PIPE
 
         eventually(stuck, "the server takes everything")
-        assert taken <= writer.WRITE_HIGH_WATER + reader.READ_HIGH_WATER + 8 * PIPE
+        assert taken <= pipes.WRITE_HIGH_WATER + pipes.READ_HIGH_WATER + 8 * PIPE
         os.set_blocking(process.stdin.fileno(), True)
         rest = taken % len(line)
         out = process.communicate(line[rest:] if rest else b"")[0]
@@ -394,7 +401,7 @@ def test_a_cancelled_send_is_not_sent_and_the_others_are_in_order(kind):
     async def main(loop):
         with pipe(0) as (ours, theirs):
             out = kind(loop, theirs, "gone", gone)
-            big = b"x" * (writer.WRITE_HIGH_WATER + 2 * PIPE) + b"\n"
+            big = b"x" * (pipes.WRITE_HIGH_WATER + 2 * PIPE) + b"\n"
             await out.send(big)
             sending = [asyncio.create_task(out.send(b"%d\n" % n)) for n in range(6)]
             await turns()
@@ -421,7 +428,7 @@ def test_whoever_waits_for_room_hears_that_the_reader_has_gone(kind):
         reasons = []
         with pipe(0) as (ours, theirs):
             out = kind(loop, theirs, "nobody reads", reasons.append)
-            await out.send(b"x" * (writer.WRITE_HIGH_WATER + 2 * PIPE))
+            await out.send(b"x" * (pipes.WRITE_HIGH_WATER + 2 * PIPE))
             sending = [asyncio.create_task(out.send(b"%d\n" % n)) for n in range(3)]
             await turns()
             os.close(ours)
@@ -445,7 +452,7 @@ def test_whoever_waits_for_room_hears_that_we_have_closed(kind, way):
     async def main(loop):
         with pipe(0) as (ours, theirs):
             out = kind(loop, theirs, "gone", gone)
-            await out.send(b"x" * (writer.WRITE_HIGH_WATER + 2 * PIPE))
+            await out.send(b"x" * (pipes.WRITE_HIGH_WATER + 2 * PIPE))
             sending = [asyncio.create_task(out.send(b"%d\n" % n)) for n in range(3)]
             await turns()
             getattr(out, way)("we closed")
@@ -496,7 +503,7 @@ def test_a_reader_that_is_not_taken_from_stops_reading(mode):
             with pytest.raises(BlockingIOError):  # the pipe is full, and stays so
                 os.write(ours, stream)
             held = sum(len(line) + 1 for line in box.arrived if isinstance(line, bytes))
-            assert reader.READ_HIGH_WATER < held <= reader.READ_HIGH_WATER + 2 * PIPE
+            assert pipes.READ_HIGH_WATER < held <= pipes.READ_HIGH_WATER + 2 * PIPE
 
             def write_on():
                 with os.fdopen(ours, "wb") as pipe:
@@ -656,7 +663,7 @@ def test_draining_does_not_go_on_for_ever():
             assert os.write(ours, bytes(1024 * 1024)) == 1024 * 1024
             reading = LoopReader(loop, theirs, chunks.append)
             assert reading.drain()
-            assert len(chunks) == reader.DRAIN_ROUNDS
+            assert len(chunks) == pipes.DRAIN_ROUNDS
             reading.close()
 
     run(main)

@@ -9,7 +9,7 @@ from typing import Any
 from toolpost import Stdio
 from toolpost.protocol.framing import MAX_LINE
 from toolpost.protocol.methods import DATES
-from toolpost.transports.child import open_child
+from toolpost.transports.stdio_client import open_child
 
 PROGRAM = str(Path(__file__).parents[2] / "support" / "programs" / "stdio_server.py")
 

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from hosted import Stage, call, hosted, kitchen, legacy, message, run
+from toolpost.server.http import security
+from toolpost.server.http.security import HTTPRefusal, RequestGuard
 from toolpost.stores import memory
 from toolpost.stores.memory import MemoryStore
-from toolpost.stores.promise import LogGap
-from toolpost.transports import gate
-from toolpost.transports.gate import HTTPRefusal, RequestGuard
+from toolpost.stores.store import LogGap
 from waiting import until
 
 # --------------------------------------------------------------------- readers
@@ -171,8 +171,8 @@ class _Request:
 
 
 def test_what_a_gate_remembers_and_tells_is_bounded(monkeypatch, caplog):
-    monkeypatch.setattr(gate, "MAX_CACHED_ORIGINS", 3)
-    monkeypatch.setattr(gate, "MAX_LOGGED_REFUSALS", 3)
+    monkeypatch.setattr(security, "MAX_CACHED_ORIGINS", 3)
+    monkeypatch.setattr(security, "MAX_LOGGED_REFUSALS", 3)
     guard: Any = RequestGuard(allowed_hosts=["*.example.com"])
     for number in range(10):
         guard.check(_Request(f"h{number}.example.com"))

@@ -13,7 +13,7 @@ from official_schema import REPAIRS, Official
 from schema_definitions import ENVELOPE, HOMES, STEMS, round_trip, text
 from toolpost import types
 from toolpost.errors import RPCError
-from toolpost.protocol import keys
+from toolpost.protocol import eras
 from toolpost.protocol.methods import DATES, ROWS, Row
 from toolpost.types.base import Struct
 
@@ -105,7 +105,7 @@ class Walk:
         elif isinstance(home, type) and issubclass(home, msgspec.Struct):
             self.struct(name, schema, home)
         elif home is types.Meta:
-            self.plain(name, schema.get("properties", {}), {*keys.DEFINED_META_KEYS})
+            self.plain(name, schema.get("properties", {}), {*eras.DEFINED_META_KEYS})
 
     def plain(self, where: str, members: Any, known: set[str]) -> None:
         self.missing += [f"{where}.{name}" for name in members if name not in known]

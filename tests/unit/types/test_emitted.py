@@ -22,6 +22,7 @@ from toolpost import errors, types
 from toolpost.errors import LocalProtocolError, RPCError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.connection import Connection
+from toolpost.protocol.downgrade import downgrade_value
 from toolpost.protocol.eras import STATELESS_ERA
 from toolpost.protocol.events import (
     CancellationReceived,
@@ -30,9 +31,8 @@ from toolpost.protocol.events import (
     ProgressReceived,
     ResponseReceived,
 )
-from toolpost.protocol.lowering import downgrade_value
+from toolpost.protocol.local_peer import LocalPeer
 from toolpost.protocol.methods import DATES
-from toolpost.protocol.party import LocalPeer
 from toolpost.protocol.revisions import REVISIONS
 from toolpost.types import Raw
 

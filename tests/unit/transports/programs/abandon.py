@@ -6,7 +6,7 @@ import gc
 import sys
 import warnings
 
-from toolpost.transports.child import Stdio, open_child
+from toolpost.transports.stdio_client import Stdio, open_child
 
 warnings.simplefilter("always")
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from toolpost.errors import ChannelClosed
-from toolpost.transports.child import Stdio, open_child
+from toolpost.transports.stdio_client import Stdio, open_child
 
 PR_SET_CHILD_SUBREAPER = 36
 ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)

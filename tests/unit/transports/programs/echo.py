@@ -10,7 +10,7 @@ from blind import BlindLoop
 
 from toolpost.errors import ChannelClosed, ConnectFailed
 from toolpost.protocol.framing import OversizedLine
-from toolpost.transports.stdio import open_stdio
+from toolpost.transports.stdio_server import open_stdio
 
 options = argparse.ArgumentParser()
 options.add_argument("--limit", type=int, default=4 * 1024 * 1024)

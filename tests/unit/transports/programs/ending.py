@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from toolpost.errors import ChannelClosed
-from toolpost.transports import stdio
-from toolpost.transports.stdio import open_stdio
+from toolpost.transports import stdio_server
+from toolpost.transports.stdio_server import open_stdio
 
 
 def held() -> tuple[object, ...]:
@@ -43,7 +43,7 @@ async def main() -> None:
 
     # More than a pipe holds, and the client reads only after the end: the wait is cut off.
     for cut in ("cancel", "time out"):
-        stdio.LAST_WRITE_TIMEOUT = 60 if cut == "cancel" else 0.05
+        stdio_server.LAST_WRITE_TIMEOUT = 60 if cut == "cancel" else 0.05
         channel = open_stdio()
         await channel.send(bytes(1024 * 1024))
         closing = asyncio.create_task(channel.close())

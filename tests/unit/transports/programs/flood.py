@@ -7,7 +7,7 @@ import sys
 
 from blind import BlindLoop
 
-from toolpost.transports.stdio import open_stdio
+from toolpost.transports.stdio_server import open_stdio
 
 options = argparse.ArgumentParser()
 options.add_argument("--count", type=int)

@@ -8,7 +8,7 @@ import sys
 from blind import BlindLoop
 
 from toolpost.errors import ChannelClosed
-from toolpost.transports.stdio import open_stdio
+from toolpost.transports.stdio_server import open_stdio
 
 
 def say(text: str) -> None:

@@ -8,7 +8,7 @@ import sys
 import threading
 
 from toolpost.errors import ChannelClosed, LocalProtocolError
-from toolpost.transports.stdio import open_stdio
+from toolpost.transports.stdio_server import open_stdio
 
 print("stray: before the channel, not flushed yet")
 

@@ -1,0 +1,1 @@
+"""What a client does about tokens: it gets, keeps, renews and sends them."""

@@ -1,0 +1,352 @@
+"""Where tokens are kept between runs: in files that only their owner may read, in memory, or with the user.
+
+Owns the promise and the locks that let several processes share one token. A value is text that is not looked
+at here; it is a secret, and never logged.
+
+PART vault: A storage of anybody's, asked in one way, and what is done when it fails.
+
+Owns what a storage could not keep, forget or lock, as long as the program runs. Texts are secrets, and not
+looked at.
+"""
+
+import asyncio
+import hashlib
+import inspect
+import logging
+import os
+import secrets
+import stat
+import sys
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final, Protocol, runtime_checkable
+
+from toolpost.errors import AuthError
+
+MIN_LOCK_RETRY_DELAY: Final = 0.01
+"""Seconds before a lock is tried again; they grow."""
+
+MAX_LOCK_RETRY_DELAY: Final = 0.25
+"""Seconds to which that grows: a person who logs in takes longer, a refresh is over by then."""
+
+MAX_FILE_BYTES: Final = 1024 * 1024
+"""Bytes of a file that is read: what is larger is not ours."""
+
+_OPEN_FLAGS: Final[int] = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"))
+"""How files are opened: as bytes, without following a link, and without waiting, as a FIFO would have it."""
+
+logger: Final = logging.getLogger("toolpost.auth")
+
+
+@runtime_checkable
+class Storage(Protocol):
+    """Keeps texts by keys. Methods may be sync or async; a sync one must not block for long.
+
+    One that also has `lock(key)`, an async context manager, can be shared by several processes.
+    """
+
+    def get(self, key: str, /) -> "str | Awaitable[str | None] | None":
+        """The text that was kept; None if there is none."""
+        ...
+
+    def put(self, key: str, value: str, /) -> "Awaitable[None] | None":
+        """Keep a text. It is a secret."""
+        ...
+
+    def delete(self, key: str, /) -> "Awaitable[None] | None":
+        """Forget a text; nothing happens if there is none."""
+        ...
+
+
+class MemoryTokens:
+    """Keeps tokens as long as the process lives.
+
+    Examples:
+        >>> client = Client("https://example.com/mcp", auth=OAuth(storage=MemoryTokens()))
+    """
+
+    def __init__(self) -> None:
+        self._values: dict[str, str] = {}
+        self._locks: dict[str, threading.Lock] = {}
+
+    def __repr__(self) -> str:
+        return "MemoryTokens()"
+
+    def get(self, key: str, /) -> str | None:
+        """The text that was kept."""
+        return self._values.get(key)
+
+    def put(self, key: str, value: str, /) -> None:
+        """Keep a text."""
+        self._values[key] = value
+
+    def delete(self, key: str, /) -> None:
+        """Forget a text."""
+        self._values.pop(key, None)
+
+    @asynccontextmanager
+    async def lock(self, key: str, /) -> AsyncGenerator[None]:
+        """Keep others out, in whichever thread and loop they are."""
+        lock = self._locks.setdefault(key, threading.Lock())
+        await _poll_until(lambda: lock.acquire(blocking=False))
+        try:
+            yield
+        finally:
+            lock.release()
+
+
+class FileTokens:
+    """Keeps each text in a file of its own, which only its owner may read.
+
+    Args:
+        folder: where; by default in the user's folder for state. A `~` is the user's home.
+
+    Examples:
+        >>> client = Client("https://example.com/mcp", auth=OAuth(storage=FileTokens("~/.notes/tokens")))
+    """
+
+    def __init__(self, folder: "str | os.PathLike[str] | None" = None) -> None:
+        self.folder = Path(folder).expanduser() if folder is not None else default_folder()
+
+    def __repr__(self) -> str:
+        return f"FileTokens({str(self.folder)!r})"
+
+    async def get(self, key: str, /) -> str | None:
+        """The text that was kept."""
+        return await asyncio.to_thread(self._read, key)
+
+    async def put(self, key: str, value: str, /) -> None:
+        """Keep a text: whole or not at all, whatever happens meanwhile."""
+        await asyncio.to_thread(self._write, key, value)
+
+    async def delete(self, key: str, /) -> None:
+        """Forget a text."""
+        await asyncio.to_thread(self._path(key).unlink, missing_ok=True)
+
+    @asynccontextmanager
+    async def lock(self, key: str, /) -> AsyncGenerator[None]:
+        """Keep other processes out, and other threads of this one."""
+        descriptor = self._open_lock(key)  # in no thread: one that opens it for nobody would leave it open
+        try:
+            await _poll_until(lambda: _lock(descriptor))
+            yield
+        finally:
+            os.close(descriptor)  # which unlocks it; the file stays, or two could hold locks of one name
+
+    def _path(self, key: str, ending: str = "json") -> Path:
+        return self.folder / f"{hashlib.sha256(key.encode()).hexdigest()[:40]}.{ending}"
+
+    def _ensure_folder(self) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._check_folder()
+
+    def _check_folder(self) -> None:
+        """Return if nobody else can exchange what is in the folder.
+
+        Raises:
+            AuthError: somebody can.
+        """
+        found = self.folder.stat()
+        wrong = _find_permission_problem(found) if stat.S_ISDIR(found.st_mode) else None
+        if wrong is not None:
+            raise AuthError(
+                f"the folder {self.folder} {wrong}, so no tokens are kept there",
+                hint=f"chmod 700 {self.folder}, or give a folder that is only yours: storage=FileTokens(…)",
+            )
+
+    def _read(self, key: str) -> str | None:
+        path = self._path(key)
+        try:
+            self._check_folder()
+            descriptor = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            logger.warning("the tokens in %s cannot be read: %s", path, _describe_error(error))
+            return None
+        try:
+            found = os.fstat(descriptor)
+            wrong = _find_permission_problem(found) if stat.S_ISREG(found.st_mode) else "is no file"
+            if wrong is not None:
+                logger.warning("%s %s and is not used; it is written anew", path, wrong)
+                return None
+            with open(descriptor, "rb", closefd=False) as file:
+                return file.read(MAX_FILE_BYTES).decode()
+        except (OSError, UnicodeDecodeError) as error:
+            logger.warning("the tokens in %s cannot be read: %s", path, _describe_error(error))
+            return None
+        finally:
+            os.close(descriptor)
+
+    def _write(self, key: str, value: str) -> None:
+        path = self._path(key)
+        new = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
+        try:
+            self._ensure_folder()
+            descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(value.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            new.replace(path)
+        except OSError as error:
+            with suppress(OSError):
+                new.unlink(missing_ok=True)
+            raise AuthError(
+                f"the tokens cannot be kept in {self.folder}: {_describe_error(error)}",
+                hint="give another place: storage=FileTokens(…), or storage=MemoryTokens()",
+            ) from error
+
+    def _open_lock(self, key: str) -> int:
+        try:
+            self._ensure_folder()
+            return os.open(self._path(key, "lock"), os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o600)
+        except OSError as error:
+            raise AuthError(
+                f"{self.folder} cannot be used for tokens: {_describe_error(error)}",
+                hint="give another place: storage=FileTokens(…), or storage=MemoryTokens()",
+            ) from error
+
+
+def _find_permission_problem(found: os.stat_result) -> str | None:
+    """What is wrong with whom a file or folder is for; None if it is for its owner only, who we are."""
+    if sys.platform == "win32":  # pragma: no cover - no such machine here
+        return None
+    if found.st_uid != os.geteuid():
+        return "belongs to somebody else"
+    if found.st_mode & 0o022:
+        return "can be written by others"
+    return "can be read by others" if found.st_mode & 0o077 else None
+
+
+def _describe_error(error: Exception) -> str:
+    return getattr(error, "strerror", None) or type(error).__name__
+
+
+def default_folder() -> Path:
+    """Where programs of this user keep what they have to remember."""
+    if sys.platform == "win32":  # pragma: no cover - no such machine here
+        base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":  # pragma: no cover - no such machine here
+        base = str(Path.home() / "Library" / "Application Support")
+    else:
+        base = os.environ.get("XDG_STATE_HOME", "")
+        if not Path(base).is_absolute():  # which the standard wants to be ignored
+            base = str(Path.home() / ".local" / "state")
+    return Path(base) / "toolpost" / "tokens"
+
+
+if sys.platform == "win32":  # pragma: no cover - no such machine here
+    import msvcrt
+
+    def _lock(descriptor: int) -> bool:
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            return False
+        return True
+else:
+    import fcntl
+
+    def _lock(descriptor: int) -> bool:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+
+async def _poll_until(done: Callable[[], bool]) -> None:
+    """Try until it succeeds. A thread that waited for a lock could not be told to stop."""
+    pause = MIN_LOCK_RETRY_DELAY
+    while not done():
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, MAX_LOCK_RETRY_DELAY)
+
+
+# --------------------------------------------------------------------- vault
+
+
+class Vault:
+    """A storage of anybody's, asked in one way. What it cannot do is done in memory; the log says so once.
+
+    Args:
+        storage: the storage.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._spare = MemoryTokens()  # its locks, where the storage has none
+        self._unkept: dict[str, tuple[str | None, str | None]] = {}  # what it has, and what it should have
+        self._warned = False
+
+    async def get(self, key: str) -> str | None:
+        """The text that was kept.
+
+        Raises:
+            AuthError: the storage cannot say.
+        """
+        found = await self._call_storage(lambda: self._storage.get(key))
+        found = found if isinstance(found, str) else None
+        if key in self._unkept:
+            instead, unkept = self._unkept[key]
+            if found == instead:
+                return unkept
+            del self._unkept[key]  # somebody else has kept something newer
+        return found
+
+    async def put(self, key: str, value: str) -> None:
+        """Keep a text: in memory at least, for a token that is lost cannot be had again."""
+        try:
+            await self._call_storage(lambda: self._storage.put(key, value))
+        except AuthError as error:
+            await self._remember(key, value, error)
+        else:
+            self._unkept.pop(key, None)
+
+    async def delete(self, key: str) -> None:
+        """Forget a text; for this program at least."""
+        try:
+            await self._call_storage(lambda: self._storage.delete(key))
+        except AuthError as error:
+            await self._remember(key, None, error)
+        else:
+            self._unkept.pop(key, None)
+
+    @asynccontextmanager
+    async def lock(self, key: str) -> AsyncGenerator[None]:
+        """Keep others out; those in this program at least."""
+        lock = getattr(self._storage, "lock", self._spare.lock)
+        async with AsyncExitStack() as held:
+            try:
+                await held.enter_async_context(lock(key))
+            except Exception as error:  # noqa: BLE001 - whatever a storage raises, tokens are needed
+                self._warn(error)
+                await held.enter_async_context(self._spare.lock(key))
+            yield
+
+    async def _remember(self, key: str, value: str | None, error: AuthError) -> None:
+        self._warn(error)
+        instead = None
+        with suppress(AuthError):
+            instead = await self._call_storage(lambda: self._storage.get(key))
+        self._unkept[key] = instead, value
+
+    def _warn(self, error: Exception) -> None:
+        if not self._warned:
+            logger.warning("tokens are kept in memory only, until the program ends: %s", error)
+        self._warned = True
+
+    async def _call_storage(self, ask: Callable[[], Any]) -> Any:
+        try:
+            given = ask()
+            return await given if inspect.isawaitable(given) else given
+        except AuthError:
+            raise
+        except Exception as error:
+            kind = type(self._storage).__name__
+            raise AuthError(
+                f"{kind}, which keeps tokens, failed: {type(error).__name__}", hint="see storage="
+            ) from error

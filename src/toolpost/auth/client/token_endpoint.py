@@ -1,0 +1,401 @@
+"""The token endpoint of an authorization server: who asks, how that is proven, and what comes back.
+
+Owns client authentication (none, basic, post, private-key JWT) and the words for a refusal. Which grant is
+asked for is not known here. A form is sent to one address, once; only a nonce makes it be sent again.
+
+PART tokens: What a client is given by an authorization server and keeps: tokens, and a registration.
+
+Owns the records and how they are written down. None of them shows a secret when it is printed.
+"""
+
+import base64
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, TypeVar
+from urllib.parse import quote_plus
+
+import msgspec
+
+from toolpost.auth.client.discovery import AuthorizationServerMetadata, split_scopes
+from toolpost.auth.client.signing import DPOP_ALGORITHM, DpopProver, PrivateKey, is_private_key
+from toolpost.auth.fetch import AuthHttpClient, AuthHttpResponse
+from toolpost.auth.urls import redact_url
+from toolpost.errors import AuthError, AuthorizationDenied
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
+from toolpost.redaction import has_secret
+
+REFRESH_MARGIN: Final = 30.0
+"""Seconds before its end from which on a token is refreshed: clocks differ, and a request takes time. For a
+token that does not last long it is a quarter of its life."""
+
+MAX_TOKEN_LENGTH: Final = 64 * 1024
+"""Characters of a token: no header carries more."""
+
+_TOKEN_TYPES: Final = frozenset({"bearer", "dpop"})
+
+S = TypeVar("S", bound=msgspec.Struct)
+
+
+class _SecretRecord(msgspec.Struct, frozen=True):
+    """A record that holds secrets: printed, it shows its kind only."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(…)"
+
+    def __rich_repr__(self) -> list[Any]:
+        return []
+
+
+class Tokens(_SecretRecord, frozen=True):
+    """The tokens for one resource.
+
+    Attributes:
+        access: the access token.
+        kind: "bearer" or "dpop".
+        expires_at: when it ends, in seconds since 1970; None if nobody knows.
+        early: how many seconds before that it is refreshed.
+        refresh: what gets the next one; None if there is nothing.
+        scopes: what it is good for, as far as known.
+        asked: the scopes that were asked for, all steps together (AUTH-56).
+        key: the private key that the token is bound to, as a JWK; None if it is bound to none.
+    """
+
+    access: str
+    kind: str = "bearer"
+    expires_at: float | None = None
+    early: float = REFRESH_MARGIN
+    refresh: str | None = None
+    scopes: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+    key: dict[str, str] | None = None
+
+    @property
+    def is_expired(self) -> bool:
+        """Whether it is over."""
+        return self.expires_at is not None and time.time() >= self.expires_at
+
+    def is_stale(self, now: float | None = None) -> bool:
+        """Whether it has ended, or is about to."""
+        if self.expires_at is None:
+            return False
+        return (time.time() if now is None else now) >= self.expires_at - self.early
+
+
+class Registration(_SecretRecord, frozen=True):
+    """Who we are at one authorization server (AUTH-29).
+
+    Attributes:
+        issuer: the authorization server.
+        client_id: what it calls us.
+        client_secret: what only we know; None for a public client.
+        method: how we prove who we are at its token endpoint; None if that was not agreed.
+        redirect_uri: where it sends users back to; None if that was not agreed.
+        expires_at: when the secret ends, in seconds since 1970; None if never.
+        dynamic: whether it was made by us, and can be made anew.
+    """
+
+    issuer: str
+    client_id: str
+    client_secret: str | None = None
+    method: str | None = None
+    redirect_uri: str | None = None
+    expires_at: float | None = None
+    dynamic: bool = False
+
+
+class ServerRecord(msgspec.Struct, frozen=True):
+    """What is known about a server from the last time: the name of its tokens, and who issues them."""
+
+    resource: str
+    issuer: str
+    published: bool = True
+
+
+_RECORD_READERS: Final[dict[type[Any], JSONReader[Any]]] = {
+    kind: JSONReader(kind) for kind in (Tokens, Registration, ServerRecord)
+}
+
+
+def encode_record(record: msgspec.Struct) -> str:
+    """A record as text."""
+    return msgspec.json.encode(record).decode()
+
+
+def decode_record(text: str, kind: type[S]) -> S | None:
+    """The record that a text is; None if it is none, or tokens that cannot be used.
+
+    Raises:
+        AuthError: tokens are bound to a key, and the library for it is not installed.
+    """
+    try:
+        record: S = _RECORD_READERS[kind](text.encode())
+    except InvalidJSONValue:
+        return None
+    return None if isinstance(record, Tokens) and not _is_usable(record) else record
+
+
+def _is_usable(tokens: Tokens) -> bool:
+    """Whether tokens that were kept are whole."""
+    if not is_token(tokens.access) or (tokens.refresh is not None and not is_token(tokens.refresh)):
+        return False
+    if tokens.key is None:
+        return tokens.kind == "bearer"
+    return tokens.kind in _TOKEN_TYPES and is_private_key(tokens.key, DPOP_ALGORITHM)
+
+
+def is_token(text: str) -> bool:
+    """Whether a header can carry a text as a token, and a form."""
+    return 0 < len(text) <= MAX_TOKEN_LENGTH and text.isascii() and text.isprintable() and " " not in text
+
+
+class _TokenResponse(msgspec.Struct):
+    access_token: str
+    token_type: str
+    expires_in: float | str | None = None
+    refresh_token: str | None = None
+    scope: str | None = None
+
+
+def parse_token_response(
+    document: Mapping[str, Any] | None, asked: tuple[str, ...], before: Tokens | None
+) -> Tokens:
+    """The tokens in an answer of a token endpoint.
+
+    Args:
+        document: the answer.
+        asked: the scopes that were asked for.
+        before: the tokens that were refreshed; what is not said anew stays as it was.
+
+    Raises:
+        AuthError: it is no such answer. The text repeats nothing of it.
+    """
+    try:
+        said = msgspec.convert(document, _TokenResponse)
+    except msgspec.ValidationError as error:  # which tells of types and places, not of values
+        raise AuthError(
+            f"the authorization server answered with something that is no token: {error}"
+        ) from None
+    kind = said.token_type.lower()
+    if kind not in _TOKEN_TYPES:
+        raise AuthError("the authorization server issued a token of a kind that we cannot use")
+    for token in (said.access_token, said.refresh_token or None):
+        if token is not None and not is_token(token):
+            raise AuthError("the authorization server issued a token that no header can carry")
+    granted = None if said.scope is None else split_scopes(said.scope)
+    if granted is None:
+        granted = asked if before is None else before.scopes
+    seconds = _parse_expires_in(said.expires_in)
+    return Tokens(
+        access=said.access_token,
+        kind=kind,
+        expires_at=None if seconds is None else time.time() + seconds,
+        early=REFRESH_MARGIN if seconds is None else min(REFRESH_MARGIN, seconds / 4),
+        refresh=said.refresh_token or (None if before is None else before.refresh),
+        scopes=granted,
+        asked=asked,
+        key=None if before is None else before.key,
+    )
+
+
+def _parse_expires_in(expires_in: float | str | None) -> float | None:
+    """How long a token lasts; some servers write that as text, and some write nonsense."""
+    try:
+        seconds = None if expires_in is None else float(expires_in)
+    except ValueError:
+        return None
+    return seconds if seconds is not None and 0 <= seconds < 1e10 else None
+
+
+# --------------------------------------------------------------------- endpoint
+
+ASSERTION_TYPE: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
+MAX_DESCRIPTION_LENGTH: Final = 300
+"""Characters of what a server says about a refusal that an error repeats."""
+
+_ENDPOINT_NAME: Final = "the token endpoint"
+_PUBLIC_FIELDS: Final = frozenset(
+    {
+        "audience",
+        "client_assertion_type",
+        "client_id",
+        "grant_type",
+        "redirect_uri",
+        "requested_token_type",
+        "resource",
+        "scope",
+        "subject_token_type",
+    }
+)
+"""Fields of a form that a refusal may repeat. All others are secrets."""
+
+_UNKNOWN_CLIENT_ERRORS: Final = frozenset({"invalid_client", "unauthorized_client"})
+_PERMANENT_ERRORS: Final = _UNKNOWN_CLIENT_ERRORS | {"invalid_grant"}
+_TRANSIENT_ERRORS: Final = frozenset({"server_error", "temporarily_unavailable"})
+_CODE_CHARACTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+
+
+def is_client_unknown(error: AuthorizationDenied) -> bool:
+    """Whether the authorization server does not know the client any more."""
+    return error.code in _UNKNOWN_CLIENT_ERRORS
+
+
+class ClientIdentity:
+    """Who asks, and how that is proven.
+
+    Args:
+        registration: who we are there.
+        key: signs a statement of who we are, instead of a secret.
+    """
+
+    def __init__(self, registration: Registration, key: PrivateKey | None = None) -> None:
+        self.registration = registration
+        self._key = key
+
+    def __repr__(self) -> str:
+        return f"ClientIdentity({self.registration.client_id!r})"
+
+    @property
+    def secrets(self) -> list[str]:
+        """What only we know, in each form in which it may be sent; never to be shown."""
+        secret = self.registration.client_secret
+        return [] if secret is None else [secret, quote_plus(secret, safe="")]
+
+    def build_credentials(self, issuer: AuthorizationServerMetadata) -> tuple[dict[str, str], dict[str, str]]:
+        """What a request to the token endpoint needs: fields of the form, and headers.
+
+        Raises:
+            AuthError: the credentials are of another authorization server (AUTH-19, AUTH-30).
+        """
+        who = self.registration
+        if who.issuer != issuer.issuer:
+            raise AuthError(
+                f"the credentials are those of {redact_url(who.issuer)}, "
+                f"and not of {redact_url(issuer.issuer)}"
+            )
+        method = who.method or choose_auth_method(
+            issuer.token_endpoint_auth_methods_supported, secret=who.client_secret is not None, key=self._key
+        )
+        if method == "private_key_jwt":
+            if self._key is None:
+                raise AuthError("the authorization server wants a signed statement, and we have no key")
+            assertion = self._key.sign_assertion(who.client_id, issuer.issuer)
+            return {"client_assertion_type": ASSERTION_TYPE, "client_assertion": assertion}, {}
+        if method == "none" or who.client_secret is None:
+            return {"client_id": who.client_id}, {}
+        if method == "client_secret_post":
+            return {"client_id": who.client_id, "client_secret": who.client_secret}, {}
+        if method == "client_secret_basic":
+            return {}, {"authorization": _encode_basic(who.client_id, who.client_secret)}
+        raise AuthError(
+            f"the authorization server wants a way to authenticate that we do not know: {method[:60]!r}"
+        )
+
+
+def _encode_basic(name: str, secret: str) -> str:
+    """Basic authentication as RFC 6749 (2.3.1) wants it: each part is form-encoded before they are joined."""
+    pair = f"{quote_plus(name, safe='')}:{quote_plus(secret, safe='')}"
+    return f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+def choose_auth_method(supported: Iterable[str] | None, *, secret: bool, key: object = None) -> str:
+    """The way to authenticate that both sides know.
+
+    Args:
+        supported: what the authorization server lists; None if it lists nothing, which means basic.
+        secret: whether we have a secret.
+        key: a private key, if we have one.
+
+    Raises:
+        AuthError: there is none.
+    """
+    offered = ("client_secret_basic", "none") if supported is None else tuple(supported)
+    ours = (
+        (["private_key_jwt"] if key is not None else [])
+        + (["client_secret_basic", "client_secret_post"] if secret else [])
+        + (["none"] if key is None else [])
+    )
+    for method in ours:
+        if method in offered or (supported is None and method == "private_key_jwt"):
+            return method
+    if not secret and key is None:
+        return "none"  # many servers do not list it, and take public clients all the same
+    raise AuthError(
+        "the authorization server accepts none of the ways in which this client can authenticate",
+        hint=f"it lists {', '.join(word[:40] for word in offered[:10])}",
+    )
+
+
+async def request_token(
+    fetch: AuthHttpClient,
+    issuer: AuthorizationServerMetadata,
+    fields: Mapping[str, str],
+    identity: ClientIdentity | None,
+    proofs: DpopProver | None = None,
+) -> dict[str, Any] | None:
+    """What the token endpoint answers to a grant.
+
+    Args:
+        fetch: carries the request.
+        issuer: whose token endpoint it is.
+        fields: the grant.
+        identity: who asks; None for a grant that tells by itself.
+        proofs: proves that the token will be used by us.
+
+    Raises:
+        AuthorizationDenied: the authorization server says no.
+        AuthError: it cannot be asked, or not at the moment; then it is `retry_safe`.
+    """
+    url = issuer.token_endpoint
+    if url is None:
+        raise AuthError(f"the authorization server {redact_url(issuer.issuer)} has no token endpoint")
+    extra, headers = ({}, {}) if identity is None else identity.build_credentials(issuer)
+    form = {**fields, **extra}
+    nonces = 1
+    while True:
+        proof = {} if proofs is None else proofs.build_header("POST", url)
+        answer = await fetch.post_form(url, _ENDPOINT_NAME, form, {**headers, **proof})
+        fresh = proofs is not None and proofs.store_nonce(url, answer.headers)
+        if answer.ok:
+            return answer.document
+        secrets = [value for name, value in form.items() if name not in _PUBLIC_FIELDS]
+        secrets += [value.rpartition(" ")[2] for value in (*headers.values(), *proof.values())]
+        if identity is not None:
+            secrets += identity.secrets
+        error = make_denial_error(answer, _ENDPOINT_NAME, secrets)
+        wants_nonce = isinstance(error, AuthorizationDenied) and error.code == "use_dpop_nonce"
+        if not nonces or not fresh or not wants_nonce:
+            raise error
+        nonces -= 1
+
+
+def make_denial_error(
+    answer: AuthHttpResponse, what: str, secrets: Iterable[str] = ()
+) -> AuthorizationDenied | AuthError:
+    """The error for a refusal of an authorization server; one that passes is no word about us.
+
+    Args:
+        answer: the refusal.
+        what: who refused.
+        secrets: what was sent; none of it is repeated.
+    """
+    document = answer.document or {}
+    code, text = document.get("error"), document.get("error_description")
+    hidden = [*secrets]
+    code = code if isinstance(code, str) and len(code) <= 60 and _CODE_CHARACTERS.issuperset(code) else ""
+    code = "" if has_secret(code, hidden) else code
+    said = _sanitize_description(text, hidden) if isinstance(text, str) else ""
+    why = code or f"HTTP {answer.status}"
+    told = f"{why}{f': {said}' if said else ''}"
+    if (answer.is_transient or code in _TRANSIENT_ERRORS) and code not in _PERMANENT_ERRORS:
+        return AuthError(
+            f"{what} cannot say anything at the moment: {told}", hint="try again later", retry_safe=True
+        )
+    return AuthorizationDenied(f"{what} says no: {told}", code)
+
+
+def _sanitize_description(text: str, secrets: list[str]) -> str:
+    line = " ".join(text[: 4 * MAX_DESCRIPTION_LENGTH].split())
+    line = "".join(character for character in line if character.isprintable())
+    if has_secret(line, secrets):
+        return ""  # a server that repeats what it was sent would put it into our logs
+    return line if len(line) <= MAX_DESCRIPTION_LENGTH else f"{line[: MAX_DESCRIPTION_LENGTH - 1]}…"

@@ -1,0 +1,1 @@
+"""What a server does about tokens: it verifies them and says how to get one."""

@@ -1,0 +1,236 @@
+"""Proofs of possession (DPoP, RFC 9449): a token that was stolen is of no use without the key behind it.
+
+Owns the checks of §4.3 on one proof, the nonces that make them fresh, and that no proof is taken twice, which
+the store remembers, up to a bound. How proofs are made is the client's business.
+"""
+
+import hmac
+import time
+from base64 import urlsafe_b64encode
+from collections import Counter, deque
+from collections.abc import Mapping
+from hashlib import sha256
+from time import monotonic
+from typing import Any, Final, Protocol, cast
+from urllib.parse import urlsplit
+
+from toolpost.auth.server.jwks import (
+    ASYMMETRIC_ALGORITHMS,
+    MalformedToken,
+    decode_object,
+    import_jose,
+    is_signed_by,
+    read_keys,
+    split_jws,
+)
+from toolpost.errors import InvalidSeal, RequestFailed, TokenRejected
+from toolpost.principal import Principal
+
+PROOF_ALGORITHMS: Final = tuple(
+    name for name in ASYMMETRIC_ALGORITHMS if name not in {"RS384", "RS512", "PS384", "PS512"}
+)
+"""What proofs may be signed with."""
+
+PROOF_LIFETIME: Final = 300.0
+"""Seconds for which a proof is good after it was made, as the extension says."""
+
+MAX_CLOCK_SKEW: Final = 30.0
+"""Seconds by which the clock of a client may be ahead of ours."""
+
+NONCE_LIFETIME: Final = 240.0
+"""Seconds for which a nonce is good; then the client is given another one."""
+
+MAX_PROOF_LENGTH: Final = 8 * 1024
+"""Characters: an RSA key of 4096 bits and its signature have about 1500."""
+
+MAX_JTI_LENGTH: Final = 256
+"""Characters of the name of a proof."""
+
+MAX_PROOFS: Final = 65536
+"""Proofs that are remembered at once: about 200 in each second, at about 500 bytes each."""
+
+MAX_PROOFS_PER_PRINCIPAL: Final = MAX_PROOFS // 4
+"""Proofs by one principal among them, so that nobody uses up the memory for all. Keys cost nothing."""
+
+_NONCE_AUDIENCE: Final = "DPoP nonce"
+_PRIVATE_JWK_MEMBERS: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+class NonceRequired(TokenRejected):
+    """A proof needs a nonce of ours, and has none, or an old one."""
+
+
+class ProofStore(Protocol):
+    """What is needed of a store."""
+
+    async def swap(self, key: str, old: bytes | None, new: bytes | None, ttl: float | None) -> bool:
+        """Compare and set."""
+        ...
+
+
+class NonceSealer(Protocol):
+    """What is needed of a key ring."""
+
+    def seal(self, payload: bytes, *, audience: str, expires: int | None) -> str:
+        """Seal a payload."""
+        ...
+
+    def open(self, sealed: str, *, audience: str, now: int) -> bytes:
+        """Open what `seal` gave."""
+        ...
+
+
+class DpopVerifier:
+    """The proofs that an endpoint is shown."""
+
+    def __init__(self) -> None:
+        import_jose()  # whoever lacks it learns it now
+        self._expiries: deque[tuple[float, str]] = deque()
+        """When each that is remembered will be forgotten, and whose it is."""
+        self._proof_counts: Counter[str] = Counter()
+
+    async def check(
+        self,
+        proof: str,
+        *,
+        method: str,
+        url: str,
+        token: str,
+        whose: Principal,
+        records: ProofStore,
+        keys: NonceSealer | None = None,
+    ) -> None:
+        """Return if a proof is good for this request and this token.
+
+        Args:
+            proof: what the header says.
+            method: of the request.
+            url: of the request, as the client knows it.
+            token: the access token.
+            whose: whose the token is; its claims name its key.
+            records: where proofs are remembered.
+            keys: what nonces are sealed with; None if no nonce is needed.
+
+        Raises:
+            TokenRejected: it is not; the text is for the log.
+            NonceRequired: it needs a (newer) nonce.
+            RequestFailed: there are too many to remember.
+        """
+        claims, thumbprint = self._check_request(proof, method, url)
+        wanted = get_bound_thumbprint(whose.claims)
+        if wanted is None or not hmac.compare_digest(wanted.encode(), thumbprint.encode()):
+            raise TokenRejected("the proof is by another key than the token is bound to")
+        said = claims.get("ath")
+        if not isinstance(said, str) or not hmac.compare_digest(said.encode(), _hash_token(token).encode()):
+            raise TokenRejected("the proof is for another token")
+        if keys is not None:
+            _check_nonce(claims.get("nonce"), keys)
+        name = claims.get("jti")
+        if not isinstance(name, str) or not 0 < len(name) <= MAX_JTI_LENGTH:
+            raise TokenRejected("the proof has no name")
+        # Last, so that only what the holder of a good token has signed is remembered.
+        seen = sha256(f"{thumbprint} {name}".encode()).hexdigest()
+        self._check_capacity(whose.key)
+        if not await records.swap(f"proof/{seen}", None, b"1", PROOF_LIFETIME + MAX_CLOCK_SKEW):
+            raise TokenRejected("the proof was shown before")
+        self._expiries.append((monotonic() + PROOF_LIFETIME + MAX_CLOCK_SKEW, whose.key))
+        self._proof_counts[whose.key] += 1
+
+    def _check_capacity(self, key: str) -> None:
+        """Return if one more can be remembered.
+
+        Raises:
+            RequestFailed: there are too many. None is forgotten for another: it would be good again.
+        """
+        now, kept, kept_of = monotonic(), self._expiries, self._proof_counts
+        while kept and kept[0][0] <= now:
+            whose = kept.popleft()[1]
+            kept_of[whose] -= 1
+            if not kept_of[whose]:
+                del kept_of[whose]
+        if len(kept) >= MAX_PROOFS or kept_of[key] >= MAX_PROOFS_PER_PRINCIPAL:
+            raise RequestFailed("there are more proofs than can be remembered")
+
+    def read_thumbprint(self, proof: str, method: str, url: str) -> str:
+        """The thumbprint of the key that a proof shows, for whoever issues tokens.
+
+        Raises:
+            TokenRejected: the proof is not good for this request.
+        """
+        return self._check_request(proof, method, url)[1]
+
+    def _check_request(self, proof: str, method: str, url: str) -> tuple[dict[str, Any], str]:
+        """The claims of a proof that is good for this request and now, and the thumbprint of its key."""
+        claims, thumbprint = self._parse_proof(proof)
+        if claims.get("htm") != method:
+            raise TokenRejected("the proof is for another method")
+        if _normalize_url(claims.get("htu")) != _normalize_url(url):
+            raise TokenRejected("the proof is for another URL")
+        now, made = time.time(), claims.get("iat")
+        if isinstance(made, bool) or not isinstance(made, int | float):
+            raise TokenRejected("the proof does not say when it was made")
+        if not now - PROOF_LIFETIME <= made <= now + MAX_CLOCK_SKEW:
+            raise TokenRejected("the proof was made too long ago, or in the future")
+        return claims, thumbprint
+
+    def _parse_proof(self, proof: str) -> tuple[dict[str, Any], str]:
+        """The claims of a proof, and the thumbprint of the key that has signed it."""
+        if len(proof) > MAX_PROOF_LENGTH:
+            raise TokenRejected("the proof is too long")
+        try:
+            read = split_jws(proof)
+            claims = decode_object(read.payload)
+        except MalformedToken as error:
+            raise TokenRejected(f"the proof is no JWT: {error}") from None
+        if read.typ != "dpop+jwt" or read.algorithm not in PROOF_ALGORITHMS:
+            raise TokenRejected("the proof is no proof by its type or its algorithm")
+        jwk = read.header.get("jwk")
+        if not isinstance(jwk, dict) or _PRIVATE_JWK_MEMBERS & jwk.keys():
+            raise TokenRejected("the proof does not come with a public key")
+        try:
+            [key] = read_keys([cast("dict[str, Any]", jwk)])  # one, and no set
+        except ValueError:
+            raise TokenRejected("the key of the proof cannot be read") from None
+        if not key.can_verify(read.algorithm, None) or not is_signed_by(read, key):
+            raise TokenRejected("the proof is not signed by its key")
+        return claims, key.material.thumbprint()
+
+
+def make_nonce(keys: NonceSealer) -> str:
+    """A nonce for a client to use. Whoever has the keys knows it, and nobody has to remember it."""
+    return keys.seal(b"", audience=_NONCE_AUDIENCE, expires=int(time.time() + NONCE_LIFETIME))
+
+
+def _check_nonce(said: Any, keys: NonceSealer) -> None:
+    try:
+        keys.open(said if isinstance(said, str) else "", audience=_NONCE_AUDIENCE, now=int(time.time()))
+    except InvalidSeal:
+        raise NonceRequired("the proof has no nonce of ours that is good now") from None
+
+
+def get_bound_thumbprint(claims: Mapping[str, Any]) -> str | None:
+    """The key that a token is bound to, by its thumbprint; None if it is bound to none."""
+    bound = claims.get("cnf")
+    named = cast("dict[str, Any]", bound).get("jkt") if isinstance(bound, dict) else None
+    return named if isinstance(named, str) else None
+
+
+def _hash_token(token: str) -> str:
+    return _encode_base64url(sha256(token.encode()).digest())
+
+
+def _encode_base64url(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _normalize_url(url: Any) -> tuple[str, str, int | None, str] | None:
+    """A URL as far as it counts: no query, no fragment, scheme and host without case, no default port."""
+    if not isinstance(url, str):
+        return None
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+    except ValueError:
+        return None
+    return (parts.scheme, parts.hostname, port, parts.path or "/") if parts.hostname else None

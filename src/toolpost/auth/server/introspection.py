@@ -1,0 +1,184 @@
+"""Access tokens that only their issuer can read: it is asked whose they are (RFC 7662).
+
+Owns the question and what makes an answer good. Answers are remembered for a short while, so that a token
+that was revoked is soon refused; how, is told in `verifier`.
+"""
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, Final
+from urllib.parse import quote_plus, urlencode
+
+from toolpost.auth.server.issuer import (
+    ISSUER_TIMEOUT,
+    check_backend,
+    check_duration,
+    check_issuer,
+    check_url,
+    describe_wrong_issuer,
+    fetch_json,
+)
+from toolpost.auth.server.jwt import LEEWAY, build_principal, check_audience, check_times, parse_audience
+from toolpost.auth.server.verifier import VerificationCache
+from toolpost.errors import RequestFailed, TokenRejected
+from toolpost.principal import Principal
+from toolpost.single_flight import SingleFlight
+
+RESULT_CACHE_SECONDS: Final = 30.0
+"""Seconds for which an answer is remembered, unless you say so: so long may a revoked token be good."""
+
+REJECTION_CACHE_SECONDS: Final = 10.0
+"""Seconds for which it is remembered, at most, that a token is not good: it will hardly become so."""
+
+MAX_CONCURRENT_REQUESTS: Final = 32
+"""Questions under way at once: whoever sends invented tokens must not flood the authorization server. About
+tokens that were good before there may be as many besides, so that inventions are not in their way."""
+
+MAX_WAITING_REQUESTS: Final = 128
+"""Questions that wait for that: more would be given up by who asks before they are answered."""
+
+KNOWN_TOKEN_SECONDS: Final = 24 * 3600.0
+"""Seconds for which it is remembered that a token was good, which gives it precedence and nothing else."""
+
+_ACCESS_TOKEN_TYPES: Final = frozenset(
+    {"bearer", "dpop", "access", "access_token", "urn:ietf:params:oauth:token-type:access_token"}
+)
+"""What answers call an access token, in lower case; other tokens of the same issuer are not good here."""
+
+
+class Introspection:
+    """Asks the authorization server whose a token is.
+
+    Args:
+        endpoint: where to ask.
+        client_id: by what name we are known there.
+        client_secret: what proves it.
+        issuer: who has to have issued the tokens, where the answer says it; it is the issuer of the principal
+            in any case.
+        audience: what tokens say they are for, if that is not the URL of the resource.
+        cache_ttl: seconds for which an answer is remembered; 0 to ask each time.
+        http: what carries HTTP, as in `Http(http=…)`.
+
+    Raises:
+        ValueError: an argument cannot work; the text names it.
+
+    Examples:
+        >>> asks = Introspection("https://login.example.com/introspect", "notes", "secret")
+        >>> auth = Auth("https://login.example.com", verifier=asks)
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        client_id: str,
+        client_secret: str,
+        *,
+        issuer: str = "",
+        audience: str | None = None,
+        cache_ttl: float = RESULT_CACHE_SECONDS,
+        http: object = None,
+    ) -> None:
+        self.cache_ttl = check_duration(cache_ttl, "cache_ttl", 3600)
+        self._endpoint = check_url(endpoint, "endpoint", "https://login.example.com/introspect")
+        for name, value in (("client_id", client_id), ("client_secret", client_secret)):
+            if not isinstance(value, str) or not value:  # pyright: ignore[reportUnnecessaryIsInstance] - it may come from an environment that lacks it
+                raise ValueError(
+                    f"{name} has to be a text; it is {'empty' if value == '' else type(value).__name__}"
+                )
+        # Both are form-encoded before they are joined (RFC 6749 §2.3.1).
+        pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}"
+        self._credentials = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        self.issuer = issuer and check_issuer(issuer)
+        self._audience = parse_audience(audience)
+        self._http = check_backend(http)
+        self._rejections, self._known_tokens = VerificationCache(), VerificationCache()
+        self._request_pools = {True: _RequestPool(), False: _RequestPool()}
+
+    def __repr__(self) -> str:
+        return f"Introspection({self._endpoint!r})"
+
+    async def verify(self, token: str, *resources: str) -> Principal:
+        """Whose the token is.
+
+        Raises:
+            TokenRejected: it is not good here.
+            TransportError: the authorization server cannot be asked.
+        """
+        wanted = self._audience or resources
+        about = " ".join((token, *wanted))  # what is refused for one server may be good for another
+        why = self._rejections.get(about)
+        if isinstance(why, str):
+            raise TokenRejected(why)
+        lane = self._request_pools[self._known_tokens.get(about) is not None]
+        try:
+            found = await lane.join(about, partial(self._introspect, token, wanted, lane))
+        except TokenRejected as error:
+            self._rejections.put(about, error.message, min(self.cache_ttl, REJECTION_CACHE_SECONDS))
+            raise
+        self._known_tokens.put(about, found, KNOWN_TOKEN_SECONDS)
+        return found
+
+    async def _introspect(self, token: str, wanted: tuple[str, ...], lane: "_RequestPool") -> Principal:
+        told = await self._send_request(token, lane)
+        if told.get("active") is not True:
+            raise TokenRejected("its issuer says that it is not active")
+        for name in ("token_type", "token_use", "typ"):  # RFC 7662, and what providers add to it
+            kind = told.get(name, "bearer")
+            if not isinstance(kind, str) or kind.lower() not in _ACCESS_TOKEN_TYPES:
+                raise TokenRejected(f"it is no access token, by its {name}")
+        if self.issuer and told.get("iss", self.issuer) != self.issuer:
+            raise TokenRejected(describe_wrong_issuer(told["iss"], self.issuer))
+        check_audience(told, wanted)
+        check_times(told, LEEWAY)
+        return build_principal({"iss": self.issuer, **told} if self.issuer else told)
+
+    async def _send_request(self, token: str, lane: "_RequestPool") -> dict[str, Any]:
+        headers = {
+            "authorization": self._credentials,
+            "content-type": "application/x-www-form-urlencoded",
+        }
+        body = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
+        try:
+            async with asyncio.timeout(ISSUER_TIMEOUT), lane.get_semaphore():
+                status, told = await fetch_json(self._http, "POST", self._endpoint, headers, body)
+        except TimeoutError:
+            raise RequestFailed(f"{self._endpoint} did not answer within {ISSUER_TIMEOUT:g} s") from None
+        if status == 401:
+            raise RequestFailed(f"{self._endpoint} answers with 401: see client_id= and client_secret=")
+        if status != 200 or "active" not in told:
+            raise RequestFailed(f"{self._endpoint} answers to introspection with {status}")
+        return told
+
+
+class _RequestPool:
+    """The questions about tokens of one kind: those that wait, and those that are asked."""
+
+    def __init__(self) -> None:
+        self._flights: dict[str, SingleFlight[Principal]] = {}
+        self._semaphore: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+
+    async def join(self, about: str, ask: Callable[[], Awaitable[Principal]]) -> Principal:
+        """What comes of a question, which is asked once for all who want to know.
+
+        Raises:
+            RequestFailed: too many wait.
+        """
+        flight = self._flights.get(about)
+        if flight is None:
+            if len(self._flights) >= MAX_CONCURRENT_REQUESTS + MAX_WAITING_REQUESTS:
+                raise RequestFailed("too many tokens wait for the authorization server to be asked")
+            flight = self._flights[about] = SingleFlight()
+        try:
+            return await flight.join(ask)
+        finally:
+            if not flight.is_running and self._flights.get(about) is flight:
+                del self._flights[about]
+
+    def get_semaphore(self) -> asyncio.Semaphore:
+        """Where to wait until one more may be asked."""
+        loop = asyncio.get_running_loop()
+        if self._semaphore is None or self._semaphore[0] is not loop:
+            self._semaphore = loop, asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
+        return self._semaphore[1]

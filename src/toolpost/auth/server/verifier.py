@@ -1,0 +1,153 @@
+"""Whoever can tell from a token on whose behalf a request speaks, and the memory of what was told before.
+
+Owns the promise that `Jwt` and `Introspection` keep and that a function of your own is fitted to, and the
+cache: a token that was found good is one look-up the next time, until it ends. Tokens are kept as digests.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from hashlib import sha256
+from inspect import isawaitable, iscoroutinefunction, signature
+from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
+
+from toolpost.errors import MCPError, RequestFailed, TokenRejected
+from toolpost.principal import Principal
+from toolpost.threads import ThreadPool
+
+MAX_CACHED_TOKENS: Final = 4096
+"""Tokens that are remembered as good, for each endpoint: many users at once, at about 1 KiB each."""
+
+MAX_THREADS: Final = 16
+"""Functions that are not async and check a token at the same time."""
+
+MAX_WAITING_TOKENS: Final = 256
+"""Tokens that wait for one of these: it is not known yet whether anybody sends them who may."""
+
+VerifyFunction: TypeAlias = Callable[[str], "Principal | str | Awaitable[Principal | str | None] | None"]
+"""A function of your own: gets the token; returns whose it is, or None if it is not good *here*."""
+
+
+@runtime_checkable
+class Verifier(Protocol):
+    """Tells whose a token is."""
+
+    cache_ttl: float
+    """Seconds for which an answer may be remembered; 0 to be asked each time."""
+
+    async def verify(self, token: str, *resources: str) -> Principal:
+        """Whose the token is, if it is good and was issued for one of these, the URLs of the server.
+
+        Raises:
+            TokenRejected: it is not; the text is for the log and must not hold the token.
+            TransportError: nobody could be asked.
+        """
+        ...
+
+
+class _FunctionVerifier:
+    """A function of somebody's own, as a verifier. It is asked each time: it may know of revocation.
+
+    One that is not async runs in a thread, for it may block.
+    """
+
+    cache_ttl = 0.0
+
+    def __init__(self, check: VerifyFunction) -> None:
+        self._check = check
+        called = getattr(check, "__call__", check)  # noqa: B004 - of an object, what is called may be async
+        self._threads = (
+            None if iscoroutinefunction(check) or iscoroutinefunction(called) else ThreadPool(MAX_THREADS)
+        )
+        self._waiting = 0
+
+    async def verify(self, token: str, *resources: str) -> Principal:
+        del resources  # the function knows what it accepts
+        found = await self._run_in_thread(token) if self._threads is not None else self._check(token)
+        found = await found if isawaitable(found) else found
+        if not isinstance(found, Principal | str | None):
+            kind = type(found).__name__
+            raise MCPError(f"the verifier returned a {kind}, where a Principal, a subject or None is due")
+        whose = Principal.from_value(found)
+        if whose is None or not (whose.subject or whose.client):
+            raise TokenRejected("the verifier does not know the token, or names nobody")
+        return whose
+
+    async def _run_in_thread(self, token: str) -> Any:
+        assert self._threads is not None, "it is asked only then"
+        if self._waiting >= MAX_THREADS + MAX_WAITING_TOKENS:
+            raise RequestFailed("too many tokens wait for the verifier")
+        self._waiting += 1
+        try:
+            return await self._threads.run_in_thread(lambda: self._check(token))
+        finally:
+            self._waiting -= 1
+
+
+def make_verifier(given: Any) -> Verifier:
+    """What was given, as a verifier.
+
+    Raises:
+        TypeError: it cannot verify anything.
+    """
+    if not isinstance(given, type):
+        if isinstance(given, Verifier):
+            return given
+        if callable(given):
+            _check_arity(given)
+            return _FunctionVerifier(cast("VerifyFunction", given))
+    raise TypeError(
+        "verifier has to be Jwt(…), Introspection(…) or a function that takes a token and returns a "
+        f"Principal or None, not {given!r}"
+    )
+
+
+def _check_arity(check: Callable[..., Any]) -> None:
+    try:
+        taken = signature(check)
+    except (TypeError, ValueError):
+        return  # one that was not written in Python may have none
+    try:
+        taken.bind("token")
+    except TypeError:
+        raise TypeError(f"verifier takes {taken}, where it gets one argument, the token") from None
+
+
+class VerificationCache:
+    """What is known of tokens, by their digests, each until the token ends or its time is over.
+
+    It is whose a token is; or, of one that is not good, why.
+    """
+
+    def __init__(self) -> None:
+        self._entries: OrderedDict[bytes, tuple[Principal | str, float]] = OrderedDict()
+
+    def get(self, token: str) -> Principal | str | None:
+        """What was found out about a token before."""
+        digest = _digest(token)
+        known = self._entries.get(digest)
+        if known is None:
+            return None
+        found, until = known
+        if until <= time.time():
+            del self._entries[digest]
+            return None
+        return found
+
+    def put(self, token: str, found: Principal | str, keep: float) -> None:
+        """Remember what was found out about a token, for so many seconds, but not beyond its own end."""
+        ends = found.claims.get("exp") if isinstance(found, Principal) else None
+        until = time.time() + keep
+        if isinstance(ends, int | float):
+            until = min(until, ends)
+        if until <= time.time():
+            return
+        digest = _digest(token)
+        self._entries[digest] = found, until
+        self._entries.move_to_end(digest)
+        if len(self._entries) > MAX_CACHED_TOKENS:
+            self._entries.popitem(last=False)
+
+
+def _digest(token: str) -> bytes:
+    return sha256(token.encode()).digest()

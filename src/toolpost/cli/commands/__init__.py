@@ -1,0 +1,1 @@
+"""The small commands, one module each."""

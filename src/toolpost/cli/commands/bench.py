@@ -1,0 +1,323 @@
+"""`toolpost bench`: how much a server does in a second, and how long each request takes.
+
+Owns the load and what is said of it. One client in this process makes it, so that a server which is faster
+than that looks as fast as the client.
+
+PART histogram: Many durations in little memory: counts by size, percentiles, and the picture of them.
+
+Owns the arithmetic and the bars. Who measures what is not known here.
+"""
+
+import asyncio
+import json as _json
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import click
+
+from toolpost.cli import errors as errors_module
+from toolpost.cli.errors import USAGE, CommandError
+from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
+from toolpost.errors import MCPError, RPCError
+
+if TYPE_CHECKING:
+    from toolpost.client.client import Client
+
+BUCKET_STEP: Final = math.log(1.005)
+"""Durations that differ by less than half a percent count as the same: a few thousand counts at most."""
+
+MIN_DURATION: Final = 1e-9
+"""Seconds below which no clock tells anything apart; zero has no logarithm."""
+
+_EIGHTH_BLOCKS: Final = " ▏▎▍▌▋▊▉"
+
+
+@dataclass
+class DurationHistogram:
+    """Durations in seconds, as many as there are."""
+
+    count: int = 0
+    total: float = 0.0
+    minimum: float = math.inf
+    maximum: float = 0.0
+    _counts: Counter[int] = field(default_factory=Counter[int])
+
+    def add(self, seconds: float) -> None:
+        """Count one more."""
+        seconds = max(seconds, MIN_DURATION)
+        self.count += 1
+        self.total += seconds
+        self.minimum = min(self.minimum, seconds)
+        self.maximum = max(self.maximum, seconds)
+        self._counts[math.floor(math.log(seconds) / BUCKET_STEP)] += 1
+
+    @property
+    def mean(self) -> float:
+        """The mean; 0 if there are none."""
+        return self.total / self.count if self.count else 0.0
+
+    def quantile(self, part: float) -> float:
+        """What this part of them does not exceed, within half a percent; 0 if there are none."""
+        wanted, seen = math.ceil(part * self.count), 0
+        for size, count in sorted(self._counts.items()):
+            seen += count
+            if seen >= wanted:
+                return self._bucket_midpoint(size)
+        return 0.0
+
+    def bins(self, rows: int) -> list[tuple[float, int]]:
+        """How many there are up to each of some sizes: even steps to the 99th percentile, then the rest."""
+        if not self.count:
+            return []
+        if (
+            math.log(self.maximum / self.minimum) < BUCKET_STEP * rows
+        ):  # they are the same, as far as is known
+            return [(self.maximum, self.count)]
+        high = self.quantile(0.99)
+        step = (high / self.minimum) ** (1 / (rows - 1))
+        ends = [self.minimum * step**row for row in range(1, rows - 1)] if step > 1 else []
+        found = dict.fromkeys([*ends, high, self.maximum], 0)
+        for size, count in self._counts.items():
+            seconds = self._bucket_midpoint(size)
+            found[next(end for end in found if seconds <= end)] += count
+        return list(found.items())
+
+    def _bucket_midpoint(self, size: int) -> float:
+        """The duration that all of a size count as."""
+        return min(max(math.exp((size + 0.5) * BUCKET_STEP), self.minimum), self.maximum)
+
+
+def draw_bar(part: float, width: int, *, blocks: bool) -> str:
+    """A bar of this part of the width: of blocks, to an eighth of a character, or of ASCII."""
+    if not blocks:
+        return "#" * max(round(part * width), int(part > 0))
+    eighths = max(round(part * width * 8), int(part > 0))
+    return ("█" * (eighths // 8) + _EIGHTH_BLOCKS[eighths % 8]).rstrip()
+
+
+def format_duration(seconds: float) -> str:
+    """A duration with three digits that matter."""
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if seconds >= size:
+            value = seconds / size
+            return f"{value:.{max(0, 2 - int(math.log10(value)))}f} {unit}"
+    return f"{seconds * 1e6:.0f} us"
+
+
+# --------------------------------------------------------------------- bench
+
+HISTOGRAM_ROWS: Final = 10
+"""Rows of the histogram, the last of them for the slowest hundredth."""
+BAR_WIDTH: Final = 40
+"""Columns of its longest bar."""
+QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+ERROR_BACKOFF: Final = 0.01
+"""Seconds that nobody asks again after an error, so that a dead server does not fail a million times."""
+
+
+@dataclass
+class LoadGenerator:
+    """The same request again and again, and what came of it.
+
+    Args:
+        seconds: how long new requests are begun.
+        workers: how many ask at the same time, each again as soon as it has an answer.
+        rate: requests per second in all, if not as many as possible.
+    """
+
+    seconds: float
+    workers: int
+    rate: float | None
+    durations: DurationHistogram = field(default_factory=DurationHistogram)
+    errors: Counter[str] = field(default_factory=Counter[str])
+    examples: dict[str, str] = field(default_factory=dict[str, str])
+    started_at: float = 0.0
+    elapsed: float = 0.0
+    _scheduled_count: int = 0
+
+    async def run(self, ask: Callable[[], Awaitable[object]]) -> None:
+        """Ask until the time is over."""
+        self.started_at = time.perf_counter()
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self.workers):
+                    group.create_task(self._run_worker(ask))
+        finally:
+            self.elapsed = time.perf_counter() - self.started_at
+
+    async def _run_worker(self, ask: Callable[[], Awaitable[object]]) -> None:
+        end = self.started_at + self.seconds
+        while True:
+            due = self._schedule_next()
+            if (wait := min(due, end) - time.perf_counter()) > 0:
+                await asyncio.sleep(wait)
+            if max(due, time.perf_counter()) >= end:
+                return
+            try:
+                await ask()
+            except MCPError as error:
+                kind = f"{error.kind} ({error.code})" if isinstance(error, RPCError) else type(error).__name__
+                self.errors[kind] += 1
+                self.examples.setdefault(kind, error.message)
+                await asyncio.sleep(ERROR_BACKOFF)
+            else:
+                self.durations.add(time.perf_counter() - due)
+
+    def _schedule_next(self) -> float:
+        """When the next request is due. What is sent later than that has waited, and the wait is counted."""
+        if self.rate is None:
+            return time.perf_counter()
+        due = self.started_at + self._scheduled_count / self.rate
+        self._scheduled_count += 1
+        return due
+
+
+def _parse_arguments(
+    _ctx: click.Context, _param: click.Parameter, value: str | None
+) -> dict[str, Any] | None:
+    try:
+        found: Any = None if value is None else _json.loads(value)
+    except ValueError as error:
+        raise click.BadParameter(f"that is no JSON: {error}") from None
+    if found is not None and not isinstance(found, dict):
+        raise click.BadParameter('the arguments are a JSON object, such as \'{"city": "Oslo"}\'')
+    return cast("dict[str, Any] | None", found)
+
+
+@click.command(cls=TargetCommand)
+@add_target_options
+@click.argument("tool", required=False)
+@click.option(
+    "--args", "arguments", metavar="JSON", callback=_parse_arguments, help="What to call the tool with."
+)
+@click.option("--list", "lists", is_flag=True, help="Ask for the list of tools, instead of a ping.")
+@click.option(
+    "--for",
+    "seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=5.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long to go on.",
+)
+@click.option(
+    "--concurrency",
+    type=click.IntRange(1, 1000),
+    default=8,
+    show_default=True,
+    help="How many requests are under way at the same time.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    metavar="N",
+    help="Begin N requests per second instead of as many as possible; a wait for its turn counts.",
+)
+def command(
+    *,
+    reach: TargetConnector,
+    tool: str | None,
+    arguments: dict[str, Any] | None,
+    lists: bool,
+    seconds: float,
+    concurrency: int,
+    rate: float | None,
+) -> int:
+    """Ask a server the same thing again and again: to call TOOL, or else for a ping.
+
+    \b
+    toolpost bench weather.py
+    toolpost bench weather.py forecast --args '{"city": "Oslo"}' --for 10
+    toolpost bench http://127.0.0.1:8000/mcp --list --concurrency 32
+
+    One that nobody counts goes first; if it fails, so does the command. Errors later are counted, and the
+    exit code is 1 if there were any.
+    """  # noqa: D301 - click wants this character where lines are to stay
+    if tool is None and arguments is not None:
+        raise CommandError("--args is for a tool", USAGE, hint="name the tool after the target")
+    if tool is not None and lists:
+        raise CommandError("--list is instead of a tool", USAGE, hint="leave out one of them")
+    what = f"calls of {tool}" if tool else "tools/list" if lists else "ping"
+    load = LoadGenerator(seconds, concurrency, rate)
+    told: dict[str, Any] = {"target": reach.target.label, "what": what}
+
+    async def work(client: "Client") -> None:
+        ask: Callable[[], Awaitable[object]] = client.list_tools if lists else client.ping
+        if tool is not None:
+            ask = partial(client.call_tool, tool, arguments)
+        await ask()
+        told["revision"] = client.revision
+        pace = f"{rate:g} per second" if rate else f"{concurrency} at a time"
+        label = f"{reach.target.label} ({client.revision})"
+        reach.output.print_note(f"{seconds:g} s of {what} at {label}, {pace}", style="dim")
+        await load.run(ask)
+
+    interrupted = False
+    try:
+        reach.run(work, cache=False, retries=0)
+    except KeyboardInterrupt:  # what there is until then is told
+        interrupted = True
+    if load.elapsed:
+        told |= _build_report(load)
+        reach.output.print_value(told) if reach.json else _print_report(reach, load)
+    if interrupted:
+        return errors_module.INTERRUPTED
+    return errors_module.FAILED if load.errors else errors_module.OK
+
+
+# --------------------------------------------------------------------- what is said
+
+
+def _build_report(load: LoadGenerator) -> dict[str, Any]:
+    durations = load.durations
+    latency = {"mean": durations.mean, **_compute_quantiles(durations), "max": durations.maximum}
+    return {
+        "seconds": round(load.elapsed, 3),
+        "concurrency": load.workers,
+        "rate": load.rate,
+        "answered": durations.count,
+        "failed": load.errors.total(),
+        "per_second": round(durations.count / load.elapsed, 1),
+        "milliseconds": {name: round(value * 1000, 3) for name, value in latency.items()},
+        "errors": [
+            {"kind": kind, "count": count, "example": load.examples[kind]}
+            for kind, count in load.errors.most_common()
+        ],
+        "histogram": [
+            {"up_to_ms": round(end * 1000, 3), "count": count}
+            for end, count in durations.bins(HISTOGRAM_ROWS)
+        ],
+    }
+
+
+def _compute_quantiles(durations: DurationHistogram) -> dict[str, float]:
+    return {name: durations.quantile(part) for name, part in QUANTILES.items()}
+
+
+def _print_report(reach: TargetConnector, load: LoadGenerator) -> None:
+    say, durations = reach.output.print_text, load.durations
+    say(f"answered    {durations.count:,} in {load.elapsed:.1f} s")
+    say(f"throughput  {durations.count / load.elapsed:,.0f} per second", style="bold")
+    if durations.count:
+        latency = _compute_quantiles(durations) | {"max": durations.maximum}
+        told = ", ".join(f"{name} {format_duration(value)}" for name, value in latency.items())
+        say(f"latency     {told}", style="bold")
+    label = "errors"
+    for kind, count in load.errors.most_common():
+        say(f"{label:<12}{count:,} {kind}: {load.examples[kind]}", style="red")
+        label = ""
+    bins = durations.bins(HISTOGRAM_ROWS)
+    if bins:
+        say()
+    highest = max((count for _, count in bins), default=0)
+    blocks = sys.stdout.encoding.lower().replace("-", "") == "utf8"
+    for end, count in bins:
+        bar = draw_bar(count / highest, BAR_WIDTH, blocks=blocks)
+        say(f"{format_duration(end):>10}  {bar:<{BAR_WIDTH}}  {count:>9,}")

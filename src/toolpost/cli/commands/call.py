@@ -1,0 +1,142 @@
+"""`toolpost call`: calls a tool, with options made from its input schema.
+
+Owns the order of things: connect, find the tool, read the words, ask for what is missing, call, show. How
+each is done is told elsewhere.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from toolpost.cli.errors import FAILED, OK, CommandError
+from toolpost.cli.progress import LOG_LEVEL_STYLES, add_log_level_option, format_log_line
+from toolpost.cli.schema_options import (
+    ItemNameParam,
+    NamedItemCommand,
+    add_args_and_save_options,
+    find_item,
+    get_remaining_words,
+)
+from toolpost.cli.target import TargetConnector, add_target_options
+
+if TYPE_CHECKING:
+    from toolpost.cli.progress import ProgressDisplay
+    from toolpost.cli.questions import TerminalPrompter
+    from toolpost.client.client import Client
+    from toolpost.client.tools import ToolResult
+    from toolpost.types.notifications import LogParams
+    from toolpost.types.tools import Tool
+
+MAX_URL_ELICITATIONS: Final = 3
+"""How often a server may send the user to a page before it serves a call."""
+
+
+class CallCommand(NamedItemCommand):
+    """`call`, as click sees it."""
+
+    async def fetch(self, client: "Client") -> Sequence["Tool"]:
+        """The tools."""
+        return await client.list_tools()
+
+    def get_schema(self, item: "Tool") -> Mapping[str, Any]:
+        """Its input schema."""
+        return item.input_schema
+
+
+@click.command("call", cls=CallCommand)
+@add_target_options
+@click.argument("name", metavar="TOOL", required=False, type=ItemNameParam())
+@add_args_and_save_options
+@click.option(
+    "--root",
+    "roots",
+    metavar="DIR",
+    multiple=True,
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    help="Open this folder to the server.",
+)
+@add_log_level_option
+@click.pass_context
+def command(
+    ctx: click.Context,
+    *,
+    reach: TargetConnector,
+    name: str | None,
+    args: str | None,
+    save: str | None,
+    roots: tuple[str, ...],
+    log_level: Any,
+) -> int:
+    """Call a tool.
+
+    What follows TOOL are its parameters, one option for each: toolpost call TARGET TOOL --help shows them.
+    The options below stand before TOOL. A list is said by repeating its option, the member of an object as
+    --address.city, anything else as JSON. What is missing is asked for on a terminal.
+    """
+    from toolpost.cli.progress import ProgressDisplay  # noqa: PLC0415 - as above
+    from toolpost.cli.questions import TerminalPrompter  # noqa: PLC0415 - with what it needs, for calls only
+
+    shape, rest = ctx.command, get_remaining_words(ctx)
+    assert isinstance(shape, CallCommand), "it is this one"
+    meter = ProgressDisplay(reach.output, lines=reach.verbose)
+    answers = TerminalPrompter(meter, interactive=reach.is_interactive)
+
+    async def log(line: "LogParams") -> None:
+        meter.print_note(format_log_line(line), style=LOG_LEVEL_STYLES.get(line.level))
+
+    async def work(client: "Client") -> int:
+        tool: Tool = find_item(await shape.fetch(client), name, "tool", reach)
+        form = shape.create_schema_command(tool, reach.target)
+        typed = await answers.run_in_thread(lambda: answers.read_arguments(form, rest, args))
+        reach.output.json = reach.json or bool(typed.options.get("json"))
+        if log_level is not None:
+            await client.set_log_level(log_level)
+        result = await _call_tool(client, tool.name, typed.arguments, meter, answers)
+        meter.close()
+        _print_result(reach, tool.name, result, typed.options.get("save") or save)
+        return FAILED if result.is_error else OK
+
+    with closing(meter), closing(answers):
+        return reach.run(work, on_log=log, on_roots=roots or None, **answers.client_options())
+
+
+async def _call_tool(
+    client: "Client",
+    name: str,
+    arguments: dict[str, Any],
+    meter: "ProgressDisplay",
+    answers: "TerminalPrompter",
+) -> "ToolResult[Any]":
+    """What comes of the call, after the user has visited what has to be visited first."""
+    from toolpost.errors import UrlElicitationRequired  # noqa: PLC0415 - as above
+
+    visits = 0
+    while True:
+        try:
+            return await client.call_tool(name, arguments, progress=meter.show_progress, raise_on_error=False)
+        except UrlElicitationRequired as error:
+            visits += 1
+            visited = partial(answers.confirm_url_visits, error.elicitations)
+            if visits > MAX_URL_ELICITATIONS or not await answers.run_in_thread(visited):
+                raise
+
+
+def _print_result(reach: TargetConnector, name: str, result: "ToolResult[Any]", save: str | None) -> None:
+    from toolpost.cli.content import (  # noqa: PLC0415 - as above
+        OutputFolder,
+        convert_result,
+        show_result,
+    )
+
+    folder = OutputFolder(Path(save or "."), name)
+    if reach.json:
+        reach.output.print_value(convert_result(result.raw, folder if save else None))
+    elif result.is_error:
+        hint = "-v shows what the server writes to stderr" if reach.hidden_line_count else None
+        raise CommandError(result.text or f"{name} failed, and did not say why", FAILED, hint=hint)
+    else:
+        show_result(reach.output, result, folder)

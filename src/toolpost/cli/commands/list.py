@@ -1,0 +1,165 @@
+"""`toolpost list`: what a server has, as tables or as JSON.
+
+Owns which lists there are and what of each is worth a column.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from toolpost.cli.output import CommandOutput
+from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
+
+if TYPE_CHECKING:
+    from toolpost.client.client import Client
+    from toolpost.types.prompts import Prompt
+    from toolpost.types.resources import Resource, ResourceTemplate
+    from toolpost.types.tools import Tool
+
+MAX_INSTRUCTION_LINES: Final = 3
+"""How much of the server's instructions is shown: they are for a model, and some are long."""
+
+MAX_PARAMETERS: Final = 12
+"""How many parameters of a tool are named: the widest row makes the table as wide."""
+
+
+class _ListTable(NamedTuple):
+    """One of the lists.
+
+    Args:
+        member: what JSON calls it.
+        title: what people call it.
+        capability: what a server that has it declares.
+        method: of the client, that reads it.
+        columns: the heads of the table.
+        row: an item of it as a row.
+    """
+
+    member: str
+    title: str
+    capability: str
+    method: str
+    columns: tuple[str, ...]
+    row: Callable[[Any], Sequence[object]]
+
+
+def _first_line(text: str | None) -> str:
+    return (text or "").strip().partition("\n")[0]
+
+
+def _format_tool_row(tool: "Tool") -> Sequence[object]:
+    from toolpost.cli.schema_fields import extract_fields  # noqa: PLC0415 - of use here only
+
+    fields = [each for each in extract_fields(tool.input_schema) if len(each.path) == 1]
+    named = [each.name if each.required else f"[{each.name}]" for each in fields[:MAX_PARAMETERS]]
+    more = ["…"] if len(fields) > MAX_PARAMETERS else []
+    return tool.name, " ".join([*named, *more]), _first_line(tool.description or tool.title)
+
+
+def _format_resource_row(resource: "Resource") -> Sequence[object]:
+    about = resource.description or resource.title or resource.name
+    return resource.uri, resource.mime_type, _first_line(about)
+
+
+def _format_template_row(template: "ResourceTemplate") -> Sequence[object]:
+    about = template.description or template.title or template.name
+    return template.uri_template, template.mime_type, _first_line(about)
+
+
+def _format_prompt_row(prompt: "Prompt") -> Sequence[object]:
+    named = [each.name if each.required else f"[{each.name}]" for each in prompt.arguments or ()]
+    return prompt.name, " ".join(named), _first_line(prompt.description or prompt.title)
+
+
+_LIST_TABLES: Final = {
+    "tools": _ListTable(
+        "tools", "Tools", "tools", "list_tools", ("name", "parameters", "description"), _format_tool_row
+    ),
+    "resources": _ListTable(
+        "resources",
+        "Resources",
+        "resources",
+        "list_resources",
+        ("uri", "type", "description"),
+        _format_resource_row,
+    ),
+    "templates": _ListTable(
+        "resourceTemplates",
+        "Resource templates",
+        "resources",
+        "list_resource_templates",
+        ("uri template", "type", "description"),
+        _format_template_row,
+    ),
+    "prompts": _ListTable(
+        "prompts",
+        "Prompts",
+        "prompts",
+        "list_prompts",
+        ("name", "arguments", "description"),
+        _format_prompt_row,
+    ),
+}
+
+
+@click.command("list", cls=TargetCommand)
+@add_target_options
+@click.option("--tools", is_flag=True, help="Only the tools.")
+@click.option("--resources", is_flag=True, help="Only the resources.")
+@click.option("--templates", is_flag=True, help="Only the resource templates.")
+@click.option("--prompts", is_flag=True, help="Only the prompts.")
+def command(reach: TargetConnector, **only: bool) -> None:
+    """List what a server has: tools, resources, resource templates, prompts."""
+    wanted = [name for name in _LIST_TABLES if only[name]]
+
+    async def read(client: "Client") -> None:
+        found: dict[str, list[Any]] = {}
+        for name in wanted or _LIST_TABLES:
+            if getattr(client.capabilities, _LIST_TABLES[name].capability) is not None:
+                found[name] = await getattr(client, _LIST_TABLES[name].method)()
+        if reach.json:
+            told = _describe_server(client) | {
+                _LIST_TABLES[name].member: items for name, items in found.items()
+            }
+            reach.output.print_value(told)
+        else:
+            if not wanted:
+                _print_header(reach.output, client)
+            for name in wanted or found:
+                _print_list(reach.output, _LIST_TABLES[name], found.get(name), alone=len(wanted) == 1)
+
+    reach.run(read)
+
+
+def _describe_server(client: "Client") -> dict[str, Any]:
+    about = {
+        "server": client.server_info,
+        "revision": client.revision,
+        "era": client.era,
+        "capabilities": client.capabilities,
+        "instructions": client.instructions,
+    }
+    return {key: value for key, value in about.items() if value is not None}
+
+
+def _print_header(page: CommandOutput, client: "Client") -> None:
+    info = client.server_info
+    name = "A server without a name" if info is None else f"{info.title or info.name} {info.version}"
+    page.print_text(f"{name}, speaking {client.revision}", style="bold")
+    lines = (client.instructions or "").strip().splitlines()
+    for line in lines[:MAX_INSTRUCTION_LINES]:
+        page.print_text(line)
+    if len(lines) > MAX_INSTRUCTION_LINES:
+        page.print_text(
+            f"… ({len(lines) - MAX_INSTRUCTION_LINES} more lines; --json has all of it)", style="dim"
+        )
+
+
+def _print_list(page: CommandOutput, kind: _ListTable, items: list[Any] | None, *, alone: bool) -> None:
+    if items:
+        if not alone:
+            page.print_text()
+        page.print_table(None if alone else kind.title, kind.columns, map(kind.row, items))
+    else:
+        page.print_text(f"{kind.title}: {'none' if items is not None else 'not offered by this server'}")

@@ -1,0 +1,172 @@
+"""`toolpost listen`: what changes on a server and what it logs, live.
+
+Owns what is heard, and when it is enough. What has changed is not read.
+"""
+
+import contextlib
+from collections.abc import AsyncGenerator, Generator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import click
+
+from toolpost.cli.output import CommandOutput
+from toolpost.cli.progress import LOG_LEVEL_STYLES, add_log_level_option, format_log_line
+from toolpost.cli.target import SecondsParam, TargetCommand, TargetConnector, add_target_options
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from toolpost.client.changes import Change
+    from toolpost.client.client import Client
+    from toolpost.types.notifications import LogParams
+
+_LIST_NAMES: Final = ("tools", "prompts", "resources")
+
+
+class _ListenEvent(NamedTuple):
+    """Something that was heard.
+
+    Args:
+        facts: for programs.
+        text: for people.
+        style: how the text looks.
+    """
+
+    facts: dict[str, Any]
+    text: str
+    style: str | None = None
+
+
+@click.command("listen", cls=TargetCommand)
+@add_target_options
+@click.option("--tools", is_flag=True, help="Hear when the list of tools changes.")
+@click.option("--prompts", is_flag=True, help="Hear when the list of prompts changes.")
+@click.option("--resources", is_flag=True, help="Hear when the list of resources changes.")
+@click.option("--uri", "uris", metavar="URI", multiple=True, help="Hear when this resource changes.")
+@click.option("--count", type=click.IntRange(min=1), metavar="N", help="End after so many.")
+@click.option("--for", "seconds", type=SecondsParam(), help="End after this time.")
+@add_log_level_option
+def command(
+    *,
+    reach: TargetConnector,
+    uris: tuple[str, ...],
+    count: int | None,
+    seconds: float | None,
+    log_level: Any,
+    **lists: bool,
+) -> None:
+    """Show what changes on a server, and its log, until Ctrl-C.
+
+    By default it is every list that the server tells changes of. With --json there is an object on each line.
+    """
+    import asyncio  # noqa: PLC0415 - 25 ms that help does not need
+
+    heard: asyncio.Queue[_ListenEvent | None] = asyncio.Queue()
+
+    async def log(line: "LogParams") -> None:
+        facts = {"kind": "log", "level": line.level, "logger": line.logger, "data": line.data}
+        heard.put_nowait(_ListenEvent(facts, format_log_line(line), LOG_LEVEL_STYLES.get(line.level)))
+
+    async def listen(client: "Client") -> None:
+        if log_level is not None:
+            await client.set_log_level(log_level)
+        async with _listen_to_changes(client, heard, lists, uris) as what:
+            reach.output.print_note(f"Listening to {reach.target.label}: {what}. Ctrl-C ends it.")
+            left = count
+            while left != 0 and (news := await heard.get()) is not None:
+                now = datetime.now(UTC)
+                facts = {"time": now.isoformat(timespec="milliseconds"), **news.facts}
+                shown = {key: value for key, value in facts.items() if value is not None}
+                reach.output.print_record(shown, f"{now.astimezone():%H:%M:%S} {news.text}", style=news.style)
+                left = None if left is None else left - 1
+
+    async def listen_with_timeout(client: "Client") -> None:
+        limit = asyncio.timeout(seconds)
+        try:
+            async with limit:
+                await listen(client)
+        except TimeoutError:
+            if not limit.expired():  # one of the server's
+                raise
+
+    with _print_client_log(reach.output):
+        reach.run(listen_with_timeout, on_log=log)
+
+
+@contextlib.contextmanager
+def _print_client_log(page: CommandOutput) -> Generator[None]:
+    """What the client logs is noted: that nothing is heard at the moment, and why."""
+    import logging  # noqa: PLC0415 - 5 ms that help does not need
+
+    told: list[str] = []
+
+    class ClientLogPrinter(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            text = record.getMessage()
+            if told != [text]:  # it is said once, however often it is tried
+                told[:] = [text]
+                page.print_note(text, style="yellow")
+
+    logger, notes = logging.getLogger("toolpost.client"), ClientLogPrinter()
+    logger.addHandler(notes)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(notes)
+
+
+@contextlib.asynccontextmanager
+async def _listen_to_changes(
+    client: "Client",
+    heard: "asyncio.Queue[_ListenEvent | None]",
+    lists: dict[str, bool],
+    uris: tuple[str, ...],
+) -> AsyncGenerator[str]:
+    """What is listened to, in words; while it lasts, changes are put among what is heard."""
+    import asyncio  # noqa: PLC0415 - as above
+
+    from toolpost.errors import CapabilityNotDeclared  # noqa: PLC0415 - there is a client already
+
+    chosen = any(lists.values()) or bool(uris)
+    changes = client.listen(**lists, uris=uris)
+    try:
+        await changes.__aenter__()
+    except CapabilityNotDeclared:
+        if chosen or client.capabilities.logging is None:
+            raise
+        yield "its log only, for it does not tell when a list changes"
+        return
+
+    async def queue_changes() -> None:
+        try:
+            async for change in changes:
+                heard.put_nowait(_to_event(change))
+        finally:
+            heard.put_nowait(None)
+
+    task = asyncio.create_task(queue_changes())
+    try:
+        yield _describe_subscription(client, lists, uris, chosen=chosen)
+    finally:
+        await changes.aclose()
+        await task
+
+
+def _describe_subscription(
+    client: "Client", lists: dict[str, bool], uris: tuple[str, ...], *, chosen: bool
+) -> str:
+    names = [name for name in _LIST_NAMES if lists[name]]
+    if not chosen:
+        offered = {name: getattr(client.capabilities, name) for name in _LIST_NAMES}
+        names = [name for name, offer in offered.items() if offer is not None and offer.list_changed]
+    log = [] if client.capabilities.logging is None else ["the log"]
+    return ", ".join([*(f"the list of {name}" for name in names), *uris, *log])
+
+
+def _to_event(change: "Change") -> _ListenEvent:
+    what = f"{change.uri} has changed" if change.uri else f"the list of {change.kind} has changed"
+    maybe = ", maybe: the connection was lost for a while" if change.missed else ""
+    facts = {"kind": change.kind, "uri": change.uri, "missed": change.missed or None}
+    return _ListenEvent(facts, f"{what}{maybe}")

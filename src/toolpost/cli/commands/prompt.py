@@ -1,0 +1,90 @@
+"""`toolpost prompt`: a prompt of a server, filled in.
+
+Owns how a conversation is printed. Its arguments are options, as the parameters of a tool are.
+"""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from toolpost.cli.schema_options import (
+    ItemNameParam,
+    NamedItemCommand,
+    add_args_and_save_options,
+    find_item,
+    get_remaining_words,
+)
+from toolpost.cli.target import TargetConnector, add_target_options
+
+if TYPE_CHECKING:
+    from toolpost.client.client import Client
+    from toolpost.types.prompts import GetPromptResult, Prompt
+
+
+class PromptCommand(NamedItemCommand):
+    """`prompt`, as click sees it."""
+
+    async def fetch(self, client: "Client") -> Sequence["Prompt"]:
+        """The prompts."""
+        return await client.list_prompts()
+
+    def get_schema(self, item: "Prompt") -> Mapping[str, Any]:
+        """Its arguments: all of them are texts."""
+        arguments = item.arguments or ()
+        texts = {each.name: {"type": "string", "description": each.description} for each in arguments}
+        return {"properties": texts, "required": [each.name for each in arguments if each.required]}
+
+
+@click.command("prompt", cls=PromptCommand)
+@add_target_options
+@click.argument("name", metavar="PROMPT", required=False, type=ItemNameParam())
+@add_args_and_save_options
+@click.pass_context
+def command(
+    ctx: click.Context, *, reach: TargetConnector, name: str | None, args: str | None, save: str | None
+) -> None:
+    """Fill in a prompt, and print the messages.
+
+    What follows PROMPT are its arguments, one option for each: toolpost prompt TARGET PROMPT --help shows
+    them. What is missing is asked for on a terminal.
+    """
+    from toolpost.cli.progress import ProgressDisplay  # noqa: PLC0415 - as above
+    from toolpost.cli.questions import TerminalPrompter  # noqa: PLC0415 - with what it needs, for prompts only
+
+    shape, rest = ctx.command, get_remaining_words(ctx)
+    assert isinstance(shape, PromptCommand), "it is this one"
+    meter = ProgressDisplay(reach.output, lines=reach.verbose)
+    answers = TerminalPrompter(meter, interactive=reach.is_interactive)
+
+    async def work(client: "Client") -> None:
+        prompt: Prompt = find_item(await shape.fetch(client), name, "prompt", reach)
+        form = shape.create_schema_command(prompt, reach.target)
+        typed = await answers.run_in_thread(lambda: answers.read_arguments(form, rest, args))
+        reach.output.json = reach.json or bool(typed.options.get("json"))
+        result = await client.get_prompt(prompt.name, typed.arguments, progress=meter.show_progress)
+        meter.close()
+        _print_messages(reach, prompt.name, result, typed.options.get("save") or save)
+
+    with closing(meter), closing(answers):
+        reach.run(work, **answers.client_options())
+
+
+def _print_messages(reach: TargetConnector, name: str, result: "GetPromptResult", save: str | None) -> None:
+    from toolpost.cli.content import (  # noqa: PLC0415 - as above
+        OutputFolder,
+        convert_result,
+        show_blocks,
+    )
+
+    folder = OutputFolder(Path(save or "."), name)
+    if reach.json:
+        reach.output.print_value(convert_result(result.raw, folder if save else None))
+        return
+    for number, message in enumerate(result.messages):
+        if number:
+            reach.output.print_text()
+        reach.output.print_text(f"{message.role}:", style="bold")
+        show_blocks(reach.output, [message.content], folder)

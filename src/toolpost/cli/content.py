@@ -1,0 +1,203 @@
+"""How what a server says is shown: blocks of content, results of tools.
+
+Owns which form suits what: text as it is, structured results as tables, pictures and sounds as files. Where
+it is written to is told in `page`, what files are called in `folder`.
+
+PART folder: Files that a command makes of what a server sends: pictures, sounds, anything binary.
+
+Owns their names, which come from the words of the user and never from the server, and that no file that is
+there already is overwritten.
+"""
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import msgspec
+
+from toolpost.cli.errors import FAILED, USAGE, CommandError
+from toolpost.cli.output import CommandOutput
+from toolpost.types.base import UNSET
+from toolpost.types.content import (
+    AudioContent,
+    Content,
+    EmbeddedResource,
+    ImageContent,
+    ResourceLink,
+    TextContent,
+)
+
+if TYPE_CHECKING:
+    from toolpost.client.tools import ToolResult
+
+_UNSAFE_CHARACTERS: Final = re.compile(r"[^\w.-]+")
+
+_FILE_EXTENSIONS: Final = {
+    "image/jpeg": ".jpg",
+    "image/webp": ".webp",
+    "audio/wav": ".wav",
+    "audio/x-wav": ".wav",
+    "audio/mpeg": ".mp3",
+    "audio/ogg": ".ogg",
+    "audio/flac": ".flac",
+    "text/plain": ".txt",
+    "text/markdown": ".md",
+}
+"""What Python's own table lacks, or has several of."""
+
+
+def decode_base64(text: str, what: str) -> bytes:
+    """The bytes that base64 stands for.
+
+    Raises:
+        CommandError: it is no base64.
+    """
+    try:
+        return base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise CommandError(f"{what} is no base64, and cannot be saved: {error}", FAILED) from error
+
+
+class OutputFolder:
+    """Where files are saved.
+
+    Args:
+        path: the folder; it is made when the first file is.
+        stem: what files are called, in the words of the user.
+    """
+
+    def __init__(self, path: Path, stem: str) -> None:
+        self._path = path
+        # Neither a path nor hidden, whatever somebody has typed.
+        self._stem = _UNSAFE_CHARACTERS.sub("_", stem).strip("._") or "saved"
+
+    def save(self, data: bytes, mime: str | None) -> Path:
+        """The path of a new file with this data.
+
+        Raises:
+            CommandError: it cannot be written.
+        """
+        ending = _guess_extension(mime)
+        stem = self._stem.removesuffix(ending)
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            for number in count():
+                path = self._path / f"{stem}{f'-{number}' if number else ''}{ending}"
+                try:
+                    with path.open("xb") as file:
+                        file.write(data)
+                except FileExistsError:
+                    continue
+                return path
+        except OSError as error:
+            raise CommandError(
+                f"{self._path} cannot be written to: {error.strerror or error}",
+                USAGE,
+                hint="--save DIR names another folder",
+            ) from error
+        raise AssertionError("a number is always free")
+
+
+def _guess_extension(mime: str | None) -> str:
+    kind = (mime or "").partition(";")[0].strip().lower()
+    if kind in _FILE_EXTENSIONS:
+        return _FILE_EXTENSIONS[kind]
+    import mimetypes  # noqa: PLC0415 - reads the tables of the system
+
+    return mimetypes.guess_extension(kind) or ".bin"
+
+
+# --------------------------------------------------------------------- show
+
+
+def show_result(page: CommandOutput, result: "ToolResult[Any]", folder: OutputFolder) -> None:
+    """Print what a tool said. Text that repeats the structured result is left out."""
+    blocks = result.content
+    if result.structured_content is not UNSET:
+        page.print_value(result.data)
+        same = (result.structured_content, result.data)
+        blocks = [
+            block
+            for block in blocks
+            if not (isinstance(block, TextContent) and _decode_json_text(block) in same)
+        ]
+    show_blocks(page, blocks, folder)
+
+
+def _decode_json_text(block: TextContent) -> Any:
+    """The JSON in a text; the text itself if there is none."""
+    try:
+        return msgspec.json.decode(block.text)
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError):
+        return block.text
+
+
+def show_blocks(page: CommandOutput, blocks: Iterable[Content], folder: OutputFolder) -> None:
+    """Print content, one block after the other."""
+    for block in blocks:
+        match block:
+            case TextContent(text=text):
+                _print_text_block(page, text)
+            case ImageContent(data=data, mime_type=mime) | AudioContent(data=data, mime_type=mime):
+                _save_block(page, data, mime, folder)
+            case EmbeddedResource(resource=resource) if resource.blob is not None:
+                _save_block(page, resource.blob, resource.mime_type, folder)
+            case EmbeddedResource(resource=resource):
+                _print_text_block(page, resource.text or "")
+            case ResourceLink():
+                about = block.title or block.description
+                page.print_text(f"{block.uri}  {block.name}{f': {about}' if about else ''}")
+            case _:
+                page.print_value(block)
+
+
+def _print_text_block(page: CommandOutput, text: str) -> None:
+    page.print_raw(text if text.endswith("\n") else f"{text}\n")
+
+
+def _save_block(page: CommandOutput, data: str, mime: str | None, folder: OutputFolder) -> None:
+    content = decode_base64(data, f"content of type {mime}")
+    path = folder.save(content, mime)
+    page.print_text(f"Saved {path} ({mime or 'of unknown type'}, {format_byte_count(len(content))})")
+
+
+def format_byte_count(count: int) -> str:
+    """A number of bytes, for people."""
+    return f"{count} bytes" if count < 10_000 else f"{count / 1000:.0f} kB"
+
+
+# --------------------------------------------------------------------- for programs
+
+
+def convert_result(raw: bytes | None, folder: OutputFolder | None) -> Any:
+    """A result as it came over the wire; with a folder, what belongs into files is saved there."""
+    value = msgspec.json.decode(raw or b"{}")
+    return value if folder is None else _save_binaries(value, folder)
+
+
+def _save_binaries(value: Any, folder: OutputFolder) -> Any:
+    """A piece of JSON in which each picture, sound or blob is the path of a file that it was saved to."""
+    match value:
+        case {"type": "image" | "audio", "data": str(data)}:
+            return _replace_data_by_path(value, "data", data, folder)
+        case {"uri": str(), "blob": str(data)}:
+            return _replace_data_by_path(value, "blob", data, folder)
+        case dict():
+            members = cast("dict[str, Any]", value)
+            return {key: _save_binaries(member, folder) for key, member in members.items()}
+        case list():
+            return [_save_binaries(member, folder) for member in cast("list[Any]", value)]
+        case _:
+            return value
+
+
+def _replace_data_by_path(value: dict[str, Any], key: str, data: str, folder: OutputFolder) -> dict[str, Any]:
+    mime = value.get("mimeType")
+    path = folder.save(
+        decode_base64(data, f"content of type {mime}"), mime if isinstance(mime, str) else None
+    )
+    return {name: member for name, member in value.items() if name != key} | {"savedTo": str(path)}

@@ -1,0 +1,1 @@
+"""`toolpost doctor`: finds out why a server does not work."""

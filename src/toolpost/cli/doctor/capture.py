@@ -1,0 +1,204 @@
+"""Overhears what a client of ours and a server say to each other, for whoever examines the server.
+
+Owns two places to listen at: a server process as a target that a client can be given, and what carries its
+HTTP requests. Keeps what broke a rule and what was no message, and nothing else of what was said.
+"""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from msgspec import Struct
+
+from toolpost.channel import Channel
+from toolpost.cli.tap.http_messages import ExchangeTracker, TrackedExchange
+from toolpost.cli.tap.inspector import MessageInspector
+from toolpost.cli.tap.message import ObservedMessage
+from toolpost.errors import ChannelClosed, MCPError
+from toolpost.protocol.methods import CLIENT, SERVER, Role
+from toolpost.transports.backends.backend import Response, open_backend
+from toolpost.transports.stdio_client import open_child
+from toolpost.transports.targets import Stdio
+
+MAX_VIOLATIONS: Final = 200
+"""How many faults are kept: a server that does everything wrong is known by then."""
+
+
+class CapturedExchange(Struct):
+    """One HTTP exchange, as far as it has come."""
+
+    method: str
+    sent_at: float
+    status: int | None = None
+    media_type: str = ""
+    headers: Mapping[str, str] | None = None
+    head_delay: float | None = None
+    """Seconds until the head of the response came."""
+
+
+class Capture:
+    """What was overheard.
+
+    Attributes:
+        violations: what the server said that breaks a rule.
+        junk: what it said that is no message.
+        exchanges: over HTTP, all of them.
+    """
+
+    def __init__(self) -> None:
+        self.violations: list[ObservedMessage] = []
+        self.junk: list[ObservedMessage] = []
+        self.exchanges: list[CapturedExchange] = []
+        self._began = time.monotonic()
+
+    def now(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began
+
+    def record(self, seen: ObservedMessage) -> None:
+        """Note a message if there is something wrong with it, and it is not ours."""
+        kept = self.junk if seen.kind == "junk" else self.violations
+        if seen.by == SERVER and seen.violations and len(kept) < MAX_VIOLATIONS:
+            kept.append(seen)
+
+
+class CapturedProcess:
+    """A server process, as a target of a client: each connection starts it anew.
+
+    Args:
+        stdio: how it is started.
+        notes: where to note what is overheard.
+
+    Attributes:
+        failure: why it could not be started, the last time.
+        returncode: how it ended by itself; None if it did not.
+        stderr_tail: the last lines of its stderr.
+    """
+
+    def __init__(self, stdio: Stdio, notes: Capture) -> None:
+        self.name = stdio.label
+        self._stdio = stdio
+        self._capture = notes
+        self.failure: MCPError | None = None
+        self.returncode: int | None = None
+        self.stderr_tail: tuple[str, ...] = ()
+
+    async def serve(self, channel: Channel) -> None:
+        """Start it, and pass on what both sides say."""
+        witness = MessageInspector()
+        self.failure, self.returncode, self.stderr_tail = None, None, ()
+        try:
+            child = await open_child(self._stdio)
+        except MCPError as error:
+            self.failure = error
+            return
+        ways = [
+            asyncio.create_task(self._forward(witness, CLIENT, channel, child)),
+            asyncio.create_task(self._forward(witness, SERVER, child, channel)),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.returncode, self.stderr_tail = child.returncode, child.stderr_tail
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+            await child.close()
+
+    async def _forward(self, witness: MessageInspector, by: Role, source: Channel, sink: Channel) -> None:
+        with contextlib.suppress(ChannelClosed):
+            while True:
+                data = await source.receive()
+                for seen in witness.inspect(by, data, self._capture.now()):
+                    self._capture.record(seen)
+                await sink.send(data)
+
+
+# --------------------------------------------------------------------- HTTP
+
+
+class CapturingBackend:
+    """Carries HTTP requests, and overhears them.
+
+    Args:
+        engine: what carries them; by default what a client takes.
+        notes: where to note what is overheard.
+    """
+
+    def __init__(self, engine: object, notes: Capture) -> None:
+        self._backend = open_backend(engine)
+        self._capture = notes
+        self._tracker = ExchangeTracker(notes.record, _ignore, _ignore, notes.now)
+
+    def send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> "AbstractAsyncContextManager[Response]":
+        """Send a request, as `Backend` promises."""
+        parts = urlsplit(url)
+        place = f"{parts.path}?{parts.query}" if parts.query else parts.path
+        post = self._tracker.begin(method, place, {name.lower(): value for name, value in headers.items()})
+        post.feed_request(body or b"", last=True)
+        exchange = CapturedExchange(method, self._capture.now())
+        self._capture.exchanges.append(exchange)
+        return _CapturedRequest(self._backend.send(method, url, headers, body), post, exchange, self._capture)
+
+    async def close(self) -> None:
+        """Keep the connections: several clients use them, one after the other."""
+
+    async def finish(self) -> None:
+        """Close every connection."""
+        await self._backend.close()
+
+
+def _ignore(*_args: Any, **_named: Any) -> None:
+    """What is neither shown nor kept."""
+
+
+class _CapturedRequest:
+    """A request, entered for its response."""
+
+    def __init__(
+        self,
+        inner: "AbstractAsyncContextManager[Response]",
+        post: TrackedExchange,
+        exchange: CapturedExchange,
+        notes: Capture,
+    ) -> None:
+        self._inner = inner
+        self._tracked = post
+        self._exchange = exchange
+        self._capture = notes
+
+    async def __aenter__(self) -> Response:
+        response = await self._inner.__aenter__()
+        exchange, headers = self._exchange, {name.lower(): each for name, each in response.headers.items()}
+        exchange.head_delay = self._capture.now() - exchange.sent_at
+        exchange.status, exchange.headers = response.status, headers
+        exchange.media_type = headers.get("content-type", "").partition(";")[0].strip().lower()
+        self._tracked.start_response(response.status, headers)
+        return _CapturedResponse(response, self._tracked)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return await self._inner.__aexit__(kind, error, trace)
+
+
+class _CapturedResponse(Response):
+    """A response whose body is overheard while somebody reads it."""
+
+    def __init__(self, inner: Response, post: TrackedExchange) -> None:
+        self.status, self.headers = inner.status, inner.headers
+        self._inner = inner
+        self._tracked = post
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        async for chunk in self._inner.chunks():
+            self._tracked.feed_response(chunk)
+            yield chunk
+        self._tracked.finish()

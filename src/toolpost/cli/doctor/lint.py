@@ -1,0 +1,153 @@
+"""What is odd about the tools, resources and prompts of a server: schemas, names, words that are missing.
+
+Pure: it is handed the items as decoded JSON, and yields what it finds, with a verdict on each. What authors
+can look for in their tests is told in `toolpost.testing.schemas`; the rest is about hosts and revisions.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+import msgspec
+
+from toolpost.cli.doctor.report import Verdict
+from toolpost.protocol.jsonrpc import shorten
+from toolpost.protocol.revisions import Revision
+from toolpost.testing.schemas import LINT_RULES
+from toolpost.types.tools import Tool
+
+MAX_TOOLS: Final = 128
+"""More tools than this some models' interfaces do not take at once."""
+
+MAX_DESCRIPTION_LENGTH: Final = 1024
+"""Longer descriptions than this some models' interfaces refuse."""
+
+_TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
+"""What the specification allows."""
+_PARAMETER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_URI_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_COMBINATORS: Final = frozenset({"anyOf", "oneOf", "allOf"})
+
+
+class LintFinding(NamedTuple):
+    """Something odd.
+
+    Args:
+        verdict: how bad it is.
+        text: whose it is, and what.
+    """
+
+    verdict: Verdict
+    text: str
+
+
+def lint_tools(tools: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:
+    """What is odd about a list of tools."""
+    yield from _find_duplicates("tool", "name", tools)
+    if len(tools) > MAX_TOOLS:
+        yield LintFinding("warn", f"there are {len(tools)} tools; some hosts take no more than {MAX_TOOLS}")
+    for tool, name in _iterate_named("tool", "name", tools):
+        if isinstance(tool, str):
+            yield LintFinding("fail", tool)
+            continue
+        for verdict, text in _lint_tool(tool, revision):
+            yield LintFinding(verdict, f"tool {name}: {text}")
+
+
+def _lint_tool(item: Mapping[str, Any], revision: Revision) -> Iterator[LintFinding]:
+    try:
+        tool = msgspec.convert(item, Tool)
+    except msgspec.ValidationError as error:
+        yield LintFinding("fail", f"no client can read it: {error}")
+        return
+    if not _TOOL_NAME.fullmatch(tool.name):
+        yield LintFinding("fail", "a name has 1 to 128 letters, digits, and _ - . /")
+    for rule, verdict in LINT_RULES.items():
+        yield from (LintFinding(verdict, wrong) for wrong in rule(tool))
+    if len(tool.description or "") > MAX_DESCRIPTION_LENGTH:
+        length = len(tool.description or "")
+        yield LintFinding(
+            "warn", f"its description has {length} characters; some hosts cut at {MAX_DESCRIPTION_LENGTH}"
+        )
+    for kind, schema in (("input", tool.input_schema), ("output", tool.output_schema or {})):
+        for branch in _COMBINATORS & schema.keys():
+            yield LintFinding("warn", f"its {kind} schema has {branch} at the top: some hosts refuse that")
+    output = tool.output_schema
+    if output is not None and revision.structured != "any" and output.get("type") != "object":
+        yield LintFinding("fail", f"the type of its output schema has to be 'object' in {revision.date}")
+    yield from _lint_parameters(tool.input_schema)
+
+
+def _lint_parameters(schema: Mapping[str, Any]) -> Iterator[LintFinding]:
+    properties = schema.get("properties")
+    known = cast("dict[str, Any]", properties) if isinstance(properties, dict) else {}
+    odd = [name for name in known if not _PARAMETER_NAME.fullmatch(name)]
+    if odd:
+        yield LintFinding("warn", f"some hosts refuse parameters that are called like {shorten(odd[0])!r}")
+    mute = [name for name, each in known.items() if isinstance(each, dict) and "description" not in each]
+    if mute:
+        names = shorten(", ".join(mute), 60)
+        yield LintFinding("warn", f"{len(mute)} of {len(known)} parameters have no description: {names}")
+
+
+# --------------------------------------------------------------------- resources and prompts
+
+
+def lint_resources(resources: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:  # noqa: ARG001 - as for tools
+    """What is odd about a list of resources."""
+    yield from _find_duplicates("resource", "uri", resources)
+    for item, uri in _iterate_named("resource", "uri", resources):
+        if isinstance(item, str):
+            yield LintFinding("fail", item)
+        elif not _URI_SCHEME.match(str(item["uri"])):
+            yield LintFinding("fail", f"resource {uri}: a URI begins with a scheme, such as file: or notes:")
+        elif not isinstance(item.get("name"), str):
+            yield LintFinding("fail", f"resource {uri}: it has no name")
+
+
+def lint_templates(templates: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:  # noqa: ARG001 - as for tools
+    """What is odd about a list of resource templates."""
+    from toolpost.protocol.uri_template import UriTemplate  # noqa: PLC0415 - few servers have any
+
+    yield from _find_duplicates("template", "uriTemplate", templates)
+    for item, uri in _iterate_named("template", "uriTemplate", templates):
+        if isinstance(item, str):
+            yield LintFinding("fail", item)
+            continue
+        try:
+            UriTemplate(str(item["uriTemplate"]))
+        except ValueError as error:
+            yield LintFinding("fail", f"template {uri}: {error}")
+
+
+def lint_prompts(prompts: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:  # noqa: ARG001 - as for tools
+    """What is odd about a list of prompts."""
+    yield from _find_duplicates("prompt", "name", prompts)
+    for item, name in _iterate_named("prompt", "name", prompts):
+        if isinstance(item, str):
+            yield LintFinding("fail", item)
+        elif not item.get("description") and not item.get("title"):
+            yield LintFinding(
+                "warn", f"prompt {name}: it has neither title nor description: a person chooses by it"
+            )
+
+
+# --------------------------------------------------------------------- lists
+
+
+def _iterate_named(what: str, key: str, items: Sequence[Any]) -> Iterator[tuple[Any, str]]:
+    """Each item and what to call it; instead of one without a name, a sentence about it."""
+    for index, item in enumerate(items):
+        name = cast("dict[str, Any]", item).get(key) if isinstance(item, dict) else None
+        if isinstance(name, str):
+            yield item, shorten(name)
+        else:
+            yield f"{what} number {index + 1} has no {key}", ""
+
+
+def _find_duplicates(what: str, key: str, items: Sequence[Any]) -> Iterator[LintFinding]:
+    names = Counter(name for item, name in _iterate_named(what, key, items) if not isinstance(item, str))
+    for name, count in names.items():
+        if count > 1:
+            yield LintFinding("fail", f"{what} {name}: {count} have this {key}")

@@ -1,0 +1,144 @@
+"""A checkup: one line for each thing that was looked at, as it is found out, and the verdict at the end.
+
+Owns how findings look and the exit code that follows from them. What is looked at, and in which order, is
+told elsewhere.
+"""
+
+from collections.abc import Sequence
+from typing import Final, Literal, NoReturn, TypeAlias
+
+import click
+from msgspec import Struct
+
+from toolpost.cli.errors import FAILED, OK
+from toolpost.cli.output import CommandOutput
+from toolpost.protocol.jsonrpc import shorten
+
+Verdict: TypeAlias = Literal["ok", "warn", "fail"]
+
+MAX_DETAIL_LINES: Final = 12
+"""How many details of one check are shown; `--json` has them all."""
+
+MAX_TEXT_LENGTH: Final = 500
+"""How much of what a server said is repeated."""
+
+_MARKS: Final[dict[Verdict, tuple[str, str]]] = {
+    "ok": ("✓", "green"),
+    "warn": ("!", "yellow"),
+    "fail": ("✗", "red"),
+}
+_NAME_WIDTH: Final = 13
+"""The width of the column of names."""
+
+
+class CheckResult(Struct, omit_defaults=True):
+    """One thing that was looked at.
+
+    Args:
+        name: what.
+        verdict: how it is.
+        text: what was found.
+        hint: what to do about it.
+        details: more of it, line by line.
+    """
+
+    name: str
+    verdict: Verdict
+    text: str
+    hint: str = ""
+    details: list[str] = []
+
+
+class DoctorAborted(Exception):
+    """Going on makes no sense."""
+
+
+class DoctorReport:
+    """Collects checks, and shows each at once.
+
+    Args:
+        page: where to; with `--json` nothing is shown before the end.
+    """
+
+    def __init__(self, page: CommandOutput) -> None:
+        self._output = page
+        self._code = OK
+        self.checks: list[CheckResult] = []
+
+    def ok(self, name: str, text: str, *, details: Sequence[str] = ()) -> None:
+        """All is well."""
+        self._add(CheckResult(name, "ok", text, "", list(details)))
+
+    def warn(self, name: str, text: str, hint: str = "", *, details: Sequence[str] = ()) -> None:
+        """It works, but somebody may stumble over it."""
+        self._add(CheckResult(name, "warn", text, hint, list(details)))
+
+    def fail(
+        self, name: str, text: str, hint: str = "", *, details: Sequence[str] = (), code: int = FAILED
+    ) -> None:
+        """It does not work; the first code that is not just `FAILED` counts."""
+        self._add(CheckResult(name, "fail", text, hint, list(details)))
+        if self._code in {OK, FAILED}:
+            self._code = code
+
+    def stop(
+        self, name: str, text: str, hint: str = "", *, details: Sequence[str] = (), code: int = FAILED
+    ) -> NoReturn:
+        """It does not work, and nothing else can be looked at.
+
+        Raises:
+            DoctorAborted: in any case.
+        """
+        self.fail(name, text, hint, details=details, code=code)
+        raise DoctorAborted
+
+    def finish(self, target: str) -> int:
+        """Show the verdict; the exit code."""
+        target = " ".join(target.split())
+        found = {verdict: sum(check.verdict == verdict for check in self.checks) for verdict in _MARKS}
+        if self._output.json:
+            verdict = "fail" if found["fail"] else "warn" if found["warn"] else "ok"
+            self._output.print_value({"target": target, "verdict": verdict, "checks": self.checks})
+            return self._code
+        failures = f"{found['fail']} failure{'' if found['fail'] == 1 else 's'}"
+        warnings = f"{found['warn']} warning{'' if found['warn'] == 1 else 's'}"
+        self._output.print_text()
+        if found["fail"]:
+            self._output.print_text(f"{target}: {failures}, {warnings}.", style="bold red")
+        elif found["warn"]:
+            self._output.print_text(f"{target} works, with {warnings}.", style="bold yellow")
+        else:
+            self._output.print_text(f"{target} is well.", style="bold green")
+        return self._code
+
+    def _add(self, check: CheckResult) -> None:
+        check.text = shorten(check.text, MAX_TEXT_LENGTH)
+        self.checks.append(check)
+        if self._output.json:
+            return
+        mark, colour = _MARKS[check.verdict]
+        plain = self._output.is_plain
+        margin = " " * (_NAME_WIDTH + (6 if plain else 3))
+        head = f"{check.verdict:<5}" if plain else f"{mark} "
+        # The style of a line is its mark's; the text is for reading.
+        first, *more = check.text.splitlines() or [""]
+        name = f"{check.name:<{_NAME_WIDTH}}"
+        self._print_line(
+            f"{head} {name}{first}", colour if check.verdict != "ok" else None, len(head), colour
+        )
+        for line in (*more, *check.details[:MAX_DETAIL_LINES]):
+            self._output.print_text(f"{margin}{line}", style="dim")
+        if len(check.details) > MAX_DETAIL_LINES:
+            self._output.print_text(
+                f"{margin}… and {len(check.details) - MAX_DETAIL_LINES} more: see --json", style="dim"
+            )
+        if check.hint:
+            self._output.print_text(f"{margin}→ {check.hint}", style="cyan")
+
+    def _print_line(self, line: str, style: str | None, mark: int, colour: str) -> None:
+        """Show a line: all of it in a colour, or its mark only."""
+        if style is not None or self._output.is_plain:
+            self._output.print_text(line, style=style)
+            return
+        click.echo(click.style(line[:mark], fg=colour), nl=False, color=True)
+        self._output.print_text(line[mark:])

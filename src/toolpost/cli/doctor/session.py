@@ -1,0 +1,223 @@
+"""What a server does when somebody talks to it: revisions, capabilities, lists, schemas, how fast it answers.
+
+Holds conversations as clients do, and calls no tool. How the server is reached is told by whoever hands over
+a way to make clients of it.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from statistics import median
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from toolpost.cli.doctor.capture import Capture
+from toolpost.cli.doctor.lint import LintFinding, lint_prompts, lint_resources, lint_templates, lint_tools
+from toolpost.cli.doctor.report import DoctorReport
+from toolpost.cli.tap.message import ObservedMessage
+from toolpost.client.client import Client
+from toolpost.errors import MCPError, MethodNotFound
+from toolpost.protocol.jsonrpc import shorten
+from toolpost.protocol.local_peer import has_capability
+from toolpost.protocol.methods import DATES
+from toolpost.protocol.revisions import REVISIONS, Revision
+from toolpost.types.initialize import PaginatedResult
+
+PING_COUNT: Final = 5
+"""How often the server is asked whether it is there, for the time that it takes."""
+
+SLOW_PING: Final = 1.0
+"""Seconds for such an answer that somebody should know of."""
+
+SLOW_START: Final = 3.0
+"""A server that takes longer to answer first is not opened once for each revision."""
+
+MAX_REPORTED: Final = 20
+"""How many messages that break rules are told."""
+
+
+class _ListCheck(NamedTuple):
+    """One of the lists of a server.
+
+    Args:
+        name: what it is a list of.
+        needs: the capability that it stands behind.
+        member: where its items stand on the wire.
+        pages: reads it.
+        lint: what is odd about its items.
+        optional: whether a server may lack it in spite of the capability.
+    """
+
+    name: str
+    needs: str
+    member: str
+    pages: Callable[[Client], AsyncIterator[PaginatedResult]]
+    lint: Callable[[Sequence[Any], Revision], Iterator[LintFinding]]
+    optional: bool = False
+
+
+_LIST_CHECKS: Final = (
+    _ListCheck("tools", "tools", "tools", Client.list_tools_pages, lint_tools),
+    _ListCheck(
+        "resources",
+        "resources",
+        "resources",
+        Client.list_resources_pages,
+        lint_resources,
+    ),
+    _ListCheck(
+        "templates",
+        "resources",
+        "resourceTemplates",
+        Client.list_resource_templates_pages,
+        lint_templates,
+        optional=True,
+    ),
+    _ListCheck("prompts", "prompts", "prompts", Client.list_prompts_pages, lint_prompts),
+)
+
+
+async def check_session(checkup: DoctorReport, client: Client) -> None:
+    """Look at a server that a client is connected to."""
+    capabilities = msgspec.to_builtins(client.capabilities)
+    names = [name for name, value in capabilities.items() if value is not None]
+    if names:
+        checkup.ok("capabilities", ", ".join(names))
+    else:
+        checkup.warn("capabilities", "it declares none: no host will ask it for anything")
+    for each in _LIST_CHECKS:
+        if has_capability(client.capabilities, each.needs):
+            await _check_list(checkup, client, each)
+    if has_capability(client.capabilities, "logging") and client.era == "session":
+        await _check_logging(checkup, client)
+    await _check_ping(checkup, client)
+
+
+async def _check_list(checkup: DoctorReport, client: Client, kind: _ListCheck) -> None:
+    items: list[Any] = []
+    pages = 0
+    try:
+        async for page in kind.pages(client):
+            pages += 1
+            items += msgspec.json.decode(page.raw or b"{}").get(kind.member, [])
+    except MethodNotFound as error:
+        if kind.optional:
+            return
+        checkup.fail(
+            kind.name, f"it declares {kind.needs!r}, but: {error.message}", "answer it, or declare less"
+        )
+        return
+    except MCPError as error:
+        after = f" after {pages} page(s)" if pages else ""
+        checkup.fail(kind.name, f"the list cannot be read{after}: {error.message}", error.hint or "")
+        return
+    found = list(kind.lint(items, REVISIONS[client.revision]))
+    counted = f"{len(items)}, in {pages} pages" if pages > 1 else f"{len(items)}"
+    failures = [each.text for each in found if each.verdict == "fail"]
+    warnings = [each.text for each in found if each.verdict == "warn"]
+    if failures:
+        checkup.fail(kind.name, f"{counted}; this breaks rules:", details=failures)
+    if warnings:
+        checkup.warn(kind.name, f"{counted}; this could be better:", details=warnings)
+    if not items and not kind.optional:
+        checkup.warn(kind.name, f"it declares {kind.needs!r} and has none")
+    elif not found and items:
+        checkup.ok(kind.name, counted)
+
+
+async def _check_logging(checkup: DoctorReport, client: Client) -> None:
+    try:
+        await client.set_log_level("warning")
+    except MCPError as error:
+        checkup.fail("logging", f"it declares 'logging', but logging/setLevel fails: {error.message}")
+
+
+async def _check_ping(checkup: DoctorReport, client: Client) -> None:
+    took: list[float] = []
+    try:
+        for _ in range(PING_COUNT):
+            began = time.perf_counter()
+            await client.ping()
+            took.append(time.perf_counter() - began)
+    except MCPError as error:
+        checkup.fail("ping", error.message, error.hint or "")
+        return
+    text = f"{1000 * median(took):.1f} ms (fastest {1000 * min(took):.1f}, slowest {1000 * max(took):.1f})"
+    if median(took) > SLOW_PING:
+        checkup.warn("ping", f"{text}: that is slow")
+    else:
+        checkup.ok("ping", text)
+
+
+# --------------------------------------------------------------------- revisions
+
+
+async def check_revisions(
+    checkup: DoctorReport, client_of: Callable[[str], Client], opened: Client, took: float
+) -> None:
+    """Look which revisions a server speaks, by opening a conversation in each.
+
+    Args:
+        checkup: where to tell it.
+        client_of: makes a client that speaks one revision.
+        opened: the client that is connected.
+        took: how long that took.
+    """
+    found = opened.discover_result
+    listed = set(() if found is None else found.supported_versions)
+    if took > SLOW_START:
+        others = ", ".join(date for date in DATES if date in listed and date != opened.revision)
+        also = f"; it says that it speaks {others} as well" if others else ""
+        checkup.ok("revisions", f"{opened.revision}{also}; others were not tried, because it starts slowly")
+        return
+    spoken = {opened.revision}
+    why: dict[str, str] = {}
+    for date in DATES:
+        if date in spoken:
+            continue
+        try:
+            async with client_of(date) as client:
+                spoken.add(client.revision)
+        except MCPError as error:
+            why[date] = shorten(error.message.splitlines()[0], 120)
+    eras = {REVISIONS[date].era for date in spoken}
+    text = ", ".join(date for date in DATES if date in spoken)
+    lied = [f"{date}: {why[date]}" for date in DATES if date in listed - spoken]
+    if lied:
+        checkup.fail("revisions", f"it speaks {text}, and lists others that it does not", details=lied)
+    elif eras == {"stateless"}:
+        checkup.warn(
+            "revisions", text, "older hosts open a session with `initialize`, which it does not know"
+        )
+    else:
+        checkup.ok("revisions", text + ("" if len(eras) > 1 else "; of the session era only"))
+
+
+# --------------------------------------------------------------------- what was overheard
+
+
+def check_messages(checkup: DoctorReport, notes: Capture, *, process: bool) -> None:
+    """Look at what the server has said all the time: lines that are no messages, rules that it broke."""
+    if notes.junk:
+        lines = dict.fromkeys(_quote_message(seen) for seen in notes.junk)
+        checkup.fail(
+            "stdout" if process else "bodies",
+            "it says what is no message:",
+            "what is for people belongs on stderr: print(…, file=sys.stderr)" if process else "",
+            details=list(lines)[:MAX_REPORTED],
+        )
+    elif process:
+        checkup.ok("stdout", "nothing but messages")
+    if notes.violations:
+        told = dict.fromkeys(
+            f"{seen.kind} {seen.method}: {each}" for seen in notes.violations for each in seen.violations
+        )
+        checkup.fail(
+            "messages", f"{len(told)} rule(s) of the protocol are broken", details=list(told)[:MAX_REPORTED]
+        )
+    else:
+        checkup.ok("messages", "all as the protocol has them")
+
+
+def _quote_message(seen: ObservedMessage) -> str:
+    return shorten(seen.body.decode("utf-8", "replace"), 100)

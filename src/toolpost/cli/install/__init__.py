@@ -1,0 +1,1 @@
+"""`toolpost install`: writes a server into the configuration of a host."""

@@ -1,0 +1,187 @@
+"""The programs that start MCP servers: where each keeps its configuration, and how it writes down a server.
+
+Owns one table: facts about a host are columns of it. Whoever changes a file asks here what to write where;
+this module touches none.
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, Literal
+
+from toolpost.types.base import JSON
+
+Scope = Literal["user", "project"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostDefinition:
+    """What there is to know about a host.
+
+    Attributes:
+        title: its name for people.
+        folder: where its file is. `{home}`, `{xdg}` and `{data}` stand for folders of the user.
+        windows: the same on Windows, where that is another one.
+        variable: the variable that names another folder.
+        file: the name of the file.
+        project: the file of one project, if the host reads one.
+        key: what the servers are listed under.
+        form: the language of the file.
+        command: what stands in each entry of a command, besides the command itself.
+        remote: what stands in each entry of a URL, or None where a URL cannot be written down.
+        url: what a URL is called.
+        after: what makes the host look at its file.
+    """
+
+    title: str
+    folder: str
+    file: str
+    windows: str | None = None
+    variable: str | None = None
+    project: str | None = None
+    key: str = "mcpServers"
+    form: Literal["json", "toml"] = "json"
+    command: Mapping[str, JSON] = field(default_factory=dict[str, JSON])
+    remote: Mapping[str, JSON] | None = field(default_factory=dict[str, JSON])
+    url: str = "url"
+    after: str
+
+    def find_config_path(
+        self, scope: Scope, environ: Mapping[str, str], platform: str = sys.platform
+    ) -> Path | None:
+        """The file that is read for all projects of the user, or for the one in this folder."""
+        if scope == "project":
+            return None if self.project is None else Path.cwd() / self.project
+        if self.variable and environ.get(self.variable):
+            return Path(environ[self.variable], self.file)
+        folder = self.windows if self.windows and platform == "win32" else self.folder
+        return Path(folder.format_map(_find_user_folders(environ, platform)), self.file)
+
+    def build_entry(self, words: list[str], url: str | None, env: Mapping[str, str]) -> dict[str, JSON]:
+        """What to write down about a server: the words that start it, or the URL that it is at."""
+        if url is not None:
+            return {**(self.remote or {}), self.url: url}
+        entry = {**self.command, "command": words[0], "args": words[1:]}
+        return {**entry, "env": dict(env)} if env else entry
+
+
+def _find_user_folders(environ: Mapping[str, str], platform: str) -> dict[str, str]:
+    home = str(Path.home())
+    named = None if platform in {"darwin", "win32"} else environ.get("XDG_CONFIG_HOME")
+    xdg = named or f"{home}/.config"
+    data = {
+        "darwin": f"{home}/Library/Application Support",
+        "win32": environ.get("APPDATA") or f"{home}/AppData/Roaming",
+    }
+    return {"home": home, "xdg": xdg, "data": data.get(platform, xdg)}
+
+
+HOSTS: Final[dict[str, HostDefinition]] = {
+    "claude-desktop": HostDefinition(
+        title="Claude Desktop",
+        folder="{data}/Claude",
+        file="claude_desktop_config.json",
+        remote=None,
+        after="Quit Claude Desktop and start it again; closing its window is not enough.",
+    ),
+    "claude-code": HostDefinition(
+        title="Claude Code",
+        folder="{home}",
+        variable="CLAUDE_CONFIG_DIR",
+        file=".claude.json",
+        project=".mcp.json",
+        command={"type": "stdio"},
+        remote={"type": "http"},
+        after="It is there in the next session; /mcp shows it.",
+    ),
+    "cursor": HostDefinition(
+        title="Cursor",
+        folder="{home}/.cursor",
+        file="mcp.json",
+        project=".cursor/mcp.json",
+        after="Restart Cursor; its settings list the server under MCP.",
+    ),
+    "vscode": HostDefinition(
+        title="VS Code",
+        folder="{data}/Code/User",
+        file="mcp.json",
+        project=".vscode/mcp.json",
+        key="servers",
+        command={"type": "stdio"},
+        remote={"type": "http"},
+        after="Run “MCP: List Servers” in VS Code to start it.",
+    ),
+    "vscode-insiders": HostDefinition(
+        title="VS Code Insiders",
+        folder="{data}/Code - Insiders/User",
+        file="mcp.json",
+        project=".vscode/mcp.json",
+        key="servers",
+        command={"type": "stdio"},
+        remote={"type": "http"},
+        after="Run “MCP: List Servers” in VS Code to start it.",
+    ),
+    "windsurf": HostDefinition(
+        title="Windsurf",
+        folder="{home}/.codeium/windsurf",
+        file="mcp_config.json",
+        url="serverUrl",
+        after="Press refresh in the list of MCP servers of Cascade.",
+    ),
+    "zed": HostDefinition(
+        title="Zed",
+        folder="{xdg}/zed",
+        windows="{data}/Zed",
+        file="settings.json",
+        project=".zed/settings.json",
+        key="context_servers",
+        command={"source": "custom"},
+        after="Zed starts it at once; the settings of the agent panel show it.",
+    ),
+    "gemini-cli": HostDefinition(
+        title="Gemini CLI",
+        folder="{home}/.gemini",
+        file="settings.json",
+        project=".gemini/settings.json",
+        url="httpUrl",
+        after="It is there in the next session; /mcp shows it.",
+    ),
+    "codex": HostDefinition(
+        title="Codex",
+        folder="{home}/.codex",
+        variable="CODEX_HOME",
+        file="config.toml",
+        project=".codex/config.toml",
+        key="mcp_servers",
+        form="toml",
+        after="It is there in the next session; /mcp shows it.",
+    ),
+    "copilot-cli": HostDefinition(
+        title="Copilot CLI",
+        folder="{home}/.copilot",
+        variable="COPILOT_HOME",
+        file="mcp-config.json",
+        project=".mcp.json",
+        command={"type": "local", "tools": ["*"]},
+        remote={"type": "http", "tools": ["*"]},
+        after="It is there in the next session; /mcp shows it.",
+    ),
+    "kiro": HostDefinition(
+        title="Kiro",
+        folder="{home}/.kiro/settings",
+        file="mcp.json",
+        project=".kiro/settings/mcp.json",
+        after="Kiro connects as soon as the file is saved.",
+    ),
+    "lm-studio": HostDefinition(
+        title="LM Studio",
+        folder="{home}/.lmstudio",
+        file="mcp.json",
+        after="Turn it on in LM Studio, under Program.",
+    ),
+}
+"""What follows `--for`."""
+
+MANAGED_KEYS: Final = frozenset({"command", "args", "env", "type", "url", "httpUrl", "serverUrl", "source"})
+"""What an entry says about how a server is reached. All else in one is the user's, and stays."""

@@ -1,0 +1,261 @@
+"""JSON as people keep it, with comments and trailing commas, changed in place.
+
+Owns the text: a member is put or dropped, and every other character stays where it was. Knows nothing of
+files, nor of what the members mean.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple, cast
+
+from toolpost.types.base import JSON
+
+INDENT: Final = "  "
+"""What one level is indented by where the text does not show it."""
+
+_SPACE: Final = " \t\r\n"
+_NON_SPACE: Final = re.compile(r"[^ \t\r\n]")
+_TOKEN: Final = re.compile(
+    r""""[^"\\]*(?:\\.[^"\\]*)*"? | //[^\r\n]* | /\*.*?\*/ | /\* | [,\[\]{}] | [^\s"/,\[\]{}]+ | / """,
+    re.DOTALL | re.VERBOSE,
+)
+"""A string, a comment, what separates, or anything else: enough to tell comments and commas apart."""
+
+_LINE_REST: Final = re.compile(r"[ \t]*(?P<newline>\r?\n)?")
+_DECODER: Final = json.JSONDecoder()
+
+
+class ConfigSyntaxError(Exception):
+    """The text is not what it should be. Its message says what is wrong, and where."""
+
+
+class _StrippedText(NamedTuple):
+    """A text of the same length without comments and trailing commas, and where those commas were."""
+
+    text: str
+    commas: list[int]
+
+
+class _MemberSpan(NamedTuple):
+    """Where a member of an object stands: its key from `start`, its value from `value` to `end`."""
+
+    key: str
+    start: int
+    value: int
+    end: int
+
+
+class _ObjectSpan(NamedTuple):
+    """Where an object stands, from its brace to behind its other brace, and what is in it."""
+
+    start: int
+    end: int
+    members: list[_MemberSpan]
+
+    def find_last(self, key: str) -> int:
+        """The index of the member of this name that counts, or -1."""
+        return max((at for at, member in enumerate(self.members) if member.key == key), default=-1)
+
+
+# --------------------------------------------------------------------- reading
+
+
+def parse(text: str) -> JSON:
+    """The value that a text stands for.
+
+    Raises:
+        ConfigSyntaxError: it is no JSON, even with comments and trailing commas.
+    """
+    try:
+        return json.loads(_strip_comments(text).text)
+    except json.JSONDecodeError as error:
+        raise ConfigSyntaxError(f"line {error.lineno}, column {error.colno}: {error.msg}") from error
+    except ValueError as error:  # a number has more digits than Python reads
+        raise ConfigSyntaxError(str(error)) from error
+    except RecursionError as error:
+        raise ConfigSyntaxError("it is nested too deeply") from error
+
+
+def _strip_comments(text: str) -> _StrippedText:
+    kept: list[str] = []
+    commas: list[int] = []
+    done = 0
+    before, comma = "[", -1  # what stood before, and where a comma is that may be too much
+    for found in _TOKEN.finditer(text):
+        piece, at = found[0], found.start()
+        if piece == "/*":
+            line, column = text.count("\n", 0, at) + 1, at - _find_line_start(text, at) + 1
+            raise ConfigSyntaxError(f"line {line}, column {column}: a comment has no end")
+        if piece.startswith(("//", "/*")):
+            kept += text[done:at], _NON_SPACE.sub(" ", piece)
+            done = found.end()
+            continue
+        if piece in "]}" and comma >= 0:
+            commas.append(comma)
+        comma = at if piece == "," and before not in {"[", "{", ","} else -1
+        before = piece
+    plain = list("".join([*kept, text[done:]]))
+    for comma in commas:
+        plain[comma] = " "
+    return _StrippedText("".join(plain), commas)
+
+
+def _scan_object(plain: str, start: int) -> _ObjectSpan:
+    """The object that begins here, of a text that is known to be JSON."""
+    members: list[_MemberSpan] = []
+    at = _skip_space(plain, start + 1)
+    while plain[at] != "}":
+        key, end = _DECODER.raw_decode(plain, at)
+        value = _skip_space(plain, _skip_space(plain, end) + 1)
+        _, end = _DECODER.raw_decode(plain, value)
+        members.append(_MemberSpan(key, at, value, end))
+        at = _skip_space(plain, end)
+        if plain[at] == ",":
+            at = _skip_space(plain, at + 1)
+    return _ObjectSpan(start, at + 1, members)
+
+
+def _skip_space(plain: str, at: int) -> int:
+    while at < len(plain) and plain[at] in _SPACE:
+        at += 1
+    return at
+
+
+# --------------------------------------------------------------------- changing
+
+
+def put(text: str, path: Sequence[str], value: JSON) -> str:
+    """The text with this value at the path, through objects that are made where there are none.
+
+    Raises:
+        ConfigSyntaxError: it is no JSON, or the path leads through something that is no object.
+    """
+    text = text if text.strip(_SPACE) else text + "{}\n"
+    plain, holder, rest = _find_holder(text, path)
+    if not rest:
+        member = holder.members[holder.find_last(path[-1])]
+        margin = _get_indent(text, member.start)
+        written = _format_value(value, margin, _detect_indent(text, plain.text), _detect_newline(text))
+        return text[: member.value] + written + text[member.end :]
+    for key in reversed(rest[1:]):
+        value = {key: value}
+    return _insert_member(text, plain, holder, rest[0], value)
+
+
+def drop(text: str, path: Sequence[str]) -> str:
+    """The text without what is at the path. Where nothing is, it is the same.
+
+    Raises:
+        ConfigSyntaxError: as for `put`.
+    """
+    plain, holder, rest = _find_holder(text, path)
+    if rest:
+        return text
+    at = holder.find_last(path[-1])
+    member = holder.members[at]
+    behind = _find_comma(plain, member.end)
+    before = (
+        _find_comma(plain, holder.members[at - 1].end) if behind < 0 and at else -1
+    )  # not needed any more
+    start, end = member.start, max(member.end, behind + 1)
+    line, rest_of_line = _find_line_start(text, start), _LINE_REST.match(text, end)
+    assert rest_of_line is not None, "it matches nothing as well"
+    end = rest_of_line.end()
+    if rest_of_line["newline"] and not text[line:start].strip(_SPACE):
+        start = line
+    elif rest_of_line["newline"]:
+        end = rest_of_line.start("newline")
+    changed = text[:start] + text[end:]
+    if before >= 0:
+        start = start if text[before + 1 : start].strip(_SPACE) or start == line else before + 1
+        changed = text[:before] + text[before + 1 : start] + text[end:]
+    return _collapse_empty(changed, path[:-1])
+
+
+def _find_holder(text: str, path: Sequence[str]) -> tuple[_StrippedText, _ObjectSpan, Sequence[str]]:
+    """The innermost object on the path, and what of the path is not there."""
+    value = parse(text)
+    plain = _strip_comments(text)
+    start, rest = _skip_space(plain.text, 0), path
+    while True:
+        if not isinstance(value, dict):
+            where = ".".join(path[: len(path) - len(rest)])
+            raise ConfigSyntaxError(f'"{where}" is not an object' if where else "it is not an object")
+        holder = _scan_object(plain.text, start)
+        at = holder.find_last(rest[0])
+        if at < 0:
+            return plain, holder, rest
+        if len(rest) == 1:
+            return plain, holder, ()
+        value = cast("dict[str, Any]", value)[rest[0]]
+        start, rest = holder.members[at].value, rest[1:]
+
+
+def _insert_member(text: str, plain: _StrippedText, holder: _ObjectSpan, key: str, value: JSON) -> str:
+    newline = _detect_newline(text)
+    outer = _get_indent(text, holder.start)
+    unit = _detect_indent(text, plain.text)
+    margin = outer + unit
+    close = holder.end - 1
+    inner = text[:close].rstrip(_SPACE)
+    tail = text[len(inner) : close]
+    if "\n" not in tail:
+        tail = newline + outer
+    comma = ""
+    if holder.members:
+        last = holder.members[-1]
+        if text[_find_line_start(text, last.start) : last.start].strip(_SPACE) == "":
+            margin = _get_indent(text, last.start)
+        if _find_comma(plain, last.end) >= 0:
+            comma = ","
+        else:
+            inner = inner[: last.end] + "," + inner[last.end :]
+    written = f"{json.dumps(key, ensure_ascii=False)}: {_format_value(value, margin, unit, newline)}"
+    return f"{inner}{newline}{margin}{written}{comma}{tail}{text[close:]}"
+
+
+def _collapse_empty(text: str, path: Sequence[str]) -> str:
+    """The text with `{}` where there is an object on the path that holds not even a comment."""
+    if not path:
+        return text
+    _, holder, _ = _find_holder(text, (*path, ""))
+    if text[holder.start + 1 : holder.end - 1].strip(_SPACE):
+        return text
+    return f"{text[: holder.start]}{{}}{text[holder.end :]}"
+
+
+def _find_comma(plain: _StrippedText, at: int) -> int:
+    """Where the comma behind a value is that ends here, or -1."""
+    found = _skip_space(plain.text, at)
+    if plain.text[found : found + 1] == ",":
+        return found
+    return next((comma for comma in plain.commas if at <= comma < found), -1)
+
+
+def _format_value(value: JSON, margin: str, unit: str, newline: str) -> str:
+    lines = json.dumps(value, indent=unit, ensure_ascii=False).split("\n")
+    return f"{newline}{margin}".join(lines)
+
+
+def _detect_indent(text: str, plain: str) -> str:
+    """What one level is indented by."""
+    start = _skip_space(plain, 0)
+    members = _scan_object(plain, start).members
+    margin = _get_indent(text, members[0].start) if members else ""
+    return margin.removeprefix(_get_indent(text, start)) or INDENT
+
+
+def _get_indent(text: str, at: int) -> str:
+    """The space at the beginning of the line of this place."""
+    start = _find_line_start(text, at)
+    line = text[start:at]
+    return line[: len(line) - len(line.lstrip(" \t"))]
+
+
+def _detect_newline(text: str) -> str:
+    return "\r\n" if "\r\n" in text else "\n"
+
+
+def _find_line_start(text: str, at: int) -> int:
+    return text.rfind("\n", 0, at) + 1

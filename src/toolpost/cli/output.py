@@ -1,0 +1,266 @@
+"""What a command shows: lines, tables and values, for a person at a terminal, for a pipe, or as JSON.
+
+Owns when there are colours and boxes, and that nothing which a server says is obeyed by a terminal. What is
+worth showing is not known here.
+"""
+
+import json as _json
+import os
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar, cast
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_UNESCAPED: Final = frozenset("\n\t\u200c\u200d")
+"""What is not printable and shown nevertheless: line ends, tabs, and what joins letters and emoji."""
+
+
+def escape_control_characters(text: str) -> str:
+    """A text with everything spelled out that a terminal would obey, or a reader would not see."""
+    if text.isprintable():
+        return text
+    return "".join(
+        char
+        if char.isprintable() or char in _UNESCAPED or (char.isspace() and char > "\x85")
+        else _escape_character(char)
+        for char in text.replace("\r\n", "\n")
+    )
+
+
+def _escape_character(char: str) -> str:
+    return _json.dumps(char)[1:-1]  # so that JSON stays JSON
+
+
+def is_plain(stream: IO[Any]) -> bool:
+    """Whether a stream gets neither colours nor boxes: it is no terminal, or `NO_COLOR` is set."""
+    if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return True
+    try:
+        return not stream.isatty()
+    except ValueError:  # it was closed
+        return True
+
+
+def add_json_option(function: F) -> F:
+    """Gives a command the option `--json`, as its argument `json`."""
+    return click.option("--json", is_flag=True, help="Print one JSON document, for programs.")(function)
+
+
+class CommandOutput:
+    """Where a command writes to.
+
+    Args:
+        json: whether stdout is for programs. Then `print_text` and `table` write nothing there;
+            `data` writes the result once, or `row` one object per line.
+    """
+
+    def __init__(self, *, json: bool = False) -> None:
+        self.json = json
+
+    # ----------------------------------------------------------------- what it is written on
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether stdout gets neither colours nor boxes."""
+        return is_plain(sys.stdout)
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether stdout is a terminal, so that control characters would be obeyed."""
+        return sys.stdout.isatty()
+
+    @cached_property
+    def console(self) -> "Console":
+        """Rich's idea of stdout, for what needs more than lines and tables."""
+        return _create_console(sys.stdout)
+
+    @cached_property
+    def error_console(self) -> "Console":
+        """Rich's idea of stderr, for what moves: bars, spinners."""
+        return _create_console(sys.stderr)
+
+    # ----------------------------------------------------------------- text
+
+    def print_text(self, text: str = "", *, style: str | None = None) -> None:
+        """Print text for a person, on stdout. `style` is one of rich's, such as "bold red"."""
+        if not self.json:
+            _write_line(sys.stdout, text, style)
+
+    def print_note(self, text: str = "", *, style: str | None = None) -> None:
+        """Print something beside the point, on stderr, whatever stdout is for."""
+        _write_line(sys.stderr, text, style)
+
+    def print_raw(self, text: str) -> None:
+        """Print a text of the server's to stdout: as it is if it goes to a program, else without danger."""
+        _write_and_flush(sys.stdout, escape_control_characters(text) if self.is_terminal else text)
+
+    def print_table(
+        self, title: str | None, columns: Sequence[str], rows: Iterable[Sequence[object]]
+    ) -> None:
+        """Print a table, on stdout: aligned columns, in a box on a terminal. None is an empty cell."""
+        if self.json:
+            return
+        title = None if title is None else escape_control_characters(title)
+        heads = [escape_control_characters(column) for column in columns]
+        cells = [
+            ["" if cell is None else escape_control_characters(str(cell)) for cell in row] for row in rows
+        ]
+        if self.is_plain:
+            _write_and_flush(sys.stdout, _format_aligned_table(title, heads, cells))
+            return
+        from rich.box import ROUNDED  # noqa: PLC0415 - loaded where there are boxes only
+        from rich.table import Table  # noqa: PLC0415 - as above
+        from rich.text import Text  # noqa: PLC0415 - as above
+
+        table = Table(box=ROUNDED, title=title, title_justify="left", title_style="bold", border_style="dim")
+        for number, head in enumerate(heads):
+            table.add_column(head, style="cyan" if number == 0 else "", overflow="fold")
+        for row in cells:
+            table.add_row(*(Text(cell) for cell in row))
+        self.console.print(table)
+
+    # ----------------------------------------------------------------- values
+
+    def print_value(self, value: Any) -> None:
+        """Print a value: as JSON for programs, else as a table, a list or pairs, whatever suits it."""
+        plain = to_json_value(value)
+        if self.json:
+            self.print_raw(_encode_json(plain, indent=2))
+        elif isinstance(plain, dict):
+            self._print_object(cast("dict[str, Any]", plain))
+        elif _is_tabular(plain):
+            self._print_items(None, plain)
+        else:
+            _write_and_flush(
+                sys.stdout, "".join(f"{escape_control_characters(line)}\n" for line in _format_lines(plain))
+            )
+
+    def _print_object(self, members: dict[str, Any]) -> None:
+        """Print the members of an object: pairs first, and then each list that is a table."""
+        tables = {key: member for key, member in members.items() if _is_tabular(member)}
+        pairs = {key: member for key, member in members.items() if key not in tables}
+        if pairs or not tables:
+            _write_and_flush(
+                sys.stdout, "".join(f"{escape_control_characters(line)}\n" for line in _format_lines(pairs))
+            )
+        for number, (key, items) in enumerate(tables.items()):
+            if number or pairs:
+                self.print_text()
+            self._print_items(key, items)
+
+    def _print_items(self, title: str | None, items: list[dict[str, Any]]) -> None:
+        columns = list(dict.fromkeys(key for item in items for key in item))
+        self.print_table(
+            title,
+            columns,
+            [[_format_cell(each[key]) if key in each else None for key in columns] for each in items],
+        )
+
+    def print_record(self, value: Any, text: str, *, style: str | None = None) -> None:
+        """Print one of many things as they come: an object on a line for programs, else the text."""
+        if self.json:
+            self.print_raw(_encode_json(to_json_value(value)))
+        else:
+            self.print_text(text, style=style)
+
+
+def to_json_value(value: Any) -> Any:
+    """A value of nothing but JSON's types; the vocabulary's own are written as they go over the wire."""
+    import msgspec  # noqa: PLC0415 - only who has something to show needs it
+
+    from toolpost.types.base import enc_hook  # noqa: PLC0415 - as above
+
+    return msgspec.to_builtins(value, enc_hook=enc_hook)
+
+
+# --------------------------------------------------------------------- streams
+
+
+def _create_console(stream: IO[str]) -> "Console":
+    from rich.console import Console  # noqa: PLC0415 - 50 ms that few commands need
+
+    return Console(file=stream, highlight=False, markup=False, emoji=False, no_color=is_plain(stream))
+
+
+def _write_line(stream: IO[str], text: str, style: str | None = None) -> None:
+    shown = escape_control_characters(text)
+    if style is None or is_plain(stream):
+        _write_and_flush(stream, shown + "\n")
+        return
+    from rich.style import Style  # noqa: PLC0415 - as above
+
+    _write_and_flush(stream, Style.parse(style).render(shown) + "\n")
+
+
+def _write_and_flush(stream: IO[str], text: str) -> None:
+    stream.write(text)
+    stream.flush()  # whoever reads it may wait for it
+
+
+# --------------------------------------------------------------------- layout
+
+
+def _format_aligned_table(title: str | None, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table as text: a line for each row, two spaces between columns."""
+    table = [[column.upper() for column in columns], *rows]
+    table = [[" ".join(cell.split()) for cell in row] for row in table]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
+    return "\n".join([*([title] if title else []), *lines]) + "\n"
+
+
+def _is_tabular(value: Any) -> bool:
+    """Whether a value is a list of objects that are flat enough for rows."""
+    if not isinstance(value, list) or not value:
+        return False
+    items = cast("list[object]", value)
+    return all(isinstance(item, dict) and _is_flat(cast("dict[str, object]", item)) for item in items)
+
+
+def _is_flat(value: dict[str, object]) -> bool:
+    return bool(value) and not any(isinstance(member, dict | list) for member in value.values())
+
+
+def _format_cell(value: Any) -> str:
+    return value if isinstance(value, str) else _encode_json(value).rstrip("\n")
+
+
+def _encode_json(value: Any, indent: int | None = None) -> str:
+    import msgspec  # noqa: PLC0415 - as above
+
+    data = msgspec.json.encode(value)
+    return (data if indent is None else msgspec.json.format(data, indent=indent)).decode() + "\n"
+
+
+def _format_lines(value: Any, indent: str = "") -> Iterable[str]:
+    """A value as lines: pairs below each other, what is inside of them indented."""
+    match value:
+        case dict() if value:
+            pairs = cast("dict[str, Any]", value)
+            width = max(len(key) for key in pairs)
+            for key, member in pairs.items():
+                if isinstance(member, dict | list) and member:
+                    yield f"{indent}{key}"
+                    yield from _format_lines(member, indent + "  ")
+                else:
+                    first, *more = _format_cell(member).split("\n")
+                    yield f"{indent}{key.ljust(width)}  {first}".rstrip()
+                    yield from (f"{indent}{' ' * width}  {line}".rstrip() for line in more)
+        case list() if value:
+            for member in cast("list[Any]", value):
+                inner = list(_format_lines(member, "  "))
+                dash = "- " if isinstance(member, dict | list) or indent else ""
+                yield f"{indent}{dash}{inner[0].removeprefix('  ')}"
+                yield from (f"{indent}{line if dash else line[2:]}" for line in inner[1:])
+        case _:
+            yield from (f"{indent}{line}" for line in _format_cell(value).split("\n"))

@@ -1,0 +1,1 @@
+"""`toolpost run`: loads a server from a file and serves it."""

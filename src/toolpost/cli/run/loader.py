@@ -1,0 +1,532 @@
+"""Where a server is: in a Python file or a module, under a name that may be left out.
+
+Owns how the code is loaded, and loaded again, which files are its own, and what is said when it cannot be
+loaded. Which object in it is the server is told in `pick`; what is done with that is not known here.
+
+PART pick: Which object in a module is the server: the one that is named, or the only one that there is.
+
+Owns what is said when there is none, or more than one: what there is, and what to write instead. How the
+module came about is not known here.
+
+PART trace: What went wrong in somebody's own code, in its own lines: a traceback without ours.
+
+Owns which frames are shown. Why the code ran, and what is said besides, others know.
+
+PART fresh: Modules that are read from their source whenever they are imported, and never from bytecode.
+
+Which of the two is newer is told by whole seconds and by the length, which is not enough for a file that
+somebody is working on. Which modules are meant is not known here.
+
+PART watch: Files that may change: how each looked when it was last looked at.
+
+Owns the looks. Nothing here waits, and what a change means is not known.
+"""
+
+import asyncio
+import importlib
+import inspect
+import os
+import sys
+import traceback
+import typing
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, NamespaceLoader, PathFinder, SourceFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from stat import S_ISDIR
+from types import CodeType, FunctionType, ModuleType
+from typing import Any, ClassVar, Final, TypeAlias, cast
+
+from toolpost.cli.errors import UNREACHABLE, USAGE, CommandError
+from toolpost.server.elicitation import forms
+from toolpost.server.handler import Handler
+from toolpost.server.registry.registry import RegistryEntry
+
+MAX_LISTED_NAMES: Final = 10
+"""Names that are told when none of them is a server: enough to see what the file is."""
+
+
+def find_server(module: ModuleType, name: str, label: str) -> Handler:
+    """The server of a module.
+
+    Args:
+        module: where to look.
+        name: of the server, or of what makes one when it is called; "" if there is only one.
+        label: what to call the module.
+
+    Raises:
+        CommandError: there is none, or more than one.
+        Exception: whatever a function raises that makes one.
+    """
+    try:
+        return _find_named_server(module, name) if name else _find_only_server(module)
+    except _ServerNotFound as error:
+        raise CommandError(f"{label} {error}", USAGE, hint=_suggest_name(module, label)) from None
+
+
+class _ServerNotFound(Exception):
+    """There is no server; the text goes on behind the name of the module."""
+
+
+def _find_only_server(module: ModuleType) -> Handler:
+    names = _collect_servers(module)
+    servers = {id(server): server for server in names.values()}
+    if len(servers) == 1:
+        return next(iter(servers.values()))
+    if servers:
+        raise _ServerNotFound(f"has several servers: {', '.join(names)}")
+    there = [f"{name} ({_describe_type(value)})" for name, value in _list_own_objects(module)]
+    more = ", …" if len(there) > MAX_LISTED_NAMES else ""
+    raise _ServerNotFound(
+        f"has no server{'; it has ' if there else ''}{', '.join(there[:MAX_LISTED_NAMES])}{more}"
+    )
+
+
+def _find_named_server(module: ModuleType, name: str) -> Handler:
+    found: Any = module
+    for part in name.split("."):
+        if not hasattr(found, part):
+            from difflib import get_close_matches  # noqa: PLC0415 - most names are right
+
+            near = get_close_matches(part, dir(found), n=1)
+            raise _ServerNotFound(f"has no {name}{f'; did you mean {near[0]}?' if near else ''}")
+        found = getattr(found, part)
+    if isinstance(found, Handler):
+        return found
+    if not callable(found) or isinstance(found, RegistryEntry):
+        raise _ServerNotFound(f"has no server called {name}: it is {_describe_type(found)}")
+    return _call_factory(found, name)
+
+
+def _call_factory(make: Callable[..., Any], name: str) -> Handler:
+    try:
+        inspect.signature(make).bind()
+    except TypeError as error:
+        raise _ServerNotFound(
+            f"has no server called {name}, and calling it needs arguments: {error}"
+        ) from None
+    except ValueError:
+        pass  # nobody knows its signature
+    made = make()
+    if isinstance(made, Handler):
+        return made
+    if inspect.iscoroutine(made):
+        made.close()
+        raise _ServerNotFound(f"has {name}, which is async, and no loop runs yet: write it with `def`")
+    raise _ServerNotFound(f"has {name}, whose result is {_describe_type(made)}, and no server")
+
+
+def _suggest_name(module: ModuleType, label: str) -> str:
+    """What to write instead."""
+    names = [*_collect_servers(module)] or [
+        name for name, value in _list_own_objects(module) if _is_server_factory(value)
+    ]
+    if names:
+        return "write " + " or ".join(f"{label}:{name}" for name in names[:MAX_LISTED_NAMES])
+    return (
+        "write `server = Server(…)` at the top level of the file, not below `if __name__ == …`, "
+        "or name a function that returns one"
+    )
+
+
+def _collect_servers(module: ModuleType) -> dict[str, Handler]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, Handler)}
+
+
+def _list_own_objects(module: ModuleType) -> list[tuple[str, Any]]:
+    """What a module has: objects, and the functions and classes that it does not import."""
+    return [
+        (name, value)
+        for name, value in vars(module).items()
+        if not name.startswith("_")
+        and not isinstance(value, ModuleType)
+        and (not isinstance(value, type | FunctionType) or value.__module__ == module.__name__)
+    ]
+
+
+def _is_server_factory(value: Any) -> bool:
+    """Whether a function says that it returns a server."""
+    returned = value.__annotations__.get("return") if isinstance(value, FunctionType) else None
+    if isinstance(returned, type):
+        return issubclass(returned, Handler)
+    return isinstance(returned, str) and returned.rpartition(".")[2] in {"Server", "Handler"}
+
+
+def _describe_type(value: Any) -> str:
+    if isinstance(value, type):
+        return "a class"
+    return "a function" if isinstance(value, FunctionType) else f"of type {type(value).__name__}"
+
+
+# --------------------------------------------------------------------- trace
+
+_PACKAGE_PREFIX: Final = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep  # noqa: PTH120 - compared as text
+_HIDDEN_PREFIXES: Final = (
+    _PACKAGE_PREFIX,
+    "<frozen importlib",
+    "<frozen runpy",
+    asyncio.__path__[0] + os.sep,
+    contextmanager.__code__.co_filename,
+    "uvloop",
+)
+"""What only leads from one line of somebody's own to the next."""
+
+
+def format_user_traceback(error: BaseException) -> str:
+    """An exception as Python shows it, but for lines that are ours or only lead to other ones."""
+    told = traceback.TracebackException.from_exception(error)
+    _strip_internal_frames(told)
+    return "".join(told.format()).rstrip()
+
+
+def list_traceback_files(error: BaseException) -> set[str]:
+    """The files that an exception names."""
+    files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+    return files | ({error.filename} if isinstance(error, SyntaxError) and error.filename else set())
+
+
+def is_internal_error(error: BaseException) -> bool:
+    """Whether our code has raised it, and not somebody else's that we call."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return not frames or frames[-1].filename.startswith(_PACKAGE_PREFIX)
+
+
+def _strip_internal_frames(told: traceback.TracebackException) -> bool:
+    """Whether anything is left, in an exception or in those behind it."""
+    stack = told.stack
+    stack[:] = [frame for frame in stack if not frame.filename.startswith(_HIDDEN_PREFIXES)]
+    if not stack:
+        cast("Any", told).stack = None  # a heading over nothing
+    if told.__cause__ is not None and not _strip_internal_frames(told.__cause__):
+        told.__cause__ = None
+        told.__suppress_context__ = True
+    if told.__context__ is not None and not _strip_internal_frames(told.__context__):
+        told.__context__ = None
+    for each in told.exceptions or ():
+        _strip_internal_frames(each)
+    return bool(stack) or hasattr(told, "lineno")  # a syntax error names its line by itself
+
+
+# --------------------------------------------------------------------- watch
+
+FileState: TypeAlias = tuple[int, int, int] | frozenset[str] | None
+"""When a file was changed, its size and its number; the names in a folder; None if there is nothing."""
+
+
+class FileWatcher:
+    """Some files and folders."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, FileState] = {}
+
+    def follow(self, paths: Iterable[str], looks: Mapping[str, FileState]) -> None:
+        """Look at these from here on. What was looked at before is compared with how it was then.
+
+        Args:
+            paths: the files and folders.
+            looks: how some of them were when somebody else looked at them.
+        """
+        known = {**looks, **self._states}
+        self._states = {path: known[path] if path in known else read_file_state(path) for path in paths}
+
+    def poll_changes(self) -> set[str]:
+        """Those that look different than the last time, or have gone, or have come."""
+        now = {path: read_file_state(path) for path in self._states}
+        before, self._states = self._states, now
+        return {path for path, seen in now.items() if seen != before[path]}
+
+
+def read_file_state(path: str) -> FileState:
+    """How a file or folder is now."""
+    try:
+        found = os.stat(path)  # noqa: PTH116 - often, for many files
+        if S_ISDIR(found.st_mode):
+            return frozenset(os.listdir(path))  # noqa: PTH208 - what comes and goes again is no change
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+# --------------------------------------------------------------------- fresh
+
+
+class UncachedLoader(SourceFileLoader):
+    """Loads a file as it is now."""
+
+    file_states: ClassVar[dict[str, FileState]] = {}
+    """How each file was when it was loaded: it may change before anybody else looks at it."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        """The code of the file."""
+        path = self.get_filename(fullname)
+        self.file_states[path] = read_file_state(path)
+        return self.source_to_code(self.get_data(path), path)
+
+
+class UncachedFinder:
+    """Finds modules for the import system, as it does itself, but lets some of them be loaded fresh.
+
+    Args:
+        concerns: whether a file is one of these.
+    """
+
+    def __init__(self, concerns: Callable[[str], bool]) -> None:
+        self._is_own_file = concerns
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """How to load a module; None if that is none of our business."""
+        spec = PathFinder.find_spec(name, path, target)
+        if (
+            spec is None
+            or type(spec.loader) is not SourceFileLoader
+            or not self._is_own_file(spec.loader.path)
+        ):
+            return None
+        spec.loader = UncachedLoader(name, spec.loader.path)
+        return spec
+
+
+# --------------------------------------------------------------------- found
+
+_SOURCE_HINT: Final = "write weather.py, weather.py:server, or package.module:server"
+_RUN_METHODS: Final = ("run", "serve_stdio", "serve_http")
+_INSTALL_FOLDERS: Final = frozenset({"site-packages", "dist-packages"})
+
+
+class ServerSource:
+    """A file or a module that has a server in it.
+
+    Args:
+        text: as somebody wrote it: `weather.py`, `weather.py:server`, `package.module:make`.
+        fresh: read its sources always, and never bytecode, because they change often.
+
+    Attributes:
+        label: the file or module, as it was written.
+        path: the file; None for a module that was not loaded yet.
+
+    Raises:
+        CommandError: it is neither a file nor the name of a module.
+    """
+
+    def __init__(self, text: str, *, fresh: bool = False) -> None:
+        place, colon, name = text.rpartition(":")
+        if not colon or not _is_dotted(name):
+            place, name = text, ""
+        self.label = place
+        self.path: Path | None = None
+        self._name = name
+        self._is_module = False
+        try:
+            if place.endswith(".py") or os.sep in place or _is_not_importable(Path(place)):
+                self.path = _find_file(place)
+                self._module = _choose_module_name(self.path)
+            elif _is_dotted(place):
+                self._module, self._is_module = place, True
+            else:
+                raise CommandError(
+                    f"{place!r} is neither a Python file nor a module", USAGE, hint=_SOURCE_HINT
+                )
+            self._root = Path.cwd() if self.path is None else self.path.parent
+        except OSError as error:
+            raise CommandError(f"{place} cannot be found: {error.strerror or error}", USAGE) from None
+        _make_importable(self._root)
+        self._preloaded_modules = frozenset(sys.modules)
+        self._failed_files: set[str] = set()
+        self._loader = UncachedLoader if fresh else SourceFileLoader
+        if fresh:
+            sys.meta_path.insert(0, UncachedFinder(lambda file: self._is_own_file(Path(file))))
+
+    def load(self) -> Handler:
+        """The server.
+
+        Raises:
+            CommandError: the code cannot be loaded, or there is no server in it, or more than one.
+        """
+        with _forbid_serving(self.label), self._translate_errors():
+            module = self._import()
+            if self.path is None:
+                self._locate_root(module)
+            return find_server(module, self._name, self.label)
+
+    def reload(self) -> Handler:
+        """The server, of code as it is by now; if that cannot be loaded, what was loaded stays.
+
+        Raises:
+            CommandError: as in `load`.
+        """
+        before = dict(self._own_modules())
+        for name in before:
+            del sys.modules[name]
+        _clear_type_caches()
+        importlib.invalidate_caches()
+        try:
+            server = self.load()
+        except BaseException as error:
+            guilty = list_traceback_files(error.__cause__ or error)
+            self._failed_files = self.files() | {file for file in guilty if self._is_own_file(Path(file))}
+            for name in dict(self._own_modules()):
+                del sys.modules[name]
+            sys.modules.update(before)
+            raise
+        self._failed_files = set()
+        return server
+
+    def files(self) -> set[str]:
+        """Its own files that it was loaded from, and those that it could not be loaded from lately."""
+        files = {_get_source_file(module) for _, module in self._own_modules()} | {
+            self.path and str(self.path)
+        }
+        return self._failed_files | {file for file in files if file}
+
+    def _own_modules(self) -> Iterator[tuple[str, ModuleType]]:
+        """Its own modules that are loaded, by name, with the folders that they are in as if in packages."""
+        for name, module in list(sys.modules.items()):
+            if name not in self._preloaded_modules and name.partition(".")[0] != "toolpost":
+                places = _get_source_paths(module)
+                if places and all(self._is_own_file(Path(place)) for place in places):
+                    yield name, module
+
+    def _is_own_file(self, path: Path) -> bool:
+        """Whether a file is below its folder, and was not installed there."""
+        below = path.is_relative_to(self._root)
+        return below and _INSTALL_FOLDERS.isdisjoint(path.relative_to(self._root).parts)
+
+    # ----------------------------------------------------------------- loading
+
+    def _import(self) -> ModuleType:
+        if self._is_module:
+            return importlib.import_module(self._module)
+        loader = self._loader(self._module, str(self.path))
+        spec = spec_from_file_location(self._module, self.path, loader=loader)
+        assert spec is not None, "a file and its loader are all it needs"
+        module = module_from_spec(spec)
+        sys.modules[self._module] = module  # where dataclasses and annotations look for it
+        loader.exec_module(module)
+        return module
+
+    def _locate_root(self, module: ModuleType) -> None:
+        """Find out which files belong to a module."""
+        file = _get_source_file(module)
+        if file is None:
+            raise CommandError(
+                f"{self.label} is no module that was written in Python", USAGE, hint=_SOURCE_HINT
+            )
+        self.path = Path(file)
+        if not self._is_own_file(self.path):  # somebody has installed it: its package is all of it
+            depth = self._module.count(".") + (self.path.name == "__init__.py")
+            self._root = self.path.parents[depth - 1] if depth else self.path
+
+    @contextmanager
+    def _translate_errors(self) -> Generator[None]:
+        """Say what goes wrong in the code that is loaded, in its own lines."""
+        try:
+            yield
+        except (CommandError, KeyboardInterrupt):
+            raise
+        except SystemExit as error:
+            text = f"{self.label} ends the process while it is loaded, with {error.code!r}"
+            raise CommandError(text, UNREACHABLE) from None
+        except BaseException as error:
+            missing = error.name if isinstance(error, ModuleNotFoundError) else None
+            if self._is_module and missing and f"{self._module}.".startswith(f"{missing}."):
+                raise CommandError(
+                    f"there is no module {missing}, nor a file {self.label}", USAGE, hint=_SOURCE_HINT
+                ) from None
+            text = f"{self.label} cannot be loaded:\n{format_user_traceback(error)}"
+            raise CommandError(text, UNREACHABLE, hint=self._suggest_fix(error)) from error
+
+    def _suggest_fix(self, error: BaseException) -> str | None:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            missing = error.name.partition(".")[0]
+            return f"{missing} is neither beside the file nor installed for {sys.executable}"
+        if self.path is not None and "attempted relative import" in str(error):
+            words, folder = [self.path.stem], self.path.parent
+            while (folder / "__init__.py").exists():
+                words.insert(0, folder.name)
+                folder = folder.parent
+            if len(words) > 1:
+                return f"it is a part of a package: in {folder}, write {'.'.join(words)}"
+        return None
+
+
+def _is_dotted(text: str) -> bool:
+    return all(part.isidentifier() for part in text.split("."))
+
+
+def _is_not_importable(path: Path) -> bool:
+    """Whether something is there that cannot be imported by its name."""
+    return path.exists() and not (path / "__init__.py").exists()
+
+
+def _find_file(place: str) -> Path:
+    """The file at a place.
+
+    Raises:
+        CommandError: there is none that could be loaded.
+    """
+    path = Path(place)
+    if path.is_dir():
+        there = ", ".join(sorted(each.name for each in path.glob("*.py"))[:MAX_LISTED_NAMES])
+        hint = f"name one of the files in it: {there}" if there else "name a Python file"
+        raise CommandError(f"{path} is a folder", USAGE, hint=hint)
+    if not path.is_file():
+        raise CommandError(f"there is no file {place}", USAGE, hint=f"the current folder is {Path.cwd()}")
+    if path.suffix != ".py":
+        raise CommandError(f"{place} is no Python file: its name does not end in .py", USAGE)
+    return path.resolve()
+
+
+def _make_importable(folder: Path) -> None:
+    """Let modules in a folder be found before all others, as when a file in it is run."""
+    if sys.path[:1] != [str(folder)]:
+        sys.path.insert(0, str(folder))
+
+
+def _choose_module_name(path: Path) -> str:
+    """What to call a file as a module: by its name, as its neighbours do, unless that is taken."""
+    taken = path.stem in sys.modules or path.stem in sys.stdlib_module_names
+    return f"served_{path.stem}" if taken else path.stem
+
+
+def _get_source_file(module: ModuleType) -> str | None:
+    """The source of a module, if it has any."""
+    file = getattr(module, "__dict__", {}).get("__file__")
+    return file if isinstance(file, str) and file.endswith(".py") else None
+
+
+def _get_source_paths(module: ModuleType) -> list[str]:
+    """The source of a module, or the folders that are one without any source."""
+    file = _get_source_file(module)
+    if file is not None:
+        return [file]
+    spec = getattr(module, "__dict__", {}).get("__spec__")
+    if isinstance(spec, ModuleSpec) and isinstance(spec.loader, NamespaceLoader):
+        return list(spec.submodule_search_locations or ())
+    return []
+
+
+def _clear_type_caches() -> None:
+    """Let go of types that are remembered beyond their modules: each keeps all of its module in memory."""
+    for forget in (*getattr(typing, "_cleanups", ()), forms.clear_form_cache):
+        forget()
+
+
+@contextmanager
+def _forbid_serving(label: str) -> Generator[None]:
+    """No server serves while the code is loaded that makes it: that would never be done."""
+
+    def refuse(*_: Any, **__: Any) -> None:
+        hint = 'put `server.run()` below `if __name__ == "__main__":`'
+        raise CommandError(f"{label} serves while it is loaded", USAGE, hint=hint)
+
+    before = {name: getattr(Handler, name) for name in _RUN_METHODS}
+    for name in before:
+        setattr(Handler, name, refuse)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(Handler, name, method)

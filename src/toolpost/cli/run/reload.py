@@ -1,0 +1,153 @@
+"""A server whose code is loaded anew when its files change, while its clients stay.
+
+Owns the thread that looks at the files and loads the code: a loop is never kept from serving by it. How one
+server follows another is told in `toolpost.server.reloading`, how code is loaded in `server`.
+"""
+
+import asyncio
+import concurrent.futures
+import contextlib
+import sys
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+from toolpost.cli.errors import CommandError
+from toolpost.cli.run.loader import FileWatcher, ServerSource, UncachedLoader, format_user_traceback
+from toolpost.server.handler import Handler
+from toolpost.server.reloading import ReloadableServer
+
+POLL_INTERVAL: Final = 0.25
+"""Seconds between two looks at the files: soon enough for a person, and a few system calls."""
+
+SETTLE_TIME: Final = 0.05
+"""Seconds in which nothing more may change before the code is loaded: an editor may still be writing."""
+
+THREAD_STOP_TIMEOUT: Final = 1.0
+"""Seconds that the thread gets to end: the code that it loads may take its time."""
+
+
+class Reloader:
+    """Loads the code of a server anew whenever it changes.
+
+    Args:
+        source: where it is; its code is loaded fresh.
+        first: the server as it is now.
+        tell: is told what happens, in words.
+
+    Attributes:
+        server: serves with the code of now.
+
+    Raises:
+        TypeError: this kind of server cannot be replaced.
+    """
+
+    def __init__(self, source: ServerSource, first: Handler, tell: Callable[[str], object]) -> None:
+        self._source = source
+        self._notify = tell
+        self._last_failure = ""
+        self._is_broken = False
+        self._stop_event = threading.Event()
+        self._watch = FileWatcher()
+        self._changed_files: set[str] = set()
+        self._module_count = 0
+        self._update_watch()
+        self.server = ReloadableServer(first, lifespan=self._watch_files)
+
+    @asynccontextmanager
+    async def _watch_files(self, _: Handler) -> AsyncGenerator[None]:
+        """Look at the files while somebody is served."""
+        loop, ended = asyncio.get_running_loop(), asyncio.Event()
+        self._stop_event.clear()
+
+        def run() -> None:
+            try:
+                self._poll(loop)
+            finally:
+                with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                    loop.call_soon_threadsafe(ended.set)
+
+        threading.Thread(target=run, name="toolpost-reload", daemon=True).start()
+        try:
+            yield
+        finally:
+            self._stop_event.set()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(THREAD_STOP_TIMEOUT):
+                    await ended.wait()
+
+    # ----------------------------------------------------------------- in the thread
+
+    def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
+        while not self._stop_event.wait(POLL_INTERVAL):
+            if self._module_count != len(sys.modules):  # a function may have imported one more
+                self._update_watch()
+            self._changed_files |= self._watch.poll_changes()
+            while (
+                self._changed_files
+                and not self._stop_event.wait(SETTLE_TIME)
+                and (more := self._watch.poll_changes())
+            ):
+                self._changed_files |= more
+            path = self._source.path
+            if self._changed_files and path is not None and path.exists():  # an editor may have moved it away
+                changed, self._changed_files = self._changed_files, set()
+                self._reload(loop, changed)
+
+    def _update_watch(self) -> None:
+        """Watch the files, and their folders if they cannot be loaded: what is missing may come."""
+        self._module_count = len(sys.modules)
+        files = self._source.files()
+        folders = {str(Path(file).parent) for file in files} if self._is_broken else set[str]()
+        self._watch.follow(files | folders, UncachedLoader.file_states)
+
+    def _reload(self, loop: asyncio.AbstractEventLoop, changed: set[str]) -> None:
+        """Load the code, and let it serve; what goes wrong is told, and all stays as it was."""
+        try:
+            server = self._source.reload()
+        except CommandError as error:
+            self._is_broken = True
+            self._update_watch()
+            self._report_failure(error.message, error.hint)
+            return
+        self._is_broken = False
+        self._update_watch()
+        if not self._stop_event.is_set():
+            self._replace(loop, server, changed)
+
+    def _replace(self, loop: asyncio.AbstractEventLoop, server: Handler, changed: set[str]) -> None:
+        if server is self.server.server:
+            self._report_failure(f"{self._source.label} has changed, but its server is made elsewhere.")
+            return
+        replacing = asyncio.run_coroutine_threadsafe(self.server.replace(server), loop)
+        while not concurrent.futures.wait([replacing], POLL_INTERVAL).done:
+            self._changed_files |= self._watch.poll_changes()
+            if (
+                self._changed_files or self._stop_event.is_set()
+            ):  # a lifespan that is never entered may be mended by now
+                replacing.cancel()
+        if replacing.cancelled():
+            return
+        error = replacing.exception()
+        if error is None:
+            self._last_failure = ""
+            names = sorted({Path(file).name for file in changed if file.endswith(".py")})
+            self._report(
+                f"{self._source.label} is served anew{': changed ' if names else ''}{', '.join(names)}"
+            )
+        else:
+            self._report_failure(
+                f"{self._source.label} has changed, but cannot be served:\n{format_user_traceback(error)}"
+            )
+
+    def _report_failure(self, text: str, hint: str | None = None) -> None:
+        """Tell what is wrong, but the same only once: folders change for many reasons."""
+        if text != self._last_failure:
+            self._last_failure = text
+            self._report("\n".join([text, *([hint] if hint else []), "The code of before serves on."]))
+
+    def _report(self, text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody may be listening
+            self._notify(text)

@@ -1,0 +1,1 @@
+"""`toolpost tap`: shows the messages between a client and a server."""

@@ -1,0 +1,144 @@
+"""`toolpost tap`: sits between a host and a server, and shows every message that goes by.
+
+Owns the options and how the command ends. What passes the bytes on is `relay_stdio` for a command and
+`relay_http` for a URL.
+"""
+
+import contextlib
+import os
+import signal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from toolpost.cli.errors import UNREACHABLE, CommandError
+from toolpost.cli.target import TargetCommand, TargetConnector, add_target_options
+
+if TYPE_CHECKING:
+    from toolpost.cli.tap.recorder import TapRecorder
+    from toolpost.transports.targets import Stdio
+
+MIN_SECRET_LENGTH: Final = 6
+"""How long a value has to be to be masked wherever it stands: shorter ones stand in any text."""
+
+
+@click.command(
+    "tap",
+    cls=TargetCommand,
+    epilog="Have the host start `toolpost tap -- the real command`, or give it the URL that `toolpost tap "
+    "URL` prints.",
+)
+@add_target_options
+@click.option(
+    "--to", metavar="FILE", type=click.Path(dir_okay=False), help="Add the messages to FILE, not to stderr."
+)
+@click.option(
+    "--record",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Keep the conversation in FILE, for toolpost.testing.replay; FILE-1 if there is one.",
+)
+@click.option("--full", is_flag=True, help="Show the whole messages.")
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Where to listen, for a URL.  [default: 127.0.0.1:8900, or any port]",
+)
+def command(
+    reach: TargetConnector, to: str | None, record: str | None, full: bool, listen: str | None
+) -> int:
+    """Show every message between a host and a server.
+
+    What either side sends is passed on unchanged. The messages are shown on stderr, each on one line: seconds
+    since the start, → for the client and ← for the server, id, method, how long the answer took, its size;
+    below that, after an exclamation mark, which rule of the protocol it breaks. Secrets are masked.
+    """
+    from toolpost.cli.tap.recorder import open_recorder  # noqa: PLC0415 - help needs none of it
+    from toolpost.transports.targets import Http  # noqa: PLC0415 - as above
+
+    place = reach.resolve_target()
+    if isinstance(place, Http):
+        named = place.headers or {}
+    elif listen is not None:
+        raise click.UsageError("--listen is for a URL: a command is reached by stdin and stdout")
+    else:
+        named = {**os.environ, **(place.env or {})}
+    with open_recorder(
+        json=reach.json,
+        full=full,
+        to=to,
+        record=record,
+        target=reach.target.label,
+        secrets=_find_secrets(named),
+    ) as teller:
+        if isinstance(place, Http):
+            from toolpost.cli.tap.http_proxy import serve_http_proxy  # noqa: PLC0415 - for URLs only
+
+            return serve_http_proxy(place, teller, reach.output, listen)
+        code = _proxy_process(place, teller, named)
+    return _exit_like_server(code)
+
+
+def _proxy_process(stdio: "Stdio", teller: "TapRecorder", env: Mapping[str, str]) -> int:
+    """How a server has ended, whose messages were shown meanwhile.
+
+    Raises:
+        CommandError: it cannot be started.
+    """
+    from toolpost.cli.tap.stdio_proxy import (  # noqa: PLC0415 - loaded when it is needed
+        InspectionThread,
+        run_stdio_proxy,
+    )
+
+    ear = InspectionThread(teller)
+    try:
+        # The whole environment: a host means it for the server.
+        code = run_stdio_proxy([stdio.command, *stdio.args], ear.feed, ear.start, env=env, cwd=stdio.cwd)
+    except OSError as error:
+        raise CommandError(
+            f"{stdio.command} cannot be started: {error.strerror}",
+            UNREACHABLE,
+            hint="`toolpost doctor` with the same command looks for the reason",
+        ) from error
+    ear.close()
+    teller.show_note("server", _describe_exit(code))
+    teller.record_end("server", _describe_exit(code))
+    return code
+
+
+def _hide_unused_options(tap: click.Command) -> None:
+    """Show only the options that say something to a tap, which takes part in nothing."""
+    for option in tap.params:
+        if isinstance(option, click.Option):
+            option.hidden = option.name in {"revision", "timeout", "verbose"}
+            if option.name == "json":
+                option.help = "Show each message as a JSON object on one line, for programs."
+
+
+_hide_unused_options(command)
+
+
+def _find_secrets(values: Mapping[str, str]) -> list[str]:
+    """What is handed to the server under the name of a secret."""
+    from toolpost.testing.masking import is_secret  # noqa: PLC0415 - as above
+
+    return [value for name, value in values.items() if is_secret(name) and len(value) >= MIN_SECRET_LENGTH]
+
+
+def _describe_exit(code: int) -> str:
+    if code >= 0:
+        return f"the server has ended, with exit code {code}"
+    with contextlib.suppress(ValueError):
+        return f"the server was ended by {signal.Signals(-code).name}"
+    return f"the server was ended by signal {-code}"
+
+
+def _exit_like_server(code: int) -> int:
+    """End as the server has: with its exit code, or by the same signal."""
+    if code < 0:
+        number = -code
+        with contextlib.suppress(OSError, ValueError):  # one that cannot be handled ends us all the same
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+    return code

@@ -1,0 +1,336 @@
+"""A relay in front of an HTTP server: an address on this machine that leads to it, and sees what goes by.
+
+Owns the socket, the way of each request and the little that has to be changed on it: headers that belong to
+one connection, names that would lead past us. What was said is found out by `posts`.
+"""
+
+import asyncio
+import signal
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, MutableMapping
+from contextlib import contextmanager
+from http import HTTPStatus
+from importlib.util import find_spec
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from urllib.parse import urlsplit
+
+import click
+
+from toolpost.cli.errors import INTERRUPTED, UNREACHABLE, CommandError
+from toolpost.cli.output import CommandOutput
+from toolpost.cli.tap.http_messages import ExchangeTracker, TrackedExchange
+from toolpost.cli.tap.recorder import TapRecorder
+from toolpost.protocol.allowed_hosts import AllowedHosts, explain_refused_host, parse_allowed_hosts
+from toolpost.transports.targets import Http, display_url
+
+if TYPE_CHECKING:
+    import aiohttp
+
+DEFAULT_PORT: Final = 8900
+"""Where we listen if nobody says where, and nobody else does: a host is configured once."""
+
+CONNECT_TIMEOUT: Final = 30.0
+"""Seconds to get a connection to the server. There is no other limit: a stream may be quiet for hours."""
+
+MAX_HEADER_SIZE: Final = 64 * 1024
+"""How long a header of the server may be."""
+
+_HOP_BY_HOP_HEADERS: Final = frozenset(
+    {
+        b"connection",
+        b"keep-alive",
+        b"proxy-authenticate",
+        b"proxy-authorization",
+        b"proxy-connection",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+    }
+)
+"""Headers that are about one connection, of which there are two here."""
+
+_ALL_INTERFACES: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - it is recognised, and warned of
+
+_Message: TypeAlias = MutableMapping[str, Any]
+_Receive: TypeAlias = Callable[[], Awaitable[_Message]]
+_Send: TypeAlias = Callable[[_Message], Awaitable[None]]
+
+
+def serve_http_proxy(place: Http, teller: TapRecorder, page: CommandOutput, listen: str | None = None) -> int:
+    """Relay what comes to an address of ours, until somebody presses Ctrl-C.
+
+    Args:
+        place: the server.
+        teller: tells what goes by.
+        page: where the address is printed.
+        listen: host and port to listen at.
+
+    Returns:
+        How to end.
+
+    Raises:
+        CommandError: the address cannot be had, or what this needs is not installed.
+    """
+    if find_spec("aiohttp") is None or find_spec("uvicorn") is None:
+        raise CommandError("a tap on a URL needs aiohttp and uvicorn", hint="pip install 'toolpost[http]'")
+    with _bind_socket(listen) as listening:
+        host, port, *_ = listening.getsockname()
+        named = f"[{host}]" if ":" in host else host
+        origin = f"http://{named}:{port}"
+        url = origin + (urlsplit(place.url).path or "/")
+        if page.json:
+            page.print_value({"url": url, "target": display_url(place.url)})
+        else:
+            page.print_text(url)
+            page.print_note(
+                f"Give this URL to the host, instead of {display_url(place.url)}. Ctrl-C ends it."
+            )
+            if host in _ALL_INTERFACES:
+                page.print_note("Everybody on the network can use it.", style="yellow")
+        allowed = parse_allowed_hosts(hosts=["*"] if host in _ALL_INTERFACES else [named])
+        return asyncio.run(_run_uvicorn(_HttpProxy(place, teller, origin, allowed), listening))
+
+
+@contextmanager
+def _bind_socket(listen: str | None) -> Generator[socket.socket]:
+    host, _, port = (listen or f"127.0.0.1:{DEFAULT_PORT}").rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    if not port.isdecimal() or int(port) > 65535:
+        raise click.UsageError(f"--listen {listen} is no address; write it like 127.0.0.1:{DEFAULT_PORT}")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listening = socket.create_server((host, int(port)), family=family)
+    except OSError as error:
+        if listen is not None:
+            raise CommandError(
+                f"cannot listen at {listen}: {error.strerror or error}", UNREACHABLE
+            ) from error
+        listening = socket.create_server((host, 0), family=family)
+    with listening:
+        yield listening
+
+
+async def _run_uvicorn(relay: "_HttpProxy", listening: socket.socket) -> int:
+    import aiohttp  # noqa: PLC0415 - as above
+    import uvicorn  # noqa: PLC0415 - as above
+
+    class ProxyUvicornServer(uvicorn.Server):
+        """Ends the exchanges before it waits for them, and remembers by which signal it was told to."""
+
+        received_signal = 0
+
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            for server in self.servers:
+                server.close()
+            relay.stop()
+            await super().shutdown(sockets)
+
+        @contextmanager
+        def capture_signals(self) -> Generator[None]:
+            before = {
+                each: signal.signal(each, self.receive_signal) for each in (signal.SIGINT, signal.SIGTERM)
+            }
+            try:
+                yield
+            finally:
+                for each, handler in before.items():
+                    signal.signal(each, handler)
+
+        def receive_signal(self, number: int, frame: FrameType | None) -> None:
+            self.received_signal = number
+            self.handle_exit(number, frame)
+
+    server = ProxyUvicornServer(
+        uvicorn.Config(
+            relay,  # pyright: ignore[reportArgumentType] - its messages are dicts, which uvicorn types one by one
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",  # what fails is told by us
+            access_log=False,
+            server_header=False,
+            date_header=False,
+            proxy_headers=False,
+            timeout_graceful_shutdown=1,
+        )
+    )
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0),
+        cookie_jar=aiohttp.DummyCookieJar(),
+        timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT),
+        auto_decompress=False,
+        skip_auto_headers=("user-agent", "accept", "accept-encoding", "content-type"),
+        max_line_size=MAX_HEADER_SIZE,
+        max_field_size=MAX_HEADER_SIZE,
+        trust_env=True,
+    ) as session:
+        relay.session = session
+        await server.serve(sockets=[listening])
+    return INTERRUPTED if server.received_signal == signal.SIGINT else 128 + server.received_signal
+
+
+class _HttpProxy:
+    """The ASGI application that hands every request on.
+
+    Args:
+        place: the server.
+        teller: tells what goes by.
+        origin: our own.
+        allowed: the names that we answer to. We call the server by its own name, so that it cannot check.
+    """
+
+    session: "aiohttp.ClientSession"
+
+    def __init__(self, place: Http, teller: TapRecorder, origin: str, allowed: AllowedHosts) -> None:
+        parts = urlsplit(place.url)
+        self._origin = f"{parts.scheme}://{parts.netloc}"
+        self._path, self._query = parts.path or "/", parts.query
+        self._own_origin = origin
+        self._allowed = allowed
+        self._headers = {name.encode(): value.encode() for name, value in (place.headers or {}).items()}
+        self._tracker = ExchangeTracker(teller.show, teller.show_note, teller.record, teller.now)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def stop(self) -> None:
+        """End every exchange."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def __call__(self, scope: _Message, receive: _Receive, send: _Send) -> None:
+        """Hand one request on, until it is answered or nobody waits for the answer."""
+        sent = [(name.lower(), value) for name, value in scope["headers"]]
+        plain = {name.decode("latin-1"): value.decode("latin-1") for name, value in sent}
+        wrong = explain_refused_host(self._allowed, plain.get("host"))
+        if wrong is not None:
+            await _send_text(send, HTTPStatus.FORBIDDEN, wrong.partition(" If it should")[0])
+            return
+        place = scope["raw_path"].decode("latin-1")
+        query = scope["query_string"].decode("latin-1")
+        if not query and place == self._path:
+            query = self._query
+        place = f"{place}?{query}" if query else place
+        body = _RequestBody(receive, self._tracker.begin(scope["method"], place, plain))
+        exchange = asyncio.create_task(self._forward_request(scope["method"], place, sent, body, send))
+        gone = asyncio.create_task(body.wait_for_disconnect())
+        self._tasks |= {exchange, gone}
+        try:
+            await asyncio.wait({exchange, gone}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (exchange, gone):
+                task.cancel()
+            await asyncio.wait({exchange, gone})
+            self._tasks -= {exchange, gone}
+        if not exchange.cancelled():
+            exchange.result()
+
+    async def _forward_request(
+        self, verb: str, place: str, sent: list[tuple[bytes, bytes]], body: "_RequestBody", send: _Send
+    ) -> None:
+        import aiohttp  # noqa: PLC0415 - as above
+        from multidict import CIMultiDict  # noqa: PLC0415 - aiohttp's own
+        from yarl import URL  # noqa: PLC0415 - as above
+
+        from toolpost.transports.backends.backend import describe_error  # noqa: PLC0415 - as above
+
+        dropped = _HOP_BY_HOP_HEADERS | {b"host", b"accept-encoding"} | self._headers.keys()
+        passed = [(name, value) for name, value in sent if name not in dropped]
+        passed += [*self._headers.items(), (b"accept-encoding", b"identity")]  # what is packed cannot be seen
+        headers = CIMultiDict((name.decode("latin-1"), value.decode("latin-1")) for name, value in passed)
+        begun = False
+        try:
+            async with self.session.request(
+                verb,
+                URL(self._origin + place, encoded=True),
+                headers=headers,
+                data=await body.read(),
+                allow_redirects=False,
+            ) as response:
+                begun = True
+                await self._forward_response(response, verb, body.exchange, send)
+        except (aiohttp.ClientError, OSError) as error:
+            why = (
+                "the answer was cut off"
+                if begun
+                else f"the server cannot be reached: {describe_error(error)}"
+            )
+            if isinstance(error, aiohttp.ClientResponseError):
+                why = "the answer is no HTTP"
+            body.exchange.abort(why)
+            if not begun:
+                await _send_text(send, HTTPStatus.BAD_GATEWAY, f"toolpost tap: {why}")
+
+    async def _forward_response(
+        self, response: "aiohttp.ClientResponse", verb: str, post: TrackedExchange, send: _Send
+    ) -> None:
+        post.start_response(
+            response.status, {name.lower(): value for name, value in response.headers.items()}
+        )
+        headers = [
+            (name, self._rewrite_origin(value) if name.lower() == b"location" else value)
+            for name, value in response.raw_headers
+            if name.lower() not in _HOP_BY_HOP_HEADERS
+        ]
+        await send({"type": "http.response.start", "status": response.status, "headers": headers})
+        events = response.content_type == "text/event-stream"
+        first, held = events and verb == "GET", b""
+        async for piece in response.content.iter_any():
+            post.feed_response(piece)
+            due = piece
+            if first:  # it may say where messages go
+                due, first = self._rewrite_origin(piece), False
+            elif not events:  # the last piece waits until all was looked at: what comes next may depend on it
+                due, held = held, piece
+            if due:
+                await send({"type": "http.response.body", "body": due, "more_body": True})
+        post.finish()
+        await send({"type": "http.response.body", "body": held})
+
+    def _rewrite_origin(self, value: bytes) -> bytes:
+        """What leads to the server, led to us instead."""
+        return value.replace(f"{self._origin}/".encode(), f"{self._own_origin}/".encode())
+
+
+class _RequestBody:
+    """The body of a request as it comes, and whether somebody still waits for the answer."""
+
+    def __init__(self, receive: _Receive, post: TrackedExchange) -> None:
+        self._receive = receive
+        self._complete = asyncio.Event()
+        self.exchange = post
+
+    async def read(self) -> bytes | AsyncIterator[bytes] | None:
+        """The body: whole if it has come, else piece by piece; None if there is none."""
+        message = await self._receive()
+        piece = message.get("body", b"")
+        if message.get("more_body"):
+            return self._iterate_chunks(piece)
+        self.exchange.feed_request(piece, last=True)
+        self._complete.set()
+        return piece or None
+
+    async def _iterate_chunks(self, piece: bytes) -> AsyncIterator[bytes]:
+        more = True
+        while more:
+            self.exchange.feed_request(piece, last=False)
+            yield piece
+            message = await self._receive()
+            if message["type"] == "http.disconnect":
+                raise ConnectionResetError("the client has left")
+            piece, more = message.get("body", b""), message.get("more_body", False)
+        self.exchange.feed_request(piece, last=True)
+        self._complete.set()
+        yield piece
+
+    async def wait_for_disconnect(self) -> None:
+        """Return when nobody waits any more."""
+        await self._complete.wait()
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+
+async def _send_text(send: _Send, status: int, text: str) -> None:
+    headers = [(b"content-type", b"text/plain; charset=utf-8")]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": f"{text}\n".encode()})

@@ -1,0 +1,542 @@
+"""A witness of one conversation: what each message is, whom it answers, and which rules it breaks.
+
+Owns what has to be remembered for that: requests in flight, what was agreed upon, what the tools promise. It
+hears both sides and talks to neither; what the rules are is told by `toolpost.protocol`. Never raises, and
+what it keeps is bounded, whatever goes by.
+
+PART about: What a message is about, in a few words: the tool, the URI, how far, who.
+
+A table from the type of parameters or of a result to its words. Knows nothing of who said it, nor of how it
+is shown.
+"""
+
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from typing import Any, Final, TypeVar
+
+from msgspec import Struct
+
+from toolpost.cli.tap.message import ObservedMessage
+from toolpost.client.connection.status import Stats
+from toolpost.client.output_schemas import OutputSchemas
+from toolpost.errors import InvalidParams, MCPError, RemoteProtocolError
+from toolpost.protocol.eras import STATELESS_ERA, find_missing_capability, read_meta
+from toolpost.protocol.framing import OversizedLine
+from toolpost.protocol.jsonrpc import (
+    InvalidJSONValue,
+    JSONReader,
+    JSONRPCErrorResponse,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+    decode,
+    decode_batch,
+    encode,
+    is_batch,
+    shorten,
+)
+from toolpost.protocol.local_peer import Capabilities, has_capability
+from toolpost.protocol.methods import CLIENT, ROWS, SERVER, Role, Row, suggest_method
+from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
+from toolpost.types.base import UNSET, Number, ProgressToken, Raw, RequestId, Result, Unset
+from toolpost.types.client_requests import CreateMessageParams, ElicitParams, ElicitResult
+from toolpost.types.content import CONTENT_TYPES
+from toolpost.types.initialize import (
+    CacheableResult,
+    ClientCapabilities,
+    DiscoverResult,
+    InitializeParams,
+    InitializeResult,
+    RequestMeta,
+    SetLevelParams,
+)
+from toolpost.types.input_required import InputRequiredResult
+from toolpost.types.notifications import CancelledParams, LogParams, ProgressParams, ResourceUpdatedParams
+from toolpost.types.prompts import CompleteParams, GetPromptParams, GetPromptResult, ListPromptsResult
+from toolpost.types.resources import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceParams,
+    SubscribeParams,
+)
+from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult
+
+MAX_SUMMARY_LENGTH: Final = 72
+"""How many characters are told: a line of a terminal has to hold more than this."""
+
+MAX_PROGRESS: Final = 1e300
+"""Further than any progress comes."""
+
+
+def summarize_params(params: Any) -> str:
+    """What a request or a notice is about; empty if its method tells it all."""
+    return _summarize(_PARAMS_SUMMARIES, params)
+
+
+def summarize_result(result: Any) -> str:
+    """What a result says; empty if nothing but its size is to be told."""
+    return _summarize(_RESULT_SUMMARIES, result)
+
+
+def _summarize(table: dict[type, Callable[[Any], str]], value: object) -> str:
+    tell = table.get(type(value))
+    if tell is None:
+        return ""
+    return shorten(" ".join(tell(value).split()), MAX_SUMMARY_LENGTH)
+
+
+def _summarize_initialize(params: InitializeParams) -> str:
+    return f"{params.client_info.name} {params.client_info.version}, offers {params.protocol_version}"
+
+
+def _summarize_initialize_result(result: InitializeResult) -> str:
+    return f"{result.server_info.name} {result.server_info.version}, speaks {result.protocol_version}"
+
+
+def _summarize_versions(versions: Sequence[str]) -> str:
+    newest, older = max(versions, default="nothing"), len(versions) - 1
+    return f"speaks {newest}" + (f" and {older} older" if older > 0 else "")
+
+
+def format_progress(params: ProgressParams) -> str:
+    """How far something has come, on one line."""
+    total = "" if params.total is None else f"/{clamp_number(params.total):g}"
+    return " ".join([f"{clamp_number(params.progress):g}{total}", *(params.message or "").split()])
+
+
+def clamp_number(number: Number) -> Number:
+    """A number that can be divided and shown: an integer on the wire may be too large for either."""
+    return max(-MAX_PROGRESS, min(number, MAX_PROGRESS))
+
+
+def _summarize_log(params: LogParams) -> str:
+    text = params.data if isinstance(params.data, str) else encode(params.data).decode()
+    return f"{params.level}: {text}"
+
+
+def _summarize_cancellation(params: CancelledParams) -> str:
+    reason = "" if params.reason is None else f": {params.reason}"
+    return f"of {params.request_id}{reason}"
+
+
+def _summarize_list(count: int, more: str | None) -> str:
+    return f"{count} item{'' if count == 1 else 's'}{'' if more is None else ', and more pages'}"
+
+
+def _summarize_client_requests(result: InputRequiredResult) -> str:
+    return "wants " + (", ".join(ask.method for ask in (result.input_requests or {}).values()) or "a retry")
+
+
+_PARAMS_SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
+    InitializeParams: _summarize_initialize,
+    CallToolParams: lambda params: params.name,
+    GetPromptParams: lambda params: params.name,
+    ReadResourceParams: lambda params: params.uri,
+    SubscribeParams: lambda params: params.uri,
+    ResourceUpdatedParams: lambda params: params.uri,
+    CompleteParams: lambda params: params.argument.name,
+    SetLevelParams: lambda params: params.level,
+    ElicitParams: lambda params: params.message,
+    CreateMessageParams: lambda params: f"{len(params.messages)} message(s)",
+    ProgressParams: format_progress,
+    LogParams: _summarize_log,
+    CancelledParams: _summarize_cancellation,
+}
+
+_RESULT_SUMMARIES: Final[dict[type, Callable[[Any], str]]] = {
+    InitializeResult: _summarize_initialize_result,
+    DiscoverResult: lambda result: _summarize_versions(result.supported_versions),
+    ListToolsResult: lambda result: _summarize_list(len(result.tools), result.next_cursor),
+    ListPromptsResult: lambda result: _summarize_list(len(result.prompts), result.next_cursor),
+    ListResourcesResult: lambda result: _summarize_list(len(result.resources), result.next_cursor),
+    ListResourceTemplatesResult: lambda result: _summarize_list(
+        len(result.resource_templates), result.next_cursor
+    ),
+    ElicitResult: lambda result: result.action,
+    InputRequiredResult: _summarize_client_requests,
+}
+
+
+# --------------------------------------------------------------------- witness
+
+MAX_PENDING: Final = 10_000
+"""How many requests of one side are remembered; of more, the oldest are forgotten."""
+
+MAX_VIOLATION_LENGTH: Final = 300
+"""How much is said of what is wrong: it may repeat what somebody sent."""
+
+SIMILARITY_CUTOFF: Final = 0.85
+"""How much a method that nobody knows has to be like another to be taken for a slip of the hand."""
+
+_OTHER_ROLE: Final[dict[Role, Role]] = {CLIENT: SERVER, SERVER: CLIENT}
+_KNOWN_METHODS: Final = frozenset(row.name for row in ROWS)
+_PRE_SESSION_METHODS: Final = frozenset({"initialize", "ping"})
+"""What may be asked before a session is open."""
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class _PendingRequest(Struct):
+    """A request that waits for its answer."""
+
+    method: str
+    at: float
+    revision: Revision | None
+    row: Row | None = None
+    params: Any = None
+    token: ProgressToken | None = None
+    progress: Number | None = None
+    capabilities: ClientCapabilities | None = None
+
+
+class _ResultKind(Struct, rename="camel"):
+    result_type: str | None = None
+    task: Raw | Unset = UNSET
+
+
+_RESULT_KIND_READER: Final = JSONReader(_ResultKind)
+
+
+class MessageInspector:
+    """Hears one conversation.
+
+    Args:
+        revision: what is spoken, where that was agreed upon elsewhere, as over HTTP without a session.
+
+    Attributes:
+        revision: what the session agreed upon; None before, and in the stateless era.
+        seen_revisions: all that was spoken so far, by date.
+    """
+
+    def __init__(self, revision: Revision | None = None) -> None:
+        self.revision = revision if revision is not None and not revision.stateless else None
+        self.seen_revisions: dict[str, Revision] = {} if revision is None else {revision.date: revision}
+        self._capabilities: dict[Role, Capabilities | None] = {CLIENT: None, SERVER: None}
+        self._pending: dict[Role, dict[RequestId, _PendingRequest]] = {CLIENT: {}, SERVER: {}}
+        self._cancelled_requests: dict[Role, dict[RequestId, _PendingRequest]] = {CLIENT: {}, SERVER: {}}
+        self._progress_tokens: dict[Role, dict[ProgressToken, _PendingRequest]] = {CLIENT: {}, SERVER: {}}
+        self._outputs = OutputSchemas(Stats())
+
+    # ----------------------------------------------------------------- what goes by
+
+    def inspect(self, by: Role, data: bytes, at: float) -> list[ObservedMessage]:
+        """What one text is: a message, the messages of a batch, or junk.
+
+        Args:
+            by: who said it.
+            data: the text.
+            at: seconds since the start.
+        """
+        if not is_batch(data):
+            return [self._inspect_one(by, data, at)]
+        try:
+            messages = decode_batch(data)
+        except RemoteProtocolError as error:
+            return [_create_junk(by, data, at, error)]
+        size, wrong = len(data), list[str]()
+        if not any(revision.batches for revision in self.seen_revisions.values()):
+            wrong.append("several messages come in one array, which the revision spoken does not have")
+        seen = [
+            _create_junk(by, data, at, message)
+            if isinstance(message, RemoteProtocolError)
+            else self._classify(ObservedMessage(at=at, by=by, size=size, body=data), message)
+            for message in messages
+        ]
+        seen[0].violations[:0] = wrong
+        return seen
+
+    def inspect_oversize(self, by: Role, dropped: OversizedLine, at: float) -> ObservedMessage:
+        """What a text was that is too long to be looked at."""
+        refusal = dropped.make_error()
+        asked = self._pending[_OTHER_ROLE[by]].pop(refusal.id, None) if refusal.id is not None else None
+        return ObservedMessage(
+            at=at,
+            by=by,
+            size=dropped.size,
+            kind="result" if refusal.reply else "request",
+            id=refusal.id,
+            method="" if asked is None else asked.method,
+            summary=f"longer than {dropped.limit} bytes, and not looked at",
+            duration=None if asked is None else at - asked.at,
+            body=dropped.head,
+        )
+
+    def _inspect_one(self, by: Role, data: bytes, at: float) -> ObservedMessage:
+        try:
+            message = decode(data)
+        except RemoteProtocolError as error:
+            return _create_junk(by, data, at, error)
+        return self._classify(ObservedMessage(at=at, by=by, size=len(data), body=data), message)
+
+    def _classify(self, seen: ObservedMessage, message: JSONRPCMessage) -> ObservedMessage:
+        match message:
+            case JSONRPCRequest():
+                self._inspect_request(seen, message)
+            case JSONRPCNotification():
+                self._inspect_notification(seen, message)
+            case JSONRPCResponse():
+                self._inspect_reply(seen, message)
+            case JSONRPCErrorResponse():
+                self._inspect_error(seen, message)
+        seen.violations = [shorten(each, MAX_VIOLATION_LENGTH) for each in seen.violations]
+        return seen
+
+    # ----------------------------------------------------------------- requests
+
+    def _inspect_request(self, seen: ObservedMessage, message: JSONRPCRequest) -> None:
+        seen.kind, seen.id, seen.method = "request", message.id, message.method
+        pending = self._pending[seen.by]
+        if message.id in pending:
+            seen.violations.append(f"the id {shorten(repr(message.id))} is in use by another request")
+        meta = _attempt(seen.violations, read_meta, message.params) or RequestMeta()
+        asked = _PendingRequest(message.method, seen.at, self._determine_revision(seen, meta))
+        asked.token = None if meta.progress_token is UNSET else meta.progress_token
+        asked.capabilities = meta.client_capabilities or None
+        revision = asked.revision
+        if revision is not None:
+            self.seen_revisions[revision.date] = revision
+            asked.row = self._find_row(seen, revision, revision.requests[seen.by])
+        if asked.row is not None:
+            asked.params = _attempt(seen.violations, asked.row.read_params, message.params)
+            if revision is not None and message.method not in revision.ungated:
+                self._check_capability(seen, asked.row.needs, _OTHER_ROLE[seen.by])
+        if isinstance(asked.params, InitializeParams):
+            self._capabilities[CLIENT] = asked.params.capabilities
+        seen.summary = summarize_params(asked.params)
+        _remember(pending, message.id, asked)
+        if asked.token is not None:
+            _remember(self._progress_tokens[seen.by], asked.token, asked)
+
+    def _determine_revision(self, seen: ObservedMessage, meta: RequestMeta) -> Revision | None:
+        """The revision that a request is held against; None if nobody can tell."""
+        if seen.by == CLIENT and meta.protocol_version is not UNSET:
+            revision = REVISIONS.get(meta.protocol_version)
+            if revision is None:
+                seen.violations.append(f"{shorten(meta.protocol_version)!r} is no revision of the protocol")
+            elif revision.stateless:
+                _attempt(seen.violations, STATELESS_ERA.check_meta, meta)
+            return revision
+        if self.revision is None and seen.method not in _PRE_SESSION_METHODS:
+            if seen.by == SERVER and self.seen_revisions:
+                seen.violations.append("a server without a session asks by returning, and not by a request")
+                return next(reversed(self.seen_revisions.values()))
+            seen.violations.append("it comes before the session is open, and does not say what it speaks")
+        return self.revision or LATEST_SESSION
+
+    def _find_row(self, seen: ObservedMessage, revision: Revision, rows: Any) -> Row | None:
+        row: Row | None = rows.get(seen.method)
+        if row is None and seen.method in _KNOWN_METHODS:
+            seen.violations.append(
+                f"a {seen.by} does not send this in {revision.date}: {suggest_method(seen.method)}"
+            )
+        elif (
+            row is None
+            and not self._has_extensions
+            and (near := get_close_matches(seen.method, _KNOWN_METHODS, 1, SIMILARITY_CUTOFF))
+        ):
+            seen.violations.append(f"nobody has defined this: did you mean {near[0]}?")
+        return row
+
+    @property
+    def _has_extensions(self) -> bool:
+        """Whether somebody has declared extensions, whose methods nobody here knows."""
+        return any(
+            each is not None and (each.extensions or each.experimental)
+            for each in self._capabilities.values()
+        )
+
+    def _check_capability(self, seen: ObservedMessage, needed: str | None, who: Role) -> None:
+        declared = self._capabilities[who]
+        if needed and declared is not None and not has_capability(declared, needed):
+            seen.violations.append(f"it needs {needed!r}, which the {who} has not declared")
+
+    # ----------------------------------------------------------------- answers
+
+    def _pop_request(self, seen: ObservedMessage, request_id: RequestId | None) -> _PendingRequest | None:
+        """The request that is answered; it waits no more."""
+        seen.id = request_id
+        if request_id is None:
+            return None
+        side = _OTHER_ROLE[seen.by]
+        asked = self._pending[side].pop(request_id, None)
+        if asked is None:
+            asked = self._cancelled_requests[side].pop(request_id, None)
+            if asked is None:
+                seen.violations.append(
+                    f"no request with the id {shorten(repr(request_id))} waits for an answer"
+                )
+                return None
+        if asked.token is not None:
+            self._progress_tokens[side].pop(asked.token, None)
+        seen.method, seen.duration = asked.method, seen.at - asked.at
+        return asked
+
+    def _inspect_reply(self, seen: ObservedMessage, message: JSONRPCResponse) -> None:
+        seen.kind = "result"
+        asked = self._pop_request(seen, message.id)
+        if asked is None or asked.row is None or asked.revision is None:
+            return
+        row, revision = asked.row, asked.revision
+        kinds = _attempt(seen.violations, _RESULT_KIND_READER, message.result)
+        if kinds is None:
+            return
+        kind: str | None = "complete"
+        if revision.stateless:
+            kind = kinds.result_type or "complete"
+            if kinds.result_type is None:
+                seen.violations.append("it lacks resultType")
+        elif kinds.task is not UNSET and getattr(asked.params, "task", None) is not None:
+            kind = None
+        result = _attempt(seen.violations, row.read_result, message.result, kind)
+        if result is None:
+            return
+        seen.summary = summarize_result(result) or summarize_params(asked.params)
+        seen.failed = isinstance(result, CallToolResult) and bool(result.is_error)
+        self._learn(seen, asked, result)
+        self._check_result(seen, asked, result, revision)
+
+    def _learn(self, seen: ObservedMessage, asked: _PendingRequest, result: Result) -> None:
+        """Take note of what was agreed upon, and of what the tools promise."""
+        if isinstance(result, InitializeResult):
+            self._capabilities[SERVER] = result.capabilities
+            self.revision = REVISIONS.get(result.protocol_version)
+            if self.revision is None or self.revision.stateless:
+                self.revision = None
+                seen.violations.append(f"{shorten(result.protocol_version)!r} has no handshake that we know")
+            else:
+                self.seen_revisions = {self.revision.date: self.revision}
+        elif isinstance(result, DiscoverResult):
+            self._capabilities[SERVER] = result.capabilities
+        elif isinstance(result, ListToolsResult):
+            self._outputs.learn(result.tools)
+        elif isinstance(result, CallToolResult) and isinstance(asked.params, CallToolParams):
+            check = _attempt(seen.violations, self._outputs.get_check, asked.params.name)
+            if check is not None and not (asked.revision and asked.revision.structured is None):
+                _attempt(seen.violations, check, result)
+
+    def _check_result(
+        self, seen: ObservedMessage, asked: _PendingRequest, result: Result, revision: Revision
+    ) -> None:
+        if revision.stateless and isinstance(result, CacheableResult):
+            missing = {"ttlMs": result.ttl_ms, "cacheScope": result.cache_scope}
+            seen.violations += [f"it lacks {name}" for name, value in missing.items() if value is None]
+        if isinstance(result, InputRequiredResult):
+            self._check_client_requests(seen, asked, result, revision)
+        if isinstance(result, CallToolResult):
+            structured = result.structured_content
+            if structured is not UNSET and revision.structured is None:
+                seen.violations.append(f"{revision.date} has no structuredContent")
+            elif (
+                structured is not UNSET
+                and revision.structured == "object"
+                and not isinstance(structured, dict)
+            ):
+                seen.violations.append(f"structuredContent has to be an object in {revision.date}")
+        for tag in _list_content_types(result):
+            if tag not in revision.content:
+                seen.violations.append(f"{revision.date} has no content of type {shorten(tag)!r}")
+
+    def _check_client_requests(
+        self, seen: ObservedMessage, asked: _PendingRequest, result: InputRequiredResult, revision: Revision
+    ) -> None:
+        """The questions in a result that wants input."""
+        if not result.input_requests and result.request_state is None:
+            seen.violations.append("it wants input, but asks for none")
+        for name, ask in (result.input_requests or {}).items():
+            row = revision.input_requests.get(ask.method)
+            if row is None:
+                seen.violations.append(f"{shorten(ask.method)} ({shorten(name)}) cannot be asked of a client")
+                continue
+            params = _attempt(seen.violations, row.read_params, ask.params)
+            missing = find_missing_capability(asked.capabilities, row, params)
+            if missing:
+                seen.violations.append(f"{ask.method} needs {missing!r}, which the client has not declared")
+
+    def _inspect_error(self, seen: ObservedMessage, message: JSONRPCErrorResponse) -> None:
+        seen.kind, seen.failed = "error", True
+        self._pop_request(seen, message.id)
+        seen.summary = shorten(f"{message.code} {message.message}")
+
+    # ----------------------------------------------------------------- notices
+
+    def _inspect_notification(self, seen: ObservedMessage, message: JSONRPCNotification) -> None:
+        seen.kind, seen.method = "notice", message.method
+        spoken = [self.revision] if self.revision is not None else []
+        spoken += [each for each in self.seen_revisions.values() if each is not self.revision]
+        revision = next(
+            (each for each in spoken if message.method in each.notifications[seen.by]),
+            spoken[0] if spoken else LATEST_SESSION,
+        )
+        row = self._find_row(seen, revision, revision.notifications[seen.by])
+        if row is None:
+            return
+        params = _attempt(seen.violations, row.read_params, message.params)
+        self._check_capability(seen, row.needs, seen.by)
+        seen.summary = summarize_params(params)
+        if isinstance(params, CancelledParams):
+            self._inspect_cancellation(seen, params)
+        elif isinstance(params, ProgressParams):
+            self._inspect_progress(seen, params)
+
+    def _inspect_cancellation(self, seen: ObservedMessage, params: CancelledParams) -> None:
+        if params.request_id is None:
+            return
+        asked = self._pending[seen.by].get(params.request_id)
+        if asked is None:
+            return  # it may have been answered at the same moment
+        if asked.method == "initialize":
+            seen.violations.append("the handshake cannot be cancelled")
+            return
+        del self._pending[seen.by][params.request_id]
+        _remember(self._cancelled_requests[seen.by], params.request_id, asked)
+
+    def _inspect_progress(self, seen: ObservedMessage, params: ProgressParams) -> None:
+        asked = self._progress_tokens[_OTHER_ROLE[seen.by]].get(params.progress_token)
+        if asked is None:
+            seen.violations.append("no request in flight has this progress token")
+        elif asked.progress is not None and params.progress <= asked.progress:
+            seen.violations.append(f"progress has to increase: it was {asked.progress} before")
+        else:
+            asked.progress = params.progress
+
+
+def _list_content_types(result: Result) -> list[str]:
+    """The kinds of content in a result of which revisions differ."""
+    blocks: Sequence[object] = ()
+    if isinstance(result, CallToolResult):
+        blocks = result.content
+    elif isinstance(result, GetPromptResult):
+        blocks = [message.content for message in result.messages]
+    names = {kind: tag for tag, kind in CONTENT_TYPES.items()}
+    return [names.get(type(block)) or str(getattr(block, "type", "?")) for block in blocks]
+
+
+def _attempt(wrong: list[str], work: Callable[..., V], *args: Any) -> V | None:
+    """What comes of it; None if it breaks a rule, which is noted."""
+    try:
+        return work(*args)
+    except InvalidParams as error:
+        wrong.append(error.message.removeprefix("Invalid params: "))
+    except (InvalidJSONValue, MCPError) as error:
+        wrong.append(error.message if isinstance(error, MCPError) else str(error))
+    return None
+
+
+def _create_junk(by: Role, data: bytes, at: float, error: RemoteProtocolError) -> ObservedMessage:
+    return ObservedMessage(
+        at=at,
+        by=by,
+        size=len(data),
+        id=error.id,
+        violations=[shorten(error.message, MAX_VIOLATION_LENGTH)],
+        body=data,
+    )
+
+
+def _remember(kept: dict[K, V], key: K, value: V) -> None:
+    """Remember something, and forget the oldest if it is too much."""
+    kept[key] = value
+    if len(kept) > MAX_PENDING:
+        del kept[next(iter(kept))]

@@ -1,0 +1,165 @@
+"""One message as it went by, and what was found out about it.
+
+A plain record: a witness fills it, and whoever shows messages reads it.
+
+PART sight: How a message looks: a line for a person, with or without colours, all of it, or an object for a
+program.
+
+Owns the columns and the marks. What a message is was found out before, and where the text goes is decided
+elsewhere.
+"""
+
+from typing import Any, Final, Literal, TypeAlias
+
+import click
+import msgspec
+from msgspec import Struct, field
+
+from toolpost.cli.output import escape_control_characters
+from toolpost.protocol.jsonrpc import shorten
+from toolpost.protocol.methods import CLIENT, Role
+from toolpost.types.base import RequestId
+
+MessageKind: TypeAlias = Literal["request", "notice", "result", "error", "junk", "note"]
+
+
+class ObservedMessage(Struct, kw_only=True):
+    """One message as it went by.
+
+    Attributes:
+        at: seconds since the start.
+        by: who said it.
+        size: its bytes, without the end of the line.
+        kind: "junk" is no message at all, "note" is something that happened to the connection.
+        id: of a request or an answer.
+        method: of an answer that of its request; empty if nobody knows.
+        summary: what it is about in a few words: the tool, the URI, the text of an error.
+        duration: the seconds between a request and this answer.
+        violations: the rules that it breaks.
+        failed: whether it is an error, or the result of a tool that says so.
+        body: the message itself; of one that is too long its beginning.
+    """
+
+    at: float
+    by: Role
+    size: int
+    kind: MessageKind = "junk"
+    id: RequestId | None = None
+    method: str = ""
+    summary: str = ""
+    duration: float | None = None
+    violations: list[str] = field(default_factory=list[str])
+    failed: bool = False
+    body: bytes = b""
+
+
+# --------------------------------------------------------------------- sight
+
+MAX_JUNK_TEXT: Final = 120
+"""How many characters are shown of what is no message."""
+
+MAX_FULL_TEXT: Final = 256 * 1024
+"""How many characters of a message are shown in full."""
+
+SUMMARY_WIDTH: Final = 56
+"""Columns for what a message is, before how long it took and how large it is: most lines stay below 100."""
+
+MAX_ID: Final = 12
+"""How many characters of an id are shown. Some are long, and the beginning tells them apart."""
+
+_COLOURS: Final = {"request": "cyan", "notice": "blue", "result": "green", "error": "red", "junk": "magenta"}
+_MARGIN: Final = " " * 13
+
+
+class MessageFormatter:
+    """How messages are shown.
+
+    Args:
+        json: as an object on one line.
+        full: with the whole message.
+        colour: with colours, for a terminal.
+    """
+
+    def __init__(self, *, json: bool = False, full: bool = False, colour: bool = False) -> None:
+        self._json = json
+        self.full = full
+        self._colour = colour and not json
+
+    def format_message(self, seen: ObservedMessage, body: Any = None) -> str:
+        """The text of a message.
+
+        Args:
+            seen: what is known of it.
+            body: the message, decoded and without secrets; a text of what is no message.
+        """
+        return self._format_json(seen, body) if self._json else self._format_text(seen, body)
+
+    def _format_json(self, seen: ObservedMessage, body: Any) -> str:
+        told: dict[str, Any] = {"at": round(seen.at, 6), "from": seen.by, "kind": seen.kind}
+        told |= {
+            name: value
+            for name, value in (
+                ("id", seen.id),
+                ("method", seen.method or None),
+                ("about", seen.summary or None),
+                ("ms", None if seen.duration is None else round(1000 * seen.duration, 3)),
+            )
+            if value is not None
+        }
+        if seen.kind != "note":
+            told["bytes"] = seen.size
+        if seen.failed:
+            told["failed"] = True
+        if seen.violations:
+            told["wrong"] = seen.violations
+        if seen.kind == "junk" or (self.full and body is not None):
+            told["message"] = body
+        return msgspec.json.encode(told).decode()
+
+    def _format_text(self, seen: ObservedMessage, body: Any) -> str:
+        name = _flatten(shorten("" if seen.id is None else str(seen.id), MAX_ID))
+        arrow = "→" if seen.by == CLIENT else "←"
+        word, about = shorten(seen.method) or seen.kind, seen.summary
+        if seen.kind == "junk":
+            word = f"no message: {shorten(str(body), MAX_JUNK_TEXT)!r}"
+        if seen.failed:
+            about = f"✗ {about}"
+        if seen.kind == "note":
+            word, about = about, ""
+        took = "" if seen.duration is None else _format_duration(seen.duration)
+        size = "" if seen.kind == "note" else _format_size(seen.size)
+        time = f"{seen.at:9.3f}"
+        word, about = _flatten(word), _flatten(f"  {about}" if about else "")
+        space = " " * (SUMMARY_WIDTH - len(word) - len(about))
+        tail = f"{took:>9}  {size:>9}"
+        if self._colour:
+            time, tail = click.style(time, dim=True), click.style(tail, dim=True)
+            arrow = click.style(arrow, bold=True)
+            word = click.style(word, fg="red" if seen.failed else _COLOURS.get(seen.kind, "yellow"))
+        lines = [f"{time} {arrow} {name:>3} {word}{about}{space} {tail}".rstrip()]
+        for each in seen.violations:
+            text = f"{_MARGIN} ! {_flatten(each)}"
+            lines.append(click.style(text, fg="yellow", bold=True) if self._colour else text)
+        if self.full and body is not None and seen.kind != "junk":
+            text = msgspec.json.format(msgspec.json.encode(body), indent=2).decode()
+            lines += [
+                f"{_MARGIN} {line}"
+                for line in escape_control_characters(shorten(text, MAX_FULL_TEXT)).splitlines()
+            ]
+        return "\n".join(lines)
+
+
+def _flatten(text: str) -> str:
+    """A text on one line."""
+    return escape_control_characters(text).replace("\n", "\\n").replace("\t", " ")
+
+
+def _format_duration(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
+
+
+def _format_size(count: int) -> str:
+    if count < 1024:
+        return f"{count} B"
+    kibi = count / 1024
+    return f"{kibi:.1f} KiB" if kibi < 1024 else f"{kibi / 1024:.1f} MiB"

@@ -1,0 +1,232 @@
+"""Tells what went by: shows it, and keeps it on a tape, without secrets in either.
+
+Owns the clock of a tap and the masking. How a message looks, where the text goes and what a tape is are known
+elsewhere.
+
+PART outlet: An outlet for lines that nobody may have to wait for: a thread writes them, and drops what is too
+much.
+
+Owns the thread and the queue before it. A host that never reads the stderr of its server must not be able to
+stop what goes between the two. Knows nothing of what the lines say.
+"""
+
+import contextlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from toolpost.cli.errors import USAGE, CommandError
+from toolpost.cli.output import is_plain
+from toolpost.cli.tap.message import MessageFormatter, ObservedMessage
+from toolpost.protocol.framing import OversizedLine
+from toolpost.protocol.methods import Role
+from toolpost.testing.masking import Mask
+from toolpost.testing.tape import Tape
+
+MAX_BACKLOG: Final = 4 * 1024 * 1024
+"""How many bytes may wait for a reader. What comes then is dropped and counted: memory is for messages."""
+
+CLOSE_TIMEOUT: Final = 2.0
+"""Seconds that the reader has for the rest at the end."""
+
+
+class BackgroundWriter:
+    """Writes lines to a file descriptor, in their order, from a thread of its own.
+
+    Args:
+        descriptor: where to; it is not closed here.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._condition = threading.Condition()
+        self._queue: list[bytes] = []
+        self._backlog = 0
+        self._dropped = 0
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="toolpost-outlet", daemon=True)
+        self._thread.start()
+
+    def put(self, text: str) -> None:
+        """Have a text written, with a line end behind it. Never waits."""
+        data = f"{text}\n".encode("utf-8", "backslashreplace")
+        with self._condition:
+            if self._backlog + len(data) > MAX_BACKLOG:
+                self._dropped += 1
+                return
+            self._add(self._take_drop_message() + data)
+
+    def close(self) -> None:
+        """Write the rest, if somebody reads it, and end."""
+        with self._condition:
+            self._add(self._take_drop_message())
+            self._is_closed = True
+        self._thread.join(CLOSE_TIMEOUT)
+
+    def _add(self, data: bytes) -> None:
+        self._queue.append(data)
+        self._backlog += len(data)
+        self._condition.notify()
+
+    def _take_drop_message(self) -> bytes:
+        """A line for what was dropped, if anything was."""
+        dropped, self._dropped = self._dropped, 0
+        return f"… {dropped} not shown: nobody read them in time\n".encode() if dropped else b""
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                while not self._queue and not self._is_closed:
+                    self._condition.wait()
+                data, self._queue = b"".join(self._queue), []
+                over = self._is_closed
+            try:
+                write_all(self._descriptor, data)
+            except OSError:
+                return  # nobody reads any more; what is put from now on piles up to the limit and no further
+            if over:
+                return
+            with self._condition:
+                self._backlog -= len(data)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it, waiting where that is needed, whatever mode the descriptor is in.
+
+    Raises:
+        OSError: nobody reads it any more.
+    """
+    rest = memoryview(data)
+    while rest:
+        try:
+            rest = rest[os.write(descriptor, rest) :]
+        except BlockingIOError:
+            import select  # noqa: PLC0415 - hardly anybody hands on a descriptor that does not wait
+
+            select.select([], [descriptor], [])
+
+
+# --------------------------------------------------------------------- teller
+
+MAX_NAME_ATTEMPTS: Final = 10_000
+"""How many names are tried for a tape before somebody has to tidy up."""
+
+
+class TapRecorder:
+    """Tells what went by.
+
+    Args:
+        sight: how it looks.
+        put: takes the text.
+        tape: where it is kept, if it is.
+        mask: takes secrets out.
+    """
+
+    def __init__(
+        self,
+        sight: MessageFormatter,
+        put: Callable[[str], object],
+        tape: Tape | None = None,
+        mask: Mask | None = None,
+    ) -> None:
+        self._formatter = sight
+        self._write = put
+        self._tape = tape
+        self._mask = mask or Mask()
+        self._began = time.monotonic()
+
+    def now(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._began
+
+    def show(self, seen: ObservedMessage) -> None:
+        """Show a message."""
+        body: Any = None
+        if seen.kind == "junk":
+            body = self._mask(seen.body[:1024].decode("utf-8", "replace"))
+        elif self._formatter.full and seen.body:
+            with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                body = self._mask(msgspec.json.decode(seen.body))
+        seen.summary = self._mask(seen.summary)
+        seen.violations = self._mask(seen.violations)
+        self._write(self._formatter.format_message(seen, body))
+
+    def show_note(self, by: Role, text: str, *, failed: bool = False) -> None:
+        """Show that something happened to the connection."""
+        self.show(ObservedMessage(at=self.now(), by=by, size=0, kind="note", summary=text, failed=failed))
+
+    def record(self, by: Role, data: bytes | OversizedLine, link: int = 1) -> None:
+        """Put what was said on the tape, as long as there is room on it."""
+        if self._tape is None:
+            return
+        try:
+            if isinstance(data, bytes):
+                self._tape.write(by, data, link=link)
+            elif (refusal := data.make_error()).reply and refusal.id is not None:
+                self._tape.write_loss(refusal.id, refusal.message, link=link)
+        except OSError as error:
+            self._tape = None
+            self.show_note(by, f"nothing is recorded any more: {error.strerror}", failed=True)
+
+    def record_end(self, by: Role, why: str) -> None:
+        """Put on the tape that nothing more will come."""
+        if self._tape is not None:
+            self._tape.write_end(by, why)
+
+
+@contextlib.contextmanager
+def open_recorder(
+    *, json: bool, full: bool, to: str | None, record: str | None, target: str, secrets: list[str]
+) -> Generator[TapRecorder]:
+    """A teller, and all that it writes to.
+
+    Args:
+        json: whether to show objects.
+        full: whether to show all of each message.
+        to: the file to show messages in instead of stderr; what is in it stays.
+        record: the file to keep them in; where there is one already, one beside it.
+        target: what to call the server.
+        secrets: what must be shown and kept nowhere.
+
+    Raises:
+        CommandError: a file cannot be written.
+    """
+    path = None if record is None else Path(record)
+    with contextlib.ExitStack() as stack:
+        try:
+            descriptor = sys.stderr.fileno()
+            colour = not is_plain(sys.stderr)
+            if to is not None:
+                file = stack.enter_context(Path(to).open("ab"))
+                descriptor, colour = file.fileno(), False
+            tape = None
+            if path is not None:
+                path = find_unused_path(path)
+                tape = stack.enter_context(Tape(path, target=target, secrets=secrets))
+        except OSError as error:
+            raise CommandError(f"{error.filename} cannot be written: {error.strerror}", USAGE) from error
+        outlet = BackgroundWriter(descriptor)
+        stack.callback(outlet.close)
+        teller = TapRecorder(
+            MessageFormatter(json=json, full=full, colour=colour), outlet.put, tape, Mask(secrets)
+        )
+        if path is not None and path != Path(record or ""):
+            teller.show_note("client", f"{record} is there already: this is recorded in {path}")
+        yield teller
+
+
+def find_unused_path(path: Path) -> Path:
+    """The path, or the first beside it that nothing is at: a host may start its server again and again."""
+    names = (
+        path if not number else path.with_stem(f"{path.stem}-{number}") for number in range(MAX_NAME_ATTEMPTS)
+    )
+    found = next((name for name in names if not os.path.lexists(name)), None)
+    if found is None:
+        raise FileExistsError(17, "there are too many recordings of this name", str(path))
+    return found

@@ -1,0 +1,232 @@
+"""A relay between a host and the server that it wanted to start: bytes pass, in both directions, unchanged.
+
+Owns the process, its pipes and what passes besides bytes: the end of either stream, signals, the exit code.
+Whoever listens is told each piece before it is passed on; what the bytes mean is not known here. Three
+threads that wait, and no event loop: it keeps up with either side and never ahead of one.
+
+PART ear: An ear at a pair of pipes: it finds the messages in what goes by, and has them judged and told.
+
+Owns a thread and the queue before it, so that the bytes are passed on meanwhile. Whoever hands it pieces
+waits only if it is far behind, which bounds its memory; of a line that is too long only the ends are kept.
+"""
+
+import contextlib
+import os
+import queue
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from types import FrameType
+from typing import Final, TypeAlias
+
+from toolpost.cli.tap.inspector import MessageInspector
+from toolpost.cli.tap.recorder import TapRecorder, write_all
+from toolpost.protocol.framing import LineBuffer, OversizedLine
+from toolpost.protocol.methods import CLIENT, SERVER, Role
+
+READ_SIZE: Final = 64 * 1024
+"""What is read at once: what a pipe holds."""
+
+STDOUT_IDLE_TIMEOUT: Final = 1.0
+"""Seconds without a byte after which nobody is waited for who holds the stdout of a server that has ended."""
+
+_FORWARDED_SIGNALS: Final = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+_PR_SET_PDEATHSIG: Final = 1
+
+DataCallback: TypeAlias = Callable[[Role, bytes], object]
+"""Is told who said what, piece by piece; an empty piece is the end."""
+
+
+def run_stdio_proxy(
+    command: Sequence[str],
+    listen: DataCallback,
+    started: Callable[[], object],
+    *,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+) -> int:
+    """Start the server, and be it to whoever started us until it ends.
+
+    Args:
+        command: the program and its arguments.
+        listen: is told what goes by.
+        started: is called once the server runs, before anything is passed on.
+        env: its environment; by default ours.
+        cwd: the folder to start it in.
+
+    Returns:
+        Its exit code; negative for the signal that ended it.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    process = subprocess.Popen(  # noqa: S603 - it is what the host wants to start
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        bufsize=0,
+        env=None if env is None else dict(env),
+        cwd=cwd,
+        # A group of its own: a signal reaches it once, by our hand, be it sent to us or to our group.
+        process_group=None if sys.platform == "win32" else 0,
+        preexec_fn=_create_death_signal_hook(),  # noqa: PLW1509 - one call into the kernel, which needs nothing of other threads
+    )
+    started()
+    assert process.stdin is not None, "it is a pipe"
+    assert process.stdout is not None, "as above"
+    with process.stdin, process.stdout:  # the pumps have their own, which they close
+        asking = _ForwardingThread(CLIENT, 0, os.dup(process.stdin.fileno()), listen)
+        answering = _ForwardingThread(SERVER, os.dup(process.stdout.fileno()), 1, listen)
+    try:
+        with _forward_signals(process.pid):
+            asking.start()
+            answering.start()
+            code = process.wait()
+        answering.drain()
+    except BaseException:  # also an interrupt: the server must not stay behind
+        process.kill()
+        process.wait()
+        raise
+    return code
+
+
+@contextlib.contextmanager
+def _forward_signals(pid: int) -> Generator[None]:
+    """Signals to us are for the server, and for what it has started."""
+
+    def forward(number: int, _frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if sys.platform == "win32":
+                os.kill(pid, number)
+            else:
+                os.killpg(pid, number)
+
+    numbers = [getattr(signal, name) for name in _FORWARDED_SIGNALS if hasattr(signal, name)]
+    before = {number: signal.signal(number, forward) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _create_death_signal_hook() -> Callable[[], object] | None:
+    """What a server does first, so that Linux ends it if we are killed: whoever kills us means it."""
+    if sys.platform != "linux":
+        return None
+    import ctypes  # noqa: PLC0415 - only here
+
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+class _ForwardingThread(threading.Thread):
+    """Passes on what one side says. At the end of either descriptor, both are given up."""
+
+    def __init__(self, by: Role, source: int, sink: int, listen: DataCallback) -> None:
+        super().__init__(name=f"toolpost-{by}", daemon=True)  # a host may keep its end open for ever
+        self._by: Role = by
+        self._source = source
+        self._sink = sink
+        self._listen = listen
+        self._chunk_count = 0
+        self._is_writing = False
+
+    def run(self) -> None:
+        """Pass on piece after piece."""
+        try:
+            while data := _read_chunk(self._source):
+                self._chunk_count += 1
+                self._listen(self._by, data)
+                self._is_writing = True
+                write_all(self._sink, data)
+                self._is_writing = False
+        except OSError:
+            pass  # nobody reads any more, and who writes will hear of it
+        finally:
+            self._listen(self._by, b"")
+            _close_descriptor(self._source)
+            _close_descriptor(self._sink)
+
+    def drain(self) -> None:
+        """Wait until all that was said has been passed on, for as long as somebody says or takes it."""
+        pieces = -1
+        while self.is_alive() and (self._is_writing or pieces != self._chunk_count):
+            pieces = self._chunk_count
+            self.join(STDOUT_IDLE_TIMEOUT)
+
+
+def _read_chunk(descriptor: int) -> bytes:
+    while True:
+        try:
+            return os.read(descriptor, READ_SIZE)
+        except BlockingIOError:
+            select.select([descriptor], [], [])
+
+
+def _close_descriptor(descriptor: int) -> None:
+    """Close it; of stdin and stdout the number stays taken, so that nothing else is opened in its place."""
+    if descriptor > 2:
+        os.close(descriptor)
+        return
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, descriptor)
+    os.close(nothing)
+
+
+# --------------------------------------------------------------------- ear
+
+MAX_QUEUED_CHUNKS: Final = 256
+"""How many pieces may wait, each of at most what a pipe holds: 16 MiB."""
+
+QUEUE_DRAIN_TIMEOUT: Final = 10.0
+"""Seconds for what is in the queue, at the end."""
+
+
+class InspectionThread(threading.Thread):
+    """Hears both sides of one conversation.
+
+    Args:
+        teller: tells what was heard.
+    """
+
+    def __init__(self, teller: TapRecorder) -> None:
+        super().__init__(name="toolpost-ear", daemon=True)
+        self._recorder = teller
+        self._inspector = MessageInspector()
+        self._buffers: dict[Role, LineBuffer] = {CLIENT: LineBuffer(), SERVER: LineBuffer()}
+        self._chunks: queue.Queue[tuple[float, Role, bytes] | None] = queue.Queue(MAX_QUEUED_CHUNKS)
+
+    def feed(self, by: Role, data: bytes) -> None:
+        """Take a piece of what somebody says; an empty one is the end. May be called by any thread."""
+        self._chunks.put((self._recorder.now(), by, data))
+
+    def close(self) -> None:
+        """Hear the rest, and end."""
+        self._chunks.put(None)
+        self.join(QUEUE_DRAIN_TIMEOUT)
+
+    def run(self) -> None:
+        """Hear piece after piece, until there is an end."""
+        while (piece := self._chunks.get()) is not None:
+            at, by, data = piece
+            lines = self._buffers[by].feed(data) if data else [self._buffers[by].end()]
+            for line in lines:
+                if line is not None:
+                    self._inspect(by, line, at)
+            if not data and by == CLIENT:  # the end of a server is told with its exit code
+                self._recorder.show_note(by, "the client has closed its end")
+
+    def _inspect(self, by: Role, line: bytes | OversizedLine, at: float) -> None:
+        try:
+            self._recorder.record(by, line)
+            if isinstance(line, OversizedLine):
+                self._recorder.show(self._inspector.inspect_oversize(by, line, at))
+                return
+            for seen in self._inspector.inspect(by, line, at):
+                self._recorder.show(seen)
+        except Exception as error:  # noqa: BLE001 - a full disk, a fault of ours: it must not stop what goes by
+            self._recorder.show_note(by, f"a message could not be kept or shown: {error!r}", failed=True)

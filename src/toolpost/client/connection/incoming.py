@@ -1,0 +1,395 @@
+"""What arrives from a server, and whom it concerns: answers, progress, notices, asks, and all the rest.
+
+The receiving half of `link`, which owns the calls and the tasks that are touched here. Nothing here waits or
+runs a callback, and no message can break the connection. Knows nothing of how a message has come.
+
+PART visits: The pages that the user was asked to visit, and that a server may say are done with (2025-11-25).
+
+Owns the ids of those under way on one connection, so that a word about any other is ignored (ELIC-17). What a
+page is about, and what is done when the user is back, is not known here.
+
+PART lane: Work that is done one piece after the other, in the order in which it came, and never by who hands
+it in.
+
+Keeps callbacks in order without making the reader of a connection wait for them. Knows nothing of what the
+work is.
+
+PART threads: Threads for callbacks that are not async, so that none of them ever blocks the loop.
+
+Each client has its own: a callback that is stuck takes nothing from other clients, nor from the loop.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from toolpost.errors import (
+    AuthError,
+    InternalError,
+    MCPError,
+    RemoteProtocolError,
+    RequestFailed,
+    RPCError,
+    SessionLost,
+    TransportError,
+    UrlElicitationRequired,
+)
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.events import (
+    CancellationReceived,
+    ConnectionEvent,
+    ErrorReceived,
+    InboundRequest,
+    InvalidMessageReceived,
+    MessageDropped,
+    NotificationReceived,
+    ProgressReceived,
+    ResponseReceived,
+)
+from toolpost.protocol.framing import OversizedLine
+from toolpost.threads import ThreadPool
+from toolpost.types.base import Raw, RequestId, Result
+from toolpost.types.client_requests import ElicitParams, ElicitResult
+from toolpost.types.notifications import ElicitationCompleteParams
+
+if TYPE_CHECKING:
+    from toolpost.client.connection.dispatcher import Dispatcher
+    from toolpost.client.connection.pending import PendingCall
+
+MAX_URL_ELICITATIONS: Final = 1000
+"""How many may be under way: a server that asks for more than a user could visit must not fill the memory.
+The oldest is forgotten."""
+
+
+class UrlElicitations:
+    """What is under way."""
+
+    __slots__ = ("_ids",)
+
+    def __init__(self) -> None:
+        self._ids: dict[str, None] = {}
+
+    def record_request(self, params: object) -> None:
+        """The server asks for a visit; it may be over before we have told that the user agrees."""
+        if isinstance(params, ElicitParams) and params.mode == "url" and params.elicitation_id is not None:
+            self._add(params.elicitation_id)
+
+    def record_answer(self, params: object, result: object) -> None:
+        """The user has answered; if they do not go, nothing is under way."""
+        if (
+            isinstance(params, ElicitParams)
+            and isinstance(result, ElicitResult)
+            and result.action != "accept"
+            and params.elicitation_id is not None
+        ):
+            self._ids.pop(params.elicitation_id, None)
+
+    def record_error(self, error: MCPError) -> None:
+        """A request was refused until the user has been somewhere (ELIC-18)."""
+        if isinstance(error, UrlElicitationRequired):
+            for elicitation in error.elicitations:
+                if "elicitationId" in elicitation:
+                    self._add(elicitation["elicitationId"])
+
+    def is_expected(self, params: object) -> bool:
+        """Whether a notice is to be told: it does not say that a visit is over, or it is one under way."""
+        if not isinstance(params, ElicitationCompleteParams):
+            return True
+        known = params.elicitation_id in self._ids
+        self._ids.pop(params.elicitation_id, None)
+        return known
+
+    def _add(self, elicitation_id: str) -> None:
+        if len(self._ids) >= MAX_URL_ELICITATIONS:
+            del self._ids[next(iter(self._ids))]
+        self._ids[elicitation_id] = None
+
+
+# --------------------------------------------------------------------- lane
+
+MAX_QUEUED_CALLBACKS: Final = 1000
+"""How much work may wait: a peer that talks faster than it is listened to must not fill the memory."""
+
+Spawn: TypeAlias = Callable[[Coroutine[Any, Any, None]], "asyncio.Task[None]"]
+"""Who starts a task and answers for its end."""
+
+logger: Final = logging.getLogger("toolpost.client")
+
+# Reaches the threads and the tasks that a piece of work starts, where a look at the current task would not.
+_RUNNING_QUEUE: Final[ContextVar["CallbackQueue | None"]] = ContextVar("_RUNNING_QUEUE", default=None)
+
+
+class CallbackQueue:
+    """A queue with a task that lives only as long as there is work."""
+
+    __slots__ = ("_limit", "_spawn", "_task", "_waiting")
+
+    def __init__(self, spawn: Spawn, limit: int = MAX_QUEUED_CALLBACKS) -> None:
+        self._spawn = spawn
+        self._limit = limit
+        self._waiting: deque[Callable[[], Awaitable[object]]] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    def put(self, work: Callable[[], Awaitable[object]]) -> bool:
+        """Hand in some work; False if too much waits already. Its errors are logged."""
+        if len(self._waiting) >= self._limit:
+            return False
+        self._waiting.append(work)
+        if self._task is None:
+            self._task = self._spawn(self._run())
+        return True
+
+    @property
+    def is_in_callback(self) -> bool:
+        """Whether the caller is itself a piece of the work, which would wait for itself."""
+        return _RUNNING_QUEUE.get() is self
+
+    async def wait_idle(self) -> None:
+        """Return when nothing waits and nothing is being done."""
+        while self._task is not None and not self._task.done():
+            await asyncio.wait([self._task])
+
+    def stop(self) -> None:
+        """Drop what waits; what is being done may end."""
+        self._waiting.clear()
+
+    async def _run(self) -> None:
+        _RUNNING_QUEUE.set(self)
+        try:
+            while self._waiting:
+                try:
+                    await self._waiting.popleft()()
+                except BaseException as error:
+                    if is_task_cancellation(error):
+                        raise
+                    logger.exception("a callback failed")
+        finally:
+            self._task = None
+
+
+def is_task_cancellation(error: BaseException) -> bool:
+    """Whether an exception is meant for the task that it has reached, and does not come from a callback.
+
+    A callback may raise anything. `SystemExit` and `KeyboardInterrupt` would end the loop with the task, and
+    whoever waits would wait for ever.
+    """
+    if isinstance(error, asyncio.CancelledError):
+        task = asyncio.current_task()
+        return task is not None and task.cancelling() > 0
+    return isinstance(error, GeneratorExit)
+
+
+# --------------------------------------------------------------------- arrivals
+
+
+class IncomingRouter:
+    """Hands on what arrives over one link.
+
+    Args:
+        link: whose calls and tasks it is about.
+        on_ask: answers a request of the server's.
+        on_notice: hears every notice; called by the reader, so it must not wait.
+    """
+
+    def __init__(
+        self,
+        link: "Dispatcher",
+        *,
+        on_ask: Callable[[InboundRequest], Awaitable[Result | Raw]],
+        on_notice: Callable[[NotificationReceived], None],
+    ) -> None:
+        self._dispatcher = link
+        self._stats = link.stats
+        self._on_client_request = on_ask
+        self._on_notification = on_notice
+        self._client_request_tasks: dict[RequestId, asyncio.Task[None]] = {}
+        self._answering_count = 0
+        self._url_elicitations = UrlElicitations()
+        self._event_routes: dict[type, Callable[[Any], None]] = {
+            ResponseReceived: self.handle_reply,
+            ErrorReceived: self._handle_failure,
+            ProgressReceived: self._handle_progress,
+            NotificationReceived: self._handle_notification,
+            InboundRequest: self._handle_client_request,
+            CancellationReceived: self._handle_cancel,
+            InvalidMessageReceived: self._handle_refusal,
+            MessageDropped: self._handle_drop,
+        }
+
+    def route(self, event: ConnectionEvent) -> None:
+        """Hand on what a message means."""
+        try:
+            self._event_routes[type(event)](event)
+        except Exception:  # no message may cost the connection, whatever is wrong with it or with us
+            logger.exception("a message of the server could not be handled")
+            self._stats.record_discard("message that could not be handled")
+
+    def cancel_client_requests(self) -> None:
+        """Stop answering: nobody waits for the answers any more."""
+        for task in self._client_request_tasks.values():
+            task.cancel()
+
+    # ----------------------------------------------------------------- about requests of ours
+
+    def handle_reply(self, event: ResponseReceived) -> None:
+        """Hand on an answer, if anybody waits for it."""
+        link = self._dispatcher
+        call = link.calls.get(event.request.id)
+        link.has_response = True
+        if call is not None and not call.answer.done():  # its caller may be on the way out
+            call.answer.set_result(event.result)
+
+    def _handle_failure(self, event: ErrorReceived) -> None:
+        self._dispatcher.has_response = True
+        self._url_elicitations.record_error(event.error)
+        self._dispatcher.calls[event.request.id].fail(event.error)
+
+    def _handle_progress(self, event: ProgressReceived) -> None:
+        call = self._dispatcher.calls[event.request.id]
+        call.extend(asyncio.get_running_loop().time())
+        tell, lane = call.limits.progress, call.progress_queue
+        if tell is not None and lane is not None and not lane.put(partial(tell, event.params)):
+            self._stats.record_discard("progress that nobody has time for")
+
+    def handle_lost_request(self, request_id: RequestId, error: TransportError | AuthError) -> None:
+        """The answer to one request cannot come any more; the others are as well as before.
+
+        Unless it is the session that was lost: then nothing may be sent over this link any more, and whoever
+        hears of it has to find it so.
+        """
+        error.peer = error.peer or self._dispatcher.peer_name
+        call = self._dispatcher.calls.get(request_id)
+        if call is None:
+            logger.debug("a request that nobody waits for was lost: %s", error)
+        else:
+            if isinstance(error, RequestFailed) and error.sent and error.status is None:
+                self._dispatcher.abandon(call, "its answer was lost")  # the server may still be busy with it
+            call.fail(error)
+        if isinstance(error, SessionLost):
+            self._dispatcher.end(SessionLost(error.message, hint=error.hint, peer=error.peer))
+
+    def handle_oversized(self, line: OversizedLine) -> None:
+        """A message was dropped because of its length: let nobody wait for it, here or there."""
+        self._stats.record_discard("message over the limit")
+        error = line.make_error()
+        logger.warning("a message of the server was dropped: %s", error)
+        call = self._find_call(error)
+        if call is not None:
+            hint = "raise it where the server is described: `Stdio(…, max_line=…)`"
+            why = f"the answer to {call.method} was dropped: {error.message}"
+            call.fail(RemoteProtocolError(why, hint=hint, peer=self._dispatcher.peer_name))
+        elif (
+            error.id is not None
+            and error.answer is not None
+            and not self._dispatcher.connection.revision.stateless
+        ):
+            self._dispatcher.queue_send(jsonrpc.encode_error(error.id, error.answer))
+
+    def _find_call(self, error: RemoteProtocolError) -> "PendingCall | None":
+        """The request of ours that a dropped message was the answer to; the only one if it does not tell."""
+        calls = self._dispatcher.calls
+        if error.id is not None:
+            return calls.get(error.id) if error.reply else None
+        # A subscription is in flight all the time, and its answer is short.
+        waiting = [call for call in calls.values() if call.sent and call.method != "subscriptions/listen"]
+        told = error.reply or error.answer is not None  # else it was a notice
+        return waiting[0] if told and len(waiting) == 1 else None
+
+    # ----------------------------------------------------------------- about what the server wants
+
+    def _handle_notification(self, event: NotificationReceived) -> None:
+        self._stats.notifications += 1
+        if self._url_elicitations.is_expected(event.params):
+            self._on_notification(event)
+        else:
+            self._stats.record_discard("end of no elicitation under way")
+
+    def _handle_client_request(self, incoming: InboundRequest) -> None:
+        if self._answering_count >= self._dispatcher.connection.limit:
+            # A server that asks and does not read the answers; those that may wait are counted as well.
+            busy = InternalError("Too many requests wait for their answers to be read")
+            data = self._dispatcher.connection.fail(incoming.id, busy)
+            if data is not None:
+                self._dispatcher.queue_send(data)
+            return
+        self._stats.client_requests += 1
+        self._url_elicitations.record_request(incoming.params)
+        self._answering_count += 1
+        task = self._client_request_tasks[incoming.id] = self._dispatcher.spawn(
+            self._answer_client_request(incoming)
+        )
+        task.add_done_callback(partial(self._remove_task, incoming.id))
+
+    def _remove_task(self, request_id: RequestId, task: "asyncio.Task[None]") -> None:
+        self._answering_count -= 1
+        if self._client_request_tasks.get(request_id) is task:  # the id may be in use again
+            del self._client_request_tasks[request_id]
+
+    async def _answer_client_request(self, incoming: InboundRequest) -> None:
+        """Answer an ask, whatever the callback does."""
+        method, connection = incoming.row.name, self._dispatcher.connection
+        try:
+            data = connection.reply(incoming.id, await self._run_callback(incoming))
+        except RPCError as error:
+            data = connection.fail(incoming.id, error)
+        except BaseException as error:  # a callback may raise anything, and the server waits
+            if is_task_cancellation(error):
+                raise
+            logger.exception("the answer to %s failed", method)
+            failure = InternalError(f"Internal error: the client failed to answer {method}")
+            data = connection.fail(incoming.id, failure)
+        if data is not None:
+            await self._dispatcher.try_send(data, incoming.id, alone=method == "ping")
+
+    async def _run_callback(self, incoming: InboundRequest) -> Result | Raw:
+        """The result of an ask. Meanwhile the server waits for us, and no request in flight can be late.
+
+        Which of them it asks for is not told by a channel. What a callback asks itself has its own time.
+        """
+        loop = asyncio.get_running_loop()
+        held = list(self._dispatcher.calls.values())
+        for call in held:
+            call.pause_deadline(loop.time())
+        try:
+            result = await self._on_client_request(incoming)
+        finally:
+            for call in held:
+                if self._dispatcher.calls.get(call.id) is call:
+                    call.resume_deadline(loop.time())
+        self._url_elicitations.record_answer(incoming.params, result)
+        return result
+
+    def _handle_cancel(self, event: CancellationReceived) -> None:
+        task = self._client_request_tasks.get(event.request.id)
+        logger.debug("the server cancelled %s: %s", event.request.row.name, event.reason)
+        if task is not None:
+            task.cancel()
+
+    def _handle_refusal(self, event: InvalidMessageReceived) -> None:
+        logger.info("refused a message of the server: %s", event.error)
+        self._stats.record_discard("refused message")
+        if event.data is not None:
+            self._dispatcher.queue_send(event.data)
+
+    def _handle_drop(self, event: MessageDropped) -> None:
+        logger.debug("discarded a message of the server: %s (%s)", event.reason, event.error)
+        self._stats.record_discard(event.reason)
+
+
+# --------------------------------------------------------------------- threads
+
+
+class CallbackThreads(ThreadPool):
+    """The threads of one client."""
+
+    async def run(self, callback: Callable[..., Any], *arguments: Any) -> Any:
+        """What a callback returns: on the loop if it is async, otherwise in a thread."""
+        if inspect.iscoroutinefunction(callback):
+            return await callback(*arguments)
+        value = await self.run_in_thread(partial(callback, *arguments))
+        return await value if inspect.isawaitable(value) else value

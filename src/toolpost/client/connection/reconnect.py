@@ -1,0 +1,318 @@
+"""Opens a conversation, opens it anew when it is lost, and ends it, whoever asks for it and from any task.
+
+Owns the task that connects, the timer for the next try, the one link that results, and those that end behind
+it. A connection that is lost again and again is tried a few times by itself and then only for somebody who
+needs it. Knows nothing of what is said over a link.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextvars import Context
+from copy import copy
+from functools import partial
+from typing import Final
+
+from toolpost.channel import is_unattended, mark_unattended
+from toolpost.client.connection.dispatcher import Dispatcher
+from toolpost.client.connection.negotiate import OpenedConnection
+from toolpost.client.connection.retry_policy import Backoff
+from toolpost.client.connection.status import ConnectionState, Transition
+from toolpost.errors import AuthError, ChannelClosed, ConnectFailed, RequestFailed, SessionLost
+
+MAX_AUTO_RECONNECTS: Final = 5
+"""How often in a row a lost connection is opened anew without anybody asking: some fifteen seconds."""
+
+MAX_RECONNECT_RETRY_AFTER: Final = 3600.0
+"""Seconds that a server is left alone at most, whatever it says."""
+
+_CONNECT_HINT: Final = "use `async with client:`, or `await client.connect()`"
+_RECONNECT_HINT: Final = "`connect()` opens it again"
+
+
+class Reconnector:
+    """The life of a client: closed, connecting, ready, backoff, and so on.
+
+    Args:
+        dial: opens a conversation.
+        life: is told of every transition.
+        again: whether a conversation that was lost can be opened anew.
+        asks: whether a person may have to log in for that.
+    """
+
+    def __init__(
+        self,
+        dial: Callable[[], Awaitable[OpenedConnection]],
+        life: ConnectionState,
+        *,
+        again: bool,
+        asks: bool = False,
+    ) -> None:
+        self._connect = dial
+        self._may_need_login = asks
+        self._connection_state = life
+        self._can_reopen = again
+        self._backoff = Backoff()
+        self._connect_task: asyncio.Task[OpenedConnection] | None = None
+        self._reconnect_timer: asyncio.TimerHandle | None = None
+        self._backoff_until = 0.0
+        self._is_unattended = False
+        self._cause: Exception | None = None
+        self._waiter_count = 0
+        self._dispatcher: Dispatcher | None = None
+        self._closing: dict[Dispatcher, asyncio.Task[None]] = {}
+        self.is_closed = True
+        """Whether nobody wants a conversation: none was opened yet, or it was closed by our hand."""
+        self.last_connection: OpenedConnection | None = None
+        """The conversation that was opened last."""
+
+    # ----------------------------------------------------------------- the conversation
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The conversation.
+
+        Raises:
+            ChannelClosed: there is none, or it is over; the hint says how to open one.
+        """
+        link = self._current_dispatcher()
+        if link is None:
+            raise ChannelClosed("the client is not connected", sent=False, hint=_CONNECT_HINT)
+        try:
+            link.check_open()
+        except ChannelClosed as error:
+            error.hint = error.hint or _RECONNECT_HINT
+            raise
+        return link
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a conversation."""
+        return self.active_dispatcher is not None
+
+    @property
+    def active_dispatcher(self) -> Dispatcher | None:
+        """The conversation, if there is one that goes on."""
+        link = self._dispatcher
+        if link is not None and link.end_reason is None and not link.loop.is_closed():
+            return link
+        self._current_dispatcher()  # keeps none that cannot go on
+        return None
+
+    def find_local_dispatcher(self) -> Dispatcher | None:
+        """The same, if it goes on in the event loop that runs now.
+
+        One look less than in `active_dispatcher`, and no property: a call of those takes twice as long.
+        """
+        link = self._dispatcher
+        if link is not None and link.end_reason is None and link.loop is asyncio.get_running_loop():
+            return link
+        return None
+
+    @property
+    def cause(self) -> Exception | None:
+        """Why there is no conversation, if one was lost and has not come back."""
+        return self._cause
+
+    @property
+    def can_reconnect(self) -> bool:
+        """Whether there is a conversation, or another one may be had."""
+        return self.is_connected or (self._can_reopen and not self.is_closed)
+
+    async def ensure_connected(self) -> Dispatcher:
+        """The conversation; one that was lost is opened anew first.
+
+        Raises:
+            ChannelClosed: there is none, or it cannot be opened anew.
+            ConnectFailed: that has failed too often just now.
+            AuthError: the server does not want us any more.
+        """
+        while not self.is_connected:
+            if self.is_closed or not self._can_reopen:
+                return self.dispatcher
+            alone = is_unattended()
+            if (self._connect_task is None and self._reconnect_timer is None) or self._is_blocked_on_login(
+                alone=alone
+            ):
+                self._check_backoff()
+                self._start_connecting(alone=alone)
+            await self._connection_state.wait_for_change()
+        return self.dispatcher
+
+    async def open(self) -> None:
+        """Connect, unless that was done. Several tasks may wait for the same connection.
+
+        Raises:
+            ConnectFailed: the server cannot be reached, or there is no revision that both speak.
+            ChannelClosed: somebody closed the client in the meantime.
+        """
+        if self.is_connected:
+            return
+        opening = self._start_connecting()
+        self._waiter_count += 1
+        try:
+            await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if opening.cancelled() and task is not None and not task.cancelling():
+                raise ChannelClosed("the client was closed while it connected", sent=False) from None
+            raise
+        finally:
+            self._waiter_count -= 1
+            if not self._waiter_count and self.is_closed:
+                await _cancel_and_wait(opening)  # nobody wants it any more
+
+    async def close(self) -> None:
+        """End the conversation, or the attempt to open one. Closing twice is fine."""
+        self.is_closed = True
+        self._cancel_timer()
+        if self._connect_task is not None:
+            await _cancel_and_wait(self._connect_task)
+        link = self._current_dispatcher()
+        if link is not None:
+            await link.close()
+            if self._dispatcher is link:
+                self._dispatcher = None
+        for old, parting in list(self._closing.items()):
+            if not old.is_loop_closed:
+                await old.close()
+                await asyncio.wait([parting])
+        self._closing.clear()
+        self._backoff.reset()
+        if (
+            self._connect_task is None and not self.is_connected
+        ):  # else somebody has connected again meanwhile
+            self._connection_state.enter(Transition("closed"))
+
+    # ----------------------------------------------------------------- opening
+
+    def _start_connecting(self, *, alone: bool = False) -> "asyncio.Task[OpenedConnection]":
+        """The attempt to connect, which is made now if there is none; `alone` if nobody asked for it."""
+        self._cancel_timer()
+        if self._connect_task is not None and self._is_blocked_on_login(alone=alone):
+            self._connect_task.cancel()
+            self._connect_task = None
+        if self._connect_task is None:
+            self._is_unattended = alone
+            self._connection_state.enter(Transition("connecting"))
+            with mark_unattended(alone):
+                self._connect_task = asyncio.get_running_loop().create_task(self._run_connect())
+            self._connect_task.add_done_callback(
+                self._on_connect_done
+            )  # it may be cancelled before its first step
+        return self._connect_task
+
+    def _is_blocked_on_login(self, *, alone: bool) -> bool:
+        """Whether the attempt may wait for a login that it asks nobody for, and now somebody is there."""
+        return self._may_need_login and self._connect_task is not None and self._is_unattended and not alone
+
+    async def _run_connect(self) -> OpenedConnection:
+        link = self._current_dispatcher()
+        lost = link is not None and isinstance(link.end_reason, SessionLost)
+        if link is not None and not lost:
+            await link.close()
+        opened = await self._connect()
+        self._dispatcher, self.last_connection, self.is_closed = opened.dispatcher, opened, False
+        opened.dispatcher.has_response, self._cause = False, None
+        self._connection_state.enter(Transition("ready"))
+        opened.dispatcher.on_end = self._on_dispatcher_ended
+        if opened.dispatcher.end_reason is not None:
+            self._on_dispatcher_ended(opened.dispatcher)
+        if link is not None and lost:
+            self._close_in_background(link)
+        return opened
+
+    def _on_connect_done(self, opening: "asyncio.Task[OpenedConnection]") -> None:
+        if self._connect_task is opening:
+            self._connect_task = None
+        error = None if opening.cancelled() else opening.exception()
+        if self.is_closed:
+            self._connection_state.enter(
+                Transition("closed", error if isinstance(error, Exception) else None)
+            )
+        elif isinstance(error, Exception):
+            self._schedule_reconnect(error)
+
+    # ----------------------------------------------------------------- losing and trying again
+
+    def _on_dispatcher_ended(self, link: Dispatcher) -> None:
+        """A conversation is over; if nobody has left it, it was lost."""
+        if link is not self._dispatcher or self.is_closed or link.end_reason is None:
+            return
+        if link.has_response:
+            self._backoff.reset()
+        self._schedule_reconnect(link.end_reason)
+
+    def _schedule_reconnect(self, cause: Exception) -> None:
+        """There is no conversation. Try again, if that makes sense without anybody asking for it."""
+        self._cause = cause
+        if not self._can_reopen:
+            self._connection_state.enter(Transition("closed", cause))
+            return
+        loop = asyncio.get_running_loop()
+        pause = self._backoff.next_delay(loop.time())
+        if isinstance(cause, SessionLost) and self._backoff.tries == 1:
+            pause = 0.0  # the server is there, and has only forgotten us
+        if isinstance(cause.__cause__, RequestFailed) and cause.__cause__.retry_after is not None:
+            pause = max(pause, min(cause.__cause__.retry_after, MAX_RECONNECT_RETRY_AFTER))
+        self._connection_state.enter(Transition("backoff", cause, pause, self._backoff.tries))
+        if self._backoff.tries <= MAX_AUTO_RECONNECTS and not isinstance(cause, AuthError):
+            self._reconnect_timer = loop.call_later(
+                pause, partial(self._start_connecting, alone=True), context=Context()
+            )
+        elif not self._is_unattended or not isinstance(cause, AuthError):  # else somebody may want to log in
+            self._backoff_until = loop.time() + pause
+
+    def _check_backoff(self) -> None:
+        """Return if it may be tried again.
+
+        Raises:
+            ConnectFailed: the last try was a moment ago, and one of many.
+            AuthError: the last try was a moment ago, and the server did not want us.
+        """
+        left = self._backoff_until - asyncio.get_running_loop().time()
+        if isinstance(self._cause, AuthError) and (left > 0 or is_unattended()):
+            raise copy(self._cause)
+        if left <= 0:
+            return
+        raise ConnectFailed(
+            f"the connection was lost or refused {self._backoff.tries} times in a row, the last time because "
+            f"{self._cause}",
+            hint=f"it is tried again in {left:.0f} s; `connect()` tries it now",
+        ) from self._cause
+
+    def _cancel_timer(self) -> None:
+        if self._reconnect_timer is not None:
+            self._reconnect_timer.cancel()
+            self._reconnect_timer = None
+
+    # ----------------------------------------------------------------- the end
+
+    def _close_in_background(self, link: Dispatcher) -> None:
+        """Let a lost session end by itself: requests in it hear their own fate, and callbacks may go on.
+
+        It may be one of these callbacks that connects; it must not be cancelled for that, nor waited for.
+        """
+
+        async def end() -> None:
+            await link.wait_calls_done()
+            await link.close()
+
+        task = asyncio.get_running_loop().create_task(end(), context=Context())
+        self._closing[link] = task
+        task.add_done_callback(lambda _: self._closing.pop(link, None))
+
+    def _current_dispatcher(self) -> Dispatcher | None:
+        """The link, unless its loop has ended, and with it all that could be done with it."""
+        if self._dispatcher is not None and self._dispatcher.is_loop_closed:
+            self._dispatcher, self._reconnect_timer, self.is_closed = None, None, True
+        return self._dispatcher
+
+
+async def _cancel_and_wait(opening: "asyncio.Task[OpenedConnection]") -> None:
+    """End a task, if it has not ended; its error belongs to whoever waits for it."""
+    if not opening.done():
+        if not opening.cancelling():  # the second time would end it in the middle of its cleaning up
+            opening.cancel()
+        await asyncio.wait([opening])
+    if not opening.cancelled():
+        opening.exception()

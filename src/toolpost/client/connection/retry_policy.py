@@ -1,0 +1,207 @@
+"""Which requests are sent once more, when, and when the server is left alone for a while.
+
+Owns the table of methods that only read, the number of tries, and the breaker that spares a server which
+cannot be reached. Does not wait and does not send.
+
+PART backoff: How long to wait before something is tried again: longer each time, up to a bound, and never in
+step.
+
+Owns the numbers. Does not wait itself, and knows nothing of what is tried.
+"""
+
+import random
+from typing import Any, Final, cast
+
+from toolpost.errors import (
+    ChannelClosed,
+    MCPError,
+    RateLimited,
+    RequestFailed,
+    RequestTimeout,
+    TransportError,
+)
+
+MIN_BACKOFF: Final = 0.5
+"""Seconds before the first new try at least: a server that restarts quickly is back by then."""
+
+MAX_BACKOFF: Final = 30.0
+"""Seconds to which the pause grows; what has stood for so long was a success."""
+
+BACKOFF_JITTER: Final = 0.5
+"""How much of a pause is added by chance. Many clients lose the same server at the same time, and must not
+come back as one."""
+
+
+class Backoff:
+    """The pauses between the tries of one thing.
+
+    Attributes:
+        tries: how often it has failed in a row.
+    """
+
+    __slots__ = ("_next", "_stood", "tries")
+
+    def __init__(self) -> None:
+        self._stood: float | None = None
+        self.reset()
+
+    def reset(self) -> None:
+        """A try was a success."""
+        self._next = MIN_BACKOFF
+        self.tries = 0
+
+    def mark_working(self, now: float) -> None:
+        """A try has worked, at this time of the loop's clock. It is a success if it goes on so for long."""
+        self._stood = now
+
+    def next_delay(self, now: float) -> float:
+        """The seconds to wait from now on: the pause, and up to half of it more."""
+        if self._stood is not None and now - self._stood >= MAX_BACKOFF:
+            self.reset()
+        self._stood = None
+        self.tries += 1
+        pause, self._next = self._next, min(self._next * 2, MAX_BACKOFF)
+        return pause * (1 + random.uniform(0, BACKOFF_JITTER))  # noqa: S311 - it hides nothing
+
+
+# --------------------------------------------------------------------- retry
+
+RETRY_SAFE_METHODS: Final = frozenset(
+    {
+        "completion/complete",
+        "logging/setLevel",
+        "ping",
+        "prompts/get",
+        "prompts/list",
+        "resources/list",
+        "resources/read",
+        "resources/subscribe",
+        "resources/templates/list",
+        "resources/unsubscribe",
+        "server/discover",
+        "tools/list",
+    }
+)
+"""What may be asked twice as well as once: it changes nothing, or nothing more the second time."""
+
+TOO_MANY_REQUESTS: Final = 429
+"""The status that turns a request away before it was looked at. A 503 may come from anywhere, at any time."""
+
+MAX_FAILURES: Final = 5
+"""How many requests in a row may find that the server cannot be reached, before it is left alone."""
+
+
+MAX_PLAUSIBLE_RETRY_AFTER: Final = 1e9
+"""Seconds beyond which a wait is no wait."""
+
+MAX_REQUEST_RETRY_AFTER: Final = 300.0
+"""Seconds that a request waits at most because a server says so: others have to come back later."""
+
+
+class RetryPolicy:
+    """The tries of one request.
+
+    Args:
+        most: how often it may be sent once more.
+        safe: whether that does no harm, even if the server may have got it; None if nobody knows, and False
+            if it must not be, whatever happens.
+    """
+
+    __slots__ = ("_backoff", "_left", "_safe")
+
+    def __init__(self, most: int, *, safe: bool | None) -> None:
+        self._left = 0 if safe is False else most
+        self._safe = safe
+        self._backoff: Backoff | None = None
+
+    def next_delay(self, error: MCPError, now: float) -> float | None:
+        """The seconds to wait before the next try; None if the error is final."""
+        if not self._left or isinstance(error, RequestTimeout) or not (self._safe or _is_unserved(error)):
+            return None
+        wish = _parse_retry_after(error)
+        if wish is not None:
+            if wish > MAX_REQUEST_RETRY_AFTER:
+                return None
+            self._left -= 1
+            return wish
+        if isinstance(error, RateLimited):
+            return None  # who does not say when is asked by whoever knows better
+        status = error.status if isinstance(error, RequestFailed) else None
+        if status is not None and not _is_temporary(status):
+            return None
+        self._left -= 1
+        if isinstance(error, ChannelClosed):
+            return 0.0  # whoever opens it anew waits as long as that needs
+        if self._backoff is None:
+            self._backoff = Backoff()
+        return self._backoff.next_delay(now)
+
+
+def _parse_retry_after(error: MCPError) -> float | None:
+    """The seconds after which a server that refused wants to be asked again; None if it does not say."""
+    if isinstance(error, RequestFailed):
+        return error.retry_after
+    data: Any = error.data if isinstance(error, RateLimited) else None
+    wait: Any = cast("dict[str, Any]", data).get("retryAfter") if isinstance(data, dict) else None
+    return float(wait) if isinstance(wait, int | float) and 0 <= wait <= MAX_PLAUSIBLE_RETRY_AFTER else None
+
+
+def _is_unserved(error: MCPError) -> bool:
+    """Whether an error says for sure that the request was not served."""
+    if isinstance(error, RequestFailed) and error.status == TOO_MANY_REQUESTS:
+        return True
+    return isinstance(error, RateLimited) or (isinstance(error, TransportError) and not error.sent)
+
+
+def _is_temporary(status: int) -> bool:
+    """Whether a refusal says only that this was the wrong moment."""
+    return status >= 500 or status in {408, 425, 429}
+
+
+class CircuitBreaker:
+    """Keeps requests from a server that cannot be reached, and lets one through from time to time."""
+
+    __slots__ = ("_backoff", "_counted", "_until", "failures")
+
+    def __init__(self) -> None:
+        self._backoff = Backoff()
+        self._counted = 0.0
+        self._until = 0.0
+        self.failures = 0
+        """How many requests in a row have not reached the server; those at the same time are one."""
+
+    def record_success(self) -> None:
+        """The server can be reached."""
+        self.failures = 0
+        self._backoff.reset()
+
+    def allow_next(self) -> None:
+        """Let the next request through, whenever it comes."""
+        self._until = 0.0
+
+    def record_failure(self, began: float, now: float) -> float | None:
+        """The seconds for which the server is left alone from now on; None if it is not.
+
+        Args:
+            began: when the request was sent that has not reached the server.
+            now: the time.
+        """
+        if self.failures and began <= self._counted:
+            return None
+        self.failures += 1
+        self._counted = now
+        if self.failures < MAX_FAILURES:
+            return None
+        pause = self._backoff.next_delay(now)
+        self._until = now + pause
+        return pause
+
+    def seconds_until_allowed(self, now: float) -> float:
+        """The seconds for which the server is still left alone. Whoever hears of none is the one to try."""
+        if self.failures < MAX_FAILURES:
+            return 0.0
+        left = self._until - now
+        if left > 0:
+            return left
+        self._until = now + MIN_BACKOFF
+        return 0.0

@@ -1,0 +1,439 @@
+"""The conversation with a server as the methods of a client need it: limits, retries, notices.
+
+Owns what belongs to the connection of the moment, and what is restored when it is lost: listener and log
+level. How messages move is told in `link`, how the revision is found in `negotiate`, how the connection lives
+in `supervise`, what is read over it in `reader`, what a server asks before it answers in `multi_round`.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from toolpost.channel import Channel, mark_unattended
+from toolpost.client.arguments import ClientTimeouts, EventCallbacks, ProgressCallback, check_mapping
+from toolpost.client.callbacks import RequestCallbacks
+from toolpost.client.changes import ChangeStream
+from toolpost.client.connection.dispatcher import Dispatcher
+from toolpost.client.connection.incoming import CallbackQueue
+from toolpost.client.connection.negotiate import CachedRevision, Connector, Handshake, OpenedConnection
+from toolpost.client.connection.pending import NO_LIMITS, CallLimits, FirstAttempt
+from toolpost.client.connection.reconnect import Reconnector
+from toolpost.client.connection.retry import Retrier
+from toolpost.client.connection.retry_policy import RETRY_SAFE_METHODS
+from toolpost.client.connection.status import ConnectionState, Stats
+from toolpost.client.listing import ServerReader
+from toolpost.client.multi_round import MultiRoundRunner
+from toolpost.client.subscriptions import ChangeListener
+from toolpost.errors import (
+    AuthError,
+    CapabilityNotDeclared,
+    ChannelClosed,
+    ConnectFailed,
+    LocalProtocolError,
+    MCPError,
+    RequestFailed,
+    RPCError,
+    SessionLost,
+)
+from toolpost.protocol.connection import Connection
+from toolpost.protocol.events import InboundRequest, NotificationReceived
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
+from toolpost.protocol.local_peer import LocalPeer, has_capability
+from toolpost.protocol.methods import Row
+from toolpost.protocol.revisions import Revision
+from toolpost.types.base import JSON, Raw, Result, WireStruct
+from toolpost.types.initialize import LOG_LEVEL, LogLevel, SetLevelParams
+from toolpost.types.notifications import LogParams
+
+DEFAULT_LOG_LEVEL: Final = "info"
+"""What a client with an ear for the log asks a stateless server for, which else would tell nothing."""
+
+STATE_CALLBACK_TIMEOUT: Final = 5.0
+"""How long a callback may take to hear that the client was closed."""
+
+_NO_META: Final[Mapping[str, JSON]] = {}
+_OBJECT: Final = JSONReader(dict[str, JSON])
+
+logger: Final = logging.getLogger("toolpost.client")
+
+
+class _DesiredState(NamedTuple):
+    """What a user has asked for on a connection, and shall have on the next one if it is lost."""
+
+    uris: frozenset[str] = frozenset()
+    level: LogLevel | None = None
+
+
+class ClientSession:
+    """A server to talk to, now or later.
+
+    Args:
+        way: how to reach it.
+        party: who we are.
+        answers: what we answer.
+        callbacks: who hears what it says.
+        patience: how long to wait.
+        retries: how often a request may be sent once more.
+        strict: whether an item of a list that cannot be read is an error.
+        cache: whether to keep answers as long as a stateless server allows.
+    """
+
+    def __init__(
+        self,
+        way: Connector,
+        party: LocalPeer,
+        answers: RequestCallbacks,
+        callbacks: EventCallbacks,
+        patience: ClientTimeouts,
+        *,
+        retries: int,
+        strict: bool,
+        cache: bool,
+    ) -> None:
+        patience.check()
+        self.stats = Stats()
+        self.reader = ServerReader(self, self.stats, strict=strict, cache=cache)
+        self.multi_round = MultiRoundRunner(self, answers)
+        self.log_level: LogLevel | None = None
+        """What every request of the stateless era asks for."""
+        self.listener: ChangeListener
+        self.change_streams: set[ChangeStream] = set()
+        """The loops that hear of changes."""
+        self._connector = way
+        self._local_peer = party
+        self._request_callbacks = answers
+        answers.describe_server = self._describe_server
+        self._event_callbacks = callbacks
+        self._timeouts = patience
+        self._default_limits = tuple(
+            patience.make_limits(None, None, answers.threads, extendable=extendable)
+            for extendable in (False, True)
+        )
+        self._requested_log_level: LogLevel | None = None
+        self._state_to_restore: _DesiredState | None = None
+        tell = callbacks.state
+        self.connection_state = ConnectionState(None if tell is None else partial(answers.threads.run, tell))
+        self._reconnector = Reconnector(
+            self._connect, self.connection_state, again=way.can_reopen, asks=way.may_need_login
+        )
+        self.retrier = Retrier(self._reconnector, self.connection_state, self.stats, way.name, retries)
+        self.run_with_retry = self.retrier.run
+        """What comes of some work over the connection, tried again where that does no harm."""
+        self._callback_queue: CallbackQueue
+        self._connect_scope: asyncio.Timeout | None = None
+
+    # ----------------------------------------------------------------- the connection
+
+    async def open(self) -> None:
+        """Connect, unless that was done.
+
+        Raises:
+            ConnectFailed: the server cannot be reached, or there is no revision that both speak.
+        """
+        self.retrier.allow_next()
+        await self._reconnector.open()
+
+    async def close(self) -> None:
+        """Leave the server. Whoever waits for an answer gets `ChannelClosed`."""
+        try:
+            for changes in list(self.change_streams):
+                await changes.aclose(tell=False)
+            await self._reconnector.close()
+            self.reader.forget_retry_safe_tools()
+            await self.connection_state.wait_callbacks(STATE_CALLBACK_TIMEOUT)
+        finally:
+            self._request_callbacks.threads.close()
+
+    @property
+    def name(self) -> str:
+        """What to call the server, whether it can be reached or not."""
+        return self._connector.name
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether there is a connection."""
+        return self._reconnector.active_dispatcher is not None
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        """The connection.
+
+        Raises:
+            ChannelClosed: there is none.
+        """
+        return self._reconnector.dispatcher
+
+    async def ensure_connected(self, limits: CallLimits = NO_LIMITS) -> Dispatcher:
+        """The connection; one that was lost is opened anew first. See `Retrier.ensure_connected`."""
+        return await self.retrier.ensure_connected(limits)
+
+    async def wait_connected(self, limits: CallLimits) -> CallLimits:
+        """What is left of the time once there is a connection."""
+        return await self.retrier.wait_connected(limits)
+
+    @property
+    def can_reconnect(self) -> bool:
+        """Whether there is a connection, or another one may be had."""
+        return self._reconnector.can_reconnect
+
+    @property
+    def last_connection(self) -> OpenedConnection:
+        """The connection of the moment or the last one, and what the server said of itself.
+
+        Raises:
+            LocalProtocolError: there was none.
+        """
+        opened = self._reconnector.last_connection
+        if opened is None:
+            raise LocalProtocolError("nothing is known about the server before the client has connected")
+        return opened
+
+    async def _connect(self) -> OpenedConnection:
+        wait, last = self._timeouts.connect_timeout, self._reconnector.last_connection
+        known = None if last is None else CachedRevision(last.revision, last.via_fallback)
+        forgotten = last is not None and isinstance(last.dispatcher.end_reason, SessionLost)
+        if self._reconnector.is_closed:
+            self._state_to_restore = _DesiredState()
+        elif self._state_to_restore is None:
+            self._state_to_restore = _DesiredState(self.listener.watched_uris, self._requested_log_level)
+        self.log_level = self._requested_log_level = None
+        self.reader.reset()
+        handshake = Handshake(
+            self._connector,
+            self._local_peer,
+            self._start_dispatcher,
+            known=known,
+            anew=forgotten,
+            patience=self._timeouts.effective_probe_timeout,
+        )
+        try:
+            async with asyncio.timeout(wait) as self._connect_scope:
+                opened = await handshake.run()
+        except TimeoutError:
+            raise ConnectFailed(
+                f"no conversation came about within {wait:g} s{handshake.process_report}",
+                peer=self._connector.name,
+            ) from None
+        try:
+            await self._restore_state(opened, self._state_to_restore)
+        except BaseException:  # the caller no longer waits: nobody would close it
+            await opened.dispatcher.close()
+            raise
+        self._state_to_restore = None
+        self.stats.connections += 1
+        self.retrier.record_connected()
+        if self._timeouts.heartbeat is not None:
+            with mark_unattended():
+                opened.dispatcher.spawn(self._send_heartbeats(opened.dispatcher, self._timeouts.heartbeat))
+        return opened
+
+    async def _send_heartbeats(self, link: Dispatcher, pause: float) -> None:
+        """Give a connection up over which the server does not answer any more (PING-2)."""
+        while True:
+            await asyncio.sleep(pause)
+            try:
+                await self._ping(link, CallLimits(timeout=pause))
+            except (RPCError, AuthError):
+                pass  # that is an answer
+            except RequestFailed as error:
+                if error.status is None:
+                    self._end_unresponsive(link, error)
+                    return
+            except MCPError as error:
+                self._end_unresponsive(link, error)
+                return
+
+    def _end_unresponsive(self, link: Dispatcher, error: MCPError) -> None:
+        dead = ChannelClosed(f"the server gives no sign of life: {error.message}", peer=self.name)
+        logger.warning("%s", dead)
+        link.end(dead)
+
+    async def _restore_state(self, opened: OpenedConnection, wishes: "_DesiredState") -> None:
+        """Hear what is wanted, and what was wanted on a connection that was lost (SUB-9)."""
+        limits = CallLimits(timeout=self._timeouts.probe_timeout)
+        try:
+            await self.listener.start(limits, wishes.uris)
+        except MCPError as error:
+            logger.warning("changes of lists are not heard of: %s", error)
+        if not has_capability(opened.result.capabilities, "logging"):
+            return
+        level = self._requested_log_level = wishes.level
+        if opened.revision.stateless:
+            self.log_level = level or (DEFAULT_LOG_LEVEL if self._event_callbacks.log is not None else None)
+        elif level is not None:
+            try:
+                await opened.dispatcher.request(
+                    "logging/setLevel", SetLevelParams(level=level), limits=limits
+                )
+            except MCPError as error:
+                logger.warning("the log level is not %s any more: %s", level, error)
+
+    def _start_dispatcher(self, channel: Channel, revision: Revision) -> Dispatcher:
+        connection = Connection(
+            self._local_peer, revision=revision, extra=self._request_callbacks.custom_rows
+        )
+        link = Dispatcher(
+            channel,
+            connection,
+            self.stats,
+            on_ask=self._answer_client_request,
+            on_notice=self._on_notification,
+            annotated=self.reader.header_parameters.find,
+            on_detained=self._on_login_pending,
+        )
+        self.listener = ChangeListener(
+            link, lists=self._event_callbacks.notification is not None, on_gap=self.record_gap
+        )
+        self._callback_queue = link.callback_queue
+        return link
+
+    def _on_login_pending(self, waiting: bool) -> None:
+        """While somebody logs in, a connection may take as long as they do."""
+        scope, wait = self._connect_scope, self._timeouts.connect_timeout
+        if scope is None or wait is None:
+            return
+        left = None if waiting else asyncio.get_running_loop().time() + wait
+        with contextlib.suppress(RuntimeError):  # the connection is there already, or was given up
+            scope.reschedule(left)
+
+    # ----------------------------------------------------------------- asking
+
+    def make_limits(
+        self, timeout: float | None, progress: ProgressCallback | None = None, *, extendable: bool = False
+    ) -> CallLimits:
+        """What a caller's time-out and progress callback come to."""
+        tell = progress or self._event_callbacks.progress
+        if timeout is None and tell is None:
+            return self._default_limits[extendable]
+        return self._timeouts.make_limits(
+            timeout, tell, self._request_callbacks.threads, extendable=extendable
+        )
+
+    def request(
+        self,
+        method: str | Row,
+        params: WireStruct | Mapping[str, JSON] | None,
+        limits: CallLimits,
+        meta: Mapping[str, JSON] | None = None,
+        party: LocalPeer | None = None,
+        *,
+        safe: bool | None = None,
+        tried: FirstAttempt[Result] | None = None,
+    ) -> Awaitable[Result]:
+        """The answer to a request, be it a result or a wish for input.
+
+        Args:
+            method: what to ask.
+            params: its parameters.
+            limits: how long it may take.
+            meta: what to put into `_meta`.
+            party: who asks, if it is stateless.
+            safe: whether it may be sent twice, and False if it must not; by default if it only reads.
+            tried: what has come of it over `straight`.
+        """
+        more = _NO_META if meta is None else check_mapping("meta", meta)
+
+        def once(link: Dispatcher, limits: CallLimits) -> Awaitable[Result]:
+            if self.log_level is None:
+                return link.request(method, params, meta=more or None, limits=limits, party=party)
+            return self.send(method, params, limits, more, link, party=party)
+
+        safe = True if safe is None and method in RETRY_SAFE_METHODS else safe
+        return self.run_with_retry(once, limits, safe=safe, tried=tried)
+
+    def send(
+        self,
+        method: str | Row,
+        params: WireStruct | Mapping[str, JSON] | None,
+        limits: CallLimits,
+        meta: Mapping[str, JSON],
+        link: Dispatcher,
+        *,
+        party: LocalPeer | None = None,
+    ) -> Awaitable[Result]:
+        """The answer to a request over one connection, and no other."""
+        if self.log_level is not None:
+            meta = {LOG_LEVEL: self.log_level, **meta}
+        return link.request(method, params, meta=meta or None, limits=limits, party=party)
+
+    async def watch(self, uri: str, limits: CallLimits) -> None:
+        """Ask to hear when a resource changes."""
+        await self.run_with_retry(lambda _, limits: self.listener.watch(uri, limits), limits, safe=True)
+
+    async def unwatch(self, uri: str, limits: CallLimits) -> None:
+        """Ask to hear no more of a resource."""
+        await self.run_with_retry(lambda _, limits: self.listener.unwatch(uri, limits), limits, safe=True)
+
+    async def set_log_level(self, level: LogLevel, limits: CallLimits) -> None:
+        """Ask for log messages of this level and graver ones.
+
+        Raises:
+            CapabilityNotDeclared: the server does not offer a log.
+        """
+
+        async def tell(link: Dispatcher, limits: CallLimits) -> None:
+            if not link.connection.revision.stateless:
+                await self.send("logging/setLevel", SetLevelParams(level=level), limits, {}, link)
+            elif not has_capability(self.last_connection.result.capabilities, "logging"):
+                raise CapabilityNotDeclared(
+                    "logging", "the server does not offer 'logging'", peer=link.peer_name
+                )
+            else:
+                self.log_level = level  # every request carries it from here on
+
+        await self.run_with_retry(tell, limits, safe=True)
+        self._requested_log_level = level
+
+    async def ping(self, limits: CallLimits) -> None:
+        """Return if the server answers. In the stateless era it is asked what it is."""
+        await self.run_with_retry(self._ping, limits, safe=True)
+
+    async def _ping(self, link: Dispatcher, limits: CallLimits) -> None:
+        stateless = link.connection.revision.stateless
+        await self.send("server/discover" if stateless else "ping", None, limits, {}, link)
+
+    async def notify_if_session(self, method: str) -> None:
+        """Say something that a server of the stateless era does not want to hear."""
+
+        async def tell(link: Dispatcher, _limits: CallLimits) -> None:
+            if not link.connection.revision.stateless:
+                await link.notify(method)
+
+        await self.run_with_retry(tell, NO_LIMITS)
+
+    # ----------------------------------------------------------------- what the server says
+
+    def _describe_server(self) -> str:
+        """What to call the server before the user: what we know of it, and what it says itself (ELIC-3)."""
+        opened = self._reconnector.last_connection
+        own = None if opened is None else opened.dispatcher.peer_name
+        return self.name if own in {None, self.name} else f"{self.name} (it calls itself {own!r})"
+
+    async def _answer_client_request(self, incoming: InboundRequest) -> Result | Raw:
+        return await self._request_callbacks.answer_request(incoming.row.name, incoming.params, incoming.raw)
+
+    def _on_notification(self, event: NotificationReceived) -> None:
+        self.reader.handle_notification(event)
+        if not self.listener.dispatch_notification(event):
+            return
+        if self._event_callbacks.log is not None and isinstance(event.params, LogParams):
+            self._queue_callback(self._event_callbacks.log, event.params)
+        elif self._event_callbacks.notification is not None:
+            try:
+                params = _OBJECT(event.raw) if event.row is None else event.params
+            except InvalidJSONValue:
+                self.stats.record_discard("malformed notice")
+            else:
+                self._queue_callback(self._event_callbacks.notification, event.method, params)
+
+    def _queue_callback(self, callback: Callable[..., object], *arguments: Any) -> None:
+        if not self._callback_queue.put(partial(self._request_callbacks.threads.run, callback, *arguments)):
+            self.stats.record_discard("notice that nobody has time for")
+
+    def record_gap(self) -> None:
+        """Changes may have been missed."""
+        self.stats.gaps += 1
+        self.reader.clear_cache()

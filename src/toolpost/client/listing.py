@@ -1,0 +1,505 @@
+"""What a server has to read: lists page by page, resources, and what the list of tools tells about each tool.
+
+Owns what was learnt from that on the connection of the moment: kept answers, output schemas, mirrored
+parameters; a notice or a gap makes it stale. How a request is sent is the conversation's business.
+
+PART pages: Lists that come in pages: one record for each of the four, and the walk from page to page.
+
+An item that cannot be read costs that item, not the list. Cursors are never looked into (PAGE-4). Knows
+nothing of what is done with the items.
+
+PART cache: Answers that a stateless server allows to be kept for a while, so that they need not be asked for
+again.
+
+Owns how long each is fresh and what makes it stale earlier (CACHE-7 … CACHE-17). It belongs to one client,
+and so to one authorization context. Has no clock of its own: it is told the time.
+
+PART mirrors: The parameters of tools that HTTP repeats in headers, as far as the tools have been listed.
+
+Owns what is known of each tool, and the judgement that a tool with a wrong annotation is none (HDR-13). How a
+header is written is told in `toolpost.protocol.headers`, and a channel does it.
+"""
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Generic, NamedTuple, TypeVar, cast
+
+from toolpost.client.connection.pending import CallLimits
+from toolpost.client.connection.status import Stats
+from toolpost.client.output_schemas import OutputSchemas
+from toolpost.errors import InvalidParams, MCPError, RemoteProtocolError, SessionLost
+from toolpost.protocol.events import NotificationReceived
+from toolpost.protocol.headers import find_annotations
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
+from toolpost.protocol.methods import CLIENT, ROWS, Row
+from toolpost.types.base import Raw, Result, WireStruct
+from toolpost.types.initialize import CacheableResult, PaginatedRequestParams, PaginatedResult
+from toolpost.types.notifications import ResourceUpdatedParams
+from toolpost.types.prompts import ListPromptsResult, Prompt
+from toolpost.types.resources import (
+    ListResourcesResult,
+    ListResourceTemplatesResult,
+    ReadResourceParams,
+    ReadResourceResult,
+    Resource,
+    ResourceTemplate,
+)
+from toolpost.types.tools import ListToolsResult, Tool
+
+if TYPE_CHECKING:
+    from toolpost.client.connection.dispatcher import Dispatcher
+    from toolpost.client.connection.session import ClientSession
+
+MAX_PAGES: Final = 1000
+"""How many pages a list may have: a server that always has one more must not keep us for ever."""
+
+P = TypeVar("P", bound=PaginatedResult)
+
+
+class StaleCursor(MCPError):
+    """The rest of a list cannot be read: its cursor belongs to a connection that is over (PAGE-6)."""
+
+    retry_safe = True
+
+
+class _RawToolsPage(PaginatedResult):
+    tools: list[Raw]
+
+
+class _RawResourcesPage(PaginatedResult):
+    resources: list[Raw]
+
+
+class _RawTemplatesPage(PaginatedResult):
+    resource_templates: list[Raw]
+
+
+class _RawPromptsPage(PaginatedResult):
+    prompts: list[Raw]
+
+
+class ListMethod(Generic[P]):
+    """One of the lists.
+
+    Args:
+        method: the method that reads it.
+        member: where its items stand.
+        loose: a page whose items are not read yet.
+        page: a page whose items are.
+        item: the type of an item.
+    """
+
+    def __init__(
+        self, method: str, member: str, loose: type[PaginatedResult], page: type[P], item: type[WireStruct]
+    ) -> None:
+        (row,) = (row for row in ROWS if row.name == method)
+        self.row: Final = Row(
+            method,
+            PaginatedRequestParams,
+            loose,
+            client=row.client,
+            needs=row.needs,
+            needs_since=row.needs_since,
+        )
+        self._member = member
+        self._page = page
+        self._item: JSONReader[Any] = JSONReader(item)
+
+    def read(self, loose: PaginatedResult, report: Callable[[RemoteProtocolError], None]) -> P:
+        """The page with the items that can be read; `report` hears of each that cannot."""
+        items: list[Any] = []
+        for index, raw in enumerate(getattr(loose, self._member)):
+            try:
+                items.append(self._item(raw))
+            except InvalidJSONValue as error:
+                report(RemoteProtocolError(f"{self.row.name}: item {index} cannot be read: {error}"))
+        page = self._page(
+            **{self._member: items},
+            next_cursor=loose.next_cursor,
+            ttl_ms=loose.ttl_ms,
+            cache_scope=loose.cache_scope,
+            meta=loose.meta,
+            result_type=loose.result_type,
+        )
+        vars(page)["raw"] = vars(loose).get("raw")
+        return page
+
+
+TOOLS: Final = ListMethod("tools/list", "tools", _RawToolsPage, ListToolsResult, Tool)
+RESOURCES: Final = ListMethod("resources/list", "resources", _RawResourcesPage, ListResourcesResult, Resource)
+TEMPLATES: Final = ListMethod(
+    "resources/templates/list",
+    "resource_templates",
+    _RawTemplatesPage,
+    ListResourceTemplatesResult,
+    ResourceTemplate,
+)
+PROMPTS: Final = ListMethod("prompts/list", "prompts", _RawPromptsPage, ListPromptsResult, Prompt)
+
+
+async def follow_cursors(method: str, turn: Callable[[str | None], Awaitable[P]]) -> AsyncIterator[P]:
+    """The pages of a list, each fetched when it is wanted.
+
+    Args:
+        method: the method that reads the list, for errors.
+        turn: fetches the page at a cursor.
+
+    Raises:
+        RemoteProtocolError: the pages go in a circle, or there are too many of them.
+    """
+    cursor: str | None = None
+    seen: set[str] = set()
+    for _ in range(MAX_PAGES):
+        page = await turn(cursor)
+        yield page
+        cursor = page.next_cursor
+        if cursor is None:  # an empty cursor is a cursor (PAGE-3, PAGE-5)
+            return
+        if cursor in seen:
+            raise RemoteProtocolError(
+                f"{method}: the server gave the same cursor twice, so the list has no end"
+            )
+        seen.add(cursor)
+    raise RemoteProtocolError(f"{method}: the list has more than {MAX_PAGES} pages")
+
+
+async def read_all_pages(start: Callable[[], AsyncIterator[P]]) -> list[P]:
+    """All pages of a list; from the start once more, if they cannot be read to the end (CACHE-16, PAGE-6).
+
+    Args:
+        start: begins to read the list.
+    """
+    pages: list[P] = []
+    try:
+        async for page in start():
+            pages.append(page)  # noqa: PERF401 - the error has to know whether there was one
+    except (StaleCursor, InvalidParams, SessionLost):
+        if not pages:
+            raise
+        return [page async for page in start()]
+    return pages
+
+
+# --------------------------------------------------------------------- cache
+
+MAX_CACHE_ENTRIES: Final = 512
+"""How many answers are kept: all lists of a large server and the resources that are in use."""
+
+MAX_CACHE_TTL: Final = 24 * 60 * 60.0
+"""Seconds that an answer is fresh at most, whatever the server says: a slip of digits must not last."""
+
+_STALE_METHODS: Final = {
+    "notifications/tools/list_changed": ("tools/list",),
+    "notifications/prompts/list_changed": ("prompts/list",),
+    "notifications/resources/list_changed": ("resources/list", "resources/templates/list"),
+}
+"""What a notice makes stale."""
+
+
+class _CachedResponse(NamedTuple):
+    raw: bytes
+    until: float
+
+
+class ResponseCache:
+    """The answers of one connection.
+
+    Args:
+        limit: how many to keep; the one that was used longest ago goes first.
+    """
+
+    def __init__(self, limit: int = MAX_CACHE_ENTRIES) -> None:
+        self._limit = limit
+        self._entries: OrderedDict[tuple[str, str | None], _CachedResponse] = OrderedDict()
+        self.version = 0
+        """Moves on when something becomes stale: an answer that was asked for before that is not kept."""
+
+    def find(self, method: str, which: str | None, now: float) -> bytes | None:
+        """The bytes of a result that is fresh; None if there is none.
+
+        Args:
+            method: what was asked.
+            which: the parameter that the result depends on: a cursor or a URI.
+            now: the time, by the loop's clock.
+        """
+        key = (method, which)
+        entry = self._entries.get(key)
+        if entry is None:
+            return None
+        if now >= entry.until:
+            del self._entries[key]
+            return None
+        self._entries.move_to_end(key)
+        return entry.raw
+
+    def store(self, method: str, which: str | None, result: CacheableResult, now: float, turn: int) -> None:
+        """Keep a result as long as it says, unless something has become stale since `turn`."""
+        ttl = min(result.ttl_ms or 0, MAX_CACHE_TTL * 1000) / 1000
+        if ttl <= 0 or turn != self.version:
+            return
+        self._entries[method, which] = _CachedResponse(result.raw or b"{}", now + ttl)
+        self._entries.move_to_end((method, which))
+        if len(self._entries) > self._limit:
+            self._entries.popitem(last=False)
+
+    def invalidate(self, event: NotificationReceived) -> None:
+        """Forget what a notice makes stale (CACHE-17)."""
+        if isinstance(event.params, ResourceUpdatedParams):
+            self.version += 1
+            changed = event.params.uri  # maybe only a part of what was read
+            for method, uri in list(self._entries):
+                if method == "resources/read" and uri is not None and _contains_uri(uri, changed):
+                    del self._entries[method, uri]
+        else:
+            self.drop(*_STALE_METHODS.get(event.method, ()))
+
+    def drop(self, *methods: str) -> None:
+        """Forget all answers to some methods."""
+        if methods:
+            self.version += 1
+            for key in [key for key in self._entries if key[0] in methods]:
+                del self._entries[key]
+
+    def clear(self) -> None:
+        """Forget everything: changes may have been missed, or it may be another server."""
+        self.version += 1
+        self._entries.clear()
+
+
+def _contains_uri(whole: str, uri: str) -> bool:
+    """Whether a resource is another one or has it as a part."""
+    return uri == whole or uri.startswith(whole.rstrip("/") + "/")
+
+
+# --------------------------------------------------------------------- mirrors
+
+
+class HeaderParameterCache:
+    """What is known about the annotated parameters of a server's tools."""
+
+    def __init__(self) -> None:
+        self._by_tool: dict[str, Mapping[str, tuple[str, ...]]] = {}
+
+    def find(self, name: str) -> Mapping[str, tuple[str, ...]] | None:
+        """The annotated parameters of a tool: header → path; None if the tool was never listed."""
+        return self._by_tool.get(name)
+
+    def learn(self, tools: Iterable[Tool], report: Callable[[RemoteProtocolError], None]) -> list[Tool]:
+        """Remember what tools say; those that can be called. `report` hears of each that cannot (HDR-14)."""
+        usable: list[Tool] = []
+        for tool in tools:
+            try:
+                self._by_tool[tool.name] = find_annotations(tool.input_schema)
+            except ValueError as error:
+                self._by_tool.pop(tool.name, None)
+                report(RemoteProtocolError(f"tools/list: tool {tool.name!r} cannot be called: {error}"))
+            else:
+                usable.append(tool)
+        return usable
+
+    def keep_only(self, names: set[str]) -> None:
+        """These are all the tools that there are now; what is known of others is forgotten."""
+        for name in self._by_tool.keys() - names:
+            del self._by_tool[name]
+
+    def clear(self) -> None:
+        """Know nothing: it may be another server."""
+        self._by_tool.clear()
+
+
+# --------------------------------------------------------------------- reading
+
+logger: Final = logging.getLogger("toolpost.client")
+
+
+class ServerReader:
+    """What is read of one server.
+
+    Args:
+        talk: the conversation.
+        stats: where to count.
+        strict: whether an item of a list that cannot be read is an error.
+        cache: whether to keep answers as long as a stateless server allows.
+    """
+
+    def __init__(self, talk: "ClientSession", stats: Stats, *, strict: bool, cache: bool) -> None:
+        self.output_schemas = OutputSchemas(stats)
+        self.header_parameters = HeaderParameterCache()
+        self._session = talk
+        self._stats = stats
+        self._strict = strict
+        self._cache = ResponseCache() if cache else None
+        self.retry_safe_tools: set[str] = set()
+        """The tools that may be called twice as well as once, as far as their server says and was asked."""
+        self._relist_lock: asyncio.Lock
+
+    # ----------------------------------------------------------------- what is known
+
+    def reset(self) -> None:
+        """Know nothing: it is another connection, and maybe another server."""
+        self.output_schemas.clear()
+        self.header_parameters.clear()
+        self._relist_lock = asyncio.Lock()
+        self.clear_cache()
+
+    def forget_retry_safe_tools(self) -> None:
+        """Know nothing of tools that may be called twice: the next server may be another one."""
+        self.retry_safe_tools.clear()
+
+    def clear_cache(self) -> None:
+        """Changes may have been missed: keep no answers."""
+        if self._cache is not None:
+            self._cache.clear()
+
+    def handle_notification(self, event: NotificationReceived) -> None:
+        """Take note of what a notice makes stale."""
+        if self._cache is not None:
+            self._cache.invalidate(event)
+        if event.method == "notifications/tools/list_changed":
+            self.output_schemas.mark_outdated()
+
+    def _skip_item(self, error: RemoteProtocolError) -> None:
+        if self._strict:
+            raise error
+        self._stats.skipped += 1
+        logger.warning("left out: %s", error)
+
+    # ----------------------------------------------------------------- lists
+
+    async def iter_pages(
+        self, listing: ListMethod[P], limits: CallLimits, *, fresh: bool = False
+    ) -> AsyncIterator[P]:
+        """The pages of a list, without the items that cannot be read.
+
+        Args:
+            listing: which list.
+            limits: how long to wait for each page.
+            fresh: whether answers that were kept do not count.
+
+        Raises:
+            StaleCursor: the client has connected anew since the last page, which the cursor belongs to.
+        """
+        begun: Dispatcher | None = None
+        names: set[str] = set()
+
+        async def turn(cursor: str | None) -> P:
+            nonlocal begun
+            begun = (
+                await self._session.ensure_connected(limits)
+                if begun is None
+                else self._require_same_connection(begun, listing.row)
+            )
+            loose = None if fresh else self._find_cached(listing.row, cursor)
+            if loose is None:
+                stamp = self._cache_version
+                loose, begun = await self._fetch_page(listing.row, cursor, limits, begun)
+                self._store(listing.row, cursor, loose, stamp)
+            return self._learn_tools(
+                listing.read(cast("PaginatedResult", loose), self._skip_item), begun, names
+            )
+
+        async for page in follow_cursors(listing.row.name, turn):
+            yield page
+        if listing is TOOLS:
+            self.output_schemas.keep_only(names)
+            self.header_parameters.keep_only(names)
+
+    def _require_same_connection(self, begun: "Dispatcher", row: Row) -> "Dispatcher":
+        """The connection on which a list was begun, if it goes on."""
+        if begun.end_reason is not None and self._session.can_reconnect:
+            raise StaleCursor(
+                f"{row.name}: the connection on which the list was begun is over",
+                hint="read it from the start",
+            )
+        begun.check_open()
+        return begun
+
+    async def _fetch_page(
+        self, row: Row, cursor: str | None, limits: CallLimits, link: "Dispatcher"
+    ) -> tuple[Result, "Dispatcher"]:
+        """A page, and the connection that it came over: a cursor goes with its own one only (PAGE-6)."""
+        params = PaginatedRequestParams(cursor=cursor)
+        if cursor is not None:
+            try:
+                return await self._session.send(row, params, limits, {}, link), link
+            except InvalidParams:
+                if self._cache is not None:
+                    self._cache.drop(row.name)  # CACHE-16
+                raise
+
+        async def first(link: "Dispatcher", limits: CallLimits) -> tuple[Result, "Dispatcher"]:
+            return await self._session.send(row, params, limits, {}, link), link
+
+        return await self._session.run_with_retry(first, limits, safe=True)
+
+    def _learn_tools(self, page: P, link: "Dispatcher", names: set[str]) -> P:
+        """A page, and if it is one of tools, what it tells about them."""
+        if isinstance(page, ListToolsResult):
+            if link.has_parameter_headers and link.connection.revision.stateless:
+                page.tools = self.header_parameters.learn(page.tools, self._skip_item)
+            self.output_schemas.learn(page.tools)
+            for tool in page.tools:
+                hints = tool.annotations
+                safe = hints is not None and (hints.read_only_hint or hints.idempotent_hint)
+                (self.retry_safe_tools.add if safe else self.retry_safe_tools.discard)(tool.name)
+            names.update(tool.name for tool in page.tools)
+        return page
+
+    async def refresh_header_parameters(self, name: str, known: object, limits: CallLimits) -> bool:
+        """Whether another list of tools says something else about the headers of a tool (HDR-28).
+
+        Args:
+            name: the tool.
+            known: what `header_parameters` knew of it when it was called in vain.
+            limits: how long to wait for each page.
+        """
+        if not self._session.dispatcher.has_parameter_headers:
+            return False
+        async with self._relist_lock:
+            if (self.header_parameters.find(name) or None) == (known or None):  # nobody was faster
+                try:
+                    async for _ in self.iter_pages(TOOLS, limits, fresh=True):
+                        pass
+                except MCPError as error:
+                    logger.info("the tools could not be listed after a mismatch of headers: %s", error)
+        return (self.header_parameters.find(name) or None) != (known or None)
+
+    # ----------------------------------------------------------------- resources
+
+    async def read_resource(self, uri: str, limits: CallLimits) -> ReadResourceResult:
+        """What a resource holds, from what was kept if that is fresh."""
+        limits = await self._session.wait_connected(limits)
+        row = self._session.last_connection.revision.requests[CLIENT]["resources/read"]
+        kept = self._find_cached(row, uri)
+        if kept is not None:
+            return cast("ReadResourceResult", kept)
+        return await self._session.multi_round.request(
+            ReadResourceResult,
+            row.name,
+            ReadResourceParams(uri=uri),
+            limits,
+            plain=partial(self._store, row, uri, stamp=self._cache_version),
+        )
+
+    # ----------------------------------------------------------------- what was kept
+
+    @property
+    def _cache_version(self) -> int:
+        return 0 if self._cache is None else self._cache.version
+
+    def _find_cached(self, row: Row, which: str | None) -> Result | None:
+        if self._cache is None:
+            return None
+        raw = self._cache.find(row.name, which, asyncio.get_running_loop().time())
+        if raw is None:
+            return None
+        self._stats.cached += 1
+        return row.read_result(Raw(raw), "complete")  # its own copy for everybody
+
+    def _store(self, row: Row, which: str | None, result: Result, stamp: int) -> None:
+        stateless = self._session.last_connection.revision.stateless
+        if self._cache is not None and stateless and isinstance(result, CacheableResult):
+            self._cache.store(row.name, which, result, asyncio.get_running_loop().time(), stamp)

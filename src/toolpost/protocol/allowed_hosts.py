@@ -1,0 +1,190 @@
+"""Hosts and origins: whom a server answers to, so that no web page reaches it under a rebound name.
+
+Owns the rules about `Host` and `Origin`. Pure functions that say what was refused and what to set; knows
+nothing of other headers, of sessions or of status codes.
+"""
+
+import re
+from collections.abc import Iterable
+from ipaddress import IPv6Address
+from typing import Final, NamedTuple
+
+from toolpost.protocol.headers import quote_value
+
+MAX_SITE_LENGTH: Final = 300
+"""A host name of 255 characters, with a scheme and a port."""
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_SITE_PATTERN: Final = re.compile(
+    r"(?:([a-z][a-z0-9+.-]*)://)?(?:\[([0-9a-f:.]+)\]|([a-z0-9_-]+(?:\.[a-z0-9_-]+)*)\.?)(?::([0-9]{1,5}))?",
+    re.ASCII | re.IGNORECASE,
+)
+_PUBLIC_URL_PATTERN: Final = re.compile(r"https?://[^/?#]*", re.IGNORECASE)
+_LOOPBACK_PATTERN: Final = re.compile(
+    r"localhost|::1|127(?:\.(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])){3}"
+)
+_RULE_FORMS: Final = {
+    "allowed_hosts": "name, name:port, *.name or *",
+    "allowed_origins": "https://name, https://name:port, https://*.name, null or *, without a path",
+}
+
+
+class _Site(NamedTuple):
+    """A place on the net. As a rule, None stands for any scheme or port and a leading `*.` for any names."""
+
+    scheme: str | None
+    host: str
+    port: int | None
+
+    def covers(self, other: "_Site") -> bool:
+        """Whether this rule allows that place."""
+        by_name = other.host == self.host or (self.host[:2] == "*." and other.host.endswith(self.host[1:]))
+        by_scheme = None in {self.scheme, other.scheme} or self.scheme == other.scheme
+        # A `Host` without a port means the default port of a scheme that it does not tell.
+        by_default = other.port is None and self.port in _DEFAULT_PORTS.values()
+        return by_name and by_scheme and (self.port is None or self.port == other.port or by_default)
+
+
+class AllowedHosts(NamedTuple):
+    """The hosts and origins that a server answers to. Made by `parse_allowed_hosts`."""
+
+    hosts: tuple[_Site, ...]
+    origins: tuple[_Site, ...]
+    any_host: bool
+    any_origin: bool
+    null_origin: bool
+    loopback: bool
+
+
+def parse_allowed_hosts(
+    public_url: str | None = None,
+    hosts: Iterable[str] = (),
+    origins: Iterable[str] = (),
+    loopback: bool = True,
+) -> AllowedHosts:
+    """The record of what is allowed, checked once.
+
+    Args:
+        public_url: where clients reach the server; allows its host and its origin.
+        hosts: more hosts: `name` (any port), `name:port`, `*.name`, or `*` for all, which ends the check.
+        origins: more origins: `https://name`, `https://*.name`, `null`, or `*` for all, which ends the check.
+        loopback: whether `localhost`, 127.0.0.0/8 and `[::1]` are allowed, on any port.
+
+    Raises:
+        ValueError: an entry cannot be understood; the text names it.
+    """
+    # A lone text means one entry, not its letters.
+    names = (hosts,) if isinstance(hosts, str) else tuple(hosts)
+    pages = (origins,) if isinstance(origins, str) else tuple(origins)
+    public = () if public_url is None else (_parse_public_url(public_url),)
+    return AllowedHosts(
+        hosts=(*public, *(_parse_rule("allowed_hosts", text) for text in names if text != "*")),
+        origins=(
+            *public,
+            *(_parse_rule("allowed_origins", text) for text in pages if text not in {"*", "null"}),
+        ),
+        any_host="*" in names,
+        any_origin="*" in pages,
+        null_origin="null" in pages,
+        loopback=loopback,
+    )
+
+
+def explain_refused_host(allowed: AllowedHosts, host: str | None) -> str | None:
+    """None if the `Host` header names this server, else a sentence on what was refused and what to set."""
+    if allowed.any_host:
+        return None
+    if host is None:
+        return "The request has no Host header, which HTTP/1.1 demands."
+    site = _parse_site(host)
+    if site is None or site.scheme is not None:
+        return f"The Host header {quote_value(host)} is not a host with an optional port."
+    if _is_allowed_host(allowed, site):
+        return None
+    return (
+        f"The Host header {quote_value(host)} is not a name of this server. If it should be,"
+        f" set allowed_hosts=[{quote_value(host)}], or public_url= to the URL that clients use."
+    )
+
+
+def explain_refused_origin(allowed: AllowedHosts, origin: str | None, host: str | None) -> str | None:
+    """None if the `Origin` header is fine, else a sentence on what was refused and what to set (HTTP-1).
+
+    A page may call the host that it came from, if that host is allowed by name: `*` proves nothing, since a
+    rebound name is its own origin.
+
+    Args:
+        allowed: what the server answers to.
+        origin: the value of `Origin`; None if there is none, as from anything but a browser.
+        host: the value of `Host`.
+    """
+    if origin is None or allowed.any_origin:
+        return None
+    site = _parse_site(origin)
+    if origin == "null":
+        welcome = allowed.null_origin
+    elif site is None or site.scheme is None:
+        return f"The Origin header {quote_value(origin)} is not an origin such as https://app.example.com."
+    else:
+        welcome = _is_allowed_origin(allowed, site, host)
+    if welcome:
+        return None
+    return (
+        f"Pages of the origin {quote_value(origin)} may not call this server. If they should,"
+        f" set allowed_origins=[{quote_value(origin)}], or public_url= if the page is the server's own."
+    )
+
+
+def _is_allowed_origin(allowed: AllowedHosts, origin: _Site, host: str | None) -> bool:
+    """Whether pages of an origin may call."""
+    if any(rule.covers(origin) for rule in allowed.origins):
+        return True
+    if origin.scheme not in _DEFAULT_PORTS:
+        return False
+    loopback = allowed.loopback and _LOOPBACK_PATTERN.fullmatch(origin.host)
+    if loopback or host is None:
+        return bool(loopback)
+    return _parse_site(f"{origin.scheme}://{host}") == origin and _is_allowed_host(allowed, origin)
+
+
+def _is_allowed_host(allowed: AllowedHosts, site: _Site) -> bool:
+    """Whether a host is allowed by name."""
+    loopback = allowed.loopback and _LOOPBACK_PATTERN.fullmatch(site.host)
+    return bool(loopback) or any(rule.covers(site) for rule in allowed.hosts)
+
+
+def _parse_site(text: str) -> _Site | None:
+    """`host`, `host:port` or an origin, brought to one form; None for anything else, such as a path."""
+    match = _SITE_PATTERN.fullmatch(text) if len(text) <= MAX_SITE_LENGTH else None
+    if match is None:
+        return None
+    scheme, literal, name, digits = (part and part.lower() for part in match.groups())
+    port = int(digits) if digits else _DEFAULT_PORTS.get(scheme)
+    if port is not None and not 0 < port < 65536:
+        return None
+    try:
+        return _Site(scheme, str(IPv6Address(literal)) if literal else name, port)
+    except ValueError:
+        return None
+
+
+def _parse_rule(setting: str, text: str) -> _Site:
+    """The rule that an entry of a setting stands for."""
+    head, mark, tail = text.rpartition("://")
+    name = tail.removeprefix("*.")
+    site = _parse_site(head + mark + name)
+    if site is None or (site.scheme is None) != (setting == "allowed_hosts"):
+        raise ValueError(f"{setting}: {text!r} cannot be understood; write {_RULE_FORMS[setting]}")
+    return site if name == tail else site._replace(host=f"*.{site.host}")
+
+
+def _parse_public_url(url: str) -> _Site:
+    """The place that a URL leads to; its path does not count."""
+    match = _PUBLIC_URL_PATTERN.match(url)
+    site = _parse_site(match[0]) if match else None
+    if site is None:
+        # The value is not repeated: it may hold a password.
+        raise ValueError(
+            "public_url is not an http or https URL without user name, such as https://mcp.example.com"
+        )
+    return site

@@ -1,0 +1,376 @@
+"""How newer things are told to an older peer: one function that consults the record.
+
+A block of a kind that the peer's revision lacks becomes text; structured output that it could not read
+becomes text as well; what a later revision has dropped is left out. What the peer understands passes
+untouched, and nothing is changed in place.
+
+PART turns: The order of a model's conversation: every use of a tool is answered in the next message, alone.
+
+Looks at the kinds of blocks and at their ids, in one pass. Who refuses a conversation, and how, is not known
+here.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from copy import copy
+from operator import is_
+from typing import Any, Final, TypeVar, cast
+
+from toolpost import types
+from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.revisions import Revision
+from toolpost.types.base import JSON, UNSET, WireStruct
+from toolpost.types.content import (
+    CONTENT_TYPES,
+    AudioContent,
+    Blocks,
+    Content,
+    ResourceLink,
+    TextContent,
+    ToolResultContent,
+    ToolUseContent,
+    UnknownContent,
+)
+from toolpost.types.input_required import InputResponseParams
+from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
+
+V = TypeVar("V")
+W = TypeVar("W", bound=WireStruct)
+ClientRequestT = TypeVar("ClientRequestT", "types.CreateMessageParams", "types.ElicitParams")
+RetryParamsT = TypeVar("RetryParamsT", bound=InputResponseParams)
+ToolResultT = TypeVar("ToolResultT", CallToolResult, ToolResultContent)
+
+
+class _TypeTable(dict[type | str, V | None]):
+    """A table by class, where a subclass has what its base has; what was looked for once is kept.
+
+    A class that few processes have loaded stands in it by the path of its name.
+    """
+
+    def __missing__(self, kind: type) -> V | None:
+        names = (name for base in kind.__mro__ for name in (base, f"{base.__module__}.{base.__qualname__}"))
+        found = next((found for name in names if (found := self.get(name)) is not None), None)
+        self[kind] = found
+        return found
+
+
+def downgrade_value(value: W, revision: Revision) -> W:
+    """The value as a peer of `revision` can read it: itself where nothing has to change.
+
+    Raises:
+        LocalProtocolError: the revision has no way to say it.
+    """
+    change = _DOWNGRADES[type(value)]
+    return value if change is None else change(value, revision)
+
+
+def _replace_members(value: W, **members: object) -> W:
+    """The value with these members: itself where it has them already."""
+    lowered = value
+    for name, member in members.items():
+        if getattr(value, name) is not member:
+            lowered = copy(value) if lowered is value else lowered
+            setattr(lowered, name, member)
+    return lowered
+
+
+def _keep_if_unchanged(before: list[V], after: list[V]) -> list[V]:
+    """The same list where no item of it changed; one that was split in two has changed as well."""
+    return before if all(map(is_, before, after)) else after
+
+
+# --------------------------------------------------------------------- blocks
+
+_TAG_BY_TYPE: Final[_TypeTable[str]] = _TypeTable({kind: tag for tag, kind in CONTENT_TYPES.items()})
+
+
+def _downgrade_blocks(blocks: list[Content], kinds: frozenset[str], revision: Revision) -> list[Content]:
+    for block in blocks:
+        if type(block) is not TextContent:  # which everybody can read, and most of what is said
+            return _keep_if_unchanged(blocks, [_downgrade_block(block, kinds, revision) for block in blocks])
+    return blocks
+
+
+def _downgrade_block(block: Content, kinds: frozenset[str], revision: Revision) -> Content:
+    """The block, as text where its kind is not known; for what we do not know either, its author answers."""
+    tag = _TAG_BY_TYPE[type(block)]
+    if tag in kinds:
+        return _downgrade_tool_result(block, revision) if isinstance(block, ToolResultContent) else block
+    if isinstance(block, UnknownContent):
+        return block
+    if tag is None:
+        raise LocalProtocolError(
+            f"content is made of content blocks, not of {type(block).__name__}",
+            hint='such as content=[TextContent("hello")]',
+        )
+    text = _TEXT_CONVERTERS.get(tag, _to_json)(block)
+    return TextContent(text, getattr(block, "annotations", None), meta=getattr(block, "meta", None))
+
+
+def _link_to_text(block: ResourceLink) -> str:
+    title = block.title or block.name
+    return f"{title}: {block.uri}" + (f"\n{block.description}" if block.description else "")
+
+
+def _audio_to_text(block: AudioContent) -> str:
+    return f"[audio, {block.mime_type}: this client cannot play it]"
+
+
+def _tool_use_to_text(block: ToolUseContent) -> str:
+    return f"[call {block.id} of {block.name}: {_to_json(block.input)}]"
+
+
+def _tool_result_to_text(block: ToolResultContent) -> str:
+    outcome = f"[{'error' if block.is_error else 'result'} of call {block.tool_use_id}]"
+    return "\n".join([outcome, *map(_block_to_text, _spell_out_structured(block))])
+
+
+def _block_to_text(block: Blocks) -> str:
+    return block.text if isinstance(block, TextContent) else _to_json(block)
+
+
+def _to_json(value: JSON) -> str:
+    return jsonrpc.encode(value).decode()
+
+
+_TEXT_CONVERTERS: Final[dict[str, Callable[..., str]]] = {
+    "resource_link": _link_to_text,
+    "audio": _audio_to_text,
+    "tool_use": _tool_use_to_text,
+    "tool_result": _tool_result_to_text,
+}
+
+
+# --------------------------------------------------------------------- tools
+
+
+def _downgrade_tool_result(value: ToolResultT, revision: Revision) -> ToolResultT:
+    """What a tool said, to the client or in a model's conversation."""
+    content, structured = value.content, value.structured_content
+    if revision.structured != "any":
+        content = _spell_out_structured(value)
+        if revision.structured is None or not issubclass(type(structured), dict):
+            structured = UNSET
+    content = _downgrade_blocks(content, revision.content, revision)
+    if content is value.content and structured is value.structured_content:
+        return value
+    return _replace_members(value, content=content, structured_content=structured)
+
+
+def _spell_out_structured(value: CallToolResult | ToolResultContent) -> list[Content]:
+    """The content, and the structure as text unless its author has put something into text (TOOL-12)."""
+    structured = value.structured_content
+    if structured is UNSET:
+        return value.content
+    for block in value.content:
+        if isinstance(block, TextContent):
+            return value.content
+    return [*value.content, TextContent(_to_json(structured))]
+
+
+def _downgrade_call(params: CallToolParams, revision: Revision) -> CallToolParams:
+    if params.task is not None and not revision.tasks:
+        params = _replace_members(params, task=None)
+    return params if revision.stateless else _drop_input_responses(params, revision)
+
+
+def _drop_input_responses(params: RetryParamsT, revision: Revision) -> RetryParamsT:
+    """A request that may be a retry: in a session nothing is asked by returning."""
+    if revision.stateless:
+        return params
+    return _replace_members(params, input_responses=None, request_state=None)
+
+
+def _downgrade_tool_list(result: ListToolsResult, revision: Revision) -> ListToolsResult:
+    return _replace_members(result, tools=_downgrade_tools(result.tools, revision))
+
+
+def _downgrade_tools(tools: list[Tool], revision: Revision) -> list[Tool]:
+    return _keep_if_unchanged(tools, [_downgrade_tool(tool, revision) for tool in tools])
+
+
+def _downgrade_tool(tool: Tool, revision: Revision) -> Tool:
+    """A tool. Before structured output could be anything, its schema had to describe an object."""
+    if tool.output_schema is None and tool.execution is None:
+        return tool
+    schema = tool.output_schema
+    if schema is not None and revision.structured != "any" and schema.get("type") != "object":
+        schema = None
+    return _replace_members(tool, output_schema=schema, execution=tool.execution if revision.tasks else None)
+
+
+# --------------------------------------------------------------------- conversations
+
+
+def _downgrade_prompt(result: "types.GetPromptResult", revision: Revision) -> "types.GetPromptResult":
+    messages = [
+        _replace_members(message, content=_downgrade_block(message.content, revision.content, revision))
+        for message in result.messages
+    ]
+    return _replace_members(result, messages=_keep_if_unchanged(result.messages, messages))
+
+
+def _downgrade_sampling(
+    params: "types.CreateMessageParams", revision: Revision
+) -> "types.CreateMessageParams":
+    messages: list[types.SamplingMessage] = []
+    for message in params.messages:
+        first, *others = _split_turns(message.content, revision)
+        messages.append(_replace_members(message, content=first))
+        messages += [_replace_members(message, content=turn, meta=None) for turn in others]
+    asked = _replace_members(
+        _downgrade_client_request(params, revision), messages=_keep_if_unchanged(params.messages, messages)
+    )
+    if "tool_use" not in revision.sampling_content:
+        return _replace_members(asked, tools=None, tool_choice=None)
+    return (
+        asked
+        if params.tools is None
+        else _replace_members(asked, tools=_downgrade_tools(params.tools, revision))
+    )
+
+
+def _downgrade_sampling_result(
+    result: "types.CreateMessageResult", revision: Revision
+) -> "types.CreateMessageResult":
+    """What a model said. Where only one block may be said, several become one text."""
+    turns = _split_turns(result.content, revision)
+    content = turns[0] if len(turns) == 1 else TextContent("\n".join(map(_block_to_text, turns)))
+    return _replace_members(result, content=content)
+
+
+def _split_turns(content: Blocks, revision: Revision) -> list[Blocks]:
+    """The content of one message, split into several where a message holds exactly one block."""
+    if not isinstance(content, list):
+        return [_downgrade_block(content, revision.sampling_content, revision)]
+    blocks = _downgrade_blocks(content, revision.sampling_content, revision)
+    return [blocks] if revision.many_blocks else [*blocks] or [TextContent("")]
+
+
+def _downgrade_client_request(params: ClientRequestT, revision: Revision) -> ClientRequestT:
+    """A question without what only other revisions have. Inside a result it has no `_meta`."""
+    return _replace_members(
+        params,
+        task=params.task if revision.tasks else None,
+        meta=None if revision.stateless else params.meta,
+    )
+
+
+# --------------------------------------------------------------------- forms
+
+
+def _downgrade_elicitation(params: "types.ElicitParams", revision: Revision) -> "types.ElicitParams":
+    """A question to the user. What the first forms could not ask is refused, titles become `enumNames`.
+
+    Raises:
+        LocalProtocolError: the revision has no way to ask this.
+    """
+    if params.mode == "url":
+        if not revision.rich_forms:
+            raise CapabilityNotDeclared(
+                "elicitation.url", f"a user cannot be asked to visit a URL in {revision.date}"
+            )
+        if not revision.stateless and params.elicitation_id is None:
+            raise LocalProtocolError(
+                f"a URL that is to be visited needs an elicitation_id in {revision.date}"
+            )
+        if not params.url:
+            raise LocalProtocolError("a user cannot be asked to visit a URL without a `url`")  # ELIC-13
+    elif params.requested_schema is None:
+        raise LocalProtocolError("a user cannot be asked by a form without a `requested_schema`")  # ELIC-12
+    schema = params.requested_schema
+    return _replace_members(
+        _downgrade_client_request(params, revision),
+        requested_schema=schema
+        if schema is None or revision.rich_forms
+        else _downgrade_form_schema(schema, revision),
+        elicitation_id=None if revision.stateless else params.elicitation_id,
+    )
+
+
+def _downgrade_form_schema(schema: dict[str, JSON], revision: Revision) -> dict[str, JSON]:
+    fields = schema.get("properties", {})
+    if not isinstance(fields, dict):
+        raise LocalProtocolError("the `properties` of a form are an object: name and schema of each field")
+    before = cast("dict[str, JSON]", fields)
+    after = {name: _downgrade_field(name, field, revision) for name, field in before.items()}
+    return schema if all(map(is_, before.values(), after.values())) else {**schema, "properties": after}
+
+
+def _downgrade_field(name: str, schema: JSON, revision: Revision) -> JSON:
+    match schema:
+        case {"type": "array"}:
+            raise CapabilityNotDeclared(
+                "elicitation", f"the field {name!r} takes several values, which {revision.date} cannot ask"
+            )
+        case {"oneOf": [*choices], **others}:
+            titled = [_read_choice(name, choice) for choice in choices]
+            return {
+                **others,
+                "enum": [value for value, _ in titled],
+                "enumNames": [title for _, title in titled],
+            }
+        case {**members} if "oneOf" not in members:
+            return schema
+        case _:
+            raise LocalProtocolError(
+                f"the field {name!r} has a schema that cannot be asked",
+                hint='a schema is an object such as {"type": "string"}, `oneOf` is a list of choices',
+            )
+
+
+def _read_choice(name: str, choice: JSON) -> tuple[str, str]:
+    """A value to choose and its title, which is the value itself where it has none."""
+    match choice:
+        case {"const": str(value), "title": str(title)}:
+            return value, title
+        case {"const": str(value)}:
+            return value, value
+        case _:
+            raise LocalProtocolError(
+                f"the field {name!r} has a choice that is no text with a title",
+                hint='such as {"const": "r", "title": "Red"}',
+            )
+
+
+_DOWNGRADES: Final[_TypeTable[Callable[..., Any]]] = _TypeTable(
+    {
+        CallToolParams: _downgrade_call,
+        InputResponseParams: _drop_input_responses,
+        CallToolResult: _downgrade_tool_result,
+        ListToolsResult: _downgrade_tool_list,
+        "toolpost.types.prompts.GetPromptResult": _downgrade_prompt,
+        "toolpost.types.client_requests.CreateMessageParams": _downgrade_sampling,
+        "toolpost.types.client_requests.CreateMessageResult": _downgrade_sampling_result,
+        "toolpost.types.client_requests.ElicitParams": _downgrade_elicitation,
+    }
+)
+
+
+# --------------------------------------------------------------------- turns
+
+
+def explain_invalid_tool_turns(messages: "Iterable[types.SamplingMessage]") -> str | None:
+    """What is wrong with the turns, in a sentence; None if nothing is (SAMP-6, SAMP-7)."""
+    used: set[str] = set()
+    for number, message in enumerate(messages, 1):
+        blocks: Sequence[object] = (
+            message.content if isinstance(message.content, list) else (message.content,)
+        )
+        results = [block for block in blocks if isinstance(block, ToolResultContent)]
+        if results and (message.role != "user" or len(results) < len(blocks)):
+            return f"message {number}: results of tools stand alone, in a message of the user"
+        answered = {block.tool_use_id for block in results}
+        if answered != used:
+            expected, got = _format_ids(used), _format_ids(answered)
+            return f"message {number}: results for {expected} are due here, not for {got}"
+        used = {block.id for block in blocks if isinstance(block, ToolUseContent)}
+    if used:
+        return f"the last message uses tools, and nothing answers {_format_ids(used)}"
+    return None
+
+
+def _format_ids(ids: set[str]) -> str:
+    """A few ids, for people."""
+    shown = [repr(each[:40]) for each in sorted(ids)[:3]]
+    return ", ".join(shown) + (" …" if len(ids) > 3 else "") or "no call"

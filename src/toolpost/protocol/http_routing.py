@@ -1,0 +1,359 @@
+"""Where an HTTP request goes: to the stateless era, to a session, or nowhere.
+
+Pure functions over headers and messages, in the order of checks that the specification and its official
+suite agree on. Owns which error has which status; knows no socket, no session table and no tool.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias, cast
+
+from toolpost.errors import (
+    HeaderMismatch,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    MissingCapability,
+    ParseError,
+    RemoteProtocolError,
+    RPCError,
+    UnsupportedRevision,
+)
+from toolpost.protocol import headers, jsonrpc
+from toolpost.protocol.eras import STATELESS_ERA, Peer, has_protocol_version, read_meta
+from toolpost.protocol.events import InboundRequest
+from toolpost.protocol.jsonrpc import (
+    DECODE_ERRORS,
+    InvalidJSONValue,
+    JSONReader,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+)
+from toolpost.protocol.local_peer import LocalPeer
+from toolpost.protocol.methods import CLIENT, Row
+from toolpost.protocol.mould import Mould
+from toolpost.protocol.revisions import LATEST, OLDEST_HTTP, REVISIONS, Revision
+from toolpost.types.base import UNSET, Raw, RequestId, Struct, Unset
+from toolpost.types.initialize import RequestMeta
+
+
+class StatelessRoute(Struct):
+    """A request that carries its own facts; a notice has no peer to tell of."""
+
+    peer: Peer | None = None
+    meta: RequestMeta | None = None
+
+
+class SessionRoute(Struct):
+    """A message of the session era. `opening` is an `initialize`; without `session` there may be none."""
+
+    revision: Revision
+    session: str | None = None
+    is_initialize: bool = False
+
+
+class RejectedRoute(Struct):
+    """A request that goes nowhere."""
+
+    status: int
+    error: RPCError
+    id: RequestId | None = None
+
+
+Route: TypeAlias = StatelessRoute | SessionRoute | RejectedRoute
+
+
+class KnownStateless(Struct):
+    """What the headers of a stateless request have settled: they need not be looked at again.
+
+    Args:
+        party: the server that they were settled for.
+        revision: what their client speaks.
+        row: of the method that they repeat.
+        mould: what calls with these headers have in common, if that is known.
+        has_learned: whether that was looked for.
+    """
+
+    party: LocalPeer
+    revision: Revision
+    row: Row
+    mould: Mould | None = None
+    has_learned: bool = False
+
+    def read(self, data: bytes, party: LocalPeer) -> InboundRequest | None:
+        """The request in a body with the same headers, if it is plain; `classify` tells it of all.
+
+        Its parameters are read in one go with what it says of itself.
+        """
+        row, revision = self.row, self.revision
+        if party is not self.party:
+            return None
+        if self.mould is not None:
+            incoming = self.mould.read(data)
+            if incoming is not None:
+                return incoming
+        try:
+            message = jsonrpc.decode(data)
+            if type(message) is not JSONRPCRequest or message.method != row.name:
+                return None
+            raw = message.params
+            params = row.read_whole.decode(b"" if raw is UNSET else raw)
+        except (RemoteProtocolError, *DECODE_ERRORS):
+            return None
+        meta: RequestMeta = params.meta
+        if meta.protocol_version != revision.date or meta.client_capabilities is UNSET:
+            return None
+        peer = Peer(revision, meta.client_capabilities, meta.client_info or None, meta.log_level or None)
+        token = None if meta.progress_token is UNSET else meta.progress_token
+        return InboundRequest(message.id, row, params, peer, raw, token)
+
+    def learn(self, data: bytes, call: InboundRequest) -> None:
+        """Know a call again that was read in this body."""
+        self.has_learned = True
+        self.mould = Mould.from_call(data, call)
+
+
+class KnownSession(Struct):
+    """The same of a request in a session.
+
+    Args:
+        party: the server that they were settled for.
+        route: where all such requests go that say nothing else.
+    """
+
+    party: LocalPeer
+    route: SessionRoute
+
+    def find_route(self, message: JSONRPCMessage | None, party: LocalPeer) -> SessionRoute | None:
+        """Where a message with the same headers goes, if that is plain; `classify` tells it of all."""
+        if (
+            not isinstance(message, JSONRPCRequest)
+            or message.method == "initialize"
+            or party is not self.party
+        ):
+            return None
+        return None if has_protocol_version(message.params) else self.route
+
+
+KnownRoute: TypeAlias = KnownStateless | KnownSession
+
+
+def make_known_route(route: Route, message: JSONRPCMessage | None, party: LocalPeer) -> KnownRoute | None:
+    """What the headers of a message have settled that goes this way, if all of its kind do."""
+    if not isinstance(message, JSONRPCRequest):
+        return None
+    if isinstance(route, StatelessRoute) and route.peer is not None:
+        revision = route.peer.revision
+        row = party.served_rows[revision.date].get(message.method)
+        return None if row is None else KnownStateless(party, revision, row)
+    if isinstance(route, SessionRoute) and route.session is not None and not route.is_initialize:
+        return KnownSession(party, route)
+    return None
+
+
+_MESSAGES_WITH_METHOD: Final = (JSONRPCRequest, JSONRPCNotification)
+
+_STATUS_BY_CODE: Final[dict[int, int]] = {
+    ParseError.code: 400,
+    InvalidRequest.code: 400,
+    HeaderMismatch.code: 400,
+    MissingCapability.code: 400,
+    UnsupportedRevision.code: 400,
+    MethodNotFound.code: 404,
+}
+
+
+def get_http_status(code: int) -> int:
+    """The HTTP status of a stateless answer with this error; what the specification does not fix is 200."""
+    return _STATUS_BY_CODE.get(code, 200)
+
+
+def classify(sent: Mapping[str, str], message: JSONRPCMessage | None, party: LocalPeer) -> Route:
+    """Where a POST goes.
+
+    Args:
+        sent: the headers of the request, by their names in lower case.
+        message: what the body holds; None for a batch.
+        party: the server.
+    """
+    version = sent.get(headers.VERSION)
+    known = None if version is None else REVISIONS.get(version.strip(" \t"))
+    # A version that nobody knows can only be newer than we are.
+    modern = version is not None and (known is None or known.stateless)
+    if not modern and isinstance(message, _MESSAGES_WITH_METHOD):
+        modern = has_protocol_version(message.params)
+    try:
+        if modern:
+            return _route_to_stateless(sent, message, party)
+        return _route_to_session(sent, known, message, party)
+    except RPCError as error:
+        # The id of a posted answer is one of ours: an error with it would answer something else.
+        return RejectedRoute(400, error, message.id if isinstance(message, JSONRPCRequest) else None)
+
+
+def _route_to_session(
+    sent: Mapping[str, str], named: Revision | None, message: JSONRPCMessage | None, party: LocalPeer
+) -> SessionRoute:
+    """A message of the session era. Whether its session lives is for others to say."""
+    opening = isinstance(message, JSONRPCRequest) and message.method == "initialize"
+    session = sent.get(headers.SESSION)
+    if session is not None and not headers.is_valid_session_id(session):
+        raise InvalidRequest("Invalid request: the session id has characters that it may not have")
+    if named is not None and not opening and named.date not in party.supported:
+        raise party.make_unsupported_error(named.date)
+    if named is None and not opening and OLDEST_HTTP.date not in party.supported:
+        raise HeaderMismatch(f"{headers.VERSION}: the header is missing")  # HTTPM-19
+    revision = named or OLDEST_HTTP
+    if message is None and not revision.batches:
+        raise InvalidRequest("Invalid request: a batch is not part of this protocol revision")
+    return SessionRoute(revision, session, opening)
+
+
+def _route_to_stateless(
+    sent: Mapping[str, str], message: JSONRPCMessage | None, party: LocalPeer
+) -> StatelessRoute:
+    """A request of the stateless era, checked as far as headers and `_meta` go."""
+    if not isinstance(message, _MESSAGES_WITH_METHOD):
+        raise InvalidRequest("Invalid request: only a single request or notification may be posted")
+    version = sent.get(headers.VERSION)
+    if version is None:
+        raise HeaderMismatch(f"{headers.VERSION}: the header is missing")
+    version = version.strip(" \t")
+    meta = read_meta(message.params)
+    asks = isinstance(message, JSONRPCRequest)
+    if asks:
+        STATELESS_ERA.check_meta(meta)
+    if meta.protocol_version not in (UNSET, version):
+        raise HeaderMismatch(
+            f"{headers.VERSION}: the header says {headers.quote_value(version)}, "
+            f"the body says {headers.quote_value(meta.protocol_version)}"
+        )
+    if not asks:
+        _check_supported(version, party)
+        if headers.METHOD in sent:
+            _check_method(sent, message.method)
+        return StatelessRoute()
+    peer = STATELESS_ERA.read_peer(party, meta)
+    _check_method(sent, message.method)
+    return StatelessRoute(peer, meta)
+
+
+def _check_supported(version: str, party: LocalPeer) -> None:
+    if version not in party.supported or not REVISIONS[version].stateless:
+        raise party.make_unsupported_error(version)
+
+
+def _check_method(sent: Mapping[str, str], method: str) -> None:
+    """`Mcp-Method` repeats the method of the body, letter for letter (HDR-1)."""
+    said = sent.get(headers.METHOD)
+    if said is None:
+        raise HeaderMismatch(
+            f"{headers.METHOD}: the header is missing; the body says {headers.quote_value(method)}"
+        )
+    if said.strip(" \t") != method:
+        raise HeaderMismatch(
+            f"{headers.METHOD}: the header says {headers.quote_value(said)}, "
+            f"the body says {headers.quote_value(method)}"
+        )
+
+
+# --------------------------------------------------------------------- what a request mirrors
+
+_MEMBERS_READER: Final = JSONReader(dict[str, Raw])
+_STRING_READER: Final = JSONReader(str)
+# One level of JSON: what an object holds stays raw, and what a list holds nobody asks for.
+_LEVEL_READER: Final = JSONReader[Any](cast("Any", dict[str, Raw] | str | int | float | bool | None))
+_JSONLevel: TypeAlias = dict[str, Any] | list[Any] | str | float | None
+
+HeaderAnnotations: TypeAlias = Mapping[str, tuple[str, ...]]
+"""The annotated parameters of a tool, as `headers.annotations` found them."""
+
+
+def verify_headers(
+    sent: Mapping[str, str], incoming: InboundRequest, annotated: HeaderAnnotations | None = None
+) -> None:
+    """Return if the headers repeat what the body of a stateless request says.
+
+    Args:
+        sent: the headers of the request, by their names in lower case.
+        incoming: the request.
+        annotated: the annotated parameters of the tool that it calls.
+
+    Raises:
+        HeaderMismatch: a header is missing or says something else (HDR-23 … HDR-26), or cannot be compared.
+    """
+    named = incoming.row.named
+    if named is not None:
+        headers.check_name(sent.get(headers.NAME), getattr(incoming.params, named))
+    if annotated:
+        try:
+            arguments = _read_annotated_arguments(incoming.params.arguments, annotated)
+        except InvalidJSONValue as error:
+            raise HeaderMismatch(f"Headers and arguments cannot be compared: {error}") from error
+        headers.verify_arguments(annotated, arguments, sent)
+
+
+def mirror_headers(
+    message: JSONRPCRequest | JSONRPCNotification,
+    annotated: HeaderAnnotations | None = None,
+    extra: Mapping[str, Row] | None = None,
+) -> dict[str, str]:
+    """The headers that a client sends with a stateless message (HDR-1 … HDR-5, HTTPM-14, HTTPM-15).
+
+    Args:
+        message: the request or notice.
+        annotated: the annotated parameters of the tool that it calls, where they are known.
+        extra: the rows of extensions.
+
+    Raises:
+        ValueError: no header can carry what should be mirrored.
+    """
+    method = message.method
+    if headers.encode_value(method) != method:
+        raise ValueError(f"no header can carry the method {headers.quote_value(method)}")
+    try:
+        meta = read_meta(message.params)
+    except InvalidParams as error:
+        raise ValueError(error.message) from error
+    version = LATEST.date if meta.protocol_version is UNSET else meta.protocol_version
+    said = {headers.VERSION: version, headers.METHOD: method}
+    row = LATEST.requests[CLIENT].get(method) or (extra or {}).get(method)
+    if row is not None and row.member is not None:
+        members = _MEMBERS_READER(message.params)
+        said[headers.NAME] = headers.encode_value(_STRING_READER(members.get(row.member, Raw(b"null"))))
+        if annotated:
+            said |= headers.mirror_arguments(
+                annotated, _read_annotated_arguments(members.get("arguments", UNSET), annotated)
+            )
+    return said
+
+
+def _read_annotated_arguments(raw: Raw | Unset, annotated: HeaderAnnotations) -> dict[str, Any]:
+    """The arguments of a call, read along the annotated paths; all else stays raw and cannot get in the way.
+
+    What is no object has no annotated parameters, and others will refuse it.
+
+    Raises:
+        InvalidJSONValue: something on an annotated path cannot be read.
+    """
+    arguments = _read_level(raw, "the arguments")
+    if not isinstance(arguments, dict):
+        return {}
+    for path in annotated.values():
+        part: _JSONLevel = arguments
+        for name in path:
+            if not isinstance(part, dict):
+                break
+            if isinstance(below := part.get(name), Raw):
+                part[name] = below = _read_level(below, f"the argument {headers.quote_value(name)}")
+            part = below
+    return arguments
+
+
+def _read_level(raw: Raw | Unset, what: str) -> _JSONLevel:
+    if raw is not UNSET and bytes(memoryview(raw)[:1]) == b"[":
+        return []
+    try:
+        return _LEVEL_READER(raw)
+    except InvalidJSONValue as error:
+        raise InvalidJSONValue(f"{what} cannot be read: {error}") from error

@@ -1,0 +1,167 @@
+"""One end of a conversation as it presents itself: role, name tag, capabilities, revisions.
+
+Made once and shared by all connections of a server or client, so that what follows from it is worked out
+once. Knows nothing of what is being said.
+"""
+
+from collections.abc import Iterable, Mapping
+from copy import copy
+from typing import Final
+
+from toolpost.errors import UnsupportedRevision
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.jsonrpc import shorten
+from toolpost.protocol.methods import CLIENT, DATES, SERVER, Role, Row
+from toolpost.protocol.revisions import REVISIONS, Revision
+from toolpost.types.base import JSON, Meta, Raw
+from toolpost.types.initialize import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    PROTOCOL_VERSION,
+    SERVER_INFO,
+    ClientCapabilities,
+    DiscoverResult,
+    Implementation,
+    InitializeResult,
+    ListCapability,
+    ServerCapabilities,
+)
+
+Capabilities = ClientCapabilities | ServerCapabilities
+
+_STATELESS_ROOTS: Final = ListCapability()
+
+
+class LocalPeer:
+    """Who we are.
+
+    Args:
+        info: our name tag.
+        capabilities: what we declare; their type makes us a client or a server.
+        supported: the revisions that we speak.
+        anonymous: keep the name tag out of stateless messages (META-9, META-16).
+    """
+
+    __slots__ = (
+        "_anonymous",
+        "_capability_cache",
+        "_meta_by_revision",
+        "capabilities",
+        "has_sessions",
+        "info",
+        "newest",
+        "peer_role",
+        "role",
+        "served_rows",
+        "supported",
+    )
+
+    def __init__(
+        self,
+        info: Implementation,
+        capabilities: Capabilities,
+        *,
+        supported: Iterable[str] = DATES,
+        anonymous: bool = False,
+    ) -> None:
+        if isinstance(supported, str):
+            raise TypeError("the supported revisions are a list, also when there is only one")
+        asks = isinstance(capabilities, ClientCapabilities)
+        self.role: Role = CLIENT if asks else SERVER
+        self.peer_role: Role = SERVER if asks else CLIENT
+        self.info = info
+        self.capabilities = capabilities
+        spoken = frozenset(supported)
+        self.supported = tuple(date for date in DATES if date in spoken)
+        self.has_sessions = any(not REVISIONS[date].stateless for date in self.supported)
+        if not self.supported:
+            raise ValueError(f"no known protocol revision is supported; there are {', '.join(DATES)}")
+        self.newest = REVISIONS[self.supported[-1]]
+        self._anonymous = anonymous
+        self._capability_cache: dict[str, bool] = {}
+        self._meta_by_revision: dict[str, Meta] = {}
+        self.served_rows = _ServedRows(self)
+        """The requests of a revision, by its date, that the other end may send."""
+
+    def make_unsupported_error(self, requested: str) -> UnsupportedRevision:
+        """The error for a revision that we do not speak; it names those that we do (VER-1)."""
+        named = shorten(requested)
+        return UnsupportedRevision(
+            f"Unsupported protocol version: {named}; this {self.role} speaks {', '.join(self.supported)}",
+            {"supported": list(self.supported), "requested": named},
+        )
+
+    def has_capability(self, path: str) -> bool:
+        """Whether we declare a capability."""
+        known = self._capability_cache.get(path)
+        if known is None:
+            known = self._capability_cache[path] = has_capability(self.capabilities, path)
+        return known
+
+    def select_capabilities(self, revision: Revision) -> Capabilities:
+        """Our capabilities; in the stateless era without those that belong to sessions."""
+        if not revision.stateless:
+            return self.capabilities
+        capabilities = copy(self.capabilities)
+        capabilities.tasks = None
+        if isinstance(capabilities, ClientCapabilities) and capabilities.roots is not None:
+            capabilities.roots = _STATELESS_ROOTS
+        return capabilities
+
+    def introduce(
+        self, revision: Revision, instructions: str | None = None
+    ) -> InitializeResult | DiscoverResult:
+        """Who this server is: the result of `initialize` or of `server/discover`."""
+        capabilities = self.select_capabilities(revision)
+        assert isinstance(capabilities, ServerCapabilities), "only a server introduces itself"
+        if revision.stateless:
+            return DiscoverResult(
+                supported_versions=list(self.supported), capabilities=capabilities, instructions=instructions
+            )
+        return InitializeResult(
+            protocol_version=revision.date,
+            capabilities=capabilities,
+            server_info=self.info,
+            instructions=instructions,
+        )
+
+    def build_meta(self, revision: Revision) -> Meta:
+        """What our stateless messages carry in `_meta`: all about a client, the name tag of a server."""
+        facts = self._meta_by_revision.get(revision.date)
+        if facts is None:
+            tag = {} if self._anonymous else {_INFO_KEYS[self.role]: Raw(jsonrpc.encode(self.info))}
+            facts = dict[str, JSON](tag)
+            if self.role == CLIENT:
+                facts[PROTOCOL_VERSION] = revision.date
+                facts[CLIENT_CAPABILITIES] = Raw(jsonrpc.encode(self.select_capabilities(revision)))
+            self._meta_by_revision[revision.date] = facts
+        return facts
+
+
+class _ServedRows(dict[str, Mapping[str, Row]]):
+    """By revision, the requests whose needs a party has declared. What was looked for once is kept."""
+
+    def __init__(self, party: LocalPeer) -> None:
+        super().__init__()
+        self._local_peer = party
+
+    def __missing__(self, date: str) -> Mapping[str, Row]:
+        party, revision = self._local_peer, REVISIONS[date]
+        self[date] = {
+            name: row
+            for name, row in revision.requests[party.peer_role].items()
+            if not row.needs or name in revision.ungated or party.has_capability(row.needs)
+        }
+        return self[date]
+
+
+_INFO_KEYS: Final[dict[Role, str]] = {CLIENT: CLIENT_INFO, SERVER: SERVER_INFO}
+
+
+def has_capability(capabilities: Capabilities, path: str) -> bool:
+    """Whether a capability was declared; `path` names attributes, such as "tools.list_changed"."""
+    value: JSON = capabilities
+    for name in path.split("."):
+        value = getattr(value, name, None)
+    # An empty object declares a capability, a false flag does not.
+    return value is not None and value is not False

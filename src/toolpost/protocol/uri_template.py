@@ -1,0 +1,557 @@
+"""URI templates: parsed once, expanded by all of RFC 6570, and matched, which is the inverse.
+
+Owns the grammar and the percent-encoding, and tells the rules of matching; the work of it is done in `match`.
+Knows nothing of resources, of who asked, or of any file system.
+
+PART match: How a template takes a URI apart: the inverse of expansion, which RFC 6570 leaves open.
+
+The reading half of `uri`, which owns the grammar and tells the rules (`UriTemplate.match`). A plan is made
+once; a scan without backtracking follows it, so the work grows with the length of the URI and no faster. Owns
+the checks that keep a decoded value inside its directory. Knows nothing of resources or of any file system.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeAlias
+from urllib.parse import quote, unquote_to_bytes
+
+if TYPE_CHECKING:
+    pass
+
+
+UriValues: TypeAlias = dict[str, str | list[str] | dict[str, str]]
+"""What a URI carries: text, the segments of `{/name*}`, the parameters of `{?name*}`."""
+
+_SEGMENT_ENDS: Final = frozenset("/?#")
+_DOT_SEGMENTS: Final = frozenset({".", ".."})
+_UNSAFE_CHARACTERS: Final = frozenset("/\\\0")
+_MatchStep: TypeAlias = tuple[str, str]  # the name in a {name}, or nothing, and the literal where it ends
+
+
+class MatchPlan(NamedTuple):
+    """The path as a middle that takes what two sides of fixed shape leave over; then query and fragment."""
+
+    left: list[_MatchStep]
+    middle: "Expression | None"
+    right: list[_MatchStep]  # mirrored, to be read from the end of the path
+    ends: frozenset[str]  # what never stands raw in a segment
+    endings: "list[tuple[Expression, int]]"  # the last first, with how many of its sign the literals have
+
+
+# --------------------------------------------------------------------- plan
+
+
+def make_match_plan(parts: "TemplateParts") -> MatchPlan:
+    """How to match a template.
+
+    Raises:
+        ValueError: it cannot be matched sensibly; the text says why and what to do.
+    """
+    _check_variables(parts)
+    body = parts.copy()
+    endings: list[tuple[Expression, int]] = []
+    for signs in ({"#"}, {"?", "&"}):
+        if body and not isinstance(last := body[-1], str) and last.operator in signs:
+            body.pop()
+            endings.append((last, sum(part.count(last.operator) for part in body if isinstance(part, str))))
+    literals, places = _split_path(body)
+    middle = _find_middle(literals, places)
+    names = [place.names[0] for place in places]
+    left = zip(["", *names[:middle]], literals[: middle + 1], strict=True)
+    mirrored = [literal[::-1] for literal in literals[:middle:-1]]
+    right = zip(["", *names[:middle:-1]], mirrored, strict=False)
+    ends = _SEGMENT_ENDS | {"&"} if any("?" in literal for literal in literals) else _SEGMENT_ENDS
+    return MatchPlan(list(left), places[middle] if places else None, list(right), ends, endings)
+
+
+def _check_variables(parts: "TemplateParts") -> None:
+    expressions = [part for part in parts if not isinstance(part, str)]
+    names = [name for expression in expressions for name in expression.names]
+    for expression in expressions:
+        operator, variables = expression
+        last = variables[-1]
+        if operator in {"+", "#"} and len(variables) > 1:
+            _raise_unmatchable(
+                expression.names, "their values may hold the comma between them", "keep one of them"
+            )
+        for variable in variables:
+            name, prefix, explode = variable
+            if prefix:
+                _raise_unmatchable([name], "a prefix is not the whole value", "remove the ':' and its number")
+            if explode and (variable is not last or operator not in {"/", "?", "&"}):
+                _raise_unmatchable([name], "'*' is read back only at the end of {/…*} and {?…*}", "remove it")
+            if "%" in name:
+                _raise_unmatchable([name], "its name has percent escapes", "choose a plain name")
+            if names.count(name) > 1:
+                _raise_unmatchable([name], "it stands there twice", "give each place a name of its own")
+
+
+def _split_path(body: "TemplateParts") -> "tuple[list[str], list[Expression]]":
+    """The path as literals, some of them empty, and between each two of them a place for values."""
+    literals = [""]
+    places: list[Expression] = []
+    for part in body:
+        if isinstance(part, str):
+            literals[-1] += part
+        elif part.operator in {"#", "?", "&"}:
+            _raise_unmatchable(
+                part.names, "more follows the query or fragment", "keep the order path{?a,b}{#c}"
+            )
+        elif part.operator:
+            places.append(part)
+            literals.append("")
+        else:
+            places += [part._replace(variables=(variable,)) for variable in part.variables]
+            literals += [","] * (len(part.variables) - 1) + [""]
+    return literals, places
+
+
+def _find_middle(literals: list[str], places: "list[Expression]") -> int:
+    """Which place takes what the others leave over: the one of varying width, or else the last."""
+    wide = [number for number, place in enumerate(places) if place.operator]
+    if len(wide) > 1:
+        names = [name for number in wide for name in places[number].names]
+        _raise_unmatchable(
+            names, "each could take what the other leaves over", "keep one expression, as in {/a,b}"
+        )
+    for number, literal in enumerate(literals[1:-1]):
+        one, other = places[number : number + 2]
+        if not literal and other.operator in {"", "+"}:
+            _raise_unmatchable(
+                one.names + other.names, "nothing stands between them", "put a literal there: {a}/{b}"
+            )
+    return wide[0] if wide else max(len(places) - 1, 0)
+
+
+def _raise_unmatchable(names: Iterable[str], why: str, do: str) -> NoReturn:
+    raise ValueError(f"{' and '.join(repr(name) for name in names)}: {why}; {do}")
+
+
+# --------------------------------------------------------------------- read
+
+
+class _NoMatch(ValueError):
+    """The URI is none of the template's, or carries a value that is not safe."""
+
+
+def match_uri(plan: MatchPlan, uri: str) -> UriValues | None:
+    """The values in a URI, or None where it does not match.
+
+    Args:
+        plan: of the template.
+        uri: in plain ASCII, without a broken escape.
+    """
+    found: UriValues = {}
+    try:
+        for expression, before in plan.endings:
+            pieces = uri.split(expression.operator, before + 1)
+            if len(pieces) > before + 1:
+                uri = uri[: -len(pieces[-1]) - 1]
+                found |= _read_values(expression, pieces[-1], plan.ends)
+        return found | _read_path(plan, uri)
+    except ValueError:
+        return None
+
+
+def _read_path(plan: MatchPlan, path: str) -> UriValues:
+    mirrored, length = _walk_steps(plan.right, path[::-1], "")
+    path = path[: len(path) - length]
+    sign = plan.middle.operator.strip("+") if plan.middle else ""
+    taken, length = _walk_steps(plan.left, path, sign)
+    taken += [(name, text[::-1]) for name, text in mirrored]
+    found: UriValues = {name: _read_segment(text, plan.ends) for name, text in taken}
+    rest = path[length:]
+    if plan.middle and rest.startswith(sign):
+        found |= _read_values(plan.middle, rest[len(sign) :], plan.ends)
+    elif rest:
+        raise _NoMatch
+    return found
+
+
+def _walk_steps(steps: list[_MatchStep], text: str, sign: str) -> tuple[list[tuple[str, str]], int]:
+    """What each `{name}` takes from the text, and how far the steps reach."""
+    taken: list[tuple[str, str]] = []
+    at = 0
+    for name, literal in steps:
+        end = at
+        if name:
+            # Without a literal the sign of the middle ends it, and the middle may be undefined.
+            end = text.find(literal or sign, at + 1)
+            end = len(text) if end < 0 else end
+            taken.append((name, text[at:end]))
+        if not text.startswith(literal, end):
+            raise _NoMatch
+        at = end + len(literal)
+    return taken, at
+
+
+def _read_values(expression: "Expression", text: str, ends: frozenset[str]) -> UriValues:
+    """What an expression carries behind its sign."""
+    operator, variables = expression
+    name, _, explode = variables[-1]
+    if operator in {";", "?", "&"}:
+        return _read_parameters(expression, text, ends)
+    if operator in {"+", "#"}:
+        return {name: _percent_decode(text) if operator == "#" else _read_tail(text)}
+    pieces = text.split(operator, -1 if explode else len(variables) - 1) if operator else [text]
+    values = [_read_segment(piece, ends) for piece in pieces]
+    found: UriValues = dict(zip(expression.names, values, strict=False))
+    if explode and name in found:
+        found[name] = values[len(variables) - 1 :]
+    return found
+
+
+def _read_parameters(expression: "Expression", text: str, ends: frozenset[str]) -> UriValues:
+    if "#" in text:
+        raise _NoMatch
+    operator, variables = expression
+    names = [variable.name for variable in variables if not variable.explode]
+    gathers = variables[-1].explode
+    seen: dict[str, str] = {}
+    for piece in filter(None, text.split(";" if operator == ";" else "&")):
+        key, _, raw = piece.partition("=")
+        key = _percent_decode(key)
+        if key in names or gathers:
+            if key in seen:
+                raise _NoMatch
+            seen[key] = _read_segment(raw, ends) if raw and operator == ";" else _percent_decode(raw)
+        elif operator == ";":
+            raise _NoMatch
+    found: UriValues = {name: seen.pop(name) for name in names if name in seen}
+    if gathers and seen:
+        found[variables[-1].name] = seen
+    return found
+
+
+# --------------------------------------------------------------------- decode one value
+
+
+def _percent_decode(text: str) -> str:
+    # A literal may have been found inside an escape: then what stands before it ends in the middle of one.
+    if "%" in text[-2:]:
+        raise _NoMatch
+    return unquote_to_bytes(text).decode()
+
+
+def _read_segment(text: str, ends: frozenset[str]) -> str:
+    value = _percent_decode(text)
+    if (
+        not value
+        or value in _DOT_SEGMENTS
+        or not ends.isdisjoint(text)
+        or not _UNSAFE_CHARACTERS.isdisjoint(value)
+    ):
+        raise _NoMatch
+    return value
+
+
+def _read_tail(text: str) -> str:
+    value = _percent_decode(text)
+    segments = value.replace("\\", "/").split("/")
+    # An empty first segment is the slash of an absolute path, and a colon in it that of a Windows drive:
+    # joined to a directory, either would replace it.
+    if not segments[0] or segments[0][1:2] == ":" or "\0" in value or not _DOT_SEGMENTS.isdisjoint(segments):
+        raise _NoMatch
+    return value
+
+
+# --------------------------------------------------------------------- uri
+
+MAX_TEMPLATE: Final = 4096
+"""Characters of a template: a person writes it, and a host shows it to a person."""
+
+MAX_VARIABLES: Final = 64
+"""Variables in a template, repetitions counted: far more than a function has parameters."""
+
+MAX_URI: Final = 128 * 1024
+"""Characters of a URI to match: room for a long query, a bound on what a stranger makes us scan."""
+
+VariableValue: TypeAlias = str | int | float | bool | Sequence[str] | Mapping[str, str] | None
+"""What a variable may hold. None, an empty sequence and an empty mapping are undefined, as if left out."""
+
+_SAFE_CHARACTERS: Final = ":/?#[]@!$&'()*+,;=%"
+_LONE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+# What stands neither in a URI nor in the literals of a template (RFC 6570, 2.1, with erratum 6937).
+_ILLEGAL: Final = re.compile(r'[\x00-\x20"<>\\^`{|}\x7f-\x9f\ud800-\udfff]|' + _LONE_PERCENT.pattern)
+_WORD: Final = r"(?:\w|%[0-9A-Fa-f]{2})"
+_VARIABLE_SPEC: Final = re.compile(rf"({_WORD}(?:\.?{_WORD})*)(?:\*|:([1-9][0-9]{{0,3}}))?", re.ASCII)
+# One character of a value, also where it comes percent-encoded, as one escape or as several.
+_CHARACTER: Final = re.compile(r"%[0-9A-Fa-f]{2}(?:%[89ABab][0-9A-Fa-f])*|.", re.DOTALL)
+
+
+class _OperatorForm(NamedTuple):
+    """How an operator writes its variables (RFC 6570, appendix A)."""
+
+    first: str
+    separator: str
+    named: bool = False
+    empty: str = ""
+    reserved: bool = False
+
+
+_OPERATOR_FORMS: Final = {
+    "": _OperatorForm("", ","),
+    "+": _OperatorForm("", ",", reserved=True),
+    "#": _OperatorForm("#", ",", reserved=True),
+    ".": _OperatorForm(".", "."),
+    "/": _OperatorForm("/", "/"),
+    ";": _OperatorForm(";", ";", named=True),
+    "?": _OperatorForm("?", "&", named=True, empty="="),
+    "&": _OperatorForm("&", "&", named=True, empty="="),
+}
+
+
+class Variable(NamedTuple):
+    """A name in an expression, with what stands behind it: `:3` or `*`."""
+
+    name: str
+    prefix: int = 0
+    explode: bool = False
+
+
+class Expression(NamedTuple):
+    """What stands between braces."""
+
+    operator: str
+    variables: tuple[Variable, ...]
+
+    @property
+    def names(self) -> list[str]:
+        """The names of its variables."""
+        return [variable.name for variable in self.variables]
+
+
+TemplateParts: TypeAlias = list[str | Expression]
+"""A template, taken apart. The literals are percent-encoded."""
+
+
+class UriTemplate:
+    """A URI template. Two are equal when their texts are.
+
+    Args:
+        text: the template, such as `repo://{owner}/{name}{/path*}{?ref}`.
+
+    Attributes:
+        text: as given.
+        variables: the names, in order of appearance, each once.
+        unmatchable: why `match` could not tell the variables apart, and what to do; None where it can.
+
+    Raises:
+        ValueError: the text is not a template, or exceeds `MAX_TEMPLATE` or `MAX_VARIABLES`.
+
+    Example:
+        >>> template = UriTemplate("repo://{owner}/{name}{/path*}{?ref}")
+        >>> template.expand({"owner": "ann", "name": "shop", "path": ["src", "a b.py"]})
+        'repo://ann/shop/src/a%20b.py'
+        >>> template.match("repo://ann/shop/src/a%20b.py?ref=v2")
+        {'owner': 'ann', 'name': 'shop', 'path': ['src', 'a b.py'], 'ref': 'v2'}
+    """
+
+    __slots__ = ("_parts", "_plan", "text", "unmatchable", "variables")
+
+    def __init__(self, text: str) -> None:
+        self.text: Final = text
+        self._parts: Final = _parse_template(text)
+        self.variables: Final = tuple(dict.fromkeys(_list_names(self._parts)))
+        self.unmatchable: str | None = None
+        self._plan: MatchPlan | None = None
+        try:
+            self._plan = make_match_plan(self._parts)
+        except ValueError as reason:
+            self.unmatchable = (
+                f"the URI template {_quote_text(text)} can be expanded but not matched: {reason}"
+            )
+
+    def __repr__(self) -> str:
+        return f"Template({self.text!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return self.text == other.text if isinstance(other, UriTemplate) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.text)
+
+    def expand(self, values: Mapping[str, VariableValue]) -> str:
+        """The URI that these values give (RFC 6570, all four levels).
+
+        Numbers and booleans are written as `str` writes them; a mapping keeps its order. What is missing is
+        undefined; names that the template does not have are ignored.
+
+        Raises:
+            ValueError: a text has a lone surrogate, or a variable with a prefix (`{name:3}`) holds no text.
+            TypeError: a value is none of the kinds in `VariableValue`.
+        """
+        return "".join(
+            part if isinstance(part, str) else _expand_expression(part, values) for part in self._parts
+        )
+
+    def match(self, uri: str) -> UriValues | None:
+        r"""The values that give this URI, or None where it is none of the template's.
+
+        The whole URI must match. Literals match themselves. What the URI does not carry is absent from the
+        result. A URI is taken apart by these rules:
+
+        - `{name}` takes one character or more, without a raw `/`, `?` or `#`, nor a raw `&` if the template
+          has a literal `?`. It ends where the literal after it occurs first; the last one takes all there is.
+        - One expression of the path may vary in width: `{+name}`, `{/…}`, `{.…}` or `{;…}`. It takes what the
+          others leave over, so `{+path}/end` works. Right of it, a literal counts where it occurs last.
+        - `{/a,b}` and `{.a,b}` fill their names in order; the last label may hold dots. `{/a,name*}` gives
+          `name` the list of the segments that are left. No segment is empty.
+        - `{;a,b}`, `{?a,b}` and `{&a,b}` find parameters by name, in any order. Unknown ones are ignored in a
+          query, or gathered by `{?name*}`. One that comes twice is no match. A `+` is not a space.
+        - Query and fragment come last, in one expression each. It begins at the first raw `?`, `&` or `#` of
+          the URI that the literals do not account for.
+
+        A value is percent-decoded exactly once. A broken escape, or bytes that are not UTF-8, are no match.
+        So that no value leads out of a directory, there is no match either where, after decoding,
+
+        - a value of `{name}`, `{.name}`, `{/name}` or `{;name}` is `.` or `..` or holds `/`, `\` or NUL;
+        - a value of `{+name}` holds NUL, has `.` or `..` as a segment, or begins with a slash. Here `\` is a
+          slash as well. It is never an absolute path, so write `file:///{+path}` and not `file://{+path}`.
+
+        Left for the author to check: queries and fragments, which are free text, and drives such as `C:`.
+
+        For a matchable template `match(expand(values)) == values`, save for what is undefined; empty values
+        but in `{;name}`, queries and fragments; numbers, lists but in `{/name*}` and mappings but in
+        `{?name*}`, which come back as text or not at all; values that the rules refuse; values whose encoded
+        form has in it what would end them; a name left out before one given in `{/a,b}` or `{.a,b}`; a key
+        `a` in `{?a,name*}`; escapes in `{+name}` and `{#name}`, which come back decoded.
+
+        Raises:
+            ValueError: the template is `unmatchable`.
+        """
+        if self._plan is None:
+            raise ValueError(self.unmatchable)
+        if len(uri) > MAX_URI or _ILLEGAL.search(uri):
+            return None
+        found = match_uri(self._plan, quote(uri, safe=_SAFE_CHARACTERS))
+        return None if found is None else {name: found[name] for name in self.variables if name in found}
+
+
+# --------------------------------------------------------------------- parse
+
+
+def _parse_template(text: str) -> TemplateParts:
+    if len(text) > MAX_TEMPLATE:
+        raise ValueError(f"a URI template has at most {MAX_TEMPLATE} characters, not {len(text)}: shorten it")
+    literal, *chunks = text.split("{")
+    parts: TemplateParts = [_parse_literal(text, 0, literal)]
+    at = len(literal) + 1
+    for chunk in chunks:
+        inner, closed, literal = chunk.partition("}")
+        if not closed:
+            raise _make_syntax_error(text, at - 1, "an expression is not closed", "close it with '}'")
+        parts += _parse_expression(text, at, inner), _parse_literal(text, at + len(inner) + 1, literal)
+        at += len(chunk) + 1
+    if (count := len(_list_names(parts))) > MAX_VARIABLES:
+        raise ValueError(f"a URI template has at most {MAX_VARIABLES} variables, not {count}: use fewer")
+    return [part for part in parts if part]
+
+
+def _parse_literal(text: str, at: int, literal: str) -> str:
+    if wrong := _ILLEGAL.search(literal):
+        do = "open an expression with '{', or remove it" if wrong[0] == "}" else "percent-encode it"
+        raise _make_syntax_error(text, at + wrong.start(), f"{wrong[0]!r} may not stand", do)
+    return quote(literal, safe=_SAFE_CHARACTERS)
+
+
+def _parse_expression(text: str, at: int, inner: str) -> Expression:
+    if not inner:
+        raise _make_syntax_error(text, at, "an expression is empty", "name a variable, as in {name}")
+    if inner[0] in "=,!@|":
+        raise _make_syntax_error(
+            text, at, f"the operator {inner[0]!r} is reserved", "use one of + # . / ; ? & or none"
+        )
+    operator = inner[0] if inner[0] in _OPERATOR_FORMS else ""
+    at += len(operator)
+    variables: list[Variable] = []
+    for spec in inner[len(operator) :].split(","):
+        variables.append(_parse_variable(text, at, spec))
+        at += len(spec) + 1
+    return Expression(operator, tuple(variables))
+
+
+def _parse_variable(text: str, at: int, spec: str) -> Variable:
+    found = _VARIABLE_SPEC.match(spec)
+    end = found.end() if found else 0
+    if not found or end < len(spec):
+        do = "write letters, digits, '_' and single dots, then nothing, '*', or ':' and a number up to 9999"
+        raise _make_syntax_error(text, at + end, f"{_quote_text(spec)} is not a variable", do)
+    return Variable(found[1], prefix=int(found[2] or 0), explode=spec.endswith("*"))
+
+
+def _list_names(parts: TemplateParts) -> list[str]:
+    return [name for part in parts if isinstance(part, Expression) for name in part.names]
+
+
+def _make_syntax_error(text: str, at: int, what: str, do: str) -> ValueError:
+    return ValueError(f"{what} at position {at} of the URI template {_quote_text(text)}: {do}")
+
+
+def _quote_text(text: str) -> str:
+    return repr(text if len(text) <= 80 else f"{text[:77]}...")
+
+
+# --------------------------------------------------------------------- expand
+
+
+def _expand_expression(expression: Expression, values: Mapping[str, VariableValue]) -> str:
+    form = _OPERATOR_FORMS[expression.operator]
+    pieces: list[str] = []
+    for variable in expression.variables:
+        pieces += _expand_variable(variable, values.get(variable.name), form)
+    return form.first + form.separator.join(pieces) if pieces else ""
+
+
+def _expand_variable(variable: Variable, value: VariableValue, form: _OperatorForm) -> list[str]:
+    """What a variable gives, to be joined by the separator; nothing where it is undefined."""
+    name, prefix, explode = variable
+    if value is None:
+        return []
+    if isinstance(value, str | bytes) or not isinstance(value, Mapping | Sequence):
+        return [_format_piece(name, _encode_value(name, value, form, prefix), form)]
+    if not value:
+        return []
+    if prefix:
+        raise ValueError(f"the variable {name!r} is cut to {prefix} characters: give it text, not a list")
+    if isinstance(value, Mapping):
+        # In the named forms the RFC keeps the reserved characters of keys. A key with "&" would then become
+        # two parameters, so keys are encoded like values there too, as others do.
+        pairs = [
+            (_encode_value(name, key, form), _encode_value(name, item, form)) for key, item in value.items()
+        ]
+        exploded = [_format_piece(key, item, form) if form.named else f"{key}={item}" for key, item in pairs]
+        joined = ",".join(f"{key},{item}" for key, item in pairs)
+    else:
+        items = [_encode_value(name, item, form) for item in value]
+        exploded = [_format_piece(name, item, form) for item in items]
+        joined = ",".join(items)
+    if explode:
+        return exploded
+    return [f"{name}={joined}" if form.named else joined]
+
+
+def _format_piece(key: str, text: str, form: _OperatorForm) -> str:
+    if not form.named:
+        return text
+    return f"{key}={text}" if text else key + form.empty
+
+
+def _encode_value(name: str, value: object, form: _OperatorForm, prefix: int = 0) -> str:
+    if not isinstance(value, str | int | float):
+        kinds = "give text, a number, or a list or mapping of texts"
+        raise TypeError(f"the variable {name!r} holds a value of type {type(value).__name__}: {kinds}")
+    text = str(value)
+    if prefix:
+        # Escapes pass through the reserved forms, so a prefix must not cut one in two.
+        characters = (found[0] for found in _CHARACTER.finditer(text)) if form.reserved else text
+        text = "".join(islice(characters, prefix))
+    try:
+        return (
+            quote(_LONE_PERCENT.sub("%25", text), safe=_SAFE_CHARACTERS)
+            if form.reserved
+            else quote(text, safe="")
+        )
+    except UnicodeEncodeError as error:
+        raise ValueError(f"the variable {name!r} holds a lone surrogate: no URI can carry it") from error

@@ -1,0 +1,245 @@
+"""What a function may ask while it serves a request: the user, the model, which places are open.
+
+The same words in both eras. In a session a question is a request, and its answer is waited for; where there
+is none, the function ends at the question and runs again from the top when the client has brought the answer.
+How answers are remembered is told in `recall`; this knows what is asked, and what an answer means.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, overload
+
+from toolpost import types
+from toolpost.errors import LocalProtocolError, ToolError, UrlElicitationRequired
+from toolpost.protocol.eras import Peer
+from toolpost.server.runtime.change_broadcast import ELICITATION_COMPLETE
+from toolpost.types.base import JSON, Number, Result, WireStruct
+from toolpost.types.content import Content, TextContent
+from toolpost.types.tools import Tool
+
+if TYPE_CHECKING:
+    from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined
+    from toolpost.server.request import ClientConnection
+
+T = TypeVar("T")
+
+MAX_ELICIT_ATTEMPTS: Final = 3
+"""How often a user is asked the same, if the client lets an answer pass that does not fit."""
+
+MAX_URL_ELICITATIONS: Final = 256
+"""URLs that a user was sent to and is not known to be done with: more than one has open at once."""
+
+
+class ClientRequests:
+    """The half of a `Context` that asks."""
+
+    __slots__ = ()
+
+    _peer: Peer
+    _client_connection: "ClientConnection"
+
+    @abstractmethod
+    async def ask(
+        self, method: str, params: WireStruct, *, key: str | None = None, timeout: float | None = None
+    ) -> Result:
+        """What the client answers to one of the questions that the protocol has."""
+
+    async def sample(
+        self,
+        messages: "str | Content | types.SamplingMessage | Sequence[types.SamplingMessage | str]",
+        *,
+        max_tokens: int = 1024,
+        system: str | None = None,
+        model: "types.ModelPreferences | str | None" = None,
+        temperature: Number | None = None,
+        stop: list[str] | None = None,
+        tools: list[Tool] | None = None,
+        tool_choice: Literal["auto", "required", "none"] | None = None,
+        metadata: dict[str, JSON] | None = None,
+        key: str | None = None,
+        timeout: float | None = None,
+    ) -> "types.CreateMessageResult":
+        """What the client's model says.
+
+        Args:
+            messages: what the model is told: text, content, or turns of a conversation.
+            max_tokens: how long its answer may be.
+            system: what it is told first; the client may change or drop it.
+            model: which one would be good: a part of its name, or preferences.
+            temperature: how freely it answers.
+            stop: texts at which it ends.
+            tools: what it may call; you call it, and sample again with the result.
+            tool_choice: whether it has to.
+            metadata: for whoever runs the model.
+            key: as in `elicit`.
+            timeout: seconds to wait.
+
+        Raises:
+            CapabilityNotDeclared: the client has no model for us.
+            UserRejected: the user said no.
+        """
+        from toolpost.protocol import downgrade  # noqa: PLC0415 - few servers ask a model
+
+        if isinstance(model, str):
+            model = types.ModelPreferences(hints=[types.ModelHint(model)])
+        said = _to_sampling_messages(messages)
+        wrong = downgrade.explain_invalid_tool_turns(said)
+        if wrong:
+            raise LocalProtocolError(f"a model cannot be asked this: {wrong}")
+        params = types.CreateMessageParams(
+            messages=said,
+            max_tokens=max_tokens,
+            system_prompt=system,
+            model_preferences=model,
+            temperature=temperature,
+            stop_sequences=stop,
+            tools=tools,
+            tool_choice=None if tool_choice is None else types.ToolChoice(tool_choice),
+            metadata=metadata,
+        )
+        result = await self.ask("sampling/createMessage", params, key=key, timeout=timeout)
+        assert isinstance(result, types.CreateMessageResult)
+        return result
+
+    async def roots(self, *, key: str | None = None, timeout: float | None = None) -> "list[types.Root]":
+        """The places that the user has opened.
+
+        Raises:
+            CapabilityNotDeclared: the client does not tell.
+        """
+        result = await self.ask("roots/list", types.ClientRequestParams(), key=key, timeout=timeout)
+        assert isinstance(result, types.ListRootsResult)
+        return result.roots
+
+    @overload
+    async def elicit(
+        self, message: str, form: type[T], *, key: str | None = None, timeout: float | None = None
+    ) -> "Accepted[T] | Declined | Cancelled": ...
+
+    @overload
+    async def elicit(
+        self, message: str, form: Any, *, key: str | None = None, timeout: float | None = None
+    ) -> "Accepted[Any] | Declined | Cancelled": ...
+
+    async def elicit(
+        self, message: str, form: Any, *, key: str | None = None, timeout: float | None = None
+    ) -> "Accepted[Any] | Declined | Cancelled":
+        """What the user answers to a question.
+
+        Args:
+            message: the question.
+            form: what is wanted: a primitive, a Literal, an enum, or a flat dataclass, struct, TypedDict or
+                model of them.
+            key: what a stateless client is to call the question; without, it is told by its words.
+            timeout: seconds to wait; people may take their time, so there is none unless you say so.
+
+        Raises:
+            CapabilityNotDeclared: the client has nobody to ask.
+        """
+        from toolpost.server.elicitation.forms import get_form  # noqa: PLC0415 - 0.4 ms of every start
+
+        asked, words = get_form(form), message
+        for left in reversed(range(MAX_ELICIT_ATTEMPTS)):
+            params = types.ElicitParams(message=words, requested_schema=asked.schema)
+            result = await self.ask("elicitation/create", params, key=key, timeout=timeout)
+            assert isinstance(result, types.ElicitResult)
+            try:
+                return asked.read(result)
+            except ToolError as error:
+                if not left:
+                    raise
+                words = f"{message}\n\n{error}"
+        raise AssertionError("the last try returns or raises")
+
+    async def elicit_url(
+        self,
+        message: str,
+        url: str,
+        *,
+        elicitation_id: str | None = None,
+        key: str | None = None,
+        timeout: float | None = None,
+    ) -> "Accepted[None] | Declined | Cancelled":
+        """Whether the user agrees to visit a URL, for what must not go through the client.
+
+        Args:
+            message: why.
+            url: where to. Whoever opens it may be somebody else: check who they are (ELIC-44).
+            elicitation_id: for `server.complete_elicitation`, which tells the client when the user is done.
+            key: as in `elicit`.
+            timeout: seconds to wait.
+
+        Raises:
+            CapabilityNotDeclared: the client cannot open URLs.
+            ValueError: it is none.
+        """
+        from toolpost.server.elicitation.forms import ANSWERS_BY_ACTION  # noqa: PLC0415 - as in `elicit`
+
+        params = self._make_url_elicitation(message, url, elicitation_id)
+        result = await self.ask("elicitation/create", params, key=key, timeout=timeout)
+        assert isinstance(result, types.ElicitResult)
+        return ANSWERS_BY_ACTION[result.action]
+
+    def url_required(
+        self, message: str, url: str, *, elicitation_id: str | None = None
+    ) -> UrlElicitationRequired:
+        """The error for a request that can be served only after the user has visited a URL: raise it.
+
+        A client of 2025-11-25 shows the URL, and calls again when the user is done. A stateless one is asked
+        by a result, and calls again; the function looks anew whether the user has been there.
+
+        Raises:
+            ValueError: it is no URL.
+        """
+        visit = self._make_url_elicitation(message, url, elicitation_id)
+        return UrlElicitationRequired(
+            message,
+            {
+                "elicitations": [
+                    {"mode": "url", "message": message, "url": url, "elicitationId": visit.elicitation_id}
+                ]
+            },
+        )
+
+    def _make_url_elicitation(
+        self, message: str, url: str, elicitation_id: str | None
+    ) -> "types.ElicitParams":
+        """The question whether the user visits a URL; this client may be told when they are done."""
+        if not _is_web_url(url):
+            raise ValueError(f"{url!r} is no URL that a user can visit, such as https://example.com/sign-in")
+        if not elicitation_id:
+            from secrets import token_urlsafe  # noqa: PLC0415 - 3 ms of every start, with hmac and random
+
+            elicitation_id = token_urlsafe(16)
+        if ELICITATION_COMPLETE in self._peer.revision.notifications["server"]:
+            visits = self._client_connection.url_elicitations
+            visits[elicitation_id] = None
+            if len(visits) > MAX_URL_ELICITATIONS:
+                del visits[next(iter(visits))]
+        return types.ElicitParams(message=message, mode="url", url=url, elicitation_id=elicitation_id)
+
+
+def _is_web_url(url: str) -> bool:
+    """Whether a URL leads to a page (ELIC-13)."""
+    from urllib.parse import urlsplit  # noqa: PLC0415 - 2.6 ms of every start, with ipaddress
+
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.scheme in {"http", "https"} and bool(parts.hostname) and url.isprintable() and " " not in url
+
+
+def _to_sampling_messages(
+    messages: "str | Content | types.SamplingMessage | Sequence[types.SamplingMessage | str]",
+) -> "list[types.SamplingMessage]":
+    """Messages for the model; plain text and single blocks are the user's."""
+    if isinstance(messages, str | Content | types.SamplingMessage):
+        return [_to_sampling_message(messages)]
+    return [_to_sampling_message(message) for message in messages]
+
+
+def _to_sampling_message(message: "str | Content | types.SamplingMessage") -> "types.SamplingMessage":
+    if isinstance(message, types.SamplingMessage):
+        return message
+    return types.SamplingMessage("user", TextContent(message) if isinstance(message, str) else message)

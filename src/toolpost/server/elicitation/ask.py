@@ -1,0 +1,331 @@
+"""`Ask`: a question that hangs on a parameter; its answer is what the function gets.
+
+Owns the plan of one function: which of its parameters are asked for, by what, in which order, checked when it
+is registered. Questions that do not wait for each other are asked together. How a question travels is told in
+`asking`; arguments are not known here, but by their names.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from inspect import isawaitable
+from string import Formatter
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_args, get_origin
+
+from msgspec import UNSET, Struct, field
+
+from toolpost.errors import CapabilityNotDeclared, ToolError, UserRejected
+from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined, get_form
+from toolpost.server.runtime.eager import Unanswered
+from toolpost.server.signature.names import (
+    UNION_TYPES,
+    AnnotationScope,
+    describe_type,
+    resolve_alias,
+    unwrap_layers,
+)
+from toolpost.server.signature.validation import SignatureError, prefix_signature_errors
+
+if TYPE_CHECKING:
+    from toolpost.server.context import Context
+
+ResolverRunner: TypeAlias = Callable[[Callable[..., Any], bool, str | None, "Context", dict[str, Any]], Any]
+"""Runs a function: whether it is async, the name of its context if any, the context, its arguments."""
+
+_EMPTY: Final = inspect.Parameter.empty
+_ANSWER_TYPES: Final = (Accepted, Declined, Cancelled)
+_ANSWER_PHRASES: Final = {Declined: "said no", Cancelled: "gave no answer"}
+
+
+class Ask(Struct, frozen=True):
+    """A mark that asks the user for a parameter: `Annotated[Confirm, Ask("Really delete {path}?")]`.
+
+    Such a parameter is no argument: clients do not see it. The function runs once there is an answer; where
+    the user says no, the call fails and says so. A parameter that wants to know that itself is annotated as
+    `Accepted[T] | Declined | Cancelled`; one with a default has it where the client has nobody to ask.
+
+    Attributes:
+        question: what to ask, with names of other parameters in braces. Or a function that finds out: it is
+            given the parameters that it names, and the context if it wants it, and returns the value; or,
+            if the user is to be asked after all, `Ask("the question")`. What it needs may be asked for in
+            the same way; each is found out once per run.
+
+    Examples:
+        >>> from typing import Annotated
+        >>> server = Server("files")
+        >>> @server.tool
+        ... async def delete(path: str, sure: Annotated[bool, Ask("Really delete {path}?")]) -> str:
+        ...     return "gone" if sure else "still there"
+        >>> with SyncClient(server, on_elicitation=lambda question: {"value": True}) as mcp:
+        ...     mcp.call_tool("delete", {"path": "a.txt"}).text
+        'gone'
+    """
+
+    question: str | Callable[..., Any]
+
+
+class AskedParameter(Struct, frozen=True):
+    """What a parameter is asked for with: the mark, the type, and the default if there is one."""
+
+    ask: Ask
+    kind: Any
+    default: Any = UNSET
+
+
+class _CannotAsk(Struct):
+    """There is nobody to ask: what a parameter gets that has no default."""
+
+    error: CapabilityNotDeclared
+
+
+class _AskNode(Struct, eq=False):
+    """One question, or one function that finds out."""
+
+    where: str
+    question: str | Callable[..., Any]
+    form: Any
+    """What the user is asked for."""
+    answer_types: tuple[type, ...]
+    """The answers that the parameter takes as they are; none if it takes only the data of one."""
+    inputs: dict[str, str] = field(default_factory=dict[str, str])
+    """What a function gets, by the name of a parameter of the whole: an argument, or asked for."""
+    private_inputs: "dict[str, tuple[_AskNode, Any]]" = field(default_factory=dict[str, Any])
+    """What a function gets that only it asks for, and its default."""
+    context: str | None = None
+    is_async: bool = False
+
+
+def parse_asked_parameter(annotation: Any, default: Any) -> AskedParameter | None:
+    """What a parameter with an annotation is asked for with; None if it is not.
+
+    Raises:
+        SignatureError: there is a question where nobody would ask it.
+    """
+    annotation = resolve_alias(annotation)
+    kind, *metadata = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
+    ask = next((mark for mark in metadata if isinstance(mark, Ask)), None)
+    others = tuple(mark for mark in metadata if not isinstance(mark, Ask))
+    if isinstance(default, Ask) or _contains_ask((kind, *others)):
+        raise SignatureError(
+            "nobody would ask this question", hint='write Annotated[T, Ask("...")], with the Ask outermost'
+        )
+    if ask is None:
+        return None
+    return AskedParameter(
+        ask, Annotated[kind, *others] if others else kind, UNSET if default is _EMPTY else default
+    )
+
+
+def _contains_ask(parts: Iterable[Any]) -> bool:
+    """Whether there is a question somewhere in types, which may contain themselves."""
+    rest, names = [*parts], list[Any]()
+    while rest:
+        part = rest.pop()
+        if part is Ask or isinstance(part, Ask):
+            return True
+        rest += get_args(part)
+        name = get_origin(part) or part
+        if resolve_alias(name) is not name and not any(name is known for known in names):
+            names.append(name)  # a type can contain itself only by its name
+            rest.append(resolve_alias(name))
+    return False
+
+
+class AskPlan:
+    """How the parameters of a function are found out that are asked for.
+
+    Args:
+        wanted: the parameters that are asked for, by name.
+        arguments: the names of the others.
+        is_context: whether a parameter with an annotation gets the context.
+
+    Raises:
+        SignatureError: a question names what there is not, waits for itself, or no form can ask it.
+    """
+
+    def __init__(
+        self,
+        wanted: Mapping[str, AskedParameter],
+        arguments: Iterable[str],
+        is_context: Callable[[Any, bool], bool],
+    ) -> None:
+        self._asked_parameters = wanted
+        self._parameter_names = {*arguments, *wanted}
+        self._is_context = is_context
+        self._nodes: dict[tuple[str | int, str], _AskNode | None] = {}
+        self._order: list[_AskNode] = []
+        self._nodes_by_parameter: dict[str, _AskNode] = {}
+        for name in wanted:
+            self._find_node(name)
+
+    # ----------------------------------------------------------------- at registration
+
+    def _find_node(self, name: str) -> _AskNode:
+        if name not in self._nodes_by_parameter:
+            self._nodes_by_parameter[name] = self._make_node(
+                f"parameter `{name}`", self._asked_parameters[name]
+            )
+        return self._nodes_by_parameter[name]
+
+    def _make_node(self, where: str, wanted: AskedParameter) -> _AskNode:
+        """The node for a question; the same one for the same question."""
+        question = wanted.ask.question
+        key = (question if isinstance(question, str) else id(question), repr(wanted.kind))
+        with prefix_signature_errors(where):
+            known = self._nodes.get(key, UNSET)
+            if known is None:
+                raise SignatureError("its question waits for its own answer", hint="ask one before the other")
+            if known is not UNSET:
+                return known
+            self._nodes[key] = None
+            form, takes = _split_answer_types(wanted.kind)
+            node = _AskNode(where, question, form, takes)
+            if callable(question):
+                self._inspect_resolver(node, question)
+            else:
+                get_form(form)
+                node.inputs = {name: name for name in _parse_placeholders(question)}
+            for name in node.inputs.values():
+                self._check_parameter_exists(name)
+        self._nodes[key] = node
+        self._order.append(node)
+        return node
+
+    def _inspect_resolver(self, node: _AskNode, fn: Callable[..., Any]) -> None:
+        """Find what a function needs to find out."""
+        scope = AnnotationScope(fn)
+        node.is_async = any(map(inspect.iscoroutinefunction, unwrap_layers(fn)))
+        for it in inspect.signature(fn).parameters.values():
+            if it.kind is inspect.Parameter.POSITIONAL_ONLY:
+                raise SignatureError(f"its `{it.name}` cannot be given by name", hint="drop the `/`")
+            if it.kind in {inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD}:
+                continue
+            annotation = Any if it.annotation is _EMPTY else scope.evaluate(it.annotation)
+            inner = parse_asked_parameter(annotation, it.default)
+            if self._is_context(annotation, node.is_async):
+                node.context = it.name
+            elif inner is not None:
+                node.private_inputs[it.name] = self._make_node(f"its `{it.name}`", inner), inner.default
+            elif it.name in self._parameter_names or it.default is _EMPTY:
+                node.inputs[it.name] = it.name
+
+    def _check_parameter_exists(self, name: str) -> None:
+        if name not in self._parameter_names:
+            raise SignatureError(
+                f"its question wants `{name}`, which is no parameter",
+                hint=f"there are {', '.join(sorted(self._parameter_names))}",
+            )
+        if name in self._asked_parameters:
+            self._find_node(name)
+
+    # ----------------------------------------------------------------- for a call
+
+    async def collect_answers(
+        self, arguments: Mapping[str, Any], context: "Context", run: ResolverRunner
+    ) -> dict[str, Any]:
+        """The parameters that are asked for, by name.
+
+        Args:
+            arguments: the others, by name.
+            context: of the call.
+            run: runs a function that finds out.
+
+        Raises:
+            Unanswered: some have no answer yet; all that could be asked was.
+            ToolError: the user does not answer; UserRejected, where that is no tool.
+        """
+        found: dict[_AskNode, Any] = {}
+        missing = False
+        for node in self._order:
+            try:
+                given = dict(self._iter_inputs(node, arguments, found))
+            except KeyError:
+                continue  # what it needs has no answer yet
+            try:
+                found[node] = await _resolve_node(node, given, context, run)
+            except Unanswered:
+                missing = True
+        if missing:
+            raise Unanswered("parameters are asked for, and have no answer yet")
+        return {name: self._get_answer(name, found) for name in self._nodes_by_parameter}
+
+    def _iter_inputs(
+        self, node: _AskNode, arguments: Mapping[str, Any], found: Mapping[_AskNode, Any]
+    ) -> Iterator[tuple[str, Any]]:
+        for name, known in node.inputs.items():
+            yield (
+                name,
+                self._get_answer(known, found) if known in self._nodes_by_parameter else arguments[known],
+            )
+        for name, (inner, default) in node.private_inputs.items():
+            yield name, _apply_default(found[inner], default)
+
+    def _get_answer(self, name: str, found: Mapping[_AskNode, Any]) -> Any:
+        return _apply_default(found[self._nodes_by_parameter[name]], self._asked_parameters[name].default)
+
+
+def _apply_default(value: Any, default: Any) -> Any:
+    """A value, or the default where there is nobody to ask.
+
+    Raises:
+        CapabilityNotDeclared: there is no default either.
+    """
+    if not isinstance(value, _CannotAsk):
+        return value
+    if default is UNSET:
+        raise value.error
+    return default
+
+
+async def _resolve_node(
+    node: _AskNode, given: dict[str, Any], context: "Context", run: ResolverRunner
+) -> Any:
+    """What a parameter gets: what a function finds out, or what the user answers."""
+    question: Any = node.question
+    if callable(question):
+        value: Any = run(question, node.is_async, node.context, context, given)
+        value = await value if isawaitable(value) else value
+        if not isinstance(value, Ask):
+            return value
+        if callable(value.question):
+            raise TypeError(f"{node.where}: an Ask that a function returns has to be a text")
+        message = value.question
+    else:
+        message = question.format_map(given)
+    try:
+        answer = await context.elicit(message, node.form)
+    except CapabilityNotDeclared as error:
+        return _CannotAsk(error)
+    if isinstance(answer, node.answer_types):
+        return answer
+    if isinstance(answer, Accepted):
+        return answer.data
+    text = f"The user {_ANSWER_PHRASES[type(answer)]}: {message}"
+    raise ToolError(text) if context.method == "tools/call" else UserRejected(text)
+
+
+def _split_answer_types(kind: Any) -> tuple[Any, tuple[type, ...]]:
+    """What a form asks for, and which answers the parameter takes as they are."""
+    parts = get_args(kind) if get_origin(kind) in UNION_TYPES else (kind,)
+    takes = tuple(origin for part in parts if (origin := get_origin(part) or part) in _ANSWER_TYPES)
+    if not takes:
+        return kind, ()
+    forms = [get_args(part)[0] for part in parts if get_origin(part) is Accepted]
+    if len(forms) != 1 or len(takes) != len(parts):
+        raise SignatureError(
+            f"{describe_type(kind)} does not say what is asked for",
+            hint="write Accepted[T] | Declined | Cancelled",
+        )
+    return forms[0], takes
+
+
+def _parse_placeholders(text: str) -> list[str]:
+    """The parameters that a question names, without what is looked up in them."""
+    try:
+        gaps = [gap for _, gap, _, _ in Formatter().parse(text) if gap is not None]
+    except ValueError as error:
+        raise SignatureError(f"the question {text!r} cannot be filled in: {error}") from error
+    names = [gap.partition(".")[0].partition("[")[0] for gap in gaps]
+    for name in names:
+        if not name.isidentifier():
+            raise SignatureError(f"the question {text!r} has a gap without the name of a parameter")
+    return names

@@ -1,0 +1,173 @@
+"""`InputRequired`: what a handler returns that asks by hand, and wants something back with the answers.
+
+The explicit form of `ctx.elicit` and the like, for those who want to say what comes back and to name the
+questions. Owns its shape, how it is asked in each era, and what the handler finds when it is called again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias, TypeVar
+
+import msgspec
+
+from toolpost import types
+from toolpost.errors import CapabilityNotDeclared, InternalError
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.eras import find_missing_capability
+from toolpost.protocol.jsonrpc import InvalidJSONValue
+from toolpost.protocol.receive import MAX_INPUT_RESPONSES
+from toolpost.protocol.revisions import Revision
+from toolpost.server.elicitation.journal import MAX_ROUNDS, ManualQuestion, ReplayJournal
+from toolpost.server.runtime.eager import Unanswered
+from toolpost.types.base import JSON, UNSET, Raw, Result
+
+if TYPE_CHECKING:
+    from toolpost.server.context import Context
+
+    QuestionParams: TypeAlias = types.ElicitParams | types.CreateMessageParams | types.ClientRequestParams
+
+
+STATE_RETRY_DELAY: Final = 0.1
+"""Seconds before a method is called again in a session that asked nothing, but wants its state back."""
+
+R = TypeVar("R")
+
+
+class InputRequired:
+    """Returned by a handler instead of its result: these questions have to be answered first.
+
+    The method is then called again: it finds the answers in `ctx.input_responses`, and the state in
+    `ctx.request_state`. In a session the client is asked at once, and the method is called again by the same
+    request; a stateless client asks again with the answers, perhaps another worker, and what it carries is
+    sealed.
+
+    Args:
+        questions: what to ask, by a name for each: the user, the model, or, by a plain
+            `ClientRequestParams()`, which places are open.
+        state: what to bring back: anything that JSON can hold.
+
+    Raises:
+        TypeError: one of the questions is none.
+        ValueError: there is neither a question nor a state, or there are more questions than a client may
+            answer at once.
+
+    Examples:
+        >>> asked = InputRequired({"name": ElicitParams(message="Who are you?")}, state={"tries": 1})
+        >>> list(asked.questions)
+        ['name']
+    """
+
+    __slots__ = ("questions", "state")
+
+    def __init__(
+        self,
+        questions: "Mapping[str, QuestionParams] | None" = None,
+        state: JSON = None,
+    ) -> None:
+        self.questions = {
+            key: (_method_of_question(key, asked), asked) for key, asked in (questions or {}).items()
+        }
+        self.state = state
+        if not self.questions and state is None:
+            raise ValueError("there is neither a question nor a state: nothing would change the next time")
+        if len(self.questions) > MAX_INPUT_RESPONSES:
+            raise ValueError(
+                f"a client may answer {MAX_INPUT_RESPONSES} questions at once, not {len(self.questions)}"
+            )
+
+    def __repr__(self) -> str:
+        return f"InputRequired({', '.join(self.questions)})"
+
+
+def _method_of_question(key: str, question: object) -> str:
+    methods: dict[type, str] = {
+        types.ElicitParams: "elicitation/create",
+        types.CreateMessageParams: "sampling/createMessage",
+        types.ClientRequestParams: "roots/list",
+    }
+    method = methods.get(type(question))
+    if method is None:
+        raise TypeError(
+            f"the question {key!r} is a {type(question).__name__}; it may be an ElicitParams, a "
+            "CreateMessageParams, or a plain AskParams for the roots"
+        )
+    return method
+
+
+# --------------------------------------------------------------------- what a handler finds
+
+
+def read_responses(journal: ReplayJournal, revision: Revision) -> Iterator[tuple[str, Result]]:
+    """The answers to what was asked by hand, as far as they can be read (MRTR-13, MRTR-15)."""
+    for key, asked in journal.manual_questions.items():
+        row = revision.input_requests.get(asked.method)
+        answer = journal.client_answers.get(key) if asked.answer is UNSET else asked.answer
+        if row is not None and answer is not None:
+            with suppress(InvalidJSONValue):
+                yield asked.name, row.results["complete"](answer)
+
+
+def read_state(journal: ReplayJournal) -> JSON:
+    """What was to be brought back with these answers."""
+    return None if journal.state is UNSET else msgspec.json.decode(journal.state)
+
+
+# --------------------------------------------------------------------- how it is asked
+
+
+async def resolve_input_required(context: "Context", serve: Callable[[], Awaitable[R | InputRequired]]) -> R:
+    """What a handler's method gives that may ask by hand, once it has all answers.
+
+    Raises:
+        Unanswered: the questions go to the client, which comes back with the answers.
+    """
+    for _ in range(MAX_ROUNDS):
+        value = await serve()
+        if not isinstance(value, InputRequired):
+            return value
+        if context.replay.is_stateless:
+            await _record_questions(context, value)
+        else:
+            await _ask_in_session(context, value)
+    raise InternalError(f"{context.method} has asked {MAX_ROUNDS} times, and still has no result")
+
+
+async def _ask_in_session(context: "Context", wanted: InputRequired) -> None:
+    """Ask in a session, and hand the answers to the next run."""
+    incoming = context.incoming
+    assert incoming is not None, "only a request has a handler"
+    rows = incoming.peer.revision.requests["server"]
+    for method, params in wanted.questions.values():  # nobody is asked half of it
+        missing = (
+            find_missing_capability(incoming.peer.capabilities, rows[method], params)
+            if method in rows
+            else method
+        )
+        if missing:
+            raise CapabilityNotDeclared(
+                missing, f"the client does not offer {missing!r}, which {method} needs"
+            )
+    if not wanted.questions:
+        await asyncio.sleep(STATE_RETRY_DELAY)  # it wants to be called again, but hardly at once
+    state = msgspec.json.decode(jsonrpc.encode(wanted.state))
+    given = {key: await context.ask(method, params) for key, (method, params) in wanted.questions.items()}
+    context.set_input_responses(given, state)
+
+
+async def _record_questions(context: "Context", wanted: InputRequired) -> NoReturn:
+    """Note what a method asks by hand, where there is no session."""
+    journal = await context.replay.load_journal()
+    journal.begin_manual_questions(UNSET if wanted.state is None else Raw(jsonrpc.encode(wanted.state)))
+    for name, (method, params) in wanted.questions.items():
+        before = len(journal.open_questions)
+        try:
+            said = await context.ask(method, params, key=name)
+        except Unanswered:
+            (key,) = list(journal.open_questions)[before:]
+            journal.manual_questions[key] = ManualQuestion(name, method)
+        else:  # by middleware: the client need not be asked
+            journal.manual_questions[f"{name} (answered)"] = ManualQuestion(
+                name, method, Raw(jsonrpc.encode(said))
+            )
+    raise Unanswered("what was asked by hand has no answer yet")

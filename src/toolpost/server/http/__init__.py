@@ -1,0 +1,1 @@
+"""Serving MCP over HTTP: Streamable HTTP in both eras, and HTTP+SSE."""

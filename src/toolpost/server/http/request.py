@@ -1,0 +1,356 @@
+"""One HTTP request and its response, on ASGI: read the body, answer with JSON or with an event stream.
+
+Owns what has been sent so far, so that the status stays open until the first byte. Knows HTTP and nothing of
+JSON-RPC: which answer is due is for others to say.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, MutableMapping
+from inspect import isawaitable
+from types import CoroutineType
+from typing import Any, Final, TypeAlias, TypeVar
+from urllib.parse import unquote
+
+from toolpost.errors import ChannelClosed
+from toolpost.principal import Principal
+from toolpost.protocol import sse
+from toolpost.server.http.disconnect import (
+    CONNECTION_MONITOR,
+    ConnectionMonitor,
+    DisconnectWatcher,
+    KeepAliveCallback,
+)
+from toolpost.server.http.head import Head
+from toolpost.server.runtime.eager import StartedCoroutine
+
+ASGIScope: TypeAlias = MutableMapping[str, Any]
+ASGIEvent: TypeAlias = MutableMapping[str, Any]
+ASGIReceive: TypeAlias = Callable[[], Awaitable[ASGIEvent]]
+ASGISend: TypeAlias = Callable[[ASGIEvent], Awaitable[None]]
+Headers: TypeAlias = Iterable[tuple[bytes, bytes]]
+
+T = TypeVar("T")
+
+DISCARD_TIMEOUT: Final = 2.0
+"""Seconds for which we read what is not wanted."""
+
+BODY_CHUNK_TIMEOUT: Final = 30.0
+"""Seconds that a client may take for the next piece of a body: who holds a connection open has to use it."""
+
+MIN_BODY_RATE: Final = 16 * 1024
+"""The slowest body, in bytes per second after `BODY_CHUNK_TIMEOUT` seconds: slower than any real network."""
+
+_JSON_HEADER: Final = (b"content-type", b"application/json")
+_EVENT_STREAM_HEADERS: Final = (
+    (b"content-type", b"text/event-stream"),
+    (b"cache-control", b"no-cache, no-transform"),
+    (b"x-accel-buffering", b"no"),  # HTTPM-7
+)
+
+
+class BodyTooLarge(Exception):
+    """The body has more bytes than it may have.
+
+    Args:
+        more: whether there are some that were not read.
+    """
+
+    def __init__(self, *, more: bool) -> None:
+        super().__init__()
+        self.more = more
+
+
+class BodyTooSlow(Exception):
+    """The body does not come in time."""
+
+
+class ClientDisconnected(ChannelClosed):
+    """The client has gone before its answer."""
+
+    def __init__(self) -> None:
+        super().__init__("the client has gone")
+
+
+class ResponseAborted(Exception):
+    """We have ended a response ourselves, because we stop."""
+
+
+class HttpExchange:
+    """One request and its response.
+
+    Args:
+        scope: of ASGI.
+        receive: of ASGI.
+        send: of ASGI.
+        head: what the scope says, if that was read before.
+
+    Attributes:
+        extra: more headers of the response.
+        principal: on whose behalf it speaks, once somebody has found out.
+        session: whose one stream this is (HTTP+SSE).
+        streaming: whether an event stream has begun.
+        is_disconnected: whether the client has gone while it was attended to.
+    """
+
+    __slots__ = (
+        "_body_wait_since",
+        "_ended",
+        "_receive",
+        "_send",
+        "_watcher",
+        "extra",
+        "head",
+        "headers",
+        "is_disconnected",
+        "principal",
+        "scope",
+        "session",
+        "streaming",
+    )
+
+    def __init__(
+        self, scope: ASGIScope, receive: ASGIReceive, send: ASGISend, head: Head | None = None
+    ) -> None:
+        self.scope = scope
+        self.head = head or Head(scope)
+        self.headers: Mapping[str, str] = self.head.headers
+        self.extra: tuple[tuple[bytes, bytes], ...] = ()
+        self.principal: Principal | None = None
+        self.session = ""
+        self.streaming = self.is_disconnected = self._ended = False
+        self._receive = receive
+        self._send = send
+        self._body_wait_since: float | None = None  # when we first had to wait for the body
+        self._watcher: DisconnectWatcher | None = None
+
+    @property
+    def method(self) -> str:
+        """Of HTTP, in capitals."""
+        return self.head.method
+
+    @property
+    def path(self) -> str:
+        """The path below the place where the application is mounted."""
+        return self.head.path
+
+    @property
+    def root(self) -> str:
+        """The path where the application is mounted; empty if it has the server for itself."""
+        root: str = self.scope.get("root_path", "").rstrip("/")
+        # Some frameworks take what they have matched away from the path, and do not say so.
+        whole = unquote((self.scope.get("raw_path") or b"").decode("latin-1")).rstrip("/")
+        local = self.path.rstrip("/")
+        before = whole[: len(whole) - len(local)]
+        return before if whole.endswith(local) and len(before) > len(root) else root
+
+    @property
+    def query(self) -> bytes:
+        """What stands behind the path."""
+        return self.scope.get("query_string", b"")
+
+    @property
+    def address(self) -> str:
+        """Where the request comes from, as far as the ASGI server says; a proxy's, if it tells no other."""
+        client = self.scope.get("client")
+        return "" if client is None else client[0]
+
+    # ----------------------------------------------------------------- reading
+
+    def receive_body(self, limit: int) -> bytes | Coroutine[Any, Any, bytes]:
+        """The whole body if it has come, as it nearly always has, or what to await for it.
+
+        Raises:
+            BodyTooLarge: it is longer than `limit`; what comes behind is not read.
+            ClientDisconnected: the client has gone before the end of it.
+            BodyTooSlow: nothing came for `BODY_CHUNK_TIMEOUT` seconds, or less than `MIN_BODY_RATE`.
+        """
+        if self.head.length > limit:
+            raise BodyTooLarge(more=True)
+        porter: ConnectionMonitor | None = self.scope.get(CONNECTION_MONITOR)
+        if porter is not None and (whole := porter.take_body(self._receive)) is not None:
+            if len(whole) > limit:
+                raise BodyTooLarge(more=False)
+            return whole
+        event: Any = self._receive()
+        if event.__class__ is CoroutineType:
+            try:
+                event = StartedCoroutine(event, event.send(None))
+            except StopIteration as done:
+                event = done.value
+                if event["type"] == "http.request" and not event.get("more_body"):
+                    data: Any = event.get("body", b"")
+                    if len(data) > limit:
+                        raise BodyTooLarge(more=False) from None
+                    return data if type(data) is bytes else bytes(data)  # some give what is like it
+        return self._receive_parts(event, limit)
+
+    async def _receive_parts(self, first: ASGIEvent | Awaitable[ASGIEvent], limit: int) -> bytes:
+        """The whole body, of which this is the first piece."""
+        parts: list[bytes] = []
+        size, event = 0, first
+        while True:
+            if isawaitable(event):
+                event = await self._receive_in_time(event, size)
+            if event["type"] != "http.request":
+                raise ClientDisconnected
+            parts.append(event.get("body", b""))
+            size += len(parts[-1])
+            more = bool(event.get("more_body"))
+            if size > limit:
+                raise BodyTooLarge(more=more)
+            if not more:
+                return b"".join(parts)
+            event = self._receive()
+
+    async def _receive_in_time(self, begun: Awaitable[ASGIEvent], size: int) -> ASGIEvent:
+        """What comes behind so many bytes of the body.
+
+        Raises:
+            BodyTooSlow: it does not come in time.
+        """
+        now = asyncio.get_running_loop().time()
+        self._body_wait_since = now if self._body_wait_since is None else self._body_wait_since
+        try:
+            async with asyncio.timeout_at(
+                min(
+                    now + BODY_CHUNK_TIMEOUT,
+                    self._body_wait_since + BODY_CHUNK_TIMEOUT + size / MIN_BODY_RATE,
+                )
+            ):
+                return await begun
+        except TimeoutError:
+            raise BodyTooSlow from None
+
+    async def discard_body(self, limit: int) -> None:
+        """Read on for so many bytes: who still sends would be cut off before it could read our answer."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_TIMEOUT):
+                while limit > 0 and "expect" not in self.headers:  # who expects a word first sends nothing
+                    event = await self._receive()
+                    if event["type"] != "http.request":
+                        raise ClientDisconnected
+                    if not event.get("more_body"):
+                        return
+                    limit -= len(event.get("body", b""))
+
+    async def wait_for_disconnect(self) -> None:
+        """Wait until the client has gone."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    # ----------------------------------------------------------------- answering
+
+    async def send_json(self, status: int, body: bytes, headers: Headers = ()) -> None:
+        """Answer with one JSON text."""
+        self._ended = True
+        sent = [(b"content-length", b"%d" % len(body)), _JSON_HEADER, *headers, *self.extra]
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
+        await self._send({"type": "http.response.body", "body": body})
+
+    async def send_empty(self, status: int, headers: Headers = ()) -> None:
+        """Answer without a body."""
+        self._ended = True
+        sent = [(b"content-length", b"0"), *headers, *self.extra]
+        await self._send({"type": "http.response.start", "status": status, "headers": sent})
+        await self._send({"type": "http.response.body", "body": b""})
+
+    async def finish_disconnected(self) -> None:
+        """Answer a client that has gone: nobody reads it, but what is in between may insist on an answer."""
+        if not (self.streaming or self._ended):
+            with contextlib.suppress(Exception):  # others insist on none
+                await self.send_empty(400)
+
+    async def open_stream(self) -> None:
+        """Begin an event stream, unless it has begun."""
+        if not self.streaming:
+            self.streaming = True
+            sent = [*_EVENT_STREAM_HEADERS, *self.extra]
+            await self._send({"type": "http.response.start", "status": 200, "headers": sent})
+
+    def release_head(self) -> None:
+        """Let go of the headers: nobody asks an open stream for them, and they take 0.7 KiB of it."""
+        self.head = Head({"method": self.method, "path": self.path, "headers": ()})
+        self.headers = self.head.headers
+
+    async def send_event(
+        self,
+        data: bytes,
+        *,
+        kind: str | None = None,
+        id: str | None = None,  # noqa: A002 - the format's word
+        retry: int | None = None,
+    ) -> None:
+        """Send an event, which begins the stream."""
+        await self.open_stream()
+        await self._send_chunk(sse.encode_event(data, event=kind, id=id, retry=retry))
+
+    async def send_comment(self) -> None:
+        """Send a comment on the stream, which readers skip."""
+        await self._send_chunk(sse.encode_comment())
+
+    async def end_stream(self) -> None:
+        """End the event stream, unless it has ended."""
+        if self._ended:
+            return
+        self._ended = True
+        await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _send_chunk(self, body: bytes) -> None:
+        if self.is_disconnected:
+            raise ClientDisconnected
+        await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+    # ----------------------------------------------------------------- while work goes on
+
+    async def run_while_connected(
+        self,
+        work: Coroutine[Any, Any, T],
+        pulse: KeepAliveCallback | None = None,
+        unwanted: Callable[[], object] | None = None,
+    ) -> T:
+        """What the work gives, done in this very task; once it waits, a client that leaves cancels it.
+
+        Work that is soon done costs neither a task nor a look at the connection.
+
+        Args:
+            work: what is to be done.
+            pulse: called every `KEEP_ALIVE` seconds while it goes on.
+            unwanted: called when the client has gone, before the work is cancelled.
+
+        Raises:
+            ClientDisconnected: the client has gone, and the work was cancelled.
+            ResponseAborted: we have, by `abort`.
+        """
+        try:
+            waits_for = work.send(None)
+        except StopIteration as done:
+            return done.value
+        task = asyncio.current_task()
+        assert task is not None, "a request is served in a task"
+        others = task.cancelling()
+        attention = self._watcher = DisconnectWatcher(self, task, pulse, unwanted)
+        try:
+            result = await StartedCoroutine(work, waits_for)
+        except asyncio.CancelledError:
+            if not attention.is_aborted or task.cancelling() > others + 1:  # somebody else cancels us
+                raise
+            raise (ClientDisconnected if self.is_disconnected else ResponseAborted) from None
+        finally:
+            self._watcher = None
+            attention.end()
+            if attention.is_aborted:
+                task.uncancel()
+        if self.is_disconnected:
+            raise ClientDisconnected  # it did not heed the cancellation, and nobody wants what it gave
+        return result
+
+    def abort(self) -> None:
+        """End the work that is attended to, if any."""
+        if self._watcher is not None:
+            self._watcher.abort()
+
+    async def send_keep_alive(self) -> None:
+        """Give a sign of life on a stream that goes on."""
+        if self.streaming and not (self.is_disconnected or self._ended):
+            await self.send_comment()

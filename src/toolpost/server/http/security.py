@@ -1,0 +1,230 @@
+"""Whom an endpoint answers to: hosts, origins, the pages of browsers, and what a request must look like.
+
+Owns what stands between the network and a message: each check says what it refused and what to set. Knows
+headers only, no message and no session.
+
+PART body: The body of a POST, read: a message, or why it is none.
+
+Owns what a client is told whose body cannot be read. Knows no session and no server.
+"""
+
+import logging
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import Final
+
+from toolpost.errors import InvalidRequest, RemoteProtocolError
+from toolpost.protocol import allowed_hosts as allowed_hosts_module
+from toolpost.protocol import headers, jsonrpc
+from toolpost.protocol.jsonrpc import JSONRPCMessage
+from toolpost.server.http.request import Headers, HttpExchange
+
+logger: Final = logging.getLogger("toolpost.http")
+
+MAX_BODY: Final = 4 * 1024 * 1024
+"""The largest body: room for 3 MiB of picture in base64, as much as an event may have."""
+
+MAX_HEADERS: Final = 64 * 1024
+"""All headers together: as much as the ASGI servers that have a limit of their own pass on."""
+
+MAX_CACHED_ORIGINS: Final = 1000
+"""How many pairs of host and origin are remembered as good: most servers have one name."""
+
+MAX_CACHED_ORIGIN_LENGTH: Final = 600
+"""Characters of such a pair: two names of 255, and what stands around them."""
+
+MAX_LOGGED_REFUSALS: Final = 100
+"""How many different refusals are logged: who asks under many names must not fill the log."""
+
+RETRY_AFTER: Final = {429: b"5", 503: b"1"}
+"""Seconds after which who is turned away for now may come back, unless it is told otherwise: Retry-After."""
+
+_EXPOSED_HEADERS: Final = b"Mcp-Session-Id, Mcp-Protocol-Version, WWW-Authenticate, DPoP-Nonce, Retry-After"
+_CORS_METHODS: Final = b"GET, POST, DELETE, OPTIONS"
+_PREFLIGHT_AGE: Final = b"7200"  # the longest that browsers keep
+
+JSON: Final = "application/json"
+EVENTS: Final = "text/event-stream"
+
+
+class HTTPRefusal(Exception):
+    """A request goes no further.
+
+    Args:
+        status: of HTTP.
+        message: what was refused, and what to do.
+        headers: to answer with.
+    """
+
+    def __init__(self, status: int, message: str, headers: Headers = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.headers = tuple(headers)
+        if status in RETRY_AFTER and all(name != b"retry-after" for name, _ in self.headers):
+            self.headers += ((b"retry-after", RETRY_AFTER[status]),)
+
+    @property
+    def body(self) -> bytes:
+        """The JSON-RPC error that says so; it answers no request in particular."""
+        return jsonrpc.encode_error(None, InvalidRequest(self.message))
+
+
+class RequestGuard:
+    """The checks in front of an endpoint.
+
+    Args:
+        public_url: where clients reach it; allows its host and its origin.
+        allowed_hosts: more hosts that it answers to.
+        allowed_origins: more origins whose pages may call it.
+        cors: whether browsers are told so: True for all that is allowed, or more origins.
+    """
+
+    def __init__(
+        self,
+        *,
+        public_url: str | None = None,
+        allowed_hosts: Iterable[str] = (),
+        allowed_origins: Iterable[str] = (),
+        cors: bool | Iterable[str] = False,
+    ) -> None:
+        origins = [allowed_origins] if isinstance(allowed_origins, str) else list(allowed_origins)
+        if not isinstance(cors, bool):
+            origins += [cors] if isinstance(cors, str) else list(cors)
+        self._allowed = allowed_hosts_module.parse_allowed_hosts(public_url, allowed_hosts, origins)
+        self._cors = cors is not False
+        self._allowed_origins: set[tuple[str | None, str | None]] = set()
+        self._logged_refusals: set[str] = set()
+
+    def check(self, exchange: HttpExchange) -> None:
+        """Return if the request comes from where it may (HTTP-1); prepare what tells a browser so.
+
+        Raises:
+            HTTPRefusal: it does not (HTTP-2).
+        """
+        if exchange.head.size > MAX_HEADERS:
+            raise HTTPRefusal(431, f"The headers have more than {MAX_HEADERS} bytes together.")
+        sent = exchange.headers
+        host, origin = sent.get("host"), sent.get("origin")
+        if (host, origin) not in self._allowed_origins:
+            self._check_origin(host, origin)
+        if self._cors and origin is not None:
+            exchange.extra = (
+                *exchange.extra,
+                (b"access-control-allow-origin", origin.encode("latin-1")),
+                (b"access-control-expose-headers", _EXPOSED_HEADERS),
+                (b"vary", b"Origin"),
+            )
+
+    def _check_origin(self, host: str | None, origin: str | None) -> None:
+        wrong = allowed_hosts_module.explain_refused_host(
+            self._allowed, host
+        ) or allowed_hosts_module.explain_refused_origin(self._allowed, origin, host)
+        if wrong is not None:
+            if wrong not in self._logged_refusals and len(self._logged_refusals) < MAX_LOGGED_REFUSALS:
+                self._logged_refusals.add(wrong)
+                logger.warning("refused: %s", wrong)
+            raise HTTPRefusal(403, wrong)
+        if (
+            len(self._allowed_origins) < MAX_CACHED_ORIGINS
+            and len(host or "") + len(origin or "") <= MAX_CACHED_ORIGIN_LENGTH
+        ):
+            self._allowed_origins.add((host, origin))
+
+    def get_preflight_headers(self, exchange: HttpExchange) -> Headers | None:
+        """What to tell a browser that asks what it may send; None if it does not ask, or we do not tell."""
+        if not self._cors or exchange.method != "OPTIONS" or "origin" not in exchange.headers:
+            return None
+        wanted = exchange.headers.get("access-control-request-headers", "")
+        return (
+            (b"access-control-allow-methods", _CORS_METHODS),
+            (b"access-control-allow-headers", wanted.encode("latin-1") or b"*"),
+            (b"access-control-max-age", _PREFLIGHT_AGE),
+        )
+
+
+def check_post(exchange: HttpExchange, wanted: tuple[str, ...] = ()) -> None:
+    """Return if a POST brings JSON and takes what we may answer with.
+
+    Args:
+        exchange: the POST.
+        wanted: the media types of the answers that it may get.
+
+    Raises:
+        HTTPRefusal: 415 or 406.
+    """
+    sent = exchange.headers
+    encoding = sent.get("content-encoding")
+    if encoding is not None and encoding.lower() != "identity":
+        raise HTTPRefusal(
+            415,
+            f"The Content-Encoding {headers.quote_value(encoding)} is not read here: send the body as it is.",
+            [(b"accept-encoding", b"identity")],
+        )
+    refusal = _find_media_type_error(sent.get("content-type"), sent.get("accept"), wanted)
+    if refusal is not None:
+        raise HTTPRefusal(*refusal)
+
+
+@lru_cache(maxsize=256)  # clients always send the same
+def _find_media_type_error(
+    content_type: str | None, accept: str | None, wanted: tuple[str, ...]
+) -> tuple[int, str] | None:
+    """Why a POST with these headers is refused: the status, and what to do."""
+    if not headers.is_json(content_type):
+        return (
+            415,
+            f"The Content-Type must be {JSON}, in UTF-8; it is {headers.quote_value(content_type or '')}.",
+        )
+    if all(headers.accepts(accept, media) for media in wanted):
+        return None
+    return (
+        406,
+        f"The Accept header must admit {' and '.join(wanted)}; it is {headers.quote_value(accept or '')}.",
+    )
+
+
+def check_get(exchange: HttpExchange) -> None:
+    """Return if a GET takes an event stream (HTTPL-11).
+
+    Raises:
+        HTTPRefusal: 406.
+    """
+    accept = exchange.headers.get("accept")
+    if not headers.accepts(accept, EVENTS):
+        raise HTTPRefusal(
+            406, f"The Accept header must admit {EVENTS}; it is {headers.quote_value(accept or '')}."
+        )
+
+
+# --------------------------------------------------------------------- body
+
+
+def read_body(data: bytes) -> JSONRPCMessage | None:
+    """The message in a body; None for a batch.
+
+    Raises:
+        _UnreadableBody: it is none.
+    """
+    if data[:1] != b"{" and jsonrpc.is_batch(data):
+        return None
+    try:
+        return jsonrpc.decode(data)
+    except RemoteProtocolError as error:
+        raise _UnreadableBody(error) from error
+
+
+class _UnreadableBody(HTTPRefusal):
+    """A body that is no message; the answer has the id, if there was one."""
+
+    def __init__(self, error: RemoteProtocolError) -> None:
+        super().__init__(400, error.message)
+        self._error = error
+
+    @property
+    def body(self) -> bytes:
+        """The answer that it deserves."""
+        error = self._error
+        return jsonrpc.encode_error(
+            None if error.reply else error.id, error.answer or InvalidRequest(error.message)
+        )

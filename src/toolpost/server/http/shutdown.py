@@ -1,0 +1,136 @@
+"""The life of an endpoint in one event loop: begun by who needs it first, ended in order.
+
+Owns what is being served at the moment, and how that ends: nothing new, streams at once, running requests in
+a while. What a request is, others know.
+"""
+
+import asyncio
+from typing import Any, Final
+
+from toolpost.errors import InternalError
+from toolpost.server.http.host import EndpointHost
+from toolpost.server.http.request import HttpExchange
+from toolpost.server.http.session_endpoints import SessionEndpoints
+from toolpost.server.http.sessions import Sessions
+from toolpost.server.http.stateless import make_stream_limit_refusal
+
+ABORT_TIMEOUT: Final = 1.0
+"""Seconds in which a request that is given up has to end before it is cancelled."""
+
+
+DRAIN_POLL_INTERVAL: Final = 0.02
+"""Seconds between two looks at the sessions of HTTP+SSE, which answer on a stream that does not end."""
+
+
+class EndpointLifetime:
+    """What an endpoint holds from its first request to its last, in one loop.
+
+    A task of its own enters the life of the server and leaves it: some contexts insist on that.
+
+    Args:
+        host: what is served.
+        sessions: those of old clients.
+        legacy: what old clients use.
+
+    Attributes:
+        legacy: what old clients use.
+        sessions: those of old clients.
+        load: how much is under way.
+        running: the requests that are being served, each with its task.
+        listening: the streams on which we speak when there is something to say.
+        answering: those on which clients of HTTP+SSE hear everything, answers too.
+        loop: where it is.
+        thread: where that ran when a request came last for which it was asked.
+        open: whether it has begun, and new requests are taken.
+        stopping: whether new requests are turned away.
+        over: whether all are.
+    """
+
+    def __init__(self, host: EndpointHost, sessions: Sessions, legacy: SessionEndpoints) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.thread = 0
+        self.running: dict[HttpExchange, asyncio.Task[Any]] = {}
+        self.listening: set[HttpExchange] = set()
+        self.answering: set[HttpExchange] = set()
+        self.stopping = self.over = self.open = False
+        self.legacy = legacy
+        self.load = sessions.load
+        self.sessions = sessions
+        self._ready: asyncio.Future[None] = self.loop.create_future()
+        self._stop_requested = asyncio.Event()
+        self._task = self.loop.create_task(self._run(host))
+
+    async def wait_until_ready(self) -> None:
+        """Return when the server is ready."""
+        if not self._ready.done():
+            await asyncio.shield(self._ready)
+        self._ready.result()
+
+    def add_stream(self, exchange: HttpExchange, streams: set[HttpExchange]) -> None:
+        """Count a stream as open, until `remove_stream`.
+
+        No context manager: what one holds open takes 0.5 KiB of each stream.
+
+        Raises:
+            HTTPRefusal: there are too many.
+        """
+        if self.load.streams >= self.load.max_streams:
+            raise make_stream_limit_refusal(self.load.max_streams)
+        self.load.streams += 1
+        streams.add(exchange)
+
+    def remove_stream(self, exchange: HttpExchange, streams: set[HttpExchange]) -> None:
+        """Count a stream no more."""
+        self.load.streams -= 1
+        streams.discard(exchange)
+
+    async def _run(self, host: EndpointHost) -> None:
+        try:
+            async with host.hold_lifespan():
+                self._ready.set_result(None)
+                self.open = not self.stopping
+                try:
+                    await self._stop_requested.wait()
+                finally:
+                    await self.sessions.close()
+        except BaseException as error:
+            if self._ready.done():
+                raise
+            cancelled = isinstance(error, asyncio.CancelledError)
+            self._ready.set_exception(InternalError("the lifespan was cancelled") if cancelled else error)
+            self._ready.exception()  # there may be nobody left who waits for it
+            if not isinstance(error, Exception):
+                raise
+
+    async def end(self, drain: float) -> None:
+        """Let running requests finish for so many seconds, then let go of everything."""
+        self.stopping, self.open = True, False
+        for exchange in tuple(self.listening):
+            exchange.abort()
+        await self._drain(drain)
+        self.over = True
+        for exchange in (*self.running, *self.answering):
+            exchange.abort()
+        await self._wait(ABORT_TIMEOUT)
+        for task in self.running.values():
+            task.cancel()
+        self._stop_requested.set()
+        await asyncio.wait([self._task])
+        if not self._task.cancelled():
+            self._task.result()
+
+    async def _drain(self, seconds: float) -> None:
+        """Wait for what is being served, but not for ever."""
+        until = self.loop.time() + seconds
+        while self.answering and self.loop.time() < until:
+            for exchange in tuple(self.answering):
+                session = self.sessions.find_live(exchange.session)
+                if session is None or not session.has_pending_output:
+                    exchange.abort()
+            await asyncio.sleep(DRAIN_POLL_INTERVAL)
+        await self._wait(max(0.0, until - self.loop.time()))
+
+    async def _wait(self, seconds: float) -> None:
+        others = {*self.running.values()} - {asyncio.current_task()}
+        if others:
+            await asyncio.wait(others, timeout=seconds)

@@ -1,0 +1,170 @@
+"""Pictures, sounds and files that a tool returns, made into content blocks.
+
+Each is made from bytes or from a path, whose file is read when the block is made. Knows which bytes are which
+kind of media only by their first few.
+"""
+
+import os
+from abc import ABC, abstractmethod
+from base64 import b64encode
+from copy import copy
+from typing import ClassVar, Final, Self
+
+from toolpost.types.base import Annotations
+from toolpost.types.content import AudioContent, Content, EmbeddedResource, ImageContent, ResourceContents
+
+_SIGNATURES: Final[tuple[tuple[bytes, int, str], ...]] = (
+    (b"\x89PNG\r\n\x1a\n", 0, "image/png"),
+    (b"\xff\xd8\xff", 0, "image/jpeg"),
+    (b"GIF8", 0, "image/gif"),
+    (b"WEBP", 8, "image/webp"),
+    (b"WAVE", 8, "audio/wav"),
+    (b"ID3", 0, "audio/mpeg"),
+    (b"\xff\xfb", 0, "audio/mpeg"),
+    (b"OggS", 0, "audio/ogg"),
+    (b"fLaC", 0, "audio/flac"),
+)
+"""How media begin, at which byte, and what they are then."""
+
+DEFAULT_MIME_TYPE: Final = "application/octet-stream"
+
+
+class Media(ABC):
+    """What `Image`, `Audio` and `File` have in common.
+
+    Args:
+        source: the bytes, or the path of a file that is read when the content is needed.
+        mime_type: what it is; guessed from the name of the file or from the first bytes if not given.
+        annotations: hints for whom it is.
+
+    Raises:
+        ValueError: nothing tells what the bytes are.
+    """
+
+    family: ClassVar[str] = ""
+
+    def __init__(
+        self,
+        source: bytes | str | os.PathLike[str],
+        *,
+        mime_type: str | None = None,
+        annotations: Annotations | None = None,
+    ) -> None:
+        self.data = source if isinstance(source, bytes) else None
+        self.path = None if isinstance(source, bytes) else os.fspath(source)
+        self.mime_type = mime_type or self._guess_mime_type()
+        self.annotations = annotations
+
+    def _guess_mime_type(self) -> str:
+        if self.path is not None:
+            guess = _guess_by_name(self.path)
+        else:
+            data = self.data or b""
+            kinds = (kind for start, at, kind in _SIGNATURES if data.startswith(start, at))
+            guess = next(kinds, DEFAULT_MIME_TYPE)
+        if not guess.startswith(self.family):
+            what = "the first bytes do" if self.path is None else f"the name {self.path!r} does"
+            raise ValueError(f"{what} not tell which {self.family[:-1]} it is; say so with mime_type=")
+        return guess
+
+    def read(self) -> bytes:
+        """The bytes."""
+        if self.path is None:
+            return self.data or b""
+        with open(self.path, "rb") as file:  # noqa: PTH123 - pathlib is slow to load, and few servers need it
+            return file.read()
+
+    def load(self) -> Self:
+        """The same with the bytes in memory; the file is read now, and read again another time."""
+        if self.path is None:
+            return self
+        loaded = copy(self)
+        loaded.data, loaded.path = self.read(), None
+        return loaded
+
+    def _encode_base64(self) -> str:
+        return b64encode(self.read()).decode()
+
+    @abstractmethod
+    def content(self) -> Content:
+        """The content block."""
+
+
+class Image(Media):
+    r"""A picture.
+
+    Examples:
+        >>> Image(b"\x89PNG\r\n\x1a\n").mime_type
+        'image/png'
+        >>> Image("chart.webp").mime_type
+        'image/webp'
+    """
+
+    family = "image/"
+
+    def content(self) -> Content:
+        """The content block."""
+        return ImageContent(
+            data=self._encode_base64(), mime_type=self.mime_type, annotations=self.annotations
+        )
+
+
+class Audio(Media):
+    """A sound.
+
+    Examples:
+        >>> Audio(b"OggS").mime_type
+        'audio/ogg'
+    """
+
+    family = "audio/"
+
+    def content(self) -> Content:
+        """The content block."""
+        return AudioContent(
+            data=self._encode_base64(), mime_type=self.mime_type, annotations=self.annotations
+        )
+
+
+class File(Media):
+    """Any file, sent as an embedded resource.
+
+    Args:
+        source: the bytes, or the path of a file that is read when the content is needed.
+        name: how the client may call it; the name of the file if not given. Its folder is never told.
+        mime_type: what it is; guessed if not given, `application/octet-stream` at last.
+        annotations: hints for whom it is.
+
+    Examples:
+        >>> File("report.pdf").mime_type
+        'application/pdf'
+    """
+
+    def __init__(
+        self,
+        source: bytes | str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        mime_type: str | None = None,
+        annotations: Annotations | None = None,
+    ) -> None:
+        super().__init__(source, mime_type=mime_type, annotations=annotations)
+        self.name = name or os.path.basename(self.path or "data")  # noqa: PTH119 - as above
+
+    def content(self) -> Content:
+        """The content block; text stays text."""
+        from urllib.parse import quote  # noqa: PLC0415 - as in `asking`
+
+        contents = ResourceContents(uri=f"file:///{quote(self.name)}", mime_type=self.mime_type)
+        if self.mime_type.startswith("text/"):
+            contents.text = self.read().decode(errors="replace")
+        else:
+            contents.blob = self._encode_base64()
+        return EmbeddedResource(resource=contents, annotations=self.annotations)
+
+
+def _guess_by_name(name: str) -> str:
+    import mimetypes  # noqa: PLC0415 - few servers need it, and it is slow to load
+
+    # A table of its own: the global one depends on what is installed on the machine.
+    return mimetypes.MimeTypes().guess_type(name, strict=False)[0] or DEFAULT_MIME_TYPE

@@ -1,0 +1,186 @@
+"""A function as a prompt: what the list shows of it, and how its gaps are filled.
+
+What the function returns becomes messages here. Arguments of prompts are text on the wire; the function may
+still ask for numbers and the like.
+
+PART complete: Completion: what a user may want to type into one argument of a prompt or a template.
+
+A completer hangs on one argument of one handle. Owns the bound of a hundred values; how well they fit is the
+author's art.
+"""
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from copy import copy
+from typing import Any, Final, ParamSpec, TypeVar, cast
+
+from toolpost.errors import InvalidParams, ToolError
+from toolpost.protocol.icons import check_icons
+from toolpost.server.context import Context
+from toolpost.server.options import check_strings
+from toolpost.server.registry.media import Media
+from toolpost.server.registry.registry import Registry, RegistryEntry
+from toolpost.server.runtime.worker_threads import WorkerThreads
+from toolpost.server.signature.bind import BoundFunction
+from toolpost.server.signature.validation import SignatureError
+from toolpost.types.base import Role
+from toolpost.types.content import Content, TextContent
+from toolpost.types.prompts import CompleteResult, Completion, GetPromptResult, Prompt, PromptMessage
+
+MAX_COMPLETION_VALUES: Final = 100
+"""Values in one answer, by the specification (COMP-2)."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Completable:
+    """Something whose arguments may be completed.
+
+    Args:
+        arguments: their names.
+        changed: called when a completer was hung up, since what is declared may change with it.
+    """
+
+    def __init__(self, arguments: Iterable[str], changed: Callable[[], object]) -> None:
+        self._arguments = tuple(arguments)
+        self._on_registered = changed
+        self._completers: dict[str, Callable[..., Any]] = {}
+
+    def complete(self, argument: str) -> Callable[[F], F]:
+        """Decorate a function that completes one argument.
+
+        It takes what was typed so far and, if it has a second parameter, the arguments that are known; it
+        returns the values, best first, or a `Completion`. It may be async.
+
+        Raises:
+            ValueError: there is no such argument.
+            SignatureError: it wants a context, which there is none of.
+        """
+        if argument not in self._arguments:
+            known = ", ".join(self._arguments) or "none"
+            raise ValueError(f"there is no argument {argument!r} to complete; there are: {known}")
+
+        def register(fn: F) -> F:
+            for parameter in inspect.signature(fn).parameters.values():
+                if "Context" in str(parameter.annotation):
+                    raise SignatureError(
+                        f"`{fn.__name__}` wants a context in `{parameter.name}`, and completion has none",
+                        hint="it gets what was typed, and the arguments that are known",
+                    )
+            self._completers[argument] = fn
+            self._on_registered()
+            return fn
+
+        return register
+
+    @property
+    def has_completers(self) -> bool:
+        """Whether any argument can be completed."""
+        return bool(self._completers)
+
+    async def complete_argument(
+        self, argument: str, value: str, known: Mapping[str, str], work: WorkerThreads
+    ) -> CompleteResult:
+        """How an argument might go on; nothing where nobody knows."""
+        fn = self._completers.get(argument)
+        if fn is None:
+            return CompleteResult(completion=Completion(values=[]))
+        given = (value, known)[: _count_completer_arguments(fn)]
+        found = (
+            fn(*given) if inspect.iscoroutinefunction(fn) else await work.run_in_thread(lambda: fn(*given))
+        )
+        if inspect.isawaitable(found):
+            found = await found
+        return CompleteResult(completion=_limit_completion(found))
+
+
+def _count_completer_arguments(fn: Callable[..., Any]) -> int:
+    """How many of (typed, known) a completer takes."""
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(fn).parameters.values()
+    return min(2, sum(parameter.kind in positional for parameter in parameters))
+
+
+def _limit_completion(found: Completion | Iterable[str]) -> Completion:
+    if isinstance(found, Completion):
+        values, total, more = found.values, found.total, found.has_more
+    else:
+        values, total, more = list(found), None, None
+    if len(values) > MAX_COMPLETION_VALUES:
+        return Completion(values=values[:MAX_COMPLETION_VALUES], total=total or len(values), has_more=True)
+    return Completion(values=values, total=total, has_more=more)
+
+
+# --------------------------------------------------------------------- prompts
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class RegisteredPrompt(RegistryEntry[P, R], Completable):
+    """A prompt of a server."""
+
+    def __init__(
+        self, prompt: Prompt, bound: BoundFunction, home: Registry[Any], work: WorkerThreads
+    ) -> None:
+        check_strings(name=prompt.name, title=prompt.title, description=prompt.description)
+        check_icons(prompt.icons)
+        super().__init__(prompt.name, bound.fn, home)
+        Completable.__init__(self, [parameter.name for parameter in bound.parameters], home.mark_changed)
+        self.prompt = prompt
+        self._bound = bound
+        self._worker_threads = work
+
+    def to_list_item(self, structured: str | None) -> Prompt:  # noqa: ARG002 - the same for every peer
+        """The prompt."""
+        return self.prompt
+
+    def update(self, *, title: str | None = None, description: str | None = None) -> None:
+        """Change what the list shows; what is not given stays."""
+        self.prompt = copy(self.prompt)
+        self.prompt.title = title or self.prompt.title
+        self.prompt.description = description or self.prompt.description
+        self._registry.mark_changed()
+
+    async def get(self, context: Context, arguments: Mapping[str, str]) -> GetPromptResult:
+        """The prompt, filled in.
+
+        Raises:
+            InvalidParams: an argument is missing, unknown or does not fit (PRM-7).
+        """
+        try:
+            values = self._bound.read_strings(arguments)
+        except ToolError as error:
+            raise InvalidParams(f"Invalid params for the prompt {self.name}: {error}") from error
+        value = await self._worker_threads.run(self._bound, values, context)
+        return to_prompt_result(value, self.prompt.description)
+
+
+def to_prompt_result(value: Any, description: str | None = None) -> GetPromptResult:
+    """The result of getting a prompt, from what its function returned."""
+    if isinstance(value, GetPromptResult):
+        return value
+    many = isinstance(value, list | tuple) and not _is_message_pair(cast("Any", value))
+    items: list[Any] = list(cast("Any", value)) if many else [value]
+    return GetPromptResult(messages=[_to_prompt_message(item) for item in items], description=description)
+
+
+def _is_message_pair(value: Any) -> bool:
+    """Whether a pair is one message: who says it, and what."""
+    return isinstance(value, tuple) and len(cast("Any", value)) == 2 and value[0] in {"user", "assistant"}
+
+
+def _to_prompt_message(value: Any) -> PromptMessage:
+    if isinstance(value, PromptMessage):
+        return value
+    role: Role = "user"
+    said = value
+    if _is_message_pair(value):
+        role, said = value
+    if isinstance(said, str):
+        said = TextContent(said)
+    elif isinstance(said, Media):
+        said = said.content()
+    if not isinstance(said, Content):
+        raise TypeError(f"a prompt returns text, content blocks or messages, not {type(said).__name__}")
+    return PromptMessage(role, said)

@@ -1,0 +1,346 @@
+"""A list that clients can read: entries in the order they came, pages with sealed cursors, answers as bytes.
+
+Owns order, names, pages and the cached answers, and says when it has changed; any thread may change it. What
+an entry does is the entry's business; who is told of a change is the announcer's.
+"""
+
+import functools
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from itertools import islice
+from threading import RLock
+from typing import TYPE_CHECKING, Any, Final, Generic, ParamSpec, TypeVar
+from weakref import WeakSet
+
+from toolpost import types
+from toolpost.errors import InvalidParams, InvalidSeal
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.eras import ERAS
+from toolpost.protocol.events import InboundRequest
+from toolpost.protocol.local_peer import LocalPeer
+from toolpost.server.registry.caching import Cache, apply_cache
+from toolpost.types.base import Raw, Struct
+
+if TYPE_CHECKING:
+    from toolpost.protocol.seal import KeyRing
+
+logger: Final = logging.getLogger("toolpost.server")
+
+PAGE_SIZE: Final = 1000
+"""Entries on a page. Most lists have one page: a page costs the client a round trip and the model nothing."""
+
+MAX_SUGGESTION_LENGTH: Final = 64
+"""Characters of a name for which another is suggested: comparing takes the square of it."""
+
+MAX_SUGGESTION_CANDIDATES: Final = 100
+"""Names that are compared with one that there is not: who asks for nonsense must not cost much."""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class RegistryEntry(ABC, Generic[P, R]):
+    """A function that stands in a catalogue: call it as before, or change how it is served.
+
+    Every change is told to the clients by itself.
+    """
+
+    enabled: bool = True
+    scopes: frozenset[str] = frozenset()
+    """What a token needs to allow its use."""
+    __name__: str
+
+    def __init__(self, name: str, fn: Callable[P, R], home: "Registry[Any]") -> None:
+        self.name = name
+        self.fn = fn
+        self._registry = home
+        functools.update_wrapper(self, fn, updated=())
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """What the function itself returns; nothing of the protocol is involved."""
+        return self.fn(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name}>"
+
+    @abstractmethod
+    def to_list_item(self, structured: str | None) -> Any:
+        """How it stands in the list, for peers that take structured output of this kind."""
+
+    def enable(self) -> None:
+        """Serve it again.
+
+        Raises:
+            RuntimeError: it was removed.
+        """
+        if not self._registry.has_entry(self):
+            raise RuntimeError(f"{self.name!r} was removed; register it again")
+        if not self.enabled:
+            self.enabled = True
+            self._registry.mark_changed()
+
+    def disable(self) -> None:
+        """Serve it no longer, and show it in no list, until it is enabled."""
+        if self.enabled:
+            self.enabled = False
+            self._registry.mark_changed()
+
+    def remove(self) -> None:
+        """Take it out for good."""
+        self._registry.remove(self.name, self)  # another one may have its name by now
+
+
+E = TypeVar("E", bound=RegistryEntry[..., Any])
+
+
+class ListKind(Struct, frozen=True):
+    """A kind of list: its name, what asks for it, what carries a page, and by what name changes are told.
+
+    What carries a page stands here by its name in `toolpost.types`, and is loaded for the first page.
+    """
+
+    label: str
+    method: str
+    result: str
+    field: str
+    changed_list: str
+
+
+class Registry(Generic[E]):
+    """Entries by name, in a stable order.
+
+    Args:
+        kind: of what.
+        changed: called after every change, with what has changed.
+        keys: gives the keys that cursors are sealed with, when they are first needed.
+        size: entries on a page.
+        cache: how long clients may keep a page. It is the same for all of them (CACHE-3).
+    """
+
+    def __init__(
+        self,
+        kind: ListKind,
+        changed: Callable[[str], None],
+        keys: "Callable[[], KeyRing]",
+        size: int = PAGE_SIZE,
+        cache: Cache | None = None,
+    ) -> None:
+        self.kind = kind
+        self.keys = keys
+        self.size = size
+        self.cache = cache
+        self._on_changed = changed
+        self._lock = RLock()  # not a plain one: a finaliser that takes an entry out may run anywhere
+        self._entries: dict[str, tuple[int, E]] = {}
+        self._serial = 0
+        self._encoded_pages: dict[tuple[str, int], Raw] = {}
+        self._views: WeakSet[RegistryView[E]] = WeakSet()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __iter__(self) -> Iterator[E]:
+        return (entry for _, entry in self._snapshot())
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._entries
+
+    @property
+    def has_been_used(self) -> bool:
+        """Whether there was ever an entry. What was declared once stays so, be the list empty by now."""
+        return self._serial > 0
+
+    def is_visible(self, entry: E) -> bool:
+        """Whether an entry is there for clients."""
+        return entry.enabled
+
+    def get(self, name: str) -> E | None:
+        """The entry of this name, if there is one for clients."""
+        found = self._entries.get(name)
+        return found[1] if found is not None and found[1].enabled else None
+
+    def has_entry(self, entry: E) -> bool:
+        """Whether this very entry is there, be it for clients or not."""
+        found = self._entries.get(entry.name)
+        return found is not None and found[1] is entry
+
+    def suggest(self, name: str) -> str:
+        """The rest of a sentence about a name that there is not: which one was perhaps meant."""
+        if len(name) > MAX_SUGGESTION_LENGTH:
+            return ""
+        from difflib import get_close_matches  # noqa: PLC0415 - most processes never need it
+
+        alike = (
+            entry.name for entry in self if self.is_visible(entry) and abs(len(entry.name) - len(name)) <= 3
+        )
+        near = get_close_matches(name, islice(alike, MAX_SUGGESTION_CANDIDATES), n=1, cutoff=0.75)
+        return f"; did you mean {near[0]}?" if near else ""
+
+    def select(self, keep: Callable[[E], bool], changed: Callable[[str], None]) -> "RegistryView[E]":
+        """The same entries, as far as they are kept, now and later."""
+        view = RegistryView(self, self._entries, keep, changed)
+        with self._lock:
+            self._views.add(view)
+        return view
+
+    def add(self, name: str, entry: E) -> None:
+        """Put an entry at the end.
+
+        Raises:
+            ValueError: the name is taken.
+        """
+        with self._lock:
+            if name in self._entries:
+                raise ValueError(
+                    f"{name!r} is among the {self.kind.label} already; remove it first, "
+                    "or choose another name"
+                )
+            self._serial += 1
+            self._entries[name] = (self._serial, entry)
+        self.mark_changed()
+
+    def remove(self, name: str, entry: E | None = None) -> None:
+        """Take an entry out, if given only this very one; one that is gone already stays gone."""
+        with self._lock:
+            if name not in self._entries or (entry is not None and not self.has_entry(entry)):
+                return
+            del self._entries[name]
+        self.mark_changed()
+
+    def mark_changed(self) -> None:
+        """Forget the cached answers and say that something has changed."""
+        self._encoded_pages = {}  # not cleared: an answer that is being made belongs into the old one
+        with self._lock:
+            views = tuple(self._views)
+        for view in views:
+            view.mark_changed()
+        self._on_changed(self.kind.changed_list)
+
+    def get_page(self, party: LocalPeer, incoming: InboundRequest, cursor: str | None) -> Raw:
+        """The answer to a list request, stamped for the peer that sent it.
+
+        Args:
+            party: whose list it is; the connection may speak for several.
+            incoming: the request.
+            cursor: where to go on.
+
+        Raises:
+            InvalidParams: the cursor is none of ours (PAGE-7).
+        """
+        after = 0 if cursor is None else self._open_cursor(party, cursor)
+        revision = incoming.peer.revision
+        key = (revision.date, after)
+        answers = self._encoded_pages
+        answer = answers.get(key)
+        if answer is None:
+            items = (
+                (serial, entry)
+                for serial, entry in self._snapshot()
+                if serial > after and self.is_visible(entry)
+            )
+            page = list(islice(items, self.size))
+            more = next(items, None) is not None
+            listed: dict[str, Any] = {
+                self.kind.field: [entry.to_list_item(revision.structured) for _, entry in page],
+                "next_cursor": self._seal_cursor(party, page[-1][0]) if more else None,
+                "meta": party.build_meta(revision) if revision.stateless else None,
+            }
+            result = apply_cache(getattr(types, self.kind.result)(**listed), self.cache)
+            stamped = ERAS[revision.era].stamp_result(party, incoming, result)
+            answer = answers[key] = Raw(jsonrpc.encode(stamped))
+        return answer
+
+    def _snapshot(self) -> list[tuple[int, E]]:
+        """The entries as they are now: another thread may add some meanwhile."""
+        return list(self._entries.values())
+
+    def _make_audience(self, party: LocalPeer) -> str:
+        return f"cursor of {self.kind.label} of {party.info.name}"
+
+    def _seal_cursor(self, party: LocalPeer, serial: int) -> str:
+        return self.keys().seal(str(serial).encode(), audience=self._make_audience(party))
+
+    def _open_cursor(self, party: LocalPeer, cursor: str) -> int:
+        try:
+            return int(self.keys().open(cursor, audience=self._make_audience(party), now=0))
+        except InvalidSeal as error:
+            raise InvalidParams(
+                "Invalid params: the cursor is not valid here; start again without one"
+            ) from error
+
+
+def _is_selected(keep: Callable[[E], bool], entry: E) -> bool:
+    """Whether an entry belongs to a part; one that nobody can tell of does not."""
+    try:
+        return keep(entry)
+    except Exception:  # whatever the author's function raises, the other entries stay
+        logger.exception("%r is left out: whether it is selected cannot be told", entry)
+        return False
+
+
+class RegistryView(Registry[E]):
+    """A part of a catalogue, with pages of its own. Its entries are those of the whole: nothing is copied.
+
+    Its pages are never public: others may see another part.
+
+    Args:
+        whole: the catalogue.
+        entries: those of the whole, which fills and empties them.
+        keep: whether an entry belongs to the part.
+        changed: called after every change of the whole.
+    """
+
+    def __init__(
+        self,
+        whole: Registry[E],
+        entries: dict[str, tuple[int, E]],
+        keep: Callable[[E], bool],
+        changed: Callable[[str], None],
+    ) -> None:
+        super().__init__(
+            whole.kind, changed, whole.keys, whole.size, whole.cache and whole.cache.as_private()
+        )
+        self._source = whole
+        self._entries = entries
+        self._keep = functools.partial(_is_selected, keep)
+        self._has_been_used = False
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[E]:
+        return (entry for entry in self._source if self._keep(entry))
+
+    def __contains__(self, name: str) -> bool:
+        found = self._entries.get(name)
+        return found is not None and name in self._source and self._keep(found[1])
+
+    @property
+    def has_been_used(self) -> bool:
+        """Whether an entry was ever kept, as far as anybody has asked."""
+        self._has_been_used = self._has_been_used or any(True for _ in self)
+        return self._has_been_used
+
+    def get(self, name: str) -> E | None:
+        """The entry of this name, if there is one for clients of the part."""
+        found = self._entries.get(name)
+        return found[1] if found is not None and self.is_visible(found[1]) else None
+
+    def is_visible(self, entry: E) -> bool:
+        """Whether an entry is there for clients of the whole, and belongs to the part."""
+        return self._source.is_visible(entry) and self._keep(entry)
+
+    def add(self, name: str, entry: E) -> None:  # noqa: ARG002 - it is refused
+        """Refuse: the part is chosen from the whole.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError(
+            f"a selection of {self.kind.label} cannot be added to; register with the whole server"
+        )
+
+    def remove(self, name: str, entry: E | None = None) -> None:
+        """Take an entry out of the whole."""
+        self._source.remove(name, entry)

@@ -1,0 +1,177 @@
+"""A function as a resource, or as many of them behind one URI template: what is shown, and how it is read.
+
+What a function returns becomes contents here: text, bytes, JSON. Who watches a resource is not known here.
+"""
+
+import re
+from base64 import b64encode
+from collections.abc import Mapping
+from copy import copy
+from typing import Any, Final, ParamSpec, TypeVar, cast
+
+from toolpost.errors import ResourceNotFound, ToolError
+from toolpost.protocol import jsonrpc
+from toolpost.protocol.icons import check_icons
+from toolpost.protocol.uri_template import UriTemplate
+from toolpost.server.context import Context
+from toolpost.server.options import check_strings
+from toolpost.server.registry.caching import Cache
+from toolpost.server.registry.media import Media
+from toolpost.server.registry.prompts import Completable
+from toolpost.server.registry.registry import Registry, RegistryEntry
+from toolpost.server.runtime.worker_threads import WorkerThreads
+from toolpost.server.signature.bind import BoundFunction
+from toolpost.types.content import ResourceContents
+from toolpost.types.resources import ReadResourceResult, Resource, ResourceTemplate
+
+# A scheme by RFC 3986, or one that a variable fills in; `{+name}` could be anything.
+_SCHEME_PATTERN: Final = re.compile(r"(?:[A-Za-z]|\{\w+\})(?:[A-Za-z0-9+.-]|\{\w+\})*:")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def parse_uri_template(uri: Any) -> UriTemplate:
+    """The template in a URI that an author wrote; a URI without variables is one, too.
+
+    Raises:
+        TypeError: it is no text, but perhaps the function that was to be decorated.
+        ValueError: it is no URI and no template of one.
+    """
+    if not isinstance(uri, str):
+        example = '@server.resource("config://app")'
+        raise TypeError(f"{uri!r} is no URI; give the URI: {example}")
+    template = UriTemplate(uri)
+    if _SCHEME_PATTERN.match(uri) is None:
+        raise ValueError(
+            f"{uri!r} is no URI: it has to begin with a scheme, as in {'config://' + uri.lstrip('/')!r}"
+        )
+    return template
+
+
+class RegisteredResource(RegistryEntry[P, R], Completable):
+    """A resource of a server; its function takes no arguments but a context, so none can be completed."""
+
+    def __init__(
+        self,
+        resource: Resource,
+        bound: BoundFunction,
+        home: Registry[Any],
+        work: WorkerThreads,
+        cache: Cache | None = None,
+    ) -> None:
+        check_strings(name=resource.name, title=resource.title, description=resource.description)
+        check_icons(resource.icons)
+        super().__init__(resource.uri, bound.fn, home)
+        Completable.__init__(self, (), home.mark_changed)
+        self.resource = resource
+        self.cache = cache
+        """How long clients may keep what it holds, if not as long as the server says."""
+        self._bound = bound
+        self._worker_threads = work
+
+    def to_list_item(self, structured: str | None) -> Resource:  # noqa: ARG002 - the same for every peer
+        """The resource."""
+        return self.resource
+
+    def update(self, **changes: Any) -> None:
+        """Change what the list shows, such as `title=` or `description=`."""
+        self.resource = _apply_changes(self.resource, changes)
+        self._registry.mark_changed()
+
+    async def read(self, context: Context, uri: str) -> ReadResourceResult:
+        """What it holds."""
+        value = await self._worker_threads.run(self._bound, self._bound.read_strings({}), context)
+        return to_read_result(value, uri, self.resource.mime_type)
+
+
+class RegisteredTemplate(RegistryEntry[P, R], Completable):
+    """Many resources of a server; the variables of the template are the arguments of the function."""
+
+    def __init__(
+        self,
+        template: ResourceTemplate,
+        bound: BoundFunction,
+        home: Registry[Any],
+        work: WorkerThreads,
+        cache: Cache | None = None,
+    ) -> None:
+        check_strings(name=template.name, title=template.title, description=template.description)
+        check_icons(template.icons)
+        super().__init__(template.uri_template, bound.fn, home)
+        Completable.__init__(self, [parameter.name for parameter in bound.parameters], home.mark_changed)
+        self.template = template
+        self.cache = cache
+        """How long clients may keep what they hold, if not as long as the server says."""
+        self._match = UriTemplate(template.uri_template).match
+        self._bound = bound
+        self._worker_threads = work
+
+    def to_list_item(self, structured: str | None) -> ResourceTemplate:  # noqa: ARG002 - the same for every peer
+        """The template."""
+        return self.template
+
+    def update(self, **changes: Any) -> None:
+        """Change what the list shows, such as `title=` or `description=`."""
+        self.template = _apply_changes(self.template, changes)
+        self._registry.mark_changed()
+
+    def match(self, uri: str) -> Mapping[str, Any] | None:
+        """The arguments that a URI carries; None if it is none of the template's."""
+        return self._match(uri)
+
+    async def read(self, context: Context, uri: str, values: Mapping[str, Any]) -> ReadResourceResult:
+        """What the resource with these arguments holds.
+
+        Raises:
+            ResourceNotFound: the arguments do not fit the function, so there is no such resource.
+        """
+        try:
+            arguments = self._bound.read_strings(values)
+        except ToolError as error:
+            raise ResourceNotFound(f"Resource not found: {uri} ({error})", {"uri": uri}) from error
+        value = await self._worker_threads.run(self._bound, arguments, context)
+        return to_read_result(value, uri, self.template.mime_type)
+
+
+W = TypeVar("W", Resource, ResourceTemplate)
+
+
+def _apply_changes(shown: W, changes: Mapping[str, Any]) -> W:
+    changed = copy(shown)
+    for name, value in changes.items():
+        if name not in shown.__struct_fields__ or name in {"uri", "uri_template"}:
+            raise TypeError(f"{type(shown).__name__} has no {name!r} that could be changed")
+        setattr(changed, name, value)
+    check_icons(changed.icons)
+    return changed
+
+
+def to_read_result(value: Any, uri: str, mime_type: str | None) -> ReadResourceResult:
+    """The result of reading a resource, from what its function returned."""
+    if isinstance(value, ReadResourceResult):
+        return value
+    items: list[Any] = value if _is_contents_list(value) else [value]
+    return ReadResourceResult(contents=[_to_contents(item, uri, mime_type) for item in items])
+
+
+def _is_contents_list(value: Any) -> bool:
+    """Whether a value is a list of several parts of a resource, and not one JSON array."""
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(item, ResourceContents | Media | bytes) for item in cast("list[Any]", value))
+
+
+def _to_contents(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
+    if isinstance(value, ResourceContents):
+        return value
+    if isinstance(value, str):
+        return ResourceContents(uri, text=value, mime_type=mime_type or "text/plain")
+    if isinstance(value, bytes):
+        blob = b64encode(value).decode()
+        return ResourceContents(uri, blob=blob, mime_type=mime_type or "application/octet-stream")
+    if isinstance(value, Media):
+        blob = b64encode(value.read()).decode()
+        return ResourceContents(uri, blob=blob, mime_type=mime_type or value.mime_type)
+    text = jsonrpc.encode(value).decode()
+    return ResourceContents(uri, text=text, mime_type=mime_type or "application/json")

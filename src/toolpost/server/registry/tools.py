@@ -1,0 +1,212 @@
+"""A function as a tool: what the list shows of it, and how it is called.
+
+Whatever the function raises becomes an answer that a model can read; only an `RPCError` is a protocol error.
+How arguments and results are bound is told in `bind` and `returns`; who calls is not known here.
+"""
+
+import asyncio
+import inspect
+import logging
+from copy import copy
+from types import CoroutineType
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar
+
+from toolpost.errors import CapabilityNotDeclared, ChannelClosed, LocalProtocolError, RPCError, ToolError
+from toolpost.protocol.icons import check_icons
+from toolpost.server.context import Context
+from toolpost.server.options import check_strings, check_timeouts
+from toolpost.server.registry.registry import Registry, RegistryEntry
+from toolpost.server.runtime.eager import is_pending, is_unanswered
+from toolpost.server.runtime.fast_path import ResultTemplate
+from toolpost.server.runtime.request import is_being_cancelled
+from toolpost.server.runtime.worker_threads import FILE_FREE_TYPES, WorkerThreads
+from toolpost.server.signature.bind import BoundFunction
+from toolpost.server.signature.results import ResultConverter
+from toolpost.types.base import Icon, Meta
+from toolpost.types.content import TextContent
+from toolpost.types.tools import CallToolParams, CallToolResult, Tool, ToolAnnotations
+
+if TYPE_CHECKING:
+    from toolpost.server.signature.raw_schema import RawSchemaFunction
+
+logger: Final = logging.getLogger("toolpost.server")
+
+MAX_TOOL_NAME_LENGTH: Final = 128
+"""Letters in a name, by the specification (TOOL-7)."""
+
+_NAME_CHARACTERS: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-.")
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class RegisteredTool(RegistryEntry[P, R]):
+    """A tool of a server.
+
+    Args:
+        tool: what the list shows.
+        bound: the function with its signature.
+        result_converter: what it returns.
+        home: the catalogue it stands in.
+        work: the threads for functions that are not async.
+        timeout: seconds that a call may take.
+        debug: tell the model what went wrong inside; otherwise that is only logged.
+
+    Raises:
+        TypeError: an argument is of another type than it should be; the text names it.
+        ValueError: clients may refuse such a name (TOOL-7, TOOL-8), or such an icon; or the time is none.
+    """
+
+    def __init__(
+        self,
+        tool: Tool,
+        bound: "BoundFunction | RawSchemaFunction",
+        returns: ResultConverter,
+        home: Registry[Any],
+        work: WorkerThreads,
+        *,
+        timeout: float | None = None,
+        debug: bool = False,
+    ) -> None:
+        check_strings(name=tool.name, title=tool.title, description=tool.description)
+        check_timeouts(timeout=timeout)
+        if not 0 < len(tool.name) <= MAX_TOOL_NAME_LENGTH or not _NAME_CHARACTERS.issuperset(tool.name):
+            raise ValueError(
+                f"{tool.name!r} cannot be the name of a tool: "
+                f"it takes 1 to {MAX_TOOL_NAME_LENGTH} of the letters A-Z and a-z, digits, '_', '-' and '.'"
+            )
+        check_icons(tool.icons)
+        super().__init__(tool.name, bound.fn, home)
+        self.tool = tool
+        self.header_parameters = bound.header_parameters
+        """Its parameters that HTTP headers mirror: header in lower case → path of property names."""
+        self.timeout = timeout
+        self.bound = bound
+        self.result_converter = returns
+        self._worker_threads = work
+        self._debug = debug
+        self.is_fast_path = (
+            timeout is None
+            and isinstance(bound, BoundFunction)
+            and bound.context is None
+            and bound.ask_plan is None
+            and not bound.header_parameters
+            and inspect.iscoroutinefunction(bound.fn)
+        )
+        """Whether a call wants nothing but its arguments, and they come in the body alone."""
+        self.result_templates: dict[str, ResultTemplate] = {}
+        """What the results of such calls have in common, by revision."""
+
+    def to_list_item(self, structured: str | None) -> Tool:
+        """The tool, its output schema in the shape that the peer takes."""
+        if structured == "any" or self.tool.output_schema is None:
+            return self.tool
+        if structured is not None and not self.result_converter.is_wrapped:
+            return self.tool
+        tool = copy(self.tool)
+        tool.output_schema = self.result_converter.wrapped_schema if structured else None
+        return tool
+
+    def update(
+        self,
+        *,
+        title: str | None = None,
+        description: str | None = None,
+        annotations: ToolAnnotations | None = None,
+        icons: list[Icon] | None = None,
+        meta: Meta | None = None,
+    ) -> None:
+        """Change what the list shows; what is not given stays.
+
+        Raises:
+            ValueError: clients would refuse an icon.
+        """
+        check_icons(icons)
+        changes = {
+            "title": title,
+            "description": description,
+            "annotations": annotations,
+            "icons": icons,
+            "meta": meta,
+        }
+        tool = copy(self.tool)
+        for name, value in changes.items():
+            if value is not None:
+                setattr(tool, name, value)
+        self.tool = tool
+        self._registry.mark_changed()
+
+    async def call(self, context: Context, params: CallToolParams) -> CallToolResult:
+        """The result of a call. An `RPCError` is the only exception of the function's that comes through."""
+        bound, limit = self.bound, None
+        try:
+            if context.started_call is not None:
+                value = await self._worker_threads.load_files(await context.started_call)
+                return self.result_converter.convert(value, wrap=context.requires_object_output)
+            arguments: Any = bound.read(params.arguments)
+            if self.timeout is not None:
+                limit = asyncio.timeout(self.timeout)
+                async with limit:
+                    value = await self._worker_threads.run(bound, arguments, context)
+            elif (
+                bound.is_async and bound.ask_plan is None
+            ):  # as `run` does it: a coroutine less for most calls
+                value = bound.call(arguments, context)
+                if value.__class__ is CoroutineType or is_pending(value):
+                    value = await value
+                if type(value) not in FILE_FREE_TYPES:
+                    value = await self._worker_threads.load_files(value)
+            else:
+                value = await self._worker_threads.run(bound, arguments, context)
+            return self.result_converter.convert(value, wrap=context.requires_object_output)
+        except BaseException as error:
+            result = self._convert_error(error, context, limit)
+            if result is None:
+                raise
+            return result
+
+    def _convert_error(
+        self, error: BaseException, context: Context, limit: asyncio.Timeout | None
+    ) -> CallToolResult | None:
+        """The result of a call that has raised something; None if it is for others to hear."""
+        if isinstance(error, ToolError):
+            return make_error_result(_format_exception(error))
+        if isinstance(error, RPCError) or is_unanswered(error):
+            return None
+        if isinstance(error, asyncio.CancelledError):
+            if context.cancelled or is_being_cancelled():
+                return None
+            return self._report_failure(RuntimeError("the function raised CancelledError"))
+        late = isinstance(error, TimeoutError) and limit is not None and limit.expired()
+        return self._report_timeout() if late else self._report_failure(error)
+
+    def _report_timeout(self) -> CallToolResult:
+        logger.warning("tool %s took longer than %s s and was given up", self.name, self.timeout)
+        return make_error_result(
+            f"The tool {self.name} took longer than {self.timeout} seconds and was given up."
+        )
+
+    def _report_failure(self, error: BaseException) -> CallToolResult:
+        if isinstance(error, CapabilityNotDeclared):  # the client's lack, and no fault of the function's
+            logger.warning("tool %s failed: %s", self.name, error)
+        elif isinstance(error, ChannelClosed):
+            logger.info("tool %s was given up: %s", self.name, error)
+        else:
+            logger.error("tool %s failed", self.name, exc_info=error)
+        if self._debug or isinstance(error, LocalProtocolError):
+            return make_error_result(f"{type(error).__name__}: {_format_exception(error)}")
+        return make_error_result(f"The tool {self.name} failed; its log tells why.")
+
+
+def make_error_result(text: str) -> CallToolResult:
+    """A result by which a tool says no. What of the text cannot be sent becomes question marks."""
+    text = text.encode(errors="replace").decode()
+    return CallToolResult(content=[TextContent(text)], is_error=True)
+
+
+def _format_exception(error: BaseException) -> str:
+    """What an exception says, as far as it can: its `__str__` is the author's, too."""
+    try:
+        return str(error)
+    except Exception as another:  # noqa: BLE001 - whatever it is, it stays with the call
+        return f"(its text could not be made: {type(another).__name__})"

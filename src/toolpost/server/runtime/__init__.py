@@ -1,0 +1,1 @@
+"""How requests, notifications and connections run: what happens between a channel and a function."""

@@ -1,0 +1,163 @@
+"""Who hears of a change: every conversation that may, each in the way of its era.
+
+Changes that come together are told together, so that a hundred registrations are a few notices. Owns the set
+of listeners; what a notice looks like on a wire is theirs to know.
+"""
+
+import asyncio
+import threading
+from typing import Final, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
+
+from toolpost.types.notifications import (
+    ElicitationCompleteParams,
+    NotificationParams,
+    ResourceUpdatedParams,
+    SubscriptionFilter,
+)
+
+LIST_CHANGED: Final = {
+    "tools": "notifications/tools/list_changed",
+    "prompts": "notifications/prompts/list_changed",
+    "resources": "notifications/resources/list_changed",
+}
+_RESOURCE_UPDATED: Final = "notifications/resources/updated"
+ELICITATION_COMPLETE: Final = "notifications/elicitation/complete"
+
+
+BROADCAST_INTERVAL: Final = 0.05
+"""Seconds between two rounds of news: nobody notices, and a hundred registrations are a few notices."""
+
+ChangeKey: TypeAlias = tuple[str, str]
+"""What a notice is about: its method, and the URI of a resource or the id of an elicitation."""
+
+
+class ChangeSubscriber(Protocol):
+    """Somebody at the other end."""
+
+    def on_change(self, method: str, params: NotificationParams) -> None:
+        """Take note of a notice, and send it if the peer wants it. Never waits."""
+        ...
+
+
+class ChangeBroadcaster:
+    """Tells listeners what has changed, each in its own loop. May be told from any thread."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[ChangeSubscriber, asyncio.AbstractEventLoop] = {}
+        self._pending: dict[asyncio.AbstractEventLoop, dict[ChangeKey, NotificationParams]] = {}
+        self._last_flush: WeakKeyDictionary[asyncio.AbstractEventLoop, float] = WeakKeyDictionary()
+        self._lock = threading.Lock()
+
+    def add_subscriber(self, listener: ChangeSubscriber) -> None:
+        """Tell this one too, from now on."""
+        self._subscribers[listener] = asyncio.get_running_loop()
+
+    def remove_subscriber(self, listener: ChangeSubscriber) -> None:
+        """Tell this one no longer."""
+        self._subscribers.pop(listener, None)
+
+    def get_subscribers(self) -> tuple[ChangeSubscriber, ...]:
+        """Those who are told at the moment."""
+        return tuple(self._subscribers.copy())
+
+    def broadcast_list_changed(self, what: str) -> None:
+        """A list has changed: "tools", "prompts" or "resources"."""
+        self._enqueue((LIST_CHANGED[what], ""), NotificationParams())
+
+    def broadcast_resource_updated(self, uri: str) -> None:
+        """A resource has changed."""
+        self._enqueue((_RESOURCE_UPDATED, uri), ResourceUpdatedParams(uri=uri))
+
+    def broadcast_elicitation_complete(self, elicitation_id: str) -> None:
+        """A user is done with the URL that they were sent to."""
+        params = ElicitationCompleteParams(elicitation_id=elicitation_id)
+        self._enqueue((ELICITATION_COMPLETE, elicitation_id), params)
+
+    def _enqueue(self, key: ChangeKey, params: NotificationParams) -> None:
+        # Who comes later reads the lists as they are then.
+        for loop in set(self._subscribers.copy().values()):
+            with self._lock:
+                pending = self._pending.setdefault(loop, {})
+                first = not pending
+                pending[key] = params
+            if first and not loop.is_closed():
+                loop.call_soon_threadsafe(self._schedule, loop)
+
+    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Tell at once what comes alone, and together what comes in a flurry, from a thread perhaps."""
+        due = self._last_flush.get(loop, 0.0) + BROADCAST_INTERVAL
+        if due <= loop.time():
+            self._flush(loop)
+        else:
+            loop.call_at(due, self._flush, loop)
+
+    def _flush(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._last_flush[loop] = loop.time()
+        with self._lock:
+            pending = self._pending.pop(loop, {})
+        for (method, _), params in pending.items():
+            # Of now: who is among them does not sleep before it was told, since it is held here.
+            for listener, home in tuple(self._subscribers.items()):
+                if home is loop:
+                    listener.on_change(method, params)
+
+
+class PendingChanges:
+    """What one listener has not been told yet. The same news twice is told once: it cannot grow for ever."""
+
+    __slots__ = ("_available", "_changes", "_is_closed")
+
+    def __init__(self) -> None:
+        self._changes: dict[ChangeKey, tuple[str, NotificationParams]] = {}
+        self._available: asyncio.Event | None = None  # 0.8 KiB, which a session has no use for
+        self._is_closed = False
+
+    def __len__(self) -> int:
+        return len(self._changes)
+
+    def add(self, method: str, params: NotificationParams) -> None:
+        """Put a notice up."""
+        about = ""
+        if isinstance(params, ResourceUpdatedParams):
+            about = params.uri
+        elif isinstance(params, ElicitationCompleteParams):
+            about = params.elicitation_id
+        self._changes[method, about] = (method, params)
+        self._wake()
+
+    def end(self) -> None:
+        """There will be no more."""
+        self._is_closed = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._available is not None:
+            self._available.set()
+
+    async def take(self) -> tuple[str, NotificationParams] | None:
+        """Take the oldest notice down, waiting for one if need be; None behind the last."""
+        while not self._changes:
+            if self._is_closed:
+                return None
+            self._available = asyncio.Event()
+            await self._available.wait()
+        return self.pop()
+
+    def pop(self) -> tuple[str, NotificationParams]:
+        """Take the oldest notice down; there is one."""
+        return self._changes.pop(next(iter(self._changes)))
+
+
+_FILTER_FIELDS: Final = {
+    LIST_CHANGED["tools"]: "tools_list_changed",
+    LIST_CHANGED["prompts"]: "prompts_list_changed",
+    LIST_CHANGED["resources"]: "resources_list_changed",
+}
+
+
+def is_requested(wishes: SubscriptionFilter, method: str, params: NotificationParams) -> bool:
+    """Whether a notice was asked for (SUB-1)."""
+    if isinstance(params, ResourceUpdatedParams):
+        return params.uri in (wishes.resource_subscriptions or ())
+    return method in _FILTER_FIELDS and bool(getattr(wishes, _FILTER_FIELDS[method]))

@@ -1,0 +1,298 @@
+"""`subscriptions/listen`: what a stateless client wants to hear, and the long request that carries it.
+
+Owns the subscriptions that are open. Who has something to tell is not known here: the announcer of the server
+that serves the request.
+
+PART notices: A function that hears what clients say: how it is called with a context and the parameters of a
+notice.
+
+Refuses a function that cannot take them when it is registered. Which notices there are, and who sends them,
+is not known here.
+
+PART passage: Notices on their way through middleware: those that a client sends, and those that we send to
+it.
+
+The counterpart of `dispatch`, which takes requests that way. Knows no channel and no task: a
+`ClientConnection` says what comes through.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from toolpost.errors import InvalidParams, RPCError
+from toolpost.principal import Principal
+from toolpost.protocol.events import NotificationReceived
+from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
+from toolpost.protocol.methods import Row
+from toolpost.server.context import MAX_SUBSCRIBED_URI_CHARS, MAX_SUBSCRIBED_URIS, Context
+from toolpost.server.request import ClientConnection
+from toolpost.server.runtime.change_broadcast import PendingChanges, is_requested
+from toolpost.server.runtime.pending_requests import make_abandoned_error
+from toolpost.server.runtime.request import Call, run_middleware
+from toolpost.server.runtime.worker_threads import WorkerThreads
+from toolpost.server.signature.names import unwrap_layers
+from toolpost.server.sync_context import SyncContext
+from toolpost.types.base import JSON, Result
+from toolpost.types.notifications import (
+    AcknowledgedParams,
+    ListenResult,
+    NotificationParams,
+    ResourceUpdatedParams,
+    SubscriptionFilter,
+)
+
+if TYPE_CHECKING:
+    from toolpost.server.handler import Handler
+
+
+class ServerSubscriptions:
+    """The open subscriptions of a server's stateless clients."""
+
+    def __init__(self) -> None:
+        self._active: set[_ServerSubscription] = set()
+
+    async def serve(self, ctx: Context, wishes: SubscriptionFilter) -> ListenResult:
+        """Tell a client what it wants to hear, until either side ends it.
+
+        Raises:
+            InvalidParams: it names more resources than it may.
+        """
+        server = ctx.server
+        _check_filter_size(wishes.resource_subscriptions or ())
+        wishes = _limit_to_capabilities(ctx, wishes)
+        watched: list[str] = []
+        listen: _ServerSubscription | None = None
+        try:
+            for uri in dict.fromkeys(wishes.resource_subscriptions or ()):
+                watched += [uri] if await _can_subscribe(ctx, uri) else []
+            wishes.resource_subscriptions = watched or None
+            listen = _ServerSubscription(ctx, wishes)
+            server.broadcaster.add_subscriber(listen)
+            self._active.add(listen)
+            return await listen.run()
+        finally:
+            if listen is not None:
+                self._active.discard(listen)
+                server.broadcaster.remove_subscriber(listen)
+            for uri in watched:
+                await server.unsubscribe(uri, ctx)
+
+    def end(self) -> None:
+        """End all of them from our side, each with its result."""
+        for listen in self._active:
+            listen.end()
+
+
+def _check_filter_size(uris: Sequence[str]) -> None:
+    if len(uris) > MAX_SUBSCRIBED_URIS:
+        raise InvalidParams(f"Invalid params: resourceSubscriptions has more than {MAX_SUBSCRIBED_URIS} URIs")
+    if sum(map(len, uris)) > MAX_SUBSCRIBED_URI_CHARS:
+        raise InvalidParams(
+            f"Invalid params: resourceSubscriptions has more than {MAX_SUBSCRIBED_URI_CHARS} characters"
+        )
+
+
+def _limit_to_capabilities(ctx: Context, wishes: SubscriptionFilter) -> SubscriptionFilter:
+    """The part of a filter that the server can serve."""
+    offered = ctx.server.local_peer.has_capability
+    return SubscriptionFilter(
+        tools_list_changed=(wishes.tools_list_changed and offered("tools.list_changed")) or None,
+        prompts_list_changed=(wishes.prompts_list_changed and offered("prompts.list_changed")) or None,
+        resources_list_changed=(wishes.resources_list_changed and offered("resources.list_changed")) or None,
+        resource_subscriptions=wishes.resource_subscriptions if offered("resources.subscribe") else None,
+    )
+
+
+async def _can_subscribe(ctx: Context, uri: str) -> bool:
+    """Whether a resource can be watched; one that cannot is left out of what is acknowledged (SUB-5)."""
+    try:
+        await ctx.server.subscribe(uri, ctx)
+    except RPCError:
+        return False
+    return True
+
+
+class _ServerSubscription:
+    """A subscription of a stateless client: what it wants to hear, until either side ends it."""
+
+    def __init__(self, context: Context, wishes: SubscriptionFilter) -> None:
+        self._context = context
+        self._filter = wishes
+        self._subscribed_uris = frozenset(wishes.resource_subscriptions or ())
+        self._pending_changes = PendingChanges()
+        self.end = self._pending_changes.end
+
+    def on_change(self, method: str, params: NotificationParams) -> None:
+        """Take note of a notice that was asked for."""
+        if (
+            params.uri in self._subscribed_uris
+            if isinstance(params, ResourceUpdatedParams)
+            else is_requested(self._filter, method, params)
+        ):
+            self._pending_changes.add(method, params)
+
+    async def run(self) -> ListenResult:
+        """Acknowledge, then pass on what is heard."""
+        await self._context.send_notification(
+            "notifications/subscriptions/acknowledged", AcknowledgedParams(notifications=self._filter)
+        )
+        while (notice := await self._pending_changes.take()) is not None:
+            await self._context.send_notification(*notice)
+        return ListenResult()
+
+
+# --------------------------------------------------------------------- notices
+
+RESERVED_NOTIFICATIONS: Final = frozenset({"notifications/cancelled", "notifications/progress"})
+"""What the protocol acts upon itself: a function learns of it by `ctx.cancelled`, or by the answer."""
+
+
+class NotificationReceiver:
+    """A function that hears a notice.
+
+    Args:
+        fn: takes a context and, if it likes, the parameters. One that is not async gets a `SyncContext`, in a
+            thread.
+        work: the threads.
+
+    Raises:
+        TypeError: it takes neither one argument nor two.
+    """
+
+    def __init__(self, fn: Callable[..., Any], work: WorkerThreads) -> None:
+        self._fn = fn
+        self._work = work
+        self._argument_count = _count_receiver_arguments(fn)
+        self._is_async = any(map(inspect.iscoroutinefunction, unwrap_layers(fn)))
+
+    async def __call__(self, context: Context, params: Any) -> None:
+        """Call the function."""
+        if self._is_async:
+            await self._fn(*(context, params)[: self._argument_count])
+            return
+        given = (SyncContext(context, asyncio.get_running_loop()), params)[: self._argument_count]
+        await self._work.run_in_thread(lambda: self._fn(*given))
+
+
+def _count_receiver_arguments(fn: Callable[..., Any]) -> int:
+    """How many of (context, params) a function takes."""
+    signature = inspect.signature(fn)
+    for given in ((None, None), (None,)):
+        try:
+            signature.bind(*given)
+        except TypeError:
+            continue
+        return len(given)
+    raise TypeError(
+        f"`{getattr(fn, '__name__', fn)}{signature}` cannot hear a notice: "
+        "it has to take a context, and may take the parameters after it"
+    )
+
+
+# --------------------------------------------------------------------- passage
+
+logger: Final = logging.getLogger("toolpost.server")
+
+_INITIALIZED: Final = "notifications/initialized"
+"""The end of the handshake: a handler may hear it, but it is none of the business of middleware."""
+
+_PARAMS_READER: Final = JSONReader(dict[str, JSON])
+
+
+def is_notification_handled(handler: "Handler", event: NotificationReceived) -> bool:
+    """Whether anybody hears what a client says."""
+    return handler.is_overridden("handle_notification") or (
+        bool(handler.middleware) and event.method != _INITIALIZED
+    )
+
+
+async def dispatch_notification(
+    handler: "Handler",
+    speaker: ClientConnection,
+    lifespan: Any,
+    event: NotificationReceived,
+    sender: Principal | None = None,
+) -> None:
+    """Let middleware and the handler hear what a client says; `sender` as in `Context`."""
+    method = event.method
+    try:
+        params = _PARAMS_READER(event.raw) if event.row is None else event.params
+    except InvalidJSONValue as error:
+        logger.debug("dropped: %s cannot be read: %s", method, error)
+        return
+    context = Context(handler, speaker, method, lifespan=lifespan, sender=sender)
+    if not handler.middleware or method == _INITIALIZED:
+        await handler.handle_notification(method, params, context)
+        return
+    call = Call(method, params, context, is_notification=True)
+    await run_middleware(
+        handler.middleware, call, lambda context, params: handler.handle_notification(method, params, context)
+    )
+
+
+async def send_client_request(
+    context: Context,
+    method: str | Row,
+    params: Any,
+    ask: Callable[[Context, Any], Awaitable[Result]],
+    key: str | None = None,
+) -> Result:
+    """Ask the client, once all middleware has seen it.
+
+    Args:
+        context: of the request that asks.
+        method: what is asked.
+        params: the question.
+        ask: sends the question and waits, in a session. Where there is none, answers are recalled.
+        key: what a client without a session is to call the question.
+    """
+
+    async def replay_answer(context: Context, params: Any) -> Result:
+        if context.cancelled:
+            raise make_abandoned_error(context)
+        return await context.replay_answer(str(method), params, key)
+
+    stateless = context.incoming is not None and context.incoming.peer.revision.stateless
+    inner = replay_answer if stateless and isinstance(method, str) else ask
+    if not context.server.middleware:
+        return await inner(context, params)
+    name = method if isinstance(method, str) else method.name
+    return await run_middleware(context.server.middleware, Call(name, params, context, incoming=False), inner)
+
+
+async def send_notification(
+    speaker: ClientConnection,
+    context: Context,
+    method: str,
+    params: Any,
+    build: Callable[[Any], bytes | None],
+) -> None:
+    """Say something to the peer, once all middleware has seen it.
+
+    What middleware raises is logged, and nothing is said; who wanted to say it goes on.
+
+    Raises:
+        LocalProtocolError: it may not be said.
+        ChannelClosed: the peer has gone.
+    """
+    unsaid: list[Exception] = []
+
+    async def send(context: Context, params: Any) -> None:
+        try:
+            data = build(params)
+            if data is not None:
+                await speaker.send(data, context.related)
+        except Exception as error:  # not the fault of middleware, and told to who wanted to say it
+            unsaid.append(error)
+            raise
+
+    call = Call(method, params, context, incoming=False, is_notification=True)
+    try:
+        await run_middleware(context.server.middleware, call, send)
+    except Exception as error:  # middleware may raise anything
+        if error in unsaid:
+            raise
+        logger.exception("middleware failed; %s was not sent", method)

@@ -1,0 +1,177 @@
+"""How a function is run that was bound: on the loop if it is async, otherwise in a thread.
+
+Also reads the files that it returns, which would block the loop as well. Knows nothing of what it is for.
+
+PART lookout: Names the function that keeps the event loop from everything else.
+
+Owns one thread, which asks the loop for a sign now and then, and looks where it stands if none comes. It can
+only tell: a function that blocks cannot be ended. Knows nothing of requests.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+import selectors
+import sys
+import threading
+from collections.abc import Callable
+from types import CodeType, FrameType, NoneType
+from typing import TYPE_CHECKING, Any, Final, Self, cast
+
+from toolpost.server.context import Context
+from toolpost.server.runtime.eager import is_pending
+from toolpost.server.sync_context import SyncContext
+from toolpost.threads import ThreadPool
+
+if TYPE_CHECKING:
+    from toolpost.server.signature.bind import BoundFunction
+    from toolpost.server.signature.raw_schema import RawSchemaFunction
+
+_SEQUENCE_TYPES: Final = (list, tuple)
+FILE_FREE_TYPES: Final[frozenset[type[Any]]] = frozenset({NoneType, bool, int, float, str, bytes, dict})
+"""What most functions return, in which there is no file to be read."""
+
+
+class WorkerThreads(ThreadPool):
+    """The threads of one server, and what runs in them."""
+
+    async def run(self, bound: "BoundFunction | RawSchemaFunction", arguments: Any, context: Context) -> Any:
+        """What a function returns that was bound: on the loop if it is async, otherwise in a thread."""
+        extra: dict[str, Any] = {}
+        if bound.ask_plan is not None:
+            extra = await bound.ask_plan.collect_answers(
+                bound.to_keywords(arguments), context, self._call_resolver
+            )
+        if bound.is_async:
+            value = bound.call(arguments, context, **extra)
+        else:
+            loop = asyncio.get_running_loop()
+            value = await self.run_in_thread(
+                lambda: bound.call(arguments, SyncContext(context, loop), **extra)
+            )
+        if is_pending(value):  # a wrapper may hide that there is something to await, or that there is not
+            value = await value
+        return value if type(value) in FILE_FREE_TYPES else await self.load_files(value)
+
+    async def load_files(self, value: Any) -> Any:
+        """The value with the files in it read."""
+        return await self.run_in_thread(lambda: _load_files(value)) if _has_file(value) else value
+
+    def _call_resolver(
+        self,
+        fn: Callable[..., Any],
+        is_async: bool,
+        wants: str | None,
+        context: Context,
+        given: dict[str, Any],
+    ) -> Any:
+        """What a function gives that finds out a parameter, or what to await; `wants` names its context."""
+        if is_async:
+            return fn(**given, **({} if wants is None else {wants: context}))
+        sync = {} if wants is None else {wants: SyncContext(context, asyncio.get_running_loop())}
+        return self.run_in_thread(lambda: fn(**given, **sync))
+
+
+def _has_file(value: Any) -> bool:
+    """Whether a file has to be read before the value can be sent."""
+    if "toolpost.server.registry.media" not in sys.modules:
+        return False  # nobody can have made one
+    from toolpost.server.registry.media import Media  # noqa: PLC0415 - 0.2 ms of a start
+
+    if isinstance(value, _SEQUENCE_TYPES):
+        return any(isinstance(item, Media) and item.path is not None for item in cast("list[Any]", value))
+    return isinstance(value, Media) and value.path is not None
+
+
+def _load_files(value: Any) -> Any:
+    """The value with the files in it read."""
+    from toolpost.server.registry.media import Media  # noqa: PLC0415 - as above
+
+    if isinstance(value, Media):
+        return value.load()
+    return [item.load() if isinstance(item, Media) else item for item in value]
+
+
+# --------------------------------------------------------------------- lookout
+
+SLOW_CALLBACK_THRESHOLD: Final = 1.0
+"""Seconds that a loop may be busy before that is told: nobody else is served meanwhile."""
+
+_PACKAGE_DIR: Final = os.path.dirname(os.path.dirname(__file__))  # noqa: PTH120 - pathlib takes 4 ms to load
+_EVENT_LOOP_FILES: Final = (asyncio.__path__[0], selectors.__file__)
+
+logger: Final = logging.getLogger("toolpost.server")
+
+
+class SlowCallbackMonitor:
+    """Watches the loop that runs in this thread, from the beginning of a block to its end.
+
+    Args:
+        patience: seconds that the loop may be busy with one thing.
+    """
+
+    def __init__(self, patience: float = SLOW_CALLBACK_THRESHOLD) -> None:
+        self._threshold = patience
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="toolpost lookout", daemon=True)
+
+    async def __aenter__(self) -> Self:
+        self._loop = asyncio.get_running_loop()
+        self._loop_thread_id = threading.get_ident()
+        self._stopped = asyncio.Event()
+        self._thread.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._stopping.set()
+        await self._stopped.wait()
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        finally:
+            with contextlib.suppress(RuntimeError):  # the loop was closed
+                self._loop.call_soon_threadsafe(self._stopped.set)
+
+    def _watch(self) -> None:
+        while not self._stopping.wait(self._threshold):
+            sign = threading.Event()
+            try:
+                self._loop.call_soon_threadsafe(sign.set)
+            except RuntimeError:  # the loop was closed by somebody who does not leave in order
+                return
+            if sign.wait(self._threshold) or not self._report_blocking_function():
+                continue
+            while not sign.wait(self._threshold) and not self._stopping.is_set():
+                pass  # once is enough for each time
+
+    def _report_blocking_function(self) -> bool:
+        """Whether something blocks the loop; it was told then."""
+        frames = sys._current_frames()  # noqa: SLF001 # pyright: ignore[reportPrivateUsage] - the only way to look
+        inner = frames.get(self._loop_thread_id)
+        if inner is None or inner.f_code.co_filename.startswith(_EVENT_LOOP_FILES):
+            return False  # it only waits, and was kept from its turn by something else than us
+        guilty = _find_blocking_function(inner)
+        logger.warning(
+            "%s (%s) has kept the event loop for more than %g s, and nobody else is served meanwhile; it is "
+            "at %s:%d. A function that blocks is declared with `def`, so that it runs in a thread, or hands "
+            "its work to `asyncio.to_thread`.",
+            guilty.co_qualname,
+            f"{guilty.co_filename}:{guilty.co_firstlineno}",
+            self._threshold,
+            inner.f_code.co_filename,
+            inner.f_lineno,
+        )
+        return True
+
+
+def _find_blocking_function(inner: FrameType) -> CodeType:
+    """The function that we have called, and that leads to where the loop stands."""
+    frame: FrameType | None = inner
+    guilty = inner.f_code
+    while frame is not None and not frame.f_code.co_filename.startswith(_PACKAGE_DIR):
+        if frame.f_code.co_filename.startswith(_EVENT_LOOP_FILES):
+            break
+        guilty, frame = frame.f_code, frame.f_back
+    return guilty

@@ -1,0 +1,323 @@
+"""What the metadata of an `Annotated` says: descriptions, limits, a header, or something only for pydantic.
+
+Reads msgspec's `Meta`, annotated-types, pydantic's `Field`, `Doc`, a bare string and our own `Header`, and
+imports nothing that may not be installed. Knows which limits fit which classes, how JSON Schema says them,
+which ones msgspec enforces, and how to check the others.
+"""
+
+import datetime as dt
+import operator
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, Final, cast
+
+from msgspec import UNSET, Meta, Struct
+
+from toolpost.server.signature.compiled_types import (
+    CompiledType,
+    ValueReader,
+    convert_value,
+    is_decodable,
+    make_proxy_type,
+)
+from toolpost.server.signature.json_schema import HEADER_KEYWORD, Schema, remove_null
+from toolpost.server.signature.pydantic_types import is_pydantic_field
+from toolpost.server.signature.validation import SignatureError, ValidationError, ValidationIssue
+from toolpost.types.base import JSON
+
+_NUMBER_TYPES: Final = (int, float)
+_ORDERED_TYPES: Final = (*_NUMBER_TYPES, Decimal, dt.datetime, dt.date, dt.time, dt.timedelta)
+_SIZED_TYPES: Final = (str, bytes, bytearray, list, set, frozenset, tuple, dict)
+_SIZE_KEYWORDS: Final = {"string": "Length", "array": "Items", "object": "Properties"}
+
+
+class _LimitRule(Struct, frozen=True):
+    """What is known about a kind of limit."""
+
+    classes: tuple[type, ...]
+    """The classes whose values can have it."""
+    keyword: str | None = None
+    """How JSON Schema says it, if it can."""
+    stricter: Callable[[Any, Any], Any] | None = None
+    """Of two such limits, the one that holds."""
+    check: Callable[[Any, Any], Any] | None = None
+    """How it is checked where msgspec cannot."""
+    message: str = ""
+
+
+_LIMIT_RULES: Final[dict[str, _LimitRule]] = {
+    "gt": _LimitRule(_ORDERED_TYPES, "exclusiveMinimum", max, operator.gt, "expected more than {}"),
+    "ge": _LimitRule(_ORDERED_TYPES, "minimum", max, operator.ge, "expected at least {}"),
+    "lt": _LimitRule(_ORDERED_TYPES, "exclusiveMaximum", min, operator.lt, "expected less than {}"),
+    "le": _LimitRule(_ORDERED_TYPES, "maximum", min, operator.le, "expected at most {}"),
+    "multiple_of": _LimitRule(
+        (*_NUMBER_TYPES, Decimal), "multipleOf", None, lambda it, by: not it % by, "expected a multiple of {}"
+    ),
+    "min_length": _LimitRule(
+        _SIZED_TYPES, None, max, lambda it, size: len(it) >= size, "expected a length of at least {}"
+    ),
+    "max_length": _LimitRule(
+        _SIZED_TYPES, None, min, lambda it, size: len(it) <= size, "expected a length of at most {}"
+    ),
+    "pattern": _LimitRule((str,), "pattern"),
+    "tz": _LimitRule((dt.datetime, dt.time)),
+    "predicate": _LimitRule((), None, None, lambda it, predicate: predicate(it), "{} does not hold"),
+}
+"""The limits by the names that msgspec has for them, and predicates, which it has not."""
+
+
+class Limit(Struct, frozen=True):
+    """One limit of a value, or a predicate. `is_native`: msgspec enforces it without our help."""
+
+    name: str
+    bound: Any
+    is_native: bool = False
+
+
+# --------------------------------------------------------------------- reading marks
+
+
+class Header(Struct, frozen=True):
+    """A mark that mirrors a tool's parameter into an HTTP header: `Annotated[str, Header("Region")]`.
+
+    The header is `Mcp-Param-Region`, for proxies that route by it and read no JSON. It is for strings,
+    integers and booleans. Null is the same as absent, so the schema of such a parameter does not mention it.
+
+    Examples:
+        >>> from typing import Annotated
+        >>> server = Server("shop")
+        >>> @server.tool
+        ... def branch(region: Annotated[str, Header("Region")]) -> str:
+        ...     return f"one in the {region}"
+        >>> with SyncClient(server) as mcp:
+        ...     mcp.list_tools()[0].input_schema["properties"]["region"]["x-mcp-header"]
+        'Region'
+    """
+
+    name: str
+
+    def __get_pydantic_json_schema__(self, core: Any, described: Callable[[Any], dict[str, JSON]]) -> Schema:
+        """The schema of a field of a pydantic model: otherwise pydantic would drop the mark."""
+        return {**remove_null(described(core)), HEADER_KEYWORD: self.name}
+
+
+class Titles:
+    """A mark that says how choices are shown to people: `Annotated[Literal["a", "b"], Titles(a="First")]`.
+
+    It is for forms: on a choice, or on those of a list. What has no title is shown as it is.
+
+    Args:
+        of: the titles by what they stand for, where that is no name in Python.
+        more: the others.
+
+    Examples:
+        >>> from typing import Annotated, Literal
+        >>> Size = Annotated[Literal["s", "l"], Titles(s="Small", l="Large")]
+    """
+
+    __slots__ = ("of",)
+
+    def __init__(self, of: Mapping[str, str] | None = None, /, **more: str) -> None:
+        self.of = {**(of or {}), **more}
+
+
+class AnnotationMetadata(Struct):
+    """What all metadata of one annotation says together; of two that contradict, the outer one wins."""
+
+    schema_keywords: dict[str, JSON] = {}
+    """What goes into the schema as it is: description, title, examples and the like."""
+    limits: list[Limit] = []
+    needs_pydantic: bool = False
+    """Whether something is there that only pydantic can do."""
+    alias: str | None = None
+    optional: bool = False
+    """Whether there is a `default`, or a `factory` that makes one."""
+    default: Any = UNSET
+    factory: Callable[[], Any] | None = None
+
+
+def read_annotation_metadata(metadata: Iterable[Any]) -> AnnotationMetadata:
+    """What the metadata of an `Annotated` says. Marks of libraries that we do not know are none of ours."""
+    marks = AnnotationMetadata()
+    for mark in metadata:
+        _read_mark(mark, marks)
+    return marks
+
+
+def _read_mark(mark: Any, marks: AnnotationMetadata) -> None:
+    if isinstance(mark, str):
+        marks.schema_keywords["description"] = mark
+    elif isinstance(mark, Header):
+        marks.schema_keywords[HEADER_KEYWORD] = mark.name
+    elif isinstance(mark, Titles):
+        marks.schema_keywords["oneOf"] = [
+            {"const": value, "title": title} for value, title in mark.of.items()
+        ]
+    elif isinstance(mark, Limit):
+        marks.limits.append(mark)
+    elif isinstance(mark, Meta):
+        _read_meta(mark, marks)
+    elif is_pydantic_field(mark):
+        _read_field(mark, marks)
+    elif getattr(mark, "__is_annotated_types_grouped_metadata__", False):
+        for part in mark:
+            _read_mark(part, marks)
+    elif isinstance(getattr(mark, "documentation", None), str):
+        marks.schema_keywords["description"] = mark.documentation
+    else:
+        _read_limit(mark, marks)
+
+
+def _read_meta(meta: Meta, marks: AnnotationMetadata) -> None:
+    for name in ("title", "description", "examples"):
+        if getattr(meta, name) is not None:
+            marks.schema_keywords[name] = getattr(meta, name)
+    marks.schema_keywords.update(meta.extra_json_schema or {})
+    marks.limits += [Limit(name, bound, is_native=True) for name, bound in _find_limits(meta)]
+
+
+def _find_limits(mark: Any) -> list[tuple[str, Any]]:
+    """The limits that a mark has under the names that msgspec, too, has for them."""
+    bounds = ((name, getattr(mark, name, None)) for name in _LIMIT_RULES)
+    return [(name, bound) for name, bound in bounds if bound is not None]
+
+
+def _read_field(field: Any, marks: AnnotationMetadata) -> None:
+    for name in ("title", "description", "examples", "deprecated"):
+        if getattr(field, name) is not None:
+            marks.schema_keywords[name] = getattr(field, name)
+    alias = field.validation_alias
+    if not isinstance(alias, str | None) or field.validate_default:
+        raise SignatureError(
+            "`validate_default`, and an alias that is not a string, have no effect in pydantic's Field here"
+        )
+    marks.alias = alias or marks.alias
+    extra = field.json_schema_extra
+    marks.needs_pydantic |= field.discriminator is not None or callable(extra)
+    if extra and not callable(extra):
+        marks.schema_keywords.update(extra)
+    if not field.is_required():
+        marks.optional, marks.factory = True, field.default_factory
+        marks.default = field.default if marks.factory is None else UNSET
+    for part in field.metadata:
+        _read_mark(part, marks)
+
+
+def _read_limit(mark: Any, marks: AnnotationMetadata) -> None:
+    """Read a mark of annotated-types or pydantic; note that pydantic is needed for what only it can do."""
+    kind = cast("type[Any]", type(mark))
+    homes = {base.__module__.partition(".")[0] for base in kind.__mro__}
+    name = kind.__name__
+    if "pydantic" in homes:
+        pattern = getattr(mark, "__dict__", {}).get("pattern")
+        # A compiled pattern has flags, which JSON Schema and `Meta` have no word for.
+        if isinstance(pattern, str) and len(mark.__dict__) == 1:
+            marks.limits.append(Limit("pattern", pattern))
+        else:
+            marks.needs_pydantic |= name != "Strict"  # everything is read strictly
+    elif hasattr(mark, "__get_pydantic_core_schema__"):
+        marks.needs_pydantic = True
+    elif "annotated_types" not in homes or name == "Unit":
+        pass  # somebody else's
+    elif name in {"Predicate", "Not"}:
+        marks.limits.append(Limit("predicate", mark.func if name == "Predicate" else mark))
+    elif name == "Timezone" and mark.tz in {None, ...}:
+        marks.limits.append(Limit("tz", mark.tz is not None))
+    elif name != "Timezone" and _find_limits(mark):
+        marks.limits += [Limit(name, bound) for name, bound in _find_limits(mark)]
+    else:
+        raise SignatureError(f"nobody can check {mark!r}", hint="use a predicate, or a validator of pydantic")
+
+
+# --------------------------------------------------------------------- keeping limits
+
+
+def can_apply_limit(limit: Limit, shape: CompiledType) -> bool:
+    """Whether the values of a type can have a limit. A predicate decides about any value but null."""
+    if limit.name == "predicate":
+        return shape.type is not type(None)
+    return shape.base in _LIMIT_RULES[limit.name].classes
+
+
+def apply_limits(shape: CompiledType, limits: Sequence[Limit], what: str) -> CompiledType:
+    """The shape with limits: through msgspec if it can, checked by us if not.
+
+    Args:
+        shape: the shape without them.
+        limits: the limits.
+        what: how its author calls the type.
+
+    Raises:
+        SignatureError: a limit does not fit, contradicts another, or is not valid.
+    """
+    for limit in limits:
+        if not can_apply_limit(limit, shape):
+            raise SignatureError(f"a limit `{limit.name}` does not fit {what}")
+    limits = list(_merge_limits(limits))
+    schema = {**shape.schema}
+    for limit in limits:
+        schema.update(_limit_to_keywords(limit, shape))
+    kind = _constrain_type(shape.type, limits)
+    if kind is not None:
+        return CompiledType(
+            kind, schema, shape.native and all(limit.is_native for limit in limits), shape.base
+        )
+    if not all(_LIMIT_RULES[limit.name].check for limit in limits):
+        raise SignatureError(
+            f"the limits of {what} are not valid: {', '.join(f'{one.bound!r}' for one in limits)}"
+        )
+    return CompiledType(
+        make_proxy_type("limited", _make_limit_reader(shape.type, limits)),
+        schema,
+        native=False,
+        base=shape.base,
+    )
+
+
+def _merge_limits(limits: Sequence[Limit]) -> Iterator[Limit]:
+    """The limits, of two of the same kind only the stricter one."""
+    kept: dict[str, Limit] = {}
+    for limit in limits:
+        other = kept.get(limit.name)
+        if limit.name == "predicate":
+            yield limit
+        elif other is None or other.bound == limit.bound:
+            kept[limit.name] = limit
+        elif (stricter := _LIMIT_RULES[limit.name].stricter) is not None:
+            kept[limit.name] = Limit(limit.name, stricter(limit.bound, other.bound))
+        else:
+            raise SignatureError(f"a limit `{limit.name}` is set twice: {other.bound!r} and {limit.bound!r}")
+    yield from kept.values()
+
+
+def _limit_to_keywords(limit: Limit, shape: CompiledType) -> dict[str, JSON]:
+    """The keywords that say a limit; none where JSON Schema has no word for it."""
+    if limit.name in {"min_length", "max_length"}:
+        # Base64 has four characters for three bytes.
+        bound = 4 * ((limit.bound + 2) // 3) if "contentEncoding" in shape.schema else limit.bound
+        return {limit.name[:3] + _SIZE_KEYWORDS[shape.schema["type"]]: bound}
+    keyword = _LIMIT_RULES[limit.name].keyword
+    return {keyword: limit.bound} if keyword and shape.base in {*_NUMBER_TYPES, str} else {}
+
+
+def _constrain_type(kind: Any, limits: Sequence[Limit]) -> Any:
+    """The type with its limits as msgspec enforces them; None if it cannot."""
+    try:
+        narrowed = Annotated[kind, Meta(**{limit.name: limit.bound for limit in limits})]
+    except (TypeError, ValueError, re.error):
+        return None
+    return narrowed if is_decodable(narrowed) else None
+
+
+def _make_limit_reader(kind: Any, limits: Sequence[Limit]) -> ValueReader:
+    def read(value: JSON) -> Any:
+        made = convert_value(value, kind)
+        for limit in limits:
+            rule = _LIMIT_RULES[limit.name]
+            if rule.check is not None and not rule.check(made, limit.bound):
+                shown = getattr(limit.bound, "__qualname__", limit.bound)
+                raise ValidationError([ValidationIssue("", rule.message.format(shown))])
+        return made
+
+    return read

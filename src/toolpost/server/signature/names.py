@@ -1,0 +1,173 @@
+"""The names in annotations: where they are looked up, what they stand for, and how types are called in texts.
+
+Finds also types that are local to a function, and the function behind a partial, a method or a wrapper.
+"""
+
+import functools
+import inspect
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    ForwardRef,
+    LiteralString,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
+
+from toolpost.server.signature.validation import SignatureError
+
+UNION_TYPES: Final = frozenset({Union, types.UnionType})
+
+
+def unwrap_layers(fn: Any) -> Iterator[Any]:
+    """The callable, and what it calls in turn, down to the function that was written."""
+    while True:
+        yield fn
+        if isinstance(fn, functools.partial):
+            fn = cast("functools.partial[Any]", fn).func
+        elif inspect.ismethod(fn):
+            fn = fn.__func__
+        elif hasattr(fn, "__wrapped__"):
+            fn = fn.__wrapped__
+        elif not inspect.isroutine(fn) and not isinstance(fn, type):
+            fn = type(fn).__call__
+        else:
+            return
+
+
+class AnnotationScope:
+    """Where the names in the annotations of one function are looked up.
+
+    First where Python looks. A name that is not there may be local to the function that is defining this one
+    right now, so the callers of `bind` in the same module are asked next; nothing of them is kept.
+
+    Args:
+        fn: the function, or whatever calls it.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._globals: dict[str, Any] = {}
+        self._locals: dict[str, Any] = {}
+        *_, written = unwrap_layers(fn)
+        if isinstance(written, types.FunctionType):
+            self._globals = written.__globals__
+            for name, cell in zip(written.__code__.co_freevars, written.__closure__ or (), strict=True):
+                with suppress(ValueError):  # empty: the name gets its value later
+                    self._locals[name] = cell.cell_contents
+            self._locals |= {kind.__name__: kind for kind in getattr(written, "__type_params__", ())}
+
+    def evaluate(self, annotation: Any) -> Any:
+        """The type that an annotation of the function means.
+
+        Raises:
+            SignatureError: it cannot be evaluated.
+        """
+        if isinstance(annotation, type) and get_origin(annotation) is None:
+            return cast("Any", annotation)
+        return self._evaluate(annotation, self._globals, self._locals)[0]
+
+    def resolve_class_hints(self, it: Any) -> tuple[dict[str, Any], bool]:
+        """The annotations of a class by name, and whether the class's own module knows all names in them."""
+        cls = get_origin(it) or it
+        found: dict[str, Any] = {}
+        whole = True
+        for owner, variables in _iter_bases(cls, get_args(it)):
+            home = getattr(sys.modules.get(owner.__module__), "__dict__", {})
+            local = {kind.__name__: kind for kind in getattr(owner, "__type_params__", ())}
+            for name, annotation in inspect.get_annotations(owner).items():
+                if name not in found:
+                    # The module comes first, as in msgspec: a field may be called like its type.
+                    kind, known = self._evaluate(annotation, {**vars(owner), **local}, home)
+                    found[name] = _substitute(kind, variables)
+                    whole = whole and known
+        return found, whole
+
+    def _evaluate(self, annotation: Any, outer: dict[str, Any], inner: dict[str, Any]) -> tuple[Any, bool]:
+        """The type, and whether it was found without the callers."""
+        if isinstance(annotation, ForwardRef):
+            annotation = annotation.__forward_arg__
+        holder = types.SimpleNamespace(__annotations__={"it": annotation})
+        try:
+            try:
+                return typing.get_type_hints(holder, outer, inner, include_extras=True)["it"], True
+            except NameError:
+                inner = self._find_caller_locals() | self._locals | inner
+                return typing.get_type_hints(holder, outer, inner, include_extras=True)["it"], False
+        except Exception as error:  # an annotation is code: it may raise anything
+            shown = annotation if isinstance(annotation, str) else repr(annotation)
+            raise SignatureError(
+                f"the annotation {shown!r} cannot be evaluated: {error}",
+                hint="define or import what it names, outside of `if TYPE_CHECKING`",
+            ) from error
+
+    def _find_caller_locals(self) -> dict[str, Any]:
+        """The local names of the calls in progress in the function's module; inner ones win."""
+        found: dict[str, Any] = {}
+        frame = inspect.currentframe()
+        while frame is not None:
+            if frame.f_globals is self._globals:
+                found = {**frame.f_locals, **found}
+            frame = frame.f_back
+        return found
+
+
+def _iter_bases(cls: type[Any], args: tuple[Any, ...]) -> Iterator[tuple[type[Any], Mapping[Any, Any]]]:
+    """The classes that a class is made of, each with what its type variables stand for."""
+    meant: dict[type[Any], dict[Any, Any]] = {cls: _pair_type_variables(cls, args)}
+    for owner in cls.__mro__[:-1]:
+        variables = meant.get(owner, {})
+        for base in owner.__dict__.get("__orig_bases__", ()):
+            origin = get_origin(base)
+            if isinstance(origin, type):
+                given = tuple(_substitute(arg, variables) for arg in get_args(base))
+                meant.setdefault(origin, _pair_type_variables(origin, given))
+        yield owner, variables
+
+
+def _pair_type_variables(cls: type[Any], args: tuple[Any, ...]) -> dict[Any, Any]:
+    return dict(zip(getattr(cls, "__parameters__", ()), args, strict=False))
+
+
+def _substitute(it: Any, variables: Mapping[Any, Any]) -> Any:
+    """A type with its type variables replaced."""
+    if isinstance(it, TypeVar):
+        return variables.get(it, it)
+    inner = getattr(it, "__parameters__", ()) if variables and get_origin(it) is not None else ()
+    return it[tuple(variables.get(one, one) for one in inner)] if inner else it
+
+
+# --------------------------------------------------------------------- types
+
+
+def resolve_alias(it: Any) -> Any:
+    """The type behind a name for it; itself if it is no such name."""
+    origin = get_origin(it)
+    if hasattr(origin or it, "__value__"):  # `type X = …`, with or without arguments
+        return it.__value__ if origin is None else origin.__value__[get_args(it)]
+    if isinstance(it, TypeVar):
+        return it.__bound__ or (Union[it.__constraints__] if it.__constraints__ else Any)  # noqa: UP007 - of a tuple
+    return str if it is LiteralString else getattr(it, "__supertype__", it)
+
+
+def describe_type(it: Any) -> str:
+    """A type as its author wrote it, more or less."""
+    if isinstance(it, type) and get_origin(it) is None:
+        return it.__name__
+    return repr(it).replace("typing.", "").replace("collections.abc.", "")
+
+
+def make_label(it: Any) -> str:
+    """A name for a type, made of the names of its parts."""
+    if get_origin(it) is Annotated:
+        return make_label(get_args(it)[0])
+    names = [getattr(get_origin(it) or it, "__name__", "value"), *map(make_label, get_args(it))]
+    return "_".join(names)

@@ -1,0 +1,147 @@
+"""Pydantic as a guest: what it reads, writes and describes in a signature that uses it.
+
+Pydantic is never imported by us: who uses it has imported it. Its schemas are taken over without the titles
+that it invents, and explained by its own errors.
+"""
+
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, cast, get_args, get_origin
+
+import msgspec
+
+from toolpost.server.signature.json_schema import Definitions, ForeignSchema
+from toolpost.server.signature.validation import SignatureError, ValidationError, ValidationIssue, format_path
+from toolpost.types.base import JSON
+
+
+def is_pydantic_type(kind: type[Any]) -> bool:
+    """Whether a class is one of pydantic's, or made for it."""
+    return hasattr(kind, "__get_pydantic_core_schema__") or hasattr(kind, "__pydantic_validator__")
+
+
+def is_pydantic_field(mark: object) -> bool:
+    """Whether a mark, or a default, is pydantic's `Field(…)`."""
+    kind = type(mark)
+    return kind.__name__ == "FieldInfo" and kind.__module__ == "pydantic.fields"
+
+
+class PydanticType:
+    """A type that pydantic reads and describes.
+
+    Args:
+        annotation: the type.
+        output: whether it is written, not read: its schema may differ.
+
+    Raises:
+        SignatureError: pydantic is not there, or cannot do it either.
+    """
+
+    def __init__(self, annotation: Any, *, output: bool = False) -> None:
+        module = sys.modules.get("pydantic")
+        if module is None:
+            raise SignatureError("nobody has imported pydantic, which it needs")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # a default in a Field has no effect there, but here
+                self.adapter = module.TypeAdapter(annotation)
+                schema = self.adapter.json_schema(mode="serialization" if output else "validation")
+        except Exception as error:  # each of pydantic's errors means the same here
+            reason = str(error).partition("\n")[0]
+            raise SignatureError(f"pydantic cannot read it: {reason}") from error
+        self.defs: dict[str, JSON] = schema.pop("$defs", {})
+        self.schema: dict[str, JSON] = schema
+        inner = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
+        self._label = getattr(inner, "__name__", "")
+        self._annotation = annotation
+
+    def read(self, value: JSON) -> Any:
+        """The value, as pydantic makes it out of JSON."""
+        return validate_with_pydantic(self.adapter.validate_json, value)
+
+    def check(self, text: bytes) -> None:
+        """Return if JSON is what pydantic would read."""
+        self.read(msgspec.json.decode(text))
+
+    def encode(self, value: Any) -> bytes:
+        """The JSON of a value, which has been validated before, or is now."""
+        return self.adapter.dump_json(self._validate(value), by_alias=True, warnings="error")
+
+    def to_builtins(self, value: Any) -> JSON:
+        """What `encode` makes, before it is text."""
+        return self.adapter.dump_python(self._validate(value), mode="json", by_alias=True)
+
+    def _validate(self, value: Any) -> Any:
+        try:
+            return self.adapter.validate_python(value)
+        except ValueError as error:
+            raise ValidationError(_convert_issues(cast("Any", error))) from error
+
+    def adopt_schema(self, defs: Definitions) -> ForeignSchema:
+        """The schema, its definitions among ours, without the titles that pydantic invents.
+
+        The schema of a class is a definition, too.
+        """
+        names = {name: defs.assign_foreign_name(name, part) for name, part in self.defs.items()}
+        refs = {f"#/$defs/{old}": f"#/$defs/{new}" for old, new in names.items()}
+        defs |= {names[name]: _rewrite_schema(part, refs, name) for name, part in self.defs.items()}
+        schema = _rewrite_schema(self.schema, refs, self._label)
+        if "$ref" in schema or not isinstance(self._annotation, type):
+            return schema
+        name = defs.assign_foreign_name(self._label, self.schema)
+        defs[name] = schema
+        return ForeignSchema(defs.make_ref(name))
+
+
+def to_jsonable(value: Any) -> JSON:
+    """The JSON of a value of one of pydantic's classes."""
+    return sys.modules["pydantic_core"].to_jsonable_python(value, by_alias=True)
+
+
+def validate_with_pydantic(validate: Callable[[bytes], Any], value: JSON) -> Any:
+    """What one of pydantic's validators makes out of decoded JSON.
+
+    Raises:
+        ValidationError: it does not fit.
+    """
+    # As JSON, because then a strict model takes a date, which JSON can only say in a string.
+    try:
+        return validate(msgspec.json.encode(value))
+    except ValueError as error:
+        raise ValidationError(_convert_issues(cast("Any", error))) from error
+
+
+def _convert_issues(error: Any) -> list[ValidationIssue]:
+    """The problems in a validation error of pydantic."""
+    told = error.errors(include_url=False, include_context=False, include_input=False)
+    return [ValidationIssue(format_path(problem["loc"]), problem["msg"]) for problem in told]
+
+
+_DATA_KEYWORDS: Final = frozenset({"const", "default", "enum", "examples"})
+"""Keywords that hold plain data, in which nothing is a reference or a title."""
+
+
+def _rewrite_schema(schema: Mapping[str, JSON], refs: Mapping[str, str], label: str) -> ForeignSchema:
+    """A piece of a guest's schema with other references; a title that only repeats `label` is left out."""
+    renamed = ForeignSchema()
+    for keyword, value in schema.items():
+        if keyword in _DATA_KEYWORDS:
+            renamed[keyword] = value
+        elif keyword == "properties":
+            renamed[keyword] = {name: _rewrite_schema(part, refs, name) for name, part in value.items()}
+        elif keyword != "title" or _normalize_title(value) != _normalize_title(label):
+            renamed[keyword] = _rewrite_value(value, refs)
+    return renamed
+
+
+def _rewrite_value(value: JSON, refs: Mapping[str, str]) -> JSON:
+    if isinstance(value, dict):
+        return _rewrite_schema(cast("dict[str, JSON]", value), refs, "")
+    if isinstance(value, list):
+        return [_rewrite_value(item, refs) for item in cast("list[JSON]", value)]
+    return refs.get(value, value) if isinstance(value, str) else value
+
+
+def _normalize_title(title: str) -> str:
+    return title.replace(" ", "").replace("_", "").lower()

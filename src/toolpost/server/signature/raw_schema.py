@@ -1,0 +1,94 @@
+"""A function behind a JSON Schema of the author's own: the schema checks what the function gets as a dict.
+
+Stands where `bind.Bound` stands for a function whose signature is the schema. The validator is an optional
+package, and registration says so when it is missing.
+"""
+
+from collections.abc import Callable
+from itertools import islice
+from typing import Any, Final
+
+from toolpost.protocol import headers
+from toolpost.protocol.jsonrpc import shorten
+from toolpost.server.request import decode_arguments
+from toolpost.server.signature.bind import bind
+from toolpost.server.signature.json_schema import compile_validator
+from toolpost.server.signature.validation import (
+    MAX_ISSUES,
+    ArgumentError,
+    SignatureError,
+    ValidationIssue,
+    format_path,
+)
+from toolpost.types.base import JSON, Raw, Unset
+
+MAX_VALIDATOR_MESSAGE: Final = 500
+"""How much of a validator's message is told: it may name keys, which the caller chose."""
+
+
+class RawSchemaFunction:
+    """A function whose arguments come as one dict, checked by a schema.
+
+    Args:
+        fn: takes the dict, and a context if it asks for one by annotation.
+        schema: of the dict.
+        context_types: a parameter of one of these types gets the context of the call.
+        name: how it is called.
+
+    Raises:
+        MCPError: jsonschema-rs is not installed, so that nobody could check the arguments.
+        TypeError: the schema is no dict.
+        ValueError: it is no valid schema, or none of an object, or a header in it breaks a rule.
+        SignatureError: the function does not take one dict.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any],
+        schema: dict[str, JSON],
+        *,
+        context_types: tuple[type, ...],
+        name: str,
+    ) -> None:
+        self._iter_errors = compile_validator(schema, f"the input schema of {name!r}").iter_errors
+        if schema.get("type") != "object":
+            raise ValueError(f'the input schema of {name!r} must say "type": "object" at its root')
+        try:
+            self.header_parameters = headers.find_annotations(schema)
+        except ValueError as error:
+            raise ValueError(f"the input schema of {name!r}: {error}") from error
+        bound = bind(fn, context_types=context_types, name=name)
+        if len(bound.parameters) != 1:
+            raise SignatureError(
+                f"`{name}`: a function behind a schema takes one dict, not {len(bound.parameters)} arguments",
+                hint=f"write {name}(arguments: dict) or {name}(arguments: dict, ctx: Context)",
+            )
+        self.fn = fn
+        self.name = name
+        self.is_async = bound.is_async
+        self.ask_plan = bound.ask_plan
+        self._bound = bound
+
+    def read(self, raw: Raw | bytes | Unset) -> dict[str, JSON]:
+        """The arguments, if they fit the schema.
+
+        Raises:
+            ArgumentError: they do not fit.
+            InvalidParams: they are no object.
+        """
+        arguments = decode_arguments(raw)
+        problems = [
+            ValidationIssue(format_path(error.instance_path), shorten(error.message, MAX_VALIDATOR_MESSAGE))
+            for error in islice(self._iter_errors(arguments), MAX_ISSUES)
+        ]
+        if problems:
+            raise ArgumentError(problems)
+        return arguments
+
+    def to_keywords(self, arguments: dict[str, JSON]) -> dict[str, Any]:
+        """The arguments by the name of their one parameter."""
+        return {self._bound.parameters[0].field: arguments}
+
+    def call(self, arguments: dict[str, JSON], context: Any = None, **extra: Any) -> Any:
+        """What the function returns: an awaitable if it is asynchronous."""
+        return self._bound.apply(self.to_keywords(arguments) | extra, context)

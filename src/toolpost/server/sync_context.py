@@ -1,0 +1,272 @@
+"""`SyncContext`: a context for functions that are not async. The same names, without `await`.
+
+Such functions run in a thread of their own, so that they never block the loop; each method here hands its
+work to the loop and waits for the answer. Owns nothing else.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, overload
+
+from toolpost import types
+from toolpost.errors import ChannelClosed, UrlElicitationRequired
+from toolpost.principal import Principal
+from toolpost.server.context import Context
+from toolpost.server.request import ClientInfo, ContextRequest
+from toolpost.types.base import JSON, Meta, Number, RequestId, Result
+from toolpost.types.content import Content, ResourceContents
+from toolpost.types.initialize import LogLevel
+from toolpost.types.tools import Tool
+
+if TYPE_CHECKING:
+    from toolpost.server.elicitation.forms import Accepted, Cancelled, Declined
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class SyncContextRequest:
+    """The request itself, or the notice. Called, it sends a request of your own to the client."""
+
+    __slots__ = ("_request", "_wait")
+
+    def __init__(
+        self, request: ContextRequest, wait: Callable[[Coroutine[Any, Any, Result]], Result]
+    ) -> None:
+        self._request = request
+        self._wait = wait
+
+    def __call__(
+        self, method: str, params: Mapping[str, JSON] | None = None, *, timeout: float | None = None
+    ) -> Result:
+        """The client's answer to a request of a method that is in no revision; see its `raw`."""
+        return self._wait(self._request(method, params, timeout=timeout))
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The HTTP headers that it came with, by their names in lower case; none on other transports."""
+        return self._request.headers
+
+    @property
+    def id(self) -> RequestId | None:
+        """Its id, as the client chose it; a notice has none."""
+        return self._request.id
+
+    @property
+    def method(self) -> str:
+        """What was asked for, or said."""
+        return self._request.method
+
+    @property
+    def meta(self) -> Meta:
+        """Its `_meta`, whole; that of a notice stands in its parameters."""
+        return self._request.meta
+
+
+class SyncContext:
+    """One request, as the function that serves it sees it from its thread.
+
+    A thread cannot be stopped. When its request is cancelled, what it waits for raises `LocalProtocolError`,
+    and so does whatever it asks from then on; when the client has gone, `ChannelClosed`.
+
+    Examples:
+        >>> server = Server("shop")
+        >>> @server.tool
+        ... def count(ctx: SyncContext) -> int:
+        ...     ctx.progress(1, 2)
+        ...     return 0 if ctx.cancelled else 7
+        >>> with SyncClient(server) as mcp:
+        ...     mcp.call_tool("count").data
+        7
+    """
+
+    __slots__ = ("_context", "_loop")
+
+    def __init__(self, context: Context, loop: asyncio.AbstractEventLoop) -> None:
+        self._context = context
+        self._loop = loop
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        try:
+            return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+        except CancelledError as error:
+            raise ChannelClosed("the server has ended in the meantime") from error
+        except RuntimeError as error:
+            if not self._loop.is_closed():
+                raise
+            work.close()  # nobody will run it any more
+            raise ChannelClosed("the server has ended") from error
+
+    @property
+    def request(self) -> SyncContextRequest:
+        """The request itself; call it to send one of a method of your own to the client."""
+        return SyncContextRequest(self._context.request, self._wait)
+
+    @property
+    def client(self) -> ClientInfo:
+        """Who is asking."""
+        return self._context.client
+
+    @property
+    def revision(self) -> str:
+        """The protocol revision that the client speaks."""
+        return self._context.revision
+
+    @property
+    def principal(self) -> Principal | None:
+        """On whose behalf the request speaks, where that is known."""
+        return self._context.principal
+
+    def require(self, *scopes: str | Iterable[str]) -> None:
+        """Return if the request may do what needs these scopes; see `Context.require`.
+
+        Raises:
+            MissingScopes: it may not.
+        """
+        self._context.require(*scopes)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """A place to keep things, as in `Context.state`. Other threads see it too."""
+        return self._context.state
+
+    @property
+    def lifespan(self) -> Any:
+        """What the server's lifespan gave."""
+        return self._context.lifespan
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether nobody waits for the answer any more. A thread cannot be stopped: look now and then."""
+        return self._context.cancelled
+
+    def progress(self, progress: Number, total: Number | None = None, message: str | None = None) -> None:
+        """Tell how far the work has come."""
+        self._wait(self._context.progress(progress, total, message))
+
+    def log(self, level: LogLevel, data: JSON, *, logger: str | None = None) -> None:
+        """Write to the client's log, if it wants lines of this level."""
+        self._wait(self._context.log(level, data, logger=logger))
+
+    def debug(self, data: JSON) -> None:
+        """Write a line that helps to find faults."""
+        self.log("debug", data)
+
+    def info(self, data: JSON) -> None:
+        """Write a line about what goes on."""
+        self.log("info", data)
+
+    def warning(self, data: JSON) -> None:
+        """Write a line about what might go wrong."""
+        self.log("warning", data)
+
+    def error(self, data: JSON) -> None:
+        """Write a line about what went wrong."""
+        self.log("error", data)
+
+    def notify(self, method: str, params: Mapping[str, JSON] | None = None) -> None:
+        """Send a notice of a method of your own, on the stream of this request."""
+        self._wait(self._context.notify(method, params))
+
+    def notify_resource_updated(self, uri: str) -> None:
+        """Tell everybody who watches this resource that it has changed."""
+        self._wait(self._context.notify_resource_updated(uri))
+
+    def close_stream(self) -> None:
+        """Let the client come back for the rest of this request; see `Context.close_stream`."""
+        self._wait(self._context.close_stream())
+
+    def read_resource(self, uri: str) -> list[ResourceContents]:
+        """What a resource of this server holds."""
+        return self._wait(self._context.read_resource(uri))
+
+    @overload
+    def elicit(
+        self, message: str, form: type[T], *, key: str | None = None, timeout: float | None = None
+    ) -> "Accepted[T] | Declined | Cancelled": ...
+
+    @overload
+    def elicit(
+        self, message: str, form: Any, *, key: str | None = None, timeout: float | None = None
+    ) -> "Accepted[Any] | Declined | Cancelled": ...
+
+    def elicit(
+        self, message: str, form: Any, *, key: str | None = None, timeout: float | None = None
+    ) -> "Accepted[Any] | Declined | Cancelled":
+        """What the user answers to a question."""
+        return self._wait(self._context.elicit(message, form, key=key, timeout=timeout))
+
+    def elicit_url(
+        self,
+        message: str,
+        url: str,
+        *,
+        elicitation_id: str | None = None,
+        key: str | None = None,
+        timeout: float | None = None,
+    ) -> "Accepted[None] | Declined | Cancelled":
+        """Whether the user agrees to visit a URL."""
+        return self._wait(
+            self._context.elicit_url(message, url, elicitation_id=elicitation_id, key=key, timeout=timeout)
+        )
+
+    def url_required(
+        self, message: str, url: str, *, elicitation_id: str | None = None
+    ) -> UrlElicitationRequired:
+        """The error for a request that can be served only after the user has visited a URL: raise it."""
+
+        async def make_error() -> UrlElicitationRequired:
+            return self._context.url_required(message, url, elicitation_id=elicitation_id)
+
+        return self._wait(make_error())
+
+    def sample(
+        self,
+        messages: "str | Content | types.SamplingMessage | Sequence[types.SamplingMessage | str]",
+        *,
+        max_tokens: int = 1024,
+        system: str | None = None,
+        model: "types.ModelPreferences | str | None" = None,
+        temperature: Number | None = None,
+        stop: list[str] | None = None,
+        tools: list[Tool] | None = None,
+        tool_choice: Literal["auto", "required", "none"] | None = None,
+        metadata: dict[str, JSON] | None = None,
+        key: str | None = None,
+        timeout: float | None = None,
+    ) -> "types.CreateMessageResult":
+        """What the client's model says."""
+        return self._wait(
+            self._context.sample(
+                messages,
+                max_tokens=max_tokens,
+                system=system,
+                model=model,
+                temperature=temperature,
+                stop=stop,
+                tools=tools,
+                tool_choice=tool_choice,
+                metadata=metadata,
+                key=key,
+                timeout=timeout,
+            )
+        )
+
+    @overload
+    def step(self, name: str, fn: Callable[P, Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    @overload
+    def step(self, name: str, fn: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    def step(self, name: str, fn: Callable[P, Awaitable[T] | T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """What a function gives, which runs once for each call; see `Context.step`."""
+        if iscoroutinefunction(fn):
+            return self._wait(self._context.step(name, fn, *args, **kwargs))
+        # Here is a thread already: to want another one of the pool might be to wait for oneself.
+        return self._context.replay.step_in_thread(self._wait, name, fn, lambda: fn(*args, **kwargs))
+
+    def roots(self, *, key: str | None = None, timeout: float | None = None) -> "list[types.Root]":
+        """The places that the user has opened."""
+        return self._wait(self._context.roots(key=key, timeout=timeout))

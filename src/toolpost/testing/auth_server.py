@@ -1,0 +1,500 @@
+"""An authorization server for tests and demos: small, in memory, and **not for production**.
+
+Anybody can log in as anybody, and everything is forgotten when it ends. It speaks what MCP clients need:
+metadata, registration, codes with PKCE, refresh tokens that rotate, client credentials, introspection.
+
+PART consent: The page on which a user allows a client what it asks for, in the authorization server for
+tests.
+
+Owns the HTML and nothing else. Everything that comes from a client is escaped.
+"""
+
+import asyncio
+import secrets
+import socket
+import time
+from base64 import b64decode, urlsafe_b64encode
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, MutableMapping
+from contextlib import asynccontextmanager
+from hashlib import sha256
+from html import escape
+from typing import Any, Final, TypeAlias
+from urllib.parse import parse_qsl, unquote_plus, urlencode, urlsplit
+
+import msgspec
+
+from toolpost.auth.server.dpop import PROOF_ALGORITHMS, DpopVerifier
+from toolpost.errors import MCPError, TokenRejected
+from toolpost.testing.tokens import TokenIssuer
+from toolpost.types.base import Struct
+
+HTML_HEADERS: Final = (
+    (b"content-type", b"text/html; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+)
+
+_PAGE_TEMPLATE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
+<h1>{title}</h1><p><strong>For tests only.</strong> Anybody can log in as anybody.</p>{body}</html>"""
+
+
+def render_consent_page(
+    ticket: str, action: str, *, client: str, redirect: str, scopes: Iterable[str], user: str
+) -> bytes:
+    """The question, with a form that answers it."""
+    asked = "".join(f"<li>{escape(scope)}</li>" for scope in scopes) or "<li>nothing in particular</li>"
+    body = f"""<p><em id="client">{escape(client)}</em> asks for access. You will be sent to
+<em id="host">{escape(urlsplit(redirect).netloc)}</em>.</p><ul id="scopes">{asked}</ul>
+<form method="post" action="{escape(action)}"><input type="hidden" name="ticket" value="{escape(ticket)}">
+<label>Log in as <input name="user" value="{escape(user)}"></label>
+<button name="answer" value="allow">Allow</button><button name="answer" value="deny">Deny</button></form>"""
+    return _PAGE_TEMPLATE.format(title="Allow access?", body=body).encode()
+
+
+def render_error_page(text: str) -> bytes:
+    """What is said to a user who cannot be sent back."""
+    return _PAGE_TEMPLATE.format(title="This cannot be allowed", body=f"<p>{escape(text)}</p>").encode()
+
+
+# --------------------------------------------------------------------- authorization
+
+MAX_BODY: Final = 64 * 1024
+"""Bytes of a request: forms and registrations are small."""
+
+CODE_LIFETIME: Final = 60.0
+"""Seconds for which a code can be redeemed."""
+
+_LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
+_JSON_HEADERS: Final = (
+    (b"content-type", b"application/json"),
+    (b"cache-control", b"no-store"),
+    (b"access-control-allow-origin", b"*"),
+    (b"access-control-allow-headers", b"*"),
+)
+
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Reply: TypeAlias = tuple[int, Iterable[tuple[bytes, bytes]], bytes]
+
+
+class RegisteredClient(Struct):
+    """A client that is known."""
+
+    id: str
+    secret: str | None = None
+    redirects: tuple[str, ...] = ()
+    name: str = ""
+    method: str = "none"
+
+
+class UserGrant(Struct):
+    """What a user has allowed."""
+
+    client: str
+    subject: str
+    scope: str
+    resource: str
+    redirect: str = ""
+    challenge: str = ""
+    ends: float = 0.0
+    used: bool = False
+    family: str = ""
+
+
+class OAuthError(Exception):
+    """A request is answered with an error of OAuth."""
+
+    def __init__(self, error: str, text: str, status: int = 400) -> None:
+        super().__init__(text)
+        self.error = error
+        self.text = text
+        self.status = status
+
+
+class AuthorizationServer(TokenIssuer):
+    """An ASGI application that issues tokens, for tests and demos. Not for production.
+
+    Args:
+        issuer: its URL; below its path, if it has one, are its endpoints.
+        user: who logs in, unless the consent page says otherwise.
+        consent: whether a page asks the user; otherwise everything is allowed at once.
+        clients: those that are known: id → secret, or None for public ones. Any redirect is good for them.
+        registration: whether others may register.
+        scopes: what it says it supports.
+        refresh: whether codes give refresh tokens.
+        algorithm: what tokens are signed with.
+        lifetime: seconds for which tokens are good.
+
+    Attributes:
+        request_counts: how often each endpoint was asked, by its name.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        *,
+        user: str = "alice",
+        consent: bool = False,
+        clients: Mapping[str, str | None] | None = None,
+        registration: bool = True,
+        scopes: Iterable[str] = (),
+        refresh: bool = True,
+        algorithm: str = "ES256",
+        lifetime: float = 300.0,
+    ) -> None:
+        super().__init__(issuer, algorithm=algorithm, lifetime=lifetime)
+        self.user = user
+        self.consent = consent
+        self.registration = registration
+        self.scopes = list(scopes)
+        self.refresh = refresh
+        self.clients = {
+            name: RegisteredClient(
+                name, secret, (), name, "none" if secret is None else "client_secret_basic"
+            )
+            for name, secret in (clients or {}).items()
+        }
+        self.request_counts: Counter[str] = Counter()
+        self.revoked: set[str] = set()
+        self._tickets: dict[str, dict[str, str]] = {}
+        self._codes: dict[str, UserGrant] = {}
+        self._refresh_tokens: dict[str, UserGrant] = {}
+        self._proof_verifier = DpopVerifier()
+        base = urlsplit(issuer).path.rstrip("/")
+        self._base = base
+        self._routes: dict[str, Callable[[str, Mapping[str, str], dict[str, str]], Reply]] = {
+            f"/.well-known/oauth-authorization-server{base}": self._metadata,
+            f"/.well-known/openid-configuration{base}": self._metadata,
+            f"{base}/.well-known/openid-configuration": self._metadata,
+            f"{base}/jwks": self._jwks,
+            f"{base}/register": self._register,
+            f"{base}/authorize": self._authorize,
+            f"{base}/token": self._token,
+            f"{base}/introspect": self._introspect,
+        }
+
+    @classmethod
+    @asynccontextmanager
+    async def serve(cls, path: str = "", **options: Any) -> AsyncGenerator["AuthorizationServer"]:
+        """One that listens on a free port of this machine.
+
+        Args:
+            path: of its issuer.
+            options: those of the class.
+
+        Raises:
+            MCPError: uvicorn is not installed.
+        """
+        try:
+            import uvicorn  # noqa: PLC0415 - only who wants a port needs it
+        except ImportError as error:
+            raise MCPError("a port needs uvicorn", hint="pip install 'toolpost[http]'") from error
+        with socket.create_server(("127.0.0.1", 0)) as bound:
+            issuer = f"http://127.0.0.1:{bound.getsockname()[1]}{path}"
+            app = cls(issuer, **options)
+            config = uvicorn.Config(app, log_config=None, lifespan="off", ws="none", access_log=False)  # pyright: ignore[reportArgumentType] - its messages are dicts, which uvicorn types one by one
+            config.load()
+            server = uvicorn.Server(config)
+            server.lifespan = config.lifespan_class(config)
+            await server.startup(sockets=[bound])
+            try:
+                yield app
+            finally:
+                for each in server.servers:
+                    each.close()
+                for connection in list(server.server_state.connections):
+                    connection.shutdown()
+                state = server.server_state
+                while state.connections or state.tasks:  # noqa: ASYNC110 - uvicorn tells nobody
+                    await asyncio.sleep(0.001)
+
+    # ----------------------------------------------------------------- HTTP
+
+    async def __call__(self, scope: MutableMapping[str, Any], receive: Any, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] == "lifespan":
+            while (await receive())["type"] != "lifespan.shutdown":
+                await send({"type": "lifespan.startup.complete"})
+            await send({"type": "lifespan.shutdown.complete"})
+            return
+        body = b""
+        while True:
+            event = await receive()
+            body += event.get("body", b"")
+            if event["type"] != "http.request" or not event.get("more_body") or len(body) > MAX_BODY:
+                break
+        status, headers, data = self._respond(scope, body[:MAX_BODY])
+        await send({"type": "http.response.start", "status": status, "headers": [*headers]})
+        await send({"type": "http.response.body", "body": data})
+
+    def _respond(self, scope: MutableMapping[str, Any], body: bytes) -> Reply:
+        path: str = scope["path"].removeprefix(scope.get("root_path", ""))
+        route = self._routes.get(path)
+        if scope["method"] == "OPTIONS":
+            return 204, _JSON_HEADERS, b""
+        if route is None:
+            return 404, _JSON_HEADERS, b"{}"
+        self.request_counts[path.rpartition("/")[2] if route != self._metadata else "metadata"] += 1
+        sent = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        sent[":method"] = scope["method"]
+        text = (
+            body.decode("utf-8", "replace") if scope["method"] == "POST" else scope["query_string"].decode()
+        )
+        given = {} if route == self._register else dict(parse_qsl(text, keep_blank_values=True))
+        try:
+            return route(text, sent, given)
+        except OAuthError as wrong:
+            return wrong.status, _JSON_HEADERS, _encode_json(error=wrong.error, error_description=wrong.text)
+
+    # ----------------------------------------------------------------- what it publishes
+
+    def _metadata(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
+        del text, sent, given
+        issuer = self.issuer.rstrip("/")
+        told: dict[str, Any] = {
+            "issuer": self.issuer,
+            "authorization_endpoint": f"{issuer}/authorize",
+            "token_endpoint": f"{issuer}/token",
+            "jwks_uri": f"{issuer}/jwks",
+            "introspection_endpoint": f"{issuer}/introspect",
+            "response_types_supported": ["code"],
+            "response_modes_supported": ["query"],
+            "grant_types_supported": ["authorization_code", "refresh_token", "client_credentials"],
+            "code_challenge_methods_supported": ["S256"],
+            "token_endpoint_auth_methods_supported": ["none", "client_secret_basic", "client_secret_post"],
+            "authorization_response_iss_parameter_supported": True,
+            "dpop_signing_alg_values_supported": PROOF_ALGORITHMS,
+            "subject_types_supported": ["public"],
+            "id_token_signing_alg_values_supported": [self.algorithm],
+        }
+        if self.registration:
+            told["registration_endpoint"] = f"{issuer}/register"
+        if self.scopes:
+            told["scopes_supported"] = self.scopes
+        if any(name.startswith("https://") for name in self.clients):
+            told["client_id_metadata_document_supported"] = True
+        return 200, _JSON_HEADERS, msgspec.json.encode(told)
+
+    def _jwks(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
+        del text, sent, given
+        return 200, _JSON_HEADERS, msgspec.json.encode(self.jwks)
+
+    def _register(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
+        """Dynamic registration (RFC 7591)."""
+        del sent, given
+        try:
+            wanted = msgspec.json.decode(text, type=dict[str, Any])
+            redirects = tuple(str(each) for each in wanted["redirect_uris"])
+        except (msgspec.MsgspecError, KeyError, TypeError):
+            raise OAuthError("invalid_client_metadata", "redirect_uris are needed, in JSON") from None
+        if not self.registration:
+            raise OAuthError("access_denied", "registration is closed", 403)
+        if not redirects or not all(map(_is_safe_redirect, redirects)):
+            raise OAuthError("invalid_redirect_uri", "a redirect goes to https, or to this machine")
+        method = str(wanted.get("token_endpoint_auth_method", "client_secret_basic"))
+        secret = None if method == "none" else secrets.token_urlsafe(24)
+        client = RegisteredClient(
+            secrets.token_urlsafe(9), secret, redirects, str(wanted.get("client_name", "")), method
+        )
+        self.clients[client.id] = client
+        about = {**wanted, "client_id": client.id, "client_id_issued_at": int(time.time())}
+        about["token_endpoint_auth_method"] = method
+        if secret is not None:
+            about |= {"client_secret": secret, "client_secret_expires_at": 0}
+        return 201, _JSON_HEADERS, msgspec.json.encode(about)
+
+    # ----------------------------------------------------------------- the user's part
+
+    def _authorize(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
+        """Ask the user, or answer for them."""
+        del text
+        if sent[":method"] == "POST":
+            asked = self._tickets.pop(given.get("ticket", ""), None)
+            if asked is None:
+                return 400, HTML_HEADERS, render_error_page("This page was answered before, or is too old.")
+            allowed = given.get("answer") == "allow"
+            return self._complete_login(asked, given.get("user") or self.user if allowed else None)
+        client, redirect = self.clients.get(given.get("client_id", "")), given.get("redirect_uri", "")
+        if client is None or not _is_registered_redirect(client, redirect):
+            # Whoever is unknown gets nobody sent anywhere (RFC 6749 §4.1.2.1).
+            return (
+                400,
+                HTML_HEADERS,
+                render_error_page("The client, or where it wants you to be sent, is not registered."),
+            )
+        wrong = _find_request_error(given)
+        if wrong is not None:
+            return self._redirect_back(given, error=wrong)
+        if not self.consent:
+            return self._complete_login(given, self.user)
+        ticket = secrets.token_urlsafe(16)
+        self._tickets[ticket] = given
+        scopes = given.get("scope", "").split()
+        action = f"{self._base}/authorize"
+        shown = client.name or client.id
+        asking = render_consent_page(
+            ticket, action, client=shown, redirect=redirect, scopes=scopes, user=self.user
+        )
+        return 200, HTML_HEADERS, asking
+
+    def _complete_login(self, asked: dict[str, str], subject: str | None) -> Reply:
+        if subject is None:
+            return self._redirect_back(asked, error="access_denied")
+        code = secrets.token_urlsafe(24)
+        self._codes[code] = UserGrant(
+            asked["client_id"],
+            subject,
+            asked.get("scope", ""),
+            asked.get("resource", ""),
+            asked["redirect_uri"],
+            asked["code_challenge"],
+            time.time() + CODE_LIFETIME,
+            family=secrets.token_hex(8),
+        )
+        return self._redirect_back(asked, code=code)
+
+    def _redirect_back(self, asked: dict[str, str], **told: str) -> Reply:
+        """Send the user back to the client."""
+        told["iss"] = self.issuer
+        if "state" in asked:
+            told["state"] = asked["state"]
+        target = asked["redirect_uri"]
+        mark = "&" if urlsplit(target).query else "?"
+        return (
+            302,
+            [(b"location", f"{target}{mark}{urlencode(told)}".encode()), (b"cache-control", b"no-store")],
+            b"",
+        )
+
+    # ----------------------------------------------------------------- tokens
+
+    def _token(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
+        del text
+        client = self._authenticate_client(sent, given)
+        bound = self._read_proof_key(sent)
+        match given.get("grant_type"):
+            case "authorization_code":
+                grant = self._redeem_code(client, given)
+            case "refresh_token":
+                grant = self._rotate_refresh_token(client, given)
+            case "client_credentials" if client.secret is not None:
+                grant = UserGrant(client.id, client.id, given.get("scope", ""), given.get("resource", ""))
+            case _:
+                raise OAuthError("unsupported_grant_type", "this grant is not for this client")
+        if given.get("resource", grant.resource) != grant.resource:
+            raise OAuthError("invalid_target", "the user has allowed another resource")
+        about: dict[str, Any] = {} if bound is None else {"cnf": {"jkt": bound}}
+        resource = grant.resource or self.issuer
+        scopes = grant.scope.split()
+        about["sid"] = grant.family or None
+        access = self.token(resource, subject=grant.subject, client=client.id, scopes=scopes, **about)
+        told = {
+            "access_token": access,
+            "token_type": "Bearer" if bound is None else "DPoP",
+            "expires_in": int(self.lifetime),
+            "scope": grant.scope,
+        }
+        if grant.family and self.refresh:
+            told["refresh_token"] = again = secrets.token_urlsafe(24)
+            self._refresh_tokens[again] = msgspec.structs.replace(grant, used=False)
+        return 200, _JSON_HEADERS, msgspec.json.encode(told)
+
+    def _redeem_code(self, client: RegisteredClient, given: Mapping[str, str]) -> UserGrant:
+        grant = self._codes.get(given.get("code", ""))
+        if grant is None or grant.client != client.id or grant.ends < time.time():
+            raise OAuthError("invalid_grant", "the code is not good")
+        if grant.used:
+            self._revoke_family(grant.family)  # somebody has stolen it, or what it gave (RFC 6749 §4.1.2)
+            raise OAuthError("invalid_grant", "the code was redeemed before")
+        grant.used = True
+        proven = urlsafe_b64encode(sha256(given.get("code_verifier", "").encode()).digest()).rstrip(b"=")
+        if not secrets.compare_digest(proven, grant.challenge.encode()):
+            raise OAuthError("invalid_grant", "the code is somebody else's")
+        if given.get("redirect_uri", grant.redirect) != grant.redirect:
+            raise OAuthError("invalid_grant", "the code was sent elsewhere")
+        return grant
+
+    def _rotate_refresh_token(self, client: RegisteredClient, given: Mapping[str, str]) -> UserGrant:
+        """The grant behind a refresh token, which is good once (AS-13)."""
+        grant = self._refresh_tokens.get(given.get("refresh_token", ""))
+        if grant is None or grant.client != client.id or grant.family in self.revoked:
+            raise OAuthError("invalid_grant", "the refresh token is not good")
+        if grant.used:
+            self._revoke_family(grant.family)
+            raise OAuthError("invalid_grant", "the refresh token was used before")
+        grant.used = True
+        fewer = given.get("scope", grant.scope)
+        if not set(fewer.split()) <= set(grant.scope.split()):
+            raise OAuthError("invalid_scope", "the user has not allowed that")
+        return msgspec.structs.replace(grant, scope=fewer)
+
+    def _revoke_family(self, family: str) -> None:
+        self.revoked.add(family)
+
+    def _authenticate_client(self, sent: Mapping[str, str], given: Mapping[str, str]) -> RegisteredClient:
+        """The client that a request comes from, and that has proven it."""
+        scheme, _, pair = sent.get("authorization", "").partition(" ")
+        name, secret = given.get("client_id", ""), given.get("client_secret")
+        if scheme.lower() == "basic":
+            try:
+                name, _, secret = b64decode(pair, validate=True).decode().partition(":")
+            except ValueError:
+                raise OAuthError("invalid_client", "the credentials cannot be read", 401) from None
+            name, secret = unquote_plus(name), unquote_plus(secret)
+        client = self.clients.get(name)
+        if client is None or not secrets.compare_digest(
+            (client.secret or "").encode(), (secret or "").encode()
+        ):
+            raise OAuthError("invalid_client", "the client is not known, or has not proven it", 401)
+        return client
+
+    def _read_proof_key(self, sent: Mapping[str, str]) -> str | None:
+        """The key to which a token is to be bound, if its client proves that it has one (RFC 9449 §5)."""
+        if "dpop" not in sent:
+            return None
+        try:
+            return self._proof_verifier.read_thumbprint(
+                sent["dpop"], "POST", f"{self.issuer.rstrip('/')}/token"
+            )
+        except TokenRejected:
+            raise OAuthError("invalid_dpop_proof", "the proof is not good") from None
+
+    def _introspect(self, text: str, sent: Mapping[str, str], given: dict[str, str]) -> Reply:
+        """Whose a token is (RFC 7662)."""
+        del text
+        self._authenticate_client(sent, given)
+        said = self.claims_of(given.get("token", ""))
+        if said is None or said.get("sid") in self.revoked or said.get("jti") in self.revoked:
+            return 200, _JSON_HEADERS, _encode_json(active=False)
+        return 200, _JSON_HEADERS, _encode_json(active=True, **said)
+
+
+def _encode_json(**told: Any) -> bytes:
+    return msgspec.json.encode(told)
+
+
+def _find_request_error(given: Mapping[str, str]) -> str | None:
+    """What is wrong with a request for a code, as OAuth names it."""
+    if given.get("response_type") != "code":
+        return "unsupported_response_type"
+    if given.get("code_challenge_method") != "S256" or len(given.get("code_challenge", "")) != 43:
+        return "invalid_request"
+    return None
+
+
+def _is_safe_redirect(redirect: str) -> bool:
+    parts = urlsplit(redirect)
+    return parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK_HOSTS)
+
+
+def _is_registered_redirect(client: RegisteredClient, redirect: str) -> bool:
+    """Whether a client may be answered there; on this machine, at any port (RFC 8252 §7.3)."""
+    if not client.redirects:
+        return _is_safe_redirect(redirect)
+    if redirect in client.redirects:
+        return True
+    here = urlsplit(redirect)
+    return here.hostname in _LOOPBACK_HOSTS and any(
+        here._replace(netloc="") == each._replace(netloc="") and here.hostname == each.hostname
+        for each in map(urlsplit, client.redirects)
+    )

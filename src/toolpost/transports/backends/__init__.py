@@ -1,0 +1,1 @@
+"""HTTP libraries behind one small interface."""

@@ -1,0 +1,116 @@
+"""HTTP by httpx2, the second library: for whoever has configured a client of it, or wants HTTP/2.
+
+Owns a client unless it is given one. Knows httpx2's settings and errors, and nothing of MCP.
+"""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing, asynccontextmanager
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Final
+
+import httpx2
+
+from toolpost.errors import ConnectFailed, RequestFailed
+from toolpost.transports.backends.backend import CONNECT_TIMEOUT, KEEP_ALIVE_TIMEOUT, Response, describe_error
+
+_UNSENT_ERRORS: Final = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.InvalidURL,
+    httpx2.PoolTimeout,
+    httpx2.ProxyError,
+    httpx2.UnsupportedProtocol,
+)
+_HTTPX2_ERRORS: Final = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError)
+
+
+class Httpx2Backend:
+    """Sends requests by a client of httpx2.
+
+    Args:
+        client: one that the user has configured. It is not closed here, and its time-outs do not count,
+            except those for connecting.
+    """
+
+    def __init__(self, client: httpx2.AsyncClient | None = None) -> None:
+        self._owns_client = client is None
+        if client is None:
+            try:
+                client = httpx2.AsyncClient(
+                    timeout=httpx2.Timeout(None, connect=CONNECT_TIMEOUT),
+                    limits=httpx2.Limits(keepalive_expiry=KEEP_ALIVE_TIMEOUT),
+                    cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
+                )
+            except (ImportError, ValueError, httpx2.InvalidURL):  # the text may repeat a password
+                raise ConnectFailed(
+                    "the environment names a proxy that httpx2 cannot use",
+                    hint="http_proxy, https_proxy, all_proxy are URLs of proxies; SOCKS needs httpx2[socks]",
+                ) from None
+        given = client.timeout
+        self._timeout = httpx2.Timeout(None, connect=given.connect or CONNECT_TIMEOUT, pool=given.pool)
+        self._client = client
+
+    @asynccontextmanager
+    async def send(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None
+    ) -> AsyncGenerator[Response]:
+        """Send a request, as `Backend` promises."""
+        if self._client.is_closed:
+            raise RequestFailed("the client of httpx2 was closed", sent=False)
+        try:
+            request = self._client.build_request(
+                method, url, headers=headers, content=body, timeout=self._timeout
+            )
+            response = await self._client.send(request, stream=True, follow_redirects=False)
+        except _HTTPX2_ERRORS as error:
+            raise _translate_error(error) from error
+        try:
+            async with aclosing(response.aiter_bytes()) as body_of:
+                yield _Httpx2Response(response, body_of)
+        finally:
+            await response.aclose()
+
+    async def close(self) -> None:
+        """Close the client if it is ours."""
+        if self._owns_client:
+            await self._client.aclose()
+
+
+class _Httpx2Response(Response):
+    """A response of httpx2, and the iterator over its body."""
+
+    def __init__(self, response: httpx2.Response, body: AsyncIterator[bytes]) -> None:
+        self.status = response.status_code
+        self.headers = response.headers
+        self._body = body
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        return self
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        try:
+            return await anext(self._body)
+        except _HTTPX2_ERRORS as error:
+            raise _translate_error(error) from error
+
+
+def _translate_error(error: Exception) -> RequestFailed:
+    """What a library's error means."""
+    sent = not isinstance(error, _UNSENT_ERRORS)
+    match error:
+        case httpx2.ConnectTimeout() | httpx2.PoolTimeout():
+            text = "no connection came about in time"
+        case httpx2.ProxyError():
+            text = "the proxy refuses to connect"
+        case httpx2.InvalidURL() | httpx2.UnsupportedProtocol():
+            text = "the URL cannot be used"
+        case httpx2.RemoteProtocolError():
+            text = "the server closed the connection too soon, or does not speak HTTP"
+        case httpx2.DecodingError():
+            text = "the answer was cut off or cannot be read"
+        case _:
+            text = describe_error(error)
+    return RequestFailed(text, sent=sent)

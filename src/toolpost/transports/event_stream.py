@@ -1,0 +1,199 @@
+"""One stream of events over several connections: where it stands, and when to come back to it.
+
+Owns the last event id, the server's wish how long to wait, and the patience with a server that does not come
+back. Knows nothing of requests or sessions: whoever has a connection lets the trail follow it.
+"""
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Final
+
+from toolpost.errors import RemoteProtocolError, RequestFailed
+from toolpost.protocol import headers
+from toolpost.protocol.jsonrpc import JSONRPCMessage
+from toolpost.protocol.sse import EventStreamDecoder
+from toolpost.transports.http_sender import EVENTS, HttpSender, open_event_stream
+from toolpost.transports.message_queue import MessageQueue, SendLimiter
+
+DEFAULT_RETRY_DELAY: Final = 1.0
+"""Seconds before coming back where the server names none."""
+
+MAX_BACKOFF: Final = 30.0
+"""Seconds to which the wait grows while the server does not come back."""
+
+MAX_RETRY_DELAY: Final = 3600.0
+"""Seconds that are waited at most, whatever the server names: longer than any caller waits."""
+
+MIN_RETRY_DELAY: Final = 0.5
+"""Seconds before coming back at least, however little the server names."""
+
+RETRY_JITTER: Final = 0.2
+"""How much is added by chance, so that not all clients of a server that was down come back at once."""
+
+MAX_RECONNECTS: Final = 4
+"""How often to come back in vain: about a quarter of a minute, if the server names no time."""
+
+MAX_DOUBLINGS: Final = 6
+"""How often a wait is doubled, for a stream that is never given up."""
+
+STREAM_END_TIMEOUT: Final = 2.0
+"""Seconds that a server has to end a stream which has brought what it was for. Its connection can be used
+again then; otherwise it is closed."""
+
+_TRANSIENT_STATUSES: Final = frozenset({408, 409, 425, 429})
+"""Refusals that say only that this was the wrong moment."""
+
+MAX_EVENT_ID: Final = 4096
+"""The longest event id that is sent back: half of what common servers take for all headers."""
+
+MAX_QUEUED_MESSAGES: Final = 1024
+"""How many messages may wait to be read before streams are left alone."""
+
+logger: Final = logging.getLogger("toolpost.http")
+
+
+class BoundedMessageQueue(MessageQueue):
+    """A mailbox into which streams may flow only as fast as somebody reads."""
+
+    __slots__ = ("_limiter", "_tell_message", "settle")
+
+    def __init__(self, peer: str | None = None) -> None:
+        super().__init__(peer)
+        self._tell_message: Callable[[JSONRPCMessage], object] | None = None
+        self.settle: Callable[[bytes], bool] = _settle_nothing
+        """Is given what may be a plain answer to a call; whether it is, and was handed on."""
+        self._limiter = SendLimiter(lambda: len(self.arrived) < MAX_QUEUED_MESSAGES)
+
+    def set_listener(self, tell: Callable[[bytes | JSONRPCMessage], object]) -> None:
+        """Have each message told as it comes."""
+        self.on_message = self._tell_message = tell
+
+    def put_decoded(self, data: bytes, message: JSONRPCMessage | None) -> None:
+        """Add one message; who listens gets what it was read as, if that was done, and need not read it."""
+        if message is not None and self._tell_message is not None and not self.arrived:
+            self._tell_message(message)
+        else:
+            self.put(data)
+
+    async def put_when_room(self, data: bytes, message: JSONRPCMessage | None = None) -> None:
+        """Add one message, when there is room."""
+        waiting = self._limiter.queue
+        if waiting or len(self.arrived) >= MAX_QUEUED_MESSAGES:
+            self.on_room = self._limiter.admit_next
+            await self._limiter.wait()
+        self.put_decoded(data, message)
+        if waiting:
+            self._limiter.admit_next()
+        elif self.on_room is not None:
+            self.on_room = None
+
+
+def _settle_nothing(_data: bytes) -> bool:
+    return False
+
+
+class ResumableStream:
+    """Follows one stream of events.
+
+    Args:
+        take: gets the data of each message.
+        limit: the largest event to accept, in bytes.
+
+    Attributes:
+        is_complete: whether the stream has brought what it was for. `take` sets it.
+        has_opened: whether there ever was a connection.
+        last_event_id: the id of the last event; empty if there is none that can be sent back.
+    """
+
+    __slots__ = ("_limit", "_retry", "_take", "_tries", "has_opened", "is_complete", "last_event_id")
+
+    def __init__(self, take: Callable[[bytes], Awaitable[None]], limit: int) -> None:
+        self.is_complete = False
+        self.has_opened = False
+        self.last_event_id = ""
+        self._take = take
+        self._limit = limit
+        self._retry: float | None = None
+        self._tries = 0
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the server did not come back often enough."""
+        return self._tries >= MAX_RECONNECTS
+
+    async def reopen(self, courier: HttpSender, fields: Mapping[str, str]) -> None:
+        """Open the stream, or get the rest of it, and hand out what it brings until it ends (HTTPL-11).
+
+        Args:
+            courier: carries the request.
+            fields: the headers of the session.
+
+        Raises:
+            RequestFailed: it was cut off; or, with a status, the server offers no such stream.
+        """
+        again = {headers.LAST_EVENT: self.last_event_id} if self.last_event_id else {}
+        async with courier.send("GET", {**fields, "accept": EVENTS, **again}) as response:
+            await self.follow(await open_event_stream(response))
+
+    async def keep_open(self, courier: HttpSender, fields: Mapping[str, str]) -> RequestFailed:
+        """Keep the stream open for good; the refusal, if the server does not want that."""
+        while True:
+            try:
+                await self.reopen(courier, fields)
+            except RequestFailed as error:
+                logger.debug("no stream: %s", error)
+                if is_final(error):
+                    return error
+            await self.wait_before_reconnect()
+
+    async def follow(self, chunks: AsyncIterator[bytes]) -> None:
+        """Hand out what a connection brings, until it ends.
+
+        Raises:
+            RequestFailed: it was cut off, or brought an event over the limit.
+        """
+        self.has_opened = True
+        decoder = EventStreamDecoder(self._limit)
+        try:
+            async with asyncio.timeout(None) as patience:
+                async for chunk in chunks:
+                    self._tries = 0
+                    for event in decoder.feed(chunk):
+                        # A priming event has no data. Types that we do not know are for others.
+                        if event.data and event.event == "message":
+                            await self._take(event.data)
+                    self._store_position(decoder)
+                    if self.is_complete and patience.when() is None:
+                        patience.reschedule(asyncio.get_running_loop().time() + STREAM_END_TIMEOUT)
+                decoder.feed(b"")  # the last chunk may have been too much for it
+        except RemoteProtocolError as error:
+            self.last_event_id = ""  # it would only be sent again
+            logger.warning("an event was dropped: %s", error.message)
+            raise RequestFailed(error.message) from error
+        except TimeoutError:
+            logger.debug("the server leaves a stream open that has brought its answer")
+        except RequestFailed:
+            if not self.is_complete:
+                raise
+
+    async def wait_before_reconnect(self) -> None:
+        """Wait as long as the server wishes (HTTPL-6), and longer if it did not come back."""
+        wait = DEFAULT_RETRY_DELAY if self._retry is None else max(self._retry, MIN_RETRY_DELAY)
+        if self._tries:
+            wait = max(wait, min(MAX_BACKOFF, wait * 2**self._tries))
+        self._tries = min(self._tries + 1, MAX_DOUBLINGS)
+        await asyncio.sleep(wait * (1 + random.uniform(0, RETRY_JITTER)))  # noqa: S311 - no secret
+
+    def _store_position(self, decoder: EventStreamDecoder) -> None:
+        name = decoder.last_event_id
+        if name and len(name) <= MAX_EVENT_ID and name.isascii() and name.isprintable():
+            self.last_event_id = name
+        if decoder.retry is not None:
+            self._retry = min(decoder.retry / 1000, MAX_RETRY_DELAY)
+
+
+def is_final(refusal: RequestFailed) -> bool:
+    """Whether a server that refuses a stream will not change its mind."""
+    return refusal.status is not None and refusal.status < 500 and refusal.status not in _TRANSIENT_STATUSES

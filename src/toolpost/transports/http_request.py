@@ -1,0 +1,321 @@
+"""One request over HTTP, from the POST until its answer is there or cannot come any more.
+
+Owns how the answer is found in what comes back, be it one JSON text, an error page or a stream that is cut
+and resumed. What arrives goes to a mailbox. Knows nothing of other requests, of channels or of headers that
+mirror a message.
+"""
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from toolpost.errors import (
+    MethodNotFound,
+    RateLimited,
+    RemoteProtocolError,
+    RequestFailed,
+    RPCError,
+    SessionLost,
+    UnsupportedRevision,
+)
+from toolpost.protocol import headers, jsonrpc
+from toolpost.protocol.jsonrpc import (
+    InvalidJSONValue,
+    JSONReader,
+    JSONRPCErrorResponse,
+    JSONRPCMessage,
+    JSONRPCResponse,
+)
+from toolpost.protocol.revisions import REVISIONS
+from toolpost.transports.backends.backend import Response
+from toolpost.transports.event_stream import BoundedMessageQueue, ResumableStream, is_final
+from toolpost.transports.http_sender import (
+    JSON,
+    HttpSender,
+    build_refusal,
+    is_event_stream,
+    is_json,
+    is_success,
+)
+from toolpost.types.base import RequestId, WireStruct
+
+_SESSION_LOST_REASON: Final = "the server does not know the session any more"
+_OK: Final = 200
+_BUSY_STATUSES: Final = frozenset({429, 503})
+_AUTH_STATUSES: Final = frozenset({401, 403})
+
+
+class _AgreedVersion(WireStruct):
+    protocol_version: str
+
+
+_AGREED_VERSION: Final = JSONReader(_AgreedVersion)
+
+
+class SessionHeaders:
+    """A conversation of the session era, as far as headers tell of it.
+
+    Attributes:
+        fields: the headers that every request after the first one carries (HTTPL-25, HTTPL-30).
+    """
+
+    __slots__ = ("fields", "prepared")
+
+    def __init__(self) -> None:
+        self.fields: dict[str, str] = {}
+        self.prepared: Mapping[str, str] | None = None
+        """What is sent for them, once that was made."""
+
+    def set_header(self, name: str, value: str) -> None:
+        """Have every request carry a header from now on."""
+        self.fields[name] = value
+        self.prepared = None
+
+    @property
+    def id(self) -> str | None:
+        """What the server calls it; None if it does not keep one."""
+        return self.fields.get(headers.SESSION)
+
+    def is_lost(self, response: Response | RequestFailed) -> bool:
+        """Whether a response says that the server has forgotten the session (HTTPL-28)."""
+        return response.status == 404 and self.id is not None
+
+    def make_lost_error(self, peer: str | None, *, sent: bool) -> SessionLost:
+        """The error for whoever needed it."""
+        return SessionLost(_SESSION_LOST_REASON, sent=sent, peer=peer)
+
+
+class HttpCall:
+    """One request and what comes back.
+
+    Args:
+        request_id: the id of the request.
+        method: its method.
+        session: the session that it belongs to; None in the stateless era.
+        courier: carries it.
+        box: where the messages go that come back.
+        limit: the largest answer, in bytes.
+
+    Attributes:
+        task: which runs it.
+    """
+
+    __slots__ = ("_limit", "_odd", "_queue", "_sender", "_stream", "id", "method", "session", "task")
+
+    def __init__(
+        self,
+        request_id: RequestId,
+        method: str,
+        session: SessionHeaders | None,
+        courier: HttpSender,
+        box: BoundedMessageQueue,
+        *,
+        limit: int,
+    ) -> None:
+        self.id = request_id
+        self.method = method
+        self.session = session
+        self._sender = courier
+        self._queue = box
+        self._limit = limit
+        self._stream: ResumableStream | None = None
+        self._odd: RemoteProtocolError | None = None
+        self.task: asyncio.Task[None]
+
+    @property
+    def is_initialize(self) -> bool:
+        """Whether it opens a session."""
+        return self.method == "initialize"
+
+    async def run(self, data: bytes, fields: Mapping[str, str]) -> None:
+        """Post the request, and hand on what comes back until the answer was handed on.
+
+        Args:
+            data: the request.
+            fields: the headers to send, dressed by the courier.
+
+        Raises:
+            RequestFailed: the answer cannot come any more.
+            SessionLost: … because the server has forgotten the session.
+        """
+        cut = None
+        try:
+            async with self._sender.send("POST", fields, data, dressed=True) as response:
+                if response.headers.get("content-type") == JSON or not is_event_stream(response):
+                    await self._read_whole(response)
+                    return
+                self._store_session_id(response)
+                self._stream = ResumableStream(self._take_event, self._limit)
+                await self._stream.follow(response.chunks())
+        except RequestFailed as error:
+            if self._stream is None:
+                raise
+            cut = error
+        await self._resume(self._stream, cut)
+
+    # ----------------------------------------------------------------- one body
+
+    async def _read_whole(self, response: Response) -> None:
+        """Hand on the answer from a response that is not a stream."""
+        if response.status in _AUTH_STATUSES or not is_json(response):
+            raise await self._make_refusal(response)
+        body = await response.read(self._limit)
+        # Nearly all are what was asked for, and then nothing else has to be looked at.
+        head = b'{"jsonrpc":"2.0","id":%a,' % self.id
+        if response.status == _OK and body.startswith(head) and self._queue.settle(body):
+            return
+        try:
+            data, message, answer = self._find_answer(body, alone=True)
+        except RemoteProtocolError as error:
+            raise await self._make_refusal(response, body, error.message) from error
+        if answer is None or (self._is_session_lost(response) and not self._is_unknown_method(answer)):
+            raise await self._make_refusal(response, body, "it answers something else")
+        if self._is_server_busy(response, answer):
+            raise await build_refusal(response, body)
+        if self._is_revision_refused(answer):
+            assert self.session is not None
+            raise self.session.make_lost_error(self._queue.peer, sent=False)
+        if self.is_initialize:
+            self._store_session_id(response)
+            self._store_revision(answer)
+        self._queue.put_decoded(data, message)
+
+    def _is_session_lost(self, response: Response) -> bool:
+        return self.session is not None and not self.is_initialize and self.session.is_lost(response)
+
+    def _is_server_busy(self, response: Response, answer: JSONRPCResponse | JSONRPCErrorResponse) -> bool:
+        """Whether the server is only busy, and says when it is not; what else it says is for people."""
+        if response.status not in _BUSY_STATUSES or "retry-after" not in response.headers:
+            return False
+        return isinstance(answer, JSONRPCErrorResponse) and answer.code != RateLimited.code
+
+    def _is_revision_refused(self, answer: JSONRPCResponse | JSONRPCErrorResponse) -> bool:
+        """Whether the server refuses the revision that it has agreed to: it is another one now (VER-7)."""
+        if self.session is None or self.is_initialize:
+            return False
+        return isinstance(answer, JSONRPCErrorResponse) and answer.code == UnsupportedRevision.code
+
+    def _is_unknown_method(self, answer: JSONRPCResponse | JSONRPCErrorResponse) -> bool:
+        """Whether an error says for sure that it is about the method, and not about the session."""
+        return isinstance(answer, JSONRPCErrorResponse) and (answer.code, answer.id) == (
+            MethodNotFound.code,
+            self.id,
+        )
+
+    async def _make_refusal(
+        self, response: Response, body: bytes | None = None, why: str | None = None
+    ) -> RequestFailed | SessionLost:
+        """The error for a response that is no answer."""
+        if self._is_session_lost(response):
+            assert self.session is not None
+            return self.session.make_lost_error(self._queue.peer, sent=False)
+        if why is not None and is_success(response):
+            return RequestFailed(
+                f"the server did not answer {self.method} with JSON-RPC: {why}", status=response.status
+            )
+        return await build_refusal(response, body)
+
+    # ----------------------------------------------------------------- a stream
+
+    async def _take_event(self, data: bytes) -> None:
+        """Hand on one message of the stream."""
+        assert self._stream is not None
+        message = answer = None
+        try:
+            data, message, answer = self._find_answer(data, alone=False)
+        except RemoteProtocolError as error:
+            self._odd = error  # whoever reads the mailbox counts it
+        if answer is not None:
+            self._store_revision(answer)
+            self._stream.is_complete = True
+        await self._queue.put_when_room(data, message)
+
+    async def _resume(self, trail: ResumableStream, cut: RequestFailed | None) -> None:
+        """Come back for the answer, as often as makes sense (HTTPL-4, HTTPL-20)."""
+        session = self.session
+        while not trail.is_complete:
+            if (
+                session is None
+                or not trail.last_event_id
+                or trail.is_lost
+                or (cut is not None and is_final(cut))
+            ):
+                odd = cut or self._odd
+                why = "" if odd is None else f": {odd.message}"
+                raise RequestFailed(
+                    f"the stream ended before the answer to {self.method} came{why}", peer=self._queue.peer
+                )
+            await trail.wait_before_reconnect()
+            try:
+                await trail.reopen(self._sender, session.fields)
+                cut = None
+            except RequestFailed as error:
+                if session.is_lost(error):
+                    raise session.make_lost_error(self._queue.peer, sent=True) from error
+                cut = error
+
+    # ----------------------------------------------------------------- the answer
+
+    def _find_answer(
+        self, data: bytes, *, alone: bool
+    ) -> tuple[bytes, JSONRPCMessage | None, JSONRPCResponse | JSONRPCErrorResponse | None]:
+        """The message as it is handed on, what it was read as, and the answer if it is or holds that.
+
+        An error that has lost the id gets it back: a server that could not read the request does not know
+        it, but the response tells. If nothing else came, an error is the answer, whatever its id.
+
+        Raises:
+            RemoteProtocolError: it is no message.
+        """
+        # Read as strictly as by whoever gets it: an answer that is dropped there would be waited for in vain.
+        if jsonrpc.is_batch(data) and self._has_batches:
+            return data, None, self._pick_answer(jsonrpc.decode_batch(data))
+        message = jsonrpc.decode(data)
+        if (
+            isinstance(message, JSONRPCErrorResponse)
+            and message.id != self.id
+            and (alone or message.id is None)
+        ):
+            error = RPCError(message.message, message.data, code=message.code)
+            return jsonrpc.encode_error(self.id, error), None, message
+        return data, message, self._pick_answer((message,))
+
+    @property
+    def _has_batches(self) -> bool:
+        """Whether the revision of the session has batches."""
+        revision = (
+            None if self.session is None else REVISIONS.get(self.session.fields.get(headers.VERSION, ""))
+        )
+        return revision is not None and revision.batches
+
+    def _pick_answer(
+        self, messages: Iterable[JSONRPCMessage | RemoteProtocolError]
+    ) -> JSONRPCResponse | JSONRPCErrorResponse | None:
+        for message in messages:
+            if isinstance(message, JSONRPCResponse | JSONRPCErrorResponse) and message.id == self.id:
+                return message
+        return None
+
+    def _store_session_id(self, response: Response) -> None:
+        """Note the id of a session that was opened.
+
+        Raises:
+            RequestFailed: no header can carry it.
+        """
+        name = response.headers.get(headers.SESSION)
+        if name is None or not self.is_initialize or self.session is None:
+            return
+        if not headers.is_valid_session_id(name):
+            raise RequestFailed("the server names the session in a way that no header can carry")
+        self.session.set_header(headers.SESSION, name)
+
+    def _store_revision(self, answer: JSONRPCResponse | JSONRPCErrorResponse) -> None:
+        """Note the revision of a session that was opened, before anybody hears of it."""
+        if not self.is_initialize or self.session is None or isinstance(answer, JSONRPCErrorResponse):
+            return
+        try:
+            date = _AGREED_VERSION(answer.result).protocol_version
+        except InvalidJSONValue:
+            return  # whoever asked will see it, and go no further
+        if date in REVISIONS:
+            self.session.set_header(headers.VERSION, date)

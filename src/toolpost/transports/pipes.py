@@ -1,0 +1,536 @@
+"""What a descriptor brings, cut into messages: read by the event loop where it can, by a thread where not.
+
+Owns reading one descriptor, and stops while nobody takes what is there. A daemon thread reads what the loop
+cannot watch: regular files, and everything on Windows. Knows nothing of processes.
+
+PART writer: Lines into a descriptor, without blocking the event loop and without one line breaking into
+another.
+
+Owns writing to one descriptor, and lets senders wait while its reader does not read. A daemon thread writes
+where the loop cannot: regular files, and everything on Windows. Knows nothing of processes, nor of messages.
+"""
+
+import asyncio
+import os
+import select
+import socket
+import stat
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from threading import Thread
+from typing import Final
+
+from toolpost.errors import ChannelClosed
+from toolpost.protocol.framing import LineBuffer
+from toolpost.transports.message_queue import MessageQueue, SendLimiter
+
+READ_CHUNK: Final = 64 * 1024
+"""How much is read at once: what a pipe of Linux holds, and small enough that malloc does not map it anew."""
+
+READ_HIGH_WATER: Final = 256 * 1024
+"""How many bytes may wait in a mailbox before its pipe is left alone: a few full pipes."""
+
+DRAIN_ROUNDS: Final = 16
+"""How often to read for the end of a pipe: 1 MiB in all, the largest pipe that Linux gives to a user."""
+
+
+class LoopReader:
+    """Reads a descriptor whenever the event loop sees that there is something.
+
+    It reads once per event, so that it does not block even where the descriptor would.
+
+    Args:
+        loop: the running event loop.
+        fd: what to read; it is ours from here on.
+        take: gets each chunk, and empty bytes at the end.
+
+    Raises:
+        NotImplementedError: this loop cannot watch descriptors.
+        PermissionError: this descriptor cannot be watched.
+    """
+
+    __slots__ = ("_fd", "_loop", "_over", "_take", "_watched")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, take: Callable[[bytes], None]) -> None:
+        loop.add_reader(fd, self._read)
+        self._loop = loop
+        self._fd = fd
+        self._take = take
+        self._watched = True
+        self._over = False
+
+    def pause(self) -> None:
+        """Read no more until `resume`."""
+        if self._watched:
+            self._watched = False
+            if not self._loop.is_closed():
+                self._loop.remove_reader(self._fd)
+
+    def resume(self) -> None:
+        """Read again."""
+        if not self._watched and not self._over:
+            self._watched = True
+            self._loop.add_reader(self._fd, self._read)
+
+    def drain(self) -> bool:
+        """Read at once what is there, of a descriptor that does not block. Whether that is possible."""
+        for _ in range(DRAIN_ROUNDS):
+            if self._over or not self._read():
+                break
+        return True
+
+    def close(self) -> None:
+        """Stop, and close the descriptor."""
+        self._over = True
+        self.pause()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def _read(self) -> bool:
+        """Take one chunk. Whether there was any, and not the end."""
+        try:
+            chunk = os.read(self._fd, READ_CHUNK)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError:  # a terminal that was hung up, a connection that was reset
+            chunk = b""
+        if not chunk:
+            self._over = True
+            self.pause()
+        self._take(chunk)
+        return bool(chunk)
+
+
+class ThreadReader:
+    """Reads a descriptor in a daemon thread, one chunk ahead at most.
+
+    A thread that is stuck in a read cannot be woken. After `close` it keeps its descriptor until the read
+    returns, and closes it then.
+
+    Args:
+        loop: the running event loop, in which `take` is called.
+        fd: what to read; it is the thread's from here on.
+        take: gets each chunk, and empty bytes at the end.
+    """
+
+    __slots__ = ("_fd", "_go_on", "_loop", "_over", "_owed", "_paused", "_take")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, fd: int, take: Callable[[bytes], None]) -> None:
+        from queue import SimpleQueue  # noqa: PLC0415 - 0.6 ms of a start; pipes need none
+
+        self._loop = loop
+        self._fd = fd
+        self._take = take
+        self._go_on: SimpleQueue[bool] = SimpleQueue()
+        self._paused = False
+        self._owed = False  # the thread waits for a word of ours
+        self._over = False
+        Thread(target=self._run, name="toolpost-reader", daemon=True).start()
+
+    def pause(self) -> None:
+        """Take no more until `resume`."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Take again."""
+        self._paused = False
+        if self._owed:
+            self._owed = False
+            self._go_on.put(True)
+
+    def drain(self) -> bool:
+        """Whether what is there can be read at once: a thread cannot."""
+        return self._over
+
+    def close(self) -> None:
+        """Take no more; the thread ends as soon as it can."""
+        self._over = True
+        self._go_on.put(False)
+
+    def _run(self) -> None:
+        more = True
+        try:
+            while more:
+                chunk = self._read()
+                self._loop.call_soon_threadsafe(self._deliver_chunk, chunk)
+                more = bool(chunk) and self._go_on.get()
+        except RuntimeError:  # the loop was closed: there is nobody to read for
+            pass
+        finally:
+            os.close(self._fd)
+
+    def _read(self) -> bytes:
+        while True:
+            try:
+                return os.read(self._fd, READ_CHUNK)
+            except BlockingIOError:  # whoever shares this descriptor made it so
+                more = select.poll()
+                more.register(self._fd, select.POLLIN)
+                more.poll()
+            except OSError:  # there will be no more, as above
+                return b""
+
+    def _deliver_chunk(self, chunk: bytes) -> None:
+        if self._over:
+            return
+        self._over = not chunk
+        self._take(chunk)
+        self._owed = True
+        if not self._paused:
+            self.resume()
+
+
+def open_reader(
+    loop: asyncio.AbstractEventLoop, fd: int, take: Callable[[bytes], None]
+) -> LoopReader | ThreadReader:
+    """A reader for this descriptor, which is the reader's from here on: in the loop if it can be watched."""
+    mode = os.fstat(fd).st_mode
+    # Some systems watch regular files as well, and never tell their end.
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode) or stat.S_ISCHR(mode):
+        try:
+            return LoopReader(loop, fd, take)
+        except (NotImplementedError, PermissionError):
+            pass
+    return ThreadReader(loop, fd, take)
+
+
+class LineFeed:
+    """Cuts what a pipe brings into messages for a mailbox, and stops the pipe while the mailbox is full.
+
+    Args:
+        loop: the running event loop.
+        fd: the descriptor to read, ours from here on.
+        box: where the messages go.
+        limit: the longest message.
+        ended: is called at the end of the stream, behind its last message.
+    """
+
+    __slots__ = ("_fed", "_lines", "_on_end", "_pipe", "_queue", "_wanted")
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        fd: int,
+        box: MessageQueue,
+        *,
+        limit: int,
+        ended: Callable[[], None],
+    ) -> None:
+        self._queue = box
+        self._lines = LineBuffer(limit)
+        self._on_end = ended
+        self._fed = 0  # bytes since the mailbox was last seen empty
+        self._wanted = True
+        self._pipe = open_reader(loop, fd, self._take)
+
+    def drain(self) -> bool:
+        """Take at once what is there. Whether that is possible."""
+        return self._pipe.drain()
+
+    def finish(self) -> None:
+        """Hand over the line that was begun, as if the stream had ended here."""
+        line = self._lines.end()
+        if line is not None and self._wanted:
+            self._queue.put(line)
+
+    def discard(self) -> None:
+        """Go on reading, so that the peer is not stuck, and drop what comes."""
+        self._wanted = False
+        self._queue.on_room = None
+        self._pipe.resume()
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._pipe.close()
+
+    def _take(self, chunk: bytes) -> None:
+        if not chunk:
+            self.finish()
+            self._on_end()
+        elif self._wanted:
+            if not self._queue.arrived:
+                self._fed = 0
+            self._fed += len(chunk)
+            for line in self._lines.feed(chunk):
+                self._queue.put(line)
+            if self._fed > READ_HIGH_WATER and self._queue.arrived:
+                self._pipe.pause()
+                self._queue.on_room = self._on_room
+
+    def _on_room(self) -> None:
+        if not self._queue.arrived:
+            self._queue.on_room = None
+            self._pipe.resume()
+
+
+# --------------------------------------------------------------------- writer
+
+WRITE_HIGH_WATER: Final = 256 * 1024
+"""How many bytes may wait to be written before senders have to wait too: a few full pipes."""
+
+
+class PipeWriter(ABC):
+    """Writes lines into a descriptor, one behind the other; what queues up is written together.
+
+    Args:
+        loop: the running event loop.
+        fd: where to write; it is ours from here on.
+        gone: what to say when nobody reads any more.
+        broken: is called with the reason when writing failed.
+
+    Attributes:
+        closed: done when the descriptor was given up, because all was written or because that failed.
+    """
+
+    __slots__ = (
+        "_busy",
+        "_fd",
+        "_gone_reason",
+        "_limiter",
+        "_loop",
+        "_on_broken",
+        "_pending",
+        "_reason",
+        "_unwritten",
+        "closed",
+    )
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, fd: int, gone: str, broken: Callable[[str], None]
+    ) -> None:
+        self._loop = loop
+        self._fd = fd
+        self._gone_reason = gone
+        self._on_broken = broken
+        self._pending: list[bytes] = []
+        self._unwritten = 0  # bytes that were accepted and not written yet
+        self._busy = False  # what is pending will be written, whoever adds to it
+        self._reason: str | None = None
+        self._limiter = SendLimiter(self._has_room)
+        self.closed: asyncio.Future[None] = loop.create_future()
+
+    async def send(self, line: bytes) -> None:
+        """Write the line or take it on, and before that wait for room. A cancelled send has sent nothing.
+
+        Raises:
+            ChannelClosed: nothing can be written any more; the line was not sent.
+        """
+        if self._limiter.queue or self._unwritten > WRITE_HIGH_WATER:
+            await self._limiter.wait()
+        if self._reason is None:
+            self._unwritten += len(line)
+            self._pending.append(line)
+            if not self._busy:
+                self._accept()
+        if self._limiter.queue:
+            self._limiter.admit_next()
+        if self._reason is not None:
+            raise ChannelClosed(self._reason, sent=False)
+
+    def offer(self, line: bytes) -> bool:
+        """Write the line or take it on, if there is room; False if `send` has to be asked, and why not."""
+        if self._limiter.queue or self._unwritten > WRITE_HIGH_WATER or self._reason is not None:
+            return False
+        self._unwritten += len(line)
+        self._pending.append(line)
+        if not self._busy:
+            self._accept()
+        return self._reason is None
+
+    def finish(self, reason: str) -> None:
+        """Take no more lines, and give the descriptor up as soon as all is written."""
+        if self._reason is None:
+            self._reason = reason
+            self._limiter.admit_next()
+            if not self._unwritten:
+                self.abort(reason)
+
+    def abort(self, reason: str) -> None:
+        """Give the descriptor up now, whatever is waiting."""
+        self._reason = self._reason or reason
+        self._pending.clear()
+        self._unwritten = 0
+        if not self.closed.done():
+            self.closed.set_result(None)
+            self._release()
+        self._limiter.admit_next()
+
+    def _fail(self, error: OSError) -> None:
+        """Nobody reads, or the disk is full: say so to whoever sends."""
+        gone = isinstance(error, (BrokenPipeError, ConnectionResetError))
+        reason = self._gone_reason if gone else f"writing failed: {error.strerror}"
+        self.abort(reason)
+        self._on_broken(reason)
+
+    def _has_room(self) -> bool:
+        return self._unwritten <= WRITE_HIGH_WATER or self._reason is not None
+
+    @abstractmethod
+    def _accept(self) -> None:
+        """Write what is pending, or see to it that it will be; busy until that is done."""
+
+    @abstractmethod
+    def _release(self) -> None:
+        """Close the descriptor."""
+
+
+class LoopWriter(PipeWriter):
+    """Writes without blocking: at once if the peer reads, else when the event loop sees room.
+
+    The descriptor must not block, or be a socket: those are asked not to block with each write, because
+    other processes may hold the same one.
+    """
+
+    __slots__ = ("_rest", "_socket", "_watched", "_write")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, fd: int, gone: str, broken: Callable[[str], None]
+    ) -> None:
+        super().__init__(loop, fd, gone, broken)
+        self._rest: bytes | memoryview = b""
+        self._watched = False
+        self._socket: socket.socket | None = None
+        self._write: Callable[[bytes | memoryview], int] = partial(os.write, fd)
+        if stat.S_ISSOCK(os.fstat(fd).st_mode):
+            self._socket = socket.socket(fileno=fd)
+            self._write = self._send_now
+
+    def _accept(self) -> None:
+        # The first line of a turn of the loop is written at once; those behind it go together.
+        self._busy = True
+        self._flush()
+
+    def _flush(self) -> None:
+        rest = self._rest
+        if not rest:
+            if not self._pending:
+                self._on_all_written()
+                return
+            rest = b"".join(self._pending)
+            self._pending.clear()
+        try:
+            written = self._write(rest)
+        except (BlockingIOError, InterruptedError):
+            written = 0
+        except OSError as error:
+            self._fail(error)
+            return
+        self._unwritten -= written
+        if written < len(rest):
+            self._rest = memoryview(rest)[written:]
+            if not self._watched:
+                self._watched = True
+                self._loop.add_writer(self._fd, self._flush)
+        else:
+            self._rest = b""
+            if not self._watched:
+                self._loop.call_soon(self._flush)
+        self._limiter.admit_next()
+
+    def _on_all_written(self) -> None:
+        """All is written: the next line goes out at once again."""
+        self._unwatch()
+        self._busy = False
+        if self._reason is not None:
+            self.abort(self._reason)
+
+    def _unwatch(self) -> None:
+        if self._watched:
+            self._watched = False
+            if not self._loop.is_closed():
+                self._loop.remove_writer(self._fd)
+
+    def _release(self) -> None:
+        self._rest = b""
+        self._unwatch()
+        if self._socket is not None:
+            self._socket.close()
+        else:
+            os.close(self._fd)
+
+    def _send_now(self, data: bytes | memoryview) -> int:
+        assert self._socket is not None
+        return self._socket.send(data, socket.MSG_DONTWAIT)
+
+
+class ThreadWriter(PipeWriter):
+    """Writes in a daemon thread, for descriptors that may block.
+
+    A thread that is stuck in a write cannot be woken. After `abort` it keeps its descriptor until the write
+    returns, and closes it then.
+    """
+
+    __slots__ = ("_jobs",)
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, fd: int, gone: str, broken: Callable[[str], None]
+    ) -> None:
+        from queue import SimpleQueue  # noqa: PLC0415 - 0.6 ms of a start; pipes need none
+
+        super().__init__(loop, fd, gone, broken)
+        self._jobs: SimpleQueue[bytes | None] = SimpleQueue()
+        Thread(target=self._run, name="toolpost-writer", daemon=True).start()
+
+    def _accept(self) -> None:
+        self._busy = True
+        self._jobs.put(b"".join(self._pending))
+        self._pending.clear()
+
+    def _run(self) -> None:
+        try:
+            while (job := self._jobs.get()) is not None:
+                error = self._write(memoryview(job))
+                self._loop.call_soon_threadsafe(self._on_written, len(job), error)
+        except RuntimeError:  # the loop was closed: nobody waits for the answer
+            pass
+        finally:
+            os.close(self._fd)
+
+    def _write(self, rest: memoryview) -> OSError | None:
+        while rest:
+            try:
+                rest = rest[os.write(self._fd, rest) :]
+            except BlockingIOError:  # whoever shares this descriptor made it so
+                room = select.poll()
+                room.register(self._fd, select.POLLOUT)
+                room.poll()
+            except OSError as error:
+                return error
+        return None
+
+    def _on_written(self, size: int, error: OSError | None) -> None:
+        self._busy = False
+        if self.closed.done():
+            return
+        self._unwritten -= size
+        if error is not None:
+            self._fail(error)
+        elif self._pending:
+            self._accept()
+        elif self._reason is not None:
+            self.abort(self._reason)
+        self._limiter.admit_next()
+
+    def _release(self) -> None:
+        self._jobs.put(None)
+
+
+def open_writer(
+    loop: asyncio.AbstractEventLoop, fd: int, gone: str, broken: Callable[[str], None]
+) -> LoopWriter | ThreadWriter:
+    """A writer for this descriptor, which must not block: in the loop if it can be watched.
+
+    Args:
+        loop: the running event loop.
+        fd: where to write; it is the writer's from here on.
+        gone: what to say when nobody reads any more.
+        broken: is called with the reason when writing failed.
+    """
+    try:
+        loop.add_writer(fd, int)
+        loop.remove_writer(fd)
+    except (NotImplementedError, PermissionError):
+        return ThreadWriter(loop, fd, gone, broken)
+    return LoopWriter(loop, fd, gone, broken)

@@ -1,0 +1,494 @@
+"""A server as a child process: how a client starts it, talks to it, hears why it died, and ends it.
+
+Owns the process and all that is in its group, from the start until nothing is left, and the last lines of its
+stderr. Knows nothing of what is said over its pipes.
+
+PART stderr: What a server says on stderr: handed on line by line, and the last lines kept for when it dies.
+
+Owns one pipe and where its lines go. It always reads: a server that writes much must not get stuck. What is
+said there is no error by itself (STDIO-4), and this module does not try to understand it.
+"""
+
+import asyncio
+import contextlib
+import errno
+import logging
+import os
+import signal
+import sys
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final, TextIO
+
+from toolpost.errors import ChannelClosed, ConnectFailed
+from toolpost.protocol.framing import LineBuffer, OversizedLine, frame
+from toolpost.transports.message_queue import MessageQueue
+from toolpost.transports.pipes import LineFeed, LoopReader, ThreadReader, open_reader, open_writer
+from toolpost.transports.targets import Stdio
+
+MAX_KEPT_LINES: Final = 20
+"""How many of the last lines are kept: a traceback of Python with its cause."""
+
+MAX_KEPT_LINE_LENGTH: Final = 500
+"""How much of each of them, in characters."""
+
+MAX_STDERR_LINE: Final = 64 * 1024
+"""The longest line that is handed on, in bytes. A note stands in place of a longer one."""
+
+_log = logging.getLogger("toolpost.child")
+
+
+class ServerStderr:
+    """The lines that a server writes to stderr.
+
+    Args:
+        stdio: says where they go.
+        fd: what to read; it is ours from `listen` on.
+
+    Attributes:
+        last_lines: the last of them.
+
+    Raises:
+        ConnectFailed: the file for them cannot be opened.
+    """
+
+    __slots__ = ("_fd", "_file", "_forward", "_lines", "_pipe", "last_lines")
+
+    def __init__(self, stdio: Stdio, fd: int) -> None:
+        self.last_lines: deque[str] = deque(maxlen=MAX_KEPT_LINES)
+        self._fd = fd
+        self._lines = LineBuffer(MAX_STDERR_LINE)
+        self._pipe: LoopReader | ThreadReader | None = None
+        self._file: TextIO | None = None
+        self._forward = self._open_target(stdio)
+
+    def listen(self, loop: asyncio.AbstractEventLoop, ended: Callable[[], None]) -> None:
+        """Start to read, and call `ended` when there is no more."""
+        self._pipe = open_reader(loop, self._fd, partial(self._take, ended))
+
+    def drain(self) -> bool:
+        """Take at once what is there. Whether that is possible."""
+        return self._pipe is None or self._pipe.drain()
+
+    def close(self) -> None:
+        """Stop reading, and close the file if it is ours."""
+        if self._pipe is not None:
+            self._pipe.close()
+        self._finish()
+        if self._file is not None:
+            self._file.close()
+
+    def _open_target(self, stdio: Stdio) -> Callable[[str], object]:
+        target = stdio.stderr
+        if target == "log":
+            return partial(_log.info, "%s: %s", stdio.label)
+        if isinstance(target, str):
+            return str  # kept, and handed to nobody
+        if isinstance(target, Path):
+            try:
+                target = self._file = target.open("a", buffering=1, encoding="utf-8")
+            except OSError as error:
+                raise ConnectFailed(
+                    f"stderr has nowhere to go: {error}",
+                    hint="correct the path in `stderr`",
+                    peer=stdio.label,
+                ) from error
+        if callable(target):
+            return target
+        write = target.write
+        return lambda line: write(f"{line}\n")
+
+    def _take(self, ended: Callable[[], None], chunk: bytes) -> None:
+        for line in self._lines.feed(chunk):
+            self._take_line(line)
+        if not chunk:
+            self._finish()
+            ended()
+
+    def _finish(self) -> None:
+        line = self._lines.end()
+        if line is not None:
+            self._take_line(line)
+
+    def _take_line(self, line: bytes | OversizedLine) -> None:
+        if isinstance(line, bytes):
+            text = line.decode("utf-8", "replace")
+        else:
+            text = f"(a line of {line.size} bytes was left out)"
+        # What is kept is shown to people, whose terminal must not take orders from it.
+        seen = "".join(filter(str.isprintable, text[: 4 * MAX_KEPT_LINE_LENGTH].replace("\t", " ")))
+        self.last_lines.append(
+            seen if len(seen) <= MAX_KEPT_LINE_LENGTH else f"{seen[:MAX_KEPT_LINE_LENGTH]}…"
+        )
+        try:
+            self._forward(text)
+        except Exception:  # noqa: BLE001 - a function of the user; its failure must not stop the reading
+            _log.exception("a line of stderr could not be handed on")
+
+
+# --------------------------------------------------------------------- child
+
+EXIT_CODE_TIMEOUT: Final = 1.0
+"""Seconds to wait for the exit code when a server has closed a pipe, before the channel ends without it."""
+
+KILL_TIMEOUT: Final = 2.0
+"""Seconds to wait after SIGKILL. Only a process that is stuck in the kernel, or is not ours, takes them."""
+
+GROUP_POLL_INTERVAL: Final = 0.02
+"""Seconds between two looks whether the group is empty: nobody tells us when a grandchild ends."""
+
+_SIGKILL: Final = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows knows only one way to end a process
+_CLOSED_REASON: Final = "the channel was closed"
+
+
+class ChildProcessChannel:
+    """The channel to a child process. `open_child` makes it.
+
+    Attributes:
+        pid: the number of the process, and of its group.
+    """
+
+    def __init__(
+        self,
+        stdio: Stdio,
+        process: asyncio.SubprocessTransport,
+        exited: asyncio.Future[None],
+        *,
+        stdin: int,
+        stdout: int,
+        stderr: ServerStderr | None,
+    ) -> None:
+        self._closing: asyncio.Future[None] | None = None
+        self._loop = loop = asyncio.get_running_loop()
+        self._stdio = stdio
+        self._process = process
+        self._exited = exited
+        self._stderr = stderr
+        self._end_reported: asyncio.Future[None] = loop.create_future()  # the reason of the end is known
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_group_empty = False  # nobody is left in the group
+        self._queue = MessageQueue(stdio.label)
+        self._stdin = open_writer(
+            loop, stdin, "the server closed its stdin, and is still running", _log.debug
+        )
+        self._feed = LineFeed(loop, stdout, self._queue, limit=stdio.max_line, ended=self._try_report_end)
+        self.pid = process.get_pid()
+        # The loop keeps the process until it is reaped, but not us: else `__del__` would never be called.
+        conclude = weakref.WeakMethod(self._on_exit)
+
+        def on_exit(_: asyncio.Future[None]) -> None:
+            if (method := conclude()) is not None:  # pragma: no branch - a living loop keeps us as well
+                method()
+
+        exited.add_done_callback(on_exit)
+        if stderr is not None:
+            stderr.listen(loop, self._on_stderr_end)
+
+    @property
+    def returncode(self) -> int | None:
+        """The exit code, negative for a signal; None while the process runs."""
+        return self._process.get_returncode() if self._exited.done() else None
+
+    @property
+    def stderr_tail(self) -> tuple[str, ...]:
+        """The last lines of stderr, each cut to a reasonable length; empty if it is inherited."""
+        return () if self._stderr is None else tuple(self._stderr.last_lines)
+
+    @property
+    def early_exit_hint(self) -> str | None:
+        """What may help if the server ended before there was a conversation; None if its last words do."""
+        return "does the script call `server.run()`?" if self.returncode == 0 else None
+
+    @property
+    def stderr_hint(self) -> str | None:
+        """Where to find what the server wrote to stderr, if that goes to a log that nobody listens to."""
+        if self._stdio.stderr != "log" or _log.isEnabledFor(logging.INFO):
+            return None
+        return f"what {self._stdio.label} writes to stderr goes to the logger {_log.name!r}, at level INFO"
+
+    async def receive(self) -> bytes:
+        """The next line that the server wrote to stdout. Cancelling it loses no message.
+
+        Raises:
+            ChannelClosed: the server has ended, and the text says how; or the channel was closed.
+            LocalProtocolError: another task is receiving already.
+        """
+        return await self._queue.receive()
+
+    async def send(self, data: bytes, related: int | str | None = None) -> None:  # noqa: ARG002 - one stream
+        """Hand one message over; wait while the server does not read.
+
+        Raises:
+            ChannelClosed: the server has ended, and the text says how; or the channel was closed. The
+                message was not sent.
+        """
+        try:
+            await self._stdin.send(frame(data))
+        except ChannelClosed as error:
+            # A server that is dying closes its pipes first; a moment later we know how it died.
+            await asyncio.wait({self._end_reported}, timeout=EXIT_CODE_TIMEOUT)
+            reason = self._queue.reason or error.message
+            raise ChannelClosed(reason, sent=False, peer=self._queue.peer) from None
+
+    def offer(self, data: bytes) -> bool:
+        """Hand one message over, if that needs no waiting; False if `send` has to be asked, and why not."""
+        return self._stdin.offer(frame(data))
+
+    def on_message(self, tell: Callable[[bytes], object]) -> None:
+        """Have each message told as it comes, instead of keeping it for `receive`."""
+        self._queue.on_message = tell
+
+    def on_oversized(self, tell: Callable[[OversizedLine], object]) -> None:
+        """Tell somebody else than the log of messages that are dropped because of their length."""
+        self._queue.on_oversized = tell
+
+    async def close(self) -> None:
+        """End the server, and whatever it has started in its process group. Closing twice is fine.
+
+        Its stdin is closed and it may leave by itself; then come SIGTERM and SIGKILL, for the whole group.
+        Cancelling this sends SIGKILL at once. The process is reaped in any case.
+        """
+        if self._closing is not None:
+            await asyncio.wait({self._closing})
+            return
+        self._closing = self._loop.create_future()
+        self._feed.discard()  # a server that is stuck in a write would not notice the end of stdin
+        self._queue.close(_CLOSED_REASON)
+        self._report_end()
+        self._stdin.finish(_CLOSED_REASON)
+        try:
+            await self._ask_to_exit()
+        finally:
+            try:
+                await self._kill()
+            finally:
+                self._release()
+                self._closing.set_result(None)
+
+    def __del__(self) -> None:
+        if self._closing is None:
+            text = f"{self._stdio.label} (process {self.pid}) was never closed"
+            warnings.warn(text, ResourceWarning, source=self, stacklevel=2)
+            self._signal(_SIGKILL)
+            self._release()
+
+    # ----------------------------------------------------------------- how it ended
+
+    def _on_exit(self) -> None:
+        self._signal(0)  # an empty group is noted now: its number may soon be somebody else's
+        self._try_report_end()
+
+    def _on_stderr_end(self) -> None:
+        if self._exited.done():
+            self._try_report_end()
+
+    def _try_report_end(self) -> None:
+        """Tell why the channel ends as soon as that is known, or after a while what is known by then."""
+        if self._end_reported.done():
+            return
+        if self._exited.done() and (self._stderr is None or self._stderr.drain()) and self._feed.drain():
+            self._report_end()
+        elif self._timer is None:
+            self._timer = self._loop.call_later(EXIT_CODE_TIMEOUT, self._report_end)
+
+    def _report_end(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._end_reported.done():
+            return
+        self._end_reported.set_result(None)
+        self._feed.finish()
+        self._queue.end(self._describe_end())
+        if self._exited.done():
+            # A grandchild may still hold the pipes, but nobody who would answer.
+            self._feed.close()
+            self._stdin.abort(_CLOSED_REASON)
+
+    def _describe_end(self) -> str:
+        text = f"the server process {_describe_exit(self.returncode)}"
+        if self._stderr is None:
+            return text
+        if not self._stderr.last_lines:
+            return f"{text}; it wrote nothing to stderr"
+        return "\n    ".join((f"{text}; its last lines on stderr:", *self._stderr.last_lines))
+
+    # ----------------------------------------------------------------- how it is ended
+
+    async def _ask_to_exit(self) -> None:
+        """Let the server leave by itself, then ask it and those it left behind."""
+        await asyncio.wait({self._exited}, timeout=self._stdio.stdin_wait)
+        if self._signal(signal.SIGTERM):
+            deadline = self._loop.time() + self._stdio.term_wait
+            await asyncio.wait({self._exited}, timeout=self._stdio.term_wait)
+            while self._signal(0) and self._loop.time() < deadline:  # noqa: ASYNC110 - no event tells it
+                await asyncio.sleep(GROUP_POLL_INTERVAL)
+
+    async def _kill(self) -> None:
+        """End what is left, and wait until what we have to reap is reaped; only then be cancelled."""
+        cancelled = False
+        deadline = self._loop.time() + KILL_TIMEOUT
+        self._signal(_SIGKILL)
+        while (not self._exited.done() or self._reap_adopted()) and self._loop.time() < deadline:
+            try:
+                await asyncio.sleep(GROUP_POLL_INTERVAL)
+            except asyncio.CancelledError:
+                cancelled = True
+        if not self._exited.done():
+            _log.warning("%s: process %d cannot be ended", self._stdio.label, self.pid)
+        if cancelled:
+            raise asyncio.CancelledError
+
+    def _signal(self, number: int) -> bool:
+        """Send a signal to the whole group, or none with 0. Whether anybody is there who got it."""
+        if self._is_group_empty:
+            return False
+        if sys.platform == "win32":  # pragma: no cover - there are no groups; the process has to do
+            self._is_group_empty = self._exited.done()
+            if number and not self._is_group_empty:
+                self._process.terminate()
+            return not self._is_group_empty
+        self._reap_adopted()
+        try:
+            os.killpg(self.pid, number)
+        except (ProcessLookupError, PermissionError):
+            self._is_group_empty = True
+        return not self._is_group_empty
+
+    def _reap_adopted(self) -> bool:
+        """Reap grandchildren who have become our children: we may be the first process of a container.
+
+        Returns:
+            Whether some of them are left, and will have to be reaped.
+        """
+        if self._is_group_empty or not self._exited.done() or sys.platform == "win32":
+            return False
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-self.pid, os.WNOHANG)[0]:
+                pass
+            return True
+        return False
+
+    def _release(self) -> None:
+        self._feed.close()
+        self._stdin.abort(_CLOSED_REASON)
+        if self._stderr is not None:
+            self._stderr.close()
+        with contextlib.suppress(PermissionError):  # it is not ours: nothing more can be done
+            self._process.close()
+
+
+async def open_child(stdio: Stdio) -> ChildProcessChannel:
+    """Start a server, and return the channel to it.
+
+    It runs in a session of its own, so that Ctrl-C in our terminal is not for it. If it dies, right at the
+    start or later, the channel says so.
+
+    Args:
+        stdio: how to start it.
+
+    Raises:
+        ConnectFailed: it could not be started.
+    """
+    loop = asyncio.get_running_loop()
+    environment = stdio.environment()
+    with contextlib.ExitStack() as theirs, contextlib.ExitStack() as ours:
+        our_stdin, stdin = _make_pipe(ours, theirs, reading=False)
+        our_stdout, stdout = _make_pipe(ours, theirs)
+        stderr, words = None, None
+        if stdio.stderr != "inherit":
+            our_stderr, stderr = _make_pipe(ours, theirs)
+            words = ServerStderr(stdio, our_stderr)
+            ours.callback(words.close)
+        try:
+            process, protocol = await loop.subprocess_exec(
+                lambda: _ExitProtocol(loop),
+                _find_program(stdio.command, environment),
+                *stdio.args,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=stdio.cwd,
+                env=environment,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise _explain_start_failure(stdio, error) from error
+        ours.pop_all()
+    return ChildProcessChannel(
+        stdio,
+        process,
+        protocol.exited,
+        stdin=our_stdin,
+        stdout=our_stdout,
+        stderr=words,
+    )
+
+
+def _make_pipe(
+    ours: contextlib.ExitStack, theirs: contextlib.ExitStack, *, reading: bool = True
+) -> tuple[int, int]:
+    """Our end of a new pipe and the server's, each to be closed with its stack."""
+    reader, writer = os.pipe()
+    our_end, their_end = (reader, writer) if reading else (writer, reader)
+    ours.callback(os.close, our_end)
+    theirs.callback(os.close, their_end)
+    if sys.platform != "win32":  # pragma: no branch - threads do the reading there
+        os.set_blocking(our_end, False)  # the server's end is another description, and stays as it is
+    return our_end, their_end
+
+
+class _ExitProtocol(asyncio.SubprocessProtocol):
+    """Hears from the event loop that the process has ended and was reaped."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.exited: asyncio.Future[None] = loop.create_future()
+
+    def process_exited(self) -> None:
+        self.exited.set_result(None)
+
+
+def _describe_exit(code: int | None) -> str:
+    """What became of a process, for a person."""
+    if code is None:
+        return "closed its stdout, and is still running"
+    if code >= 0:
+        return f"exited with code {code}"
+    names = {item.value: item.name for item in signal.Signals}
+    return f"was killed by {names.get(-code, f'signal {-code}')}"
+
+
+def _find_program(command: str, environment: Mapping[str, str]) -> str:
+    """The program to start. Windows does not try the endings of PATHEXT by itself, and `npx` is `npx.cmd`."""
+    if sys.platform == "win32":  # pragma: no cover - only there
+        import shutil  # noqa: PLC0415 - slow to load, and needed nowhere else
+
+        return shutil.which(command, path=environment.get("PATH")) or command
+    return command
+
+
+def _explain_start_failure(stdio: Stdio, error: Exception) -> ConnectFailed:
+    """Why the server could not be started, and what to do about it."""
+    command = stdio.command
+    if stdio.cwd is not None and not Path(stdio.cwd).is_dir():
+        what = f"there is no folder {os.fspath(stdio.cwd)!r}"
+        return ConnectFailed(what, hint="create it, or correct `cwd`", peer=stdio.label)
+    if isinstance(error, FileNotFoundError) and os.sep in command and Path(command).exists():
+        what, hint = f"the interpreter of {command!r} does not exist", "correct its first line, behind #!"
+    elif isinstance(error, FileNotFoundError) and " " in command:
+        what, hint = f"there is no program {command!r}", "give its arguments separately, in `args`"
+    elif isinstance(error, FileNotFoundError):
+        what = f"there is no program {command!r}"
+        hint = "install it, or give its full path: it is not along the PATH that the server gets"
+    elif isinstance(error, PermissionError):
+        what, hint = f"{command!r} may not be executed", "is it a program? then try chmod +x"
+    elif isinstance(error, OSError) and error.errno == errno.ENOEXEC:
+        what, hint = f"{command!r} is no program", "a script needs a first line with #! and its interpreter"
+    else:
+        what, hint = f"{command!r} could not be started: {error}", None
+    if command.endswith(".py") and isinstance(error, OSError) and " " not in command:
+        hint = f"a script is started with Python: [sys.executable, {command!r}]"
+    return ConnectFailed(what, hint=hint, peer=stdio.label)

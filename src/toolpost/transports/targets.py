@@ -1,0 +1,361 @@
+"""Where an HTTP server is: its URL, the headers that it wants, and what carries the requests.
+
+Owns the description, what may be said instead of it (a string, an entry of an `mcp.json`), and which URLs
+belong together. Sends nothing, and never shows what may be a secret: header values, queries, passwords.
+
+PART command: How to start a server: the command, its environment, and what happens to its stderr.
+
+Owns the description and what may be said instead of it: a list, a string, an entry of an `mcp.json`. Starts
+nothing, and knows nothing of event loops.
+"""
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final, Literal, TextIO
+from urllib.parse import SplitResult, urljoin, urlsplit
+
+from msgspec import Struct, ValidationError, convert
+from msgspec.structs import force_setattr
+
+from toolpost.errors import ConnectFailed
+from toolpost.protocol.framing import MAX_LINE
+
+MAX_ANSWER: Final = 4 * 1024 * 1024
+"""The largest answer or event in bytes that a client reads: a picture of 3 MiB in base64, as over stdio."""
+
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+_FORBIDDEN_URL_CHARACTERS: Final = frozenset('\\"<>^`{|} \x7f')
+"""What no URL holds as it is. Some readers take a backslash for a slash, and then see another host."""
+
+_HEADER_NAME: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
+_FRAMING_HEADERS: Final = frozenset({"connection", "content-length", "transfer-encoding"})
+"""Headers that say where a message ends. Whoever writes the message sets them, and nobody else."""
+
+_SSE_TYPE: Final = "sse"
+_HTTP_TYPES: Final = frozenset({"http", "streamablehttp", _SSE_TYPE})
+"""What an entry of an `mcp.json` calls this way to a server; programs disagree on hyphens."""
+
+
+class Http(Struct, frozen=True):
+    """Where an HTTP server is, and how to talk to it.
+
+    Attributes:
+        url: the address of its MCP endpoint.
+        headers: what to send with each request, such as `{"Authorization": "Bearer …"}`.
+        http: what carries the requests: None or "aiohttp", "httpx2", a session of aiohttp or an async client
+            of httpx2 (which is yours to close), an ASGI application, or a `Backend`.
+        name: what to call the server in errors and logs; by default its URL without the query.
+        sse: whether it speaks only HTTP+SSE, the way of the first revision.
+        max_answer: the largest answer to read, in bytes.
+        auth: who we are: a token, a function that gives one, `OAuth(…)` and the like.
+
+    Raises:
+        ConnectFailed: the URL is no address of a server, or a header cannot be sent.
+
+    Examples:
+        >>> client = Client(Http("https://example.com/mcp", headers={"X-Team": "blue"}, name="shop"))
+    """
+
+    url: str
+    headers: Mapping[str, str] | None = None
+    http: object = None
+    name: str | None = None
+    sse: bool = False
+    max_answer: int = MAX_ANSWER
+    auth: object = None
+
+    def __post_init__(self) -> None:
+        _parse_url(self.url)
+        force_setattr(self, "url", self.url.partition("#")[0])  # a fragment never leaves the client
+        headers = {name.lower(): _check_header(name, value) for name, value in (self.headers or {}).items()}
+        force_setattr(self, "headers", MappingProxyType(headers))
+        if self.auth is not None and "authorization" in headers:
+            raise ConnectFailed(
+                "auth= and the header Authorization say the same thing", hint="give one of them"
+            )
+
+    def __repr__(self) -> str:
+        # The values of headers are often secrets, and a repr ends up in logs.
+        return f"Http({display_url(self.url)!r}, headers={dict.fromkeys(self.headers or {}, '…')!r})"
+
+    @classmethod
+    def from_target(cls, target: "Http | str | Mapping[str, Any]") -> "Http":
+        """The description that somebody gave in a shorter way.
+
+        Args:
+            target: a URL, an entry of an `mcp.json`, or a description already.
+
+        Raises:
+            ConnectFailed: it describes no HTTP server.
+        """
+        if isinstance(target, Http):
+            return target
+        return _parse_http_entry(target) if isinstance(target, Mapping) else cls(target)
+
+    @property
+    def label(self) -> str:
+        """What to call it."""
+        return self.name or display_url(self.url)
+
+
+def display_url(url: str) -> str:
+    """A URL as an error may show it: without user, password, query and fragment, which may hold secrets."""
+    scheme, rest, path = url.partition("://")
+    place = path.partition("#")[0].partition("?")[0]
+    host, slash, tail = place.partition("/")
+    return f"{scheme}{rest}{host.rpartition('@')[2]}{slash}{tail}"
+
+
+def resolve_url(base: str, reference: str) -> str:
+    """The URL that a reference of the server leads to, if it stays within the origin.
+
+    Raises:
+        ConnectFailed: it leads to another origin, or nowhere; the text says where.
+    """
+    try:
+        url = urljoin(base, reference)
+    except ValueError as error:
+        raise ConnectFailed("it cannot be read") from error
+    if _get_origin(_parse_url(url)) != _get_origin(_parse_url(base)):
+        raise ConnectFailed(f"{display_url(url)} is another origin than {display_url(base)}")
+    return url.partition("#")[0]
+
+
+def _get_origin(parts: SplitResult) -> tuple[str, str | None, int | None]:
+    return parts.scheme, parts.hostname, parts.port or _DEFAULT_PORTS[parts.scheme]
+
+
+def _parse_url(url: str) -> SplitResult:
+    """The parts of a URL that an HTTP request can be sent to. Its text is not repeated: it may hold secrets.
+
+    Raises:
+        ConnectFailed: it is none.
+    """
+    if not url.isprintable() or not _FORBIDDEN_URL_CHARACTERS.isdisjoint(url):
+        raise ConnectFailed(
+            "the URL holds a character that no URL has, such as a space, a line break or a backslash",
+            hint="strip it, or write it as %XX",
+        )
+    try:
+        parts = urlsplit(url)
+        valid = parts.hostname and parts.port != 0
+    except ValueError:  # its text repeats what it could not read
+        valid, parts = False, SplitResult("", "", "", "", "")
+    if "@" in url.partition("://")[2].partition("/")[0]:
+        raise ConnectFailed(
+            "a URL must not hold a user or a password",
+            hint='send them as headers={"Authorization": "Basic …"}',
+        )
+    if parts.scheme not in _DEFAULT_PORTS or not valid:
+        raise ConnectFailed(
+            "the URL of a server starts with http:// or https://, and names a host and maybe a port",
+            hint="it looks like https://example.com/mcp",
+        )
+    return parts
+
+
+def _check_header(name: str, value: object) -> str:
+    """The value of a header that can be sent.
+
+    Raises:
+        ConnectFailed: it cannot; the text names the header but not its value.
+    """
+    if not _HEADER_NAME.fullmatch(name):
+        raise ConnectFailed(f"{name!r} is no name of a header", hint="it has letters, digits and hyphens")
+    if name.lower() in _FRAMING_HEADERS:
+        raise ConnectFailed(f"the header {name!r} is not yours to set", hint="leave it out")
+    if not isinstance(value, str) or not _HEADER_VALUE.fullmatch(value):
+        raise ConnectFailed(
+            f"the value of the header {name!r} cannot be sent",
+            hint="a value is text of visible ASCII; a line break at its end is a common reason",
+        )
+    return value.strip(" \t")
+
+
+class _HttpEntry(Struct):
+    """What an entry of an `mcp.json` says about a URL. Keys that only other programs know are ignored."""
+
+    url: str
+    type: str | None = None
+    transport: str | None = None
+    headers: dict[str, str] | None = None
+    auth: str | None = None
+
+
+def _parse_http_entry(entry: Mapping[str, Any]) -> Http:
+    try:
+        read = convert(entry, _HttpEntry)
+    except ValidationError as error:
+        raise ConnectFailed(
+            f"this entry describes no HTTP server: {error}",
+            hint='it needs {"url": "…"}, and may have "headers", "auth" and "type"',
+        ) from error
+    kind = read.type or read.transport or "http"
+    plain = kind.lower().replace("-", "").replace("_", "")
+    if plain not in _HTTP_TYPES:
+        raise ConnectFailed(f"{kind!r} is no way to a URL", hint='"type" is "http" or "sse"')
+    return Http(read.url, read.headers, sse=plain == _SSE_TYPE, auth=read.auth)
+
+
+# --------------------------------------------------------------------- command
+
+Stderr = Literal["log", "discard", "inherit"] | Callable[[str], object] | Path | TextIO
+"""Where a server's stderr goes: to the logger `toolpost.child` at level INFO, nowhere, to our own stderr,
+line by line to a function, to the end of a file given by its path, or to an open text file."""
+
+_POSIX_VARIABLES: Final = """
+    COLORTERM HOME LANG LANGUAGE LOGNAME PATH SHELL TERM TMPDIR TZ USER
+"""
+_WINDOWS_VARIABLES: Final = """
+    APPDATA COMSPEC HOMEDRIVE HOMEPATH LOCALAPPDATA NUMBER_OF_PROCESSORS OS PATH PATHEXT
+    PROCESSOR_ARCHITECTURE PROGRAMDATA PROGRAMFILES SYSTEMDRIVE SYSTEMROOT TEMP TMP USERNAME USERPROFILE
+    WINDIR
+"""
+
+SAFE_VARIABLES: Final = frozenset((_POSIX_VARIABLES if os.name == "posix" else _WINDOWS_VARIABLES).split())
+"""The variables that every server gets, besides `LC_*`. None of them tends to hold a secret."""
+
+
+MAX_LABEL_LENGTH: Final = 60
+"""How much of a command stands in an error."""
+
+
+class Stdio(Struct, frozen=True):
+    """How to start a server as a child process.
+
+    The server does not get our environment, which may be full of secrets: only `SAFE_VARIABLES` and `LC_*`,
+    then what `inherit_env` names, then `env`.
+
+    Attributes:
+        command: the program, found along the PATH that the server gets.
+        args: its arguments.
+        env: variables to set.
+        cwd: the folder to start it in.
+        inherit_env: names of further variables of ours to hand on; True hands on all of them.
+        stderr: where its stderr goes; by default to the logger `toolpost.child`, at level INFO. The last
+            lines are kept for errors, unless it is "inherit".
+        name: what to call it in errors and logs; by default the command.
+        stdin_wait: seconds to leave by itself, when its stdin was closed, before it gets SIGTERM.
+        term_wait: seconds to leave after SIGTERM before it gets SIGKILL.
+        max_line: the longest message to read from it, in bytes. A longer one is dropped, and the request
+            that it answers fails. While it arrives, so much memory is taken.
+
+    Examples:
+        >>> client = Client(Stdio("python", ["server.py"], env={"LANG": "C.UTF-8"}, name="shop"))
+    """
+
+    command: str
+    args: Sequence[str] = ()
+    env: Mapping[str, str] | None = None
+    cwd: str | os.PathLike[str] | None = None
+    inherit_env: bool | Collection[str] = False
+    stderr: Stderr = "log"
+    name: str | None = None
+    stdin_wait: float = 2.0
+    term_wait: float = 2.0
+    max_line: int = MAX_LINE
+
+    def __post_init__(self) -> None:
+        if isinstance(self.args, str):
+            raise TypeError(f"args is a list of strings: write [{self.args!r}], not {self.args!r}")
+        # Paths are welcome, and whoever keeps the list may change it.
+        force_setattr(self, "command", os.fspath(self.command))
+        force_setattr(self, "args", tuple(os.fspath(word) for word in self.args))
+        if isinstance(self.stderr, str) and self.stderr not in {"log", "discard", "inherit"}:
+            raise TypeError(f"stderr is a file as Path({self.stderr!r}), not as a string")
+        if not self.command:
+            raise ConnectFailed("there is no command to start", hint="name a program")
+
+    def __repr__(self) -> str:
+        # The values in `env` are often secrets, and a repr ends up in logs.
+        env = None if self.env is None else dict.fromkeys(self.env, "…")
+        return f"Stdio({self.command!r}, {[*self.args]!r}, env={env!r}, cwd={self.cwd!r})"
+
+    @classmethod
+    def from_target(cls, target: "Stdio | str | Sequence[str] | Mapping[str, Any]") -> "Stdio":
+        """The description that somebody gave in a shorter way.
+
+        Args:
+            target: a list with the command and its arguments, a string that is split like a shell would
+                (but nothing is expanded), an entry of an `mcp.json`, or a description already.
+
+        Raises:
+            ConnectFailed: it describes no command.
+        """
+        if isinstance(target, Stdio):
+            return target
+        if isinstance(target, Mapping):
+            return _parse_stdio_entry(target)
+        words = _split_command(target) if isinstance(target, str) else target
+        if not words:
+            raise ConnectFailed("there is no command to start", hint="name a program")
+        command, *args = words
+        return cls(command, args)
+
+    @property
+    def label(self) -> str:
+        """What to call it: its name, or the command with its first argument that is no option.
+
+        Arguments with settings or addresses are left out: they may hold a password.
+        """
+        if self.name:
+            return self.name
+        plain = [
+            word for word in self.args if not word.startswith("-") and "=" not in word and "://" not in word
+        ]
+        return " ".join([Path(self.command).name, *plain[:1]])[:MAX_LABEL_LENGTH]
+
+    def environment(self) -> dict[str, str]:
+        """The variables that the server gets."""
+        if self.inherit_env is True:
+            return {**os.environ, **(self.env or {})}
+        named = frozenset(self.inherit_env or ())
+        ours = {
+            name: value
+            for name, value in os.environ.items()
+            if name in named or _is_safe_variable(name, value)
+        }
+        return {**ours, **(self.env or {})}
+
+
+def _is_safe_variable(name: str, value: str) -> bool:
+    # A value that starts with parentheses is a function to some shells.
+    return (name in SAFE_VARIABLES or name.startswith("LC_")) and not value.startswith("()")
+
+
+class _StdioEntry(Struct):
+    """What an entry of an `mcp.json` says about a command. Keys that only other programs know are ignored."""
+
+    command: str
+    type: Literal["stdio"] = "stdio"
+    args: list[str] = []
+    env: dict[str, str] | None = None
+    cwd: str | None = None
+
+
+def _parse_stdio_entry(entry: Mapping[str, Any]) -> Stdio:
+    try:
+        read = convert(entry, _StdioEntry)
+    except ValidationError as error:
+        raise ConnectFailed(
+            f"this entry describes no command: {error}",
+            hint='it needs {"command": "…"}, and may have "args", "env" and "cwd"',
+        ) from error
+    return Stdio(read.command, read.args, read.env, read.cwd)
+
+
+def _split_command(text: str) -> list[str]:
+    try:
+        if os.name == "posix":
+            return shlex.split(text)
+        # Backslashes are part of paths there; the quotes stay around the words and are taken off.
+        return [word.strip('"') for word in shlex.split_jws(text, posix=False)]  # pragma: no cover - Windows
+    except ValueError as error:
+        raise ConnectFailed(
+            f"the command cannot be split into words: {error}", hint="give a list of strings instead"
+        ) from error
