@@ -163,7 +163,7 @@ async def connected(mode: str, over: str, target: list[str]) -> AsyncIterator[Th
     async with theirs.client:
         if mode not in {"auto", "legacy"}:  # a pin sends nothing, so who the server is was never asked
             found = await theirs.client.session.send_discover(mode)
-            theirs.client.session.switch_revision(types.DiscoverResult.model_validate(found))
+            theirs.client.session.adopt(types.DiscoverResult.model_validate(found))
         theirs.settle()
         yield theirs
 

@@ -31,7 +31,7 @@ class Asks:
         return AccessToken(
             token=token,
             client_id=told["client_id"],
-            scopes=told["scope"].split_jws(),
+            scopes=told["scope"].split(),
             expires_at=told["exp"],
             resource=told["aud"],
             subject=told["sub"],

@@ -12,8 +12,8 @@ Owns what can go wrong and how it is told to a person; knows nothing of bytes, e
     ├─ ToolError                    a tool says no: becomes an `isError` result, not a protocol error
     ├─ ProtocolError
     │  ├─ LocalProtocolError        we attempted what this state or revision forbids
-    │  │  └─ CapabilityNotDeclared            … because the capability was not declared, by the peer or by us
-    │  │     └─ Undeclared          … by the client of a stateless request; also a MissingCapability
+    │  │  └─ CapabilityNotDeclared  … because the capability was not declared, by the peer or by us
+    │  │     └─ ClientCapabilityNotDeclared  … by the client of a stateless request; also a MissingCapability
     │  └─ RemoteProtocolError       the peer did; carries what to answer
     ├─ TransportError
     │  ├─ ConnectFailed · RequestTimeout (also a TimeoutError)

@@ -102,7 +102,7 @@ class Server:
 
     async def _next(self, reader, writer) -> Heard | None:
         head = await reader.readuntil(b"\r\n\r\n")
-        line, *fields = head.decode("latin-1").rstrip("\r\n").split_jws("\r\n")
+        line, *fields = head.decode("latin-1").rstrip("\r\n").split("\r\n")
         headers = {}
         for field in fields:
             name, _, value = field.partition(":")

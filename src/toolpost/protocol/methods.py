@@ -305,7 +305,9 @@ ROWS: Final = (
     ),
     Row("tasks/cancel", "TaskParams", "TaskResult", client=TASKS, server=TASKS, needs="tasks.cancel"),
     # What a server asks of a client
-    Row("roots/list", "AskParams", "ListRootsResult", server=SESSION, asked=STATELESS, needs="roots"),
+    Row(
+        "roots/list", "ClientRequestParams", "ListRootsResult", server=SESSION, asked=STATELESS, needs="roots"
+    ),
     Row(
         "sampling/createMessage",
         "CreateMessageParams",

@@ -354,7 +354,7 @@ def _split_command(text: str) -> list[str]:
         if os.name == "posix":
             return shlex.split(text)
         # Backslashes are part of paths there; the quotes stay around the words and are taken off.
-        return [word.strip('"') for word in shlex.split_jws(text, posix=False)]  # pragma: no cover - Windows
+        return [word.strip('"') for word in shlex.split(text, posix=False)]  # pragma: no cover - Windows
     except ValueError as error:
         raise ConnectFailed(
             f"the command cannot be split into words: {error}", hint="give a list of strings instead"

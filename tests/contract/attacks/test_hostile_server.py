@@ -97,7 +97,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_an_answer_that_is_none_fails_its_call_alone(way):
-    form = way.split_jws(" ")[0]
+    form = way.split(" ")[0]
 
     async def main():
         async with meeting(way) as client:

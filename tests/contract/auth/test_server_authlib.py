@@ -191,7 +191,7 @@ def test_no_bad_token_is_let_in_and_nothing_is_logged_that_could_be_used(bad, ca
             records = [record for record in caplog.records if not record.name.startswith("authlib")]
             logged = "\n".join(record.getMessage() for record in records)
             assert "is refused: " in logged
-            for part in filter(None, [token, *token.split_jws(".")]):
+            for part in filter(None, [token, *token.split(".")]):
                 assert part not in logged
 
     run(main)

@@ -14,7 +14,7 @@ from toolpost.types import LogParams
 async def seen(client, which) -> list[str]:
     """The names of the calls that began, or ended."""
     text = (await client.call_tool("seen", {"which": which})).text
-    return [word.strip('"') for word in text.strip("[]").split_jws(",")]
+    return [word.strip('"') for word in text.strip("[]").split(",")]
 
 
 # --------------------------------------------------------------------- progress

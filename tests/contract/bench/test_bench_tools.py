@@ -115,7 +115,7 @@ def test_an_interrupt_ends_the_counting_and_both_of_its_processes(tmp_path):
     program(tmp_path / "valgrind", f"echo $$ >> {pids}", "read hello", "kill -INT $PPID", "exec sleep 600")
     ran = run("-c", COUNTING, str(tmp_path))
     assert (ran.returncode, ran.stderr) == (130, "")
-    assert [pid for pid in pids.read_text().split_jws() if not gone(int(pid))] == []
+    assert [pid for pid in pids.read_text().split() if not gone(int(pid))] == []
 
 
 COUNTING = """
@@ -133,7 +133,7 @@ def test_an_interrupt_ends_py_spy_and_the_server(tmp_path):
     program(tmp_path / "py-spy", f"echo $$ > {tmp_path / 'started'}", "exec sleep 600")
     ran = run("-c", SPYING, str(tmp_path))
     assert (ran.returncode, ran.stderr) == (130, "")
-    spying, server = map(int, (tmp_path / "pids").read_text().split_jws())
+    spying, server = map(int, (tmp_path / "pids").read_text().split())
     assert gone(spying)
     assert gone(server)
 
@@ -191,7 +191,7 @@ def test_chosen_steps_stand_beside_bare_msgspec(words, names, monkeypatch, capsy
     assert micro.main() == 0
     _, *lines = capsys.readouterr().out.splitlines()
     assert [line[:20].strip() for line in lines] == names
-    assert all(line[20:38].split_jws() == ["3,000", "1.00"] for line in lines)
+    assert all(line[20:38].split() == ["3,000", "1.00"] for line in lines)
 
 
 # --------------------------------------------------------------------- instructions
@@ -241,10 +241,10 @@ def test_a_profile_is_of_the_requests_alone(way, monkeypatch, capsys):
     assert profile.main() == 0
     head, _, about, *lines = capsys.readouterr().out.splitlines()
     # Imports would be a thousand calls per request more.
-    assert 30 < float(head.partition(": ")[2].split_jws()[0]) < 150
+    assert 30 < float(head.partition(": ")[2].split()[0]) < 150
     assert head.endswith(" µs per request")
     assert "Left out: the start, the first 200 requests, the bench (" in about
-    rows = [line.split_jws(maxsplit=3) for line in lines[4:]]
+    rows = [line.split(maxsplit=3) for line in lines[4:]]
     assert 20 < len(rows) <= profile.SHOWN
     functions = {function: float(calls) for calls, _, _, function in rows}
     assert not any("bench/" in name or "import" in name or str(ROOT) in name for name in functions)

@@ -68,7 +68,7 @@ def serving(server):
         assert process.stderr is not None
         line = process.stderr.readline()
         try:
-            yield line.split_jws()[-1]
+            yield line.split()[-1]
         finally:
             process.terminate()
 

@@ -54,7 +54,7 @@ def test_help_of_a_tool_shows_its_parameters(called):
     said = called("order", "--help")
     assert said.code == exit_codes.OK
     assert said.out.startswith("Usage: toolpost call http://")
-    told = " ".join(said.out.split_jws())
+    told = " ".join(said.out.split())
     assert "Order something to eat." in told
     assert "--dish TEXT What you want. [required]" in told
     assert "--amount INTEGER How many of it. [default: 1]" in told
@@ -64,7 +64,7 @@ def test_help_of_a_tool_shows_its_parameters(called):
     assert "--day DATE" in told
     assert "--json Print the result" in told
     said = called("ship", "--help")
-    assert "--address.city TEXT [required in address]" in " ".join(said.out.split_jws())
+    assert "--address.city TEXT [required in address]" in " ".join(said.out.split())
     said = called("echo", "--help")
     assert "Print the result" not in said.out  # the tool has a parameter of that name
 

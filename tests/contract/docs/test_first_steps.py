@@ -13,7 +13,7 @@ SERVER = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)[0
 SAID = re.findall(r"^```console\n\$ toolpost ([^\n]*)\n([^$`].*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize(("words", "printed"), SAID, ids=lambda value: value.split_jws()[0])
+@pytest.mark.parametrize(("words", "printed"), SAID, ids=lambda value: value.split()[0])
 def test_a_command_prints_what_the_page_shows(words, printed, tmp_path):
     (tmp_path / "weather.py").write_text(SERVER, encoding="utf-8")
     command = [sys.executable, "-m", "toolpost", *shlex.split(words)]
@@ -22,4 +22,4 @@ def test_a_command_prints_what_the_page_shows(words, printed, tmp_path):
 
 
 def test_there_are_such_commands():
-    assert [words.split_jws()[0] for words, _ in SAID] == ["list", "call"]
+    assert [words.split()[0] for words, _ in SAID] == ["list", "call"]

@@ -109,9 +109,7 @@ def test_make_run_does_what_it_says(shown, copy, env):
     assert entry is not None
     assert json.loads(entry[0]) == {"mcpServers": {"weather": {"type": "http", "url": url[0]}}}
     for line in re.findall(r"^  (\S+toolpost (?!run).*)$", told, re.MULTILINE):
-        done = subprocess.run(
-            line.split_jws(), cwd=copy, env=env, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run(line.split(), cwd=copy, env=env, capture_output=True, text=True, check=False)
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
     command = [external_programs.python_with("mcp-2.3.0"), "-W", "ignore", "-c", OFFICIAL, url[0]]
     official = subprocess.run(command, capture_output=True, text=True, check=True).stdout

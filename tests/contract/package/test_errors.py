@@ -44,8 +44,8 @@ TREE = {
     "ToolError": "MCPError",
     "ProtocolError": "MCPError",
     "LocalProtocolError": "ProtocolError",
-    "NotDeclared": "LocalProtocolError",
-    "Undeclared": "MissingCapability",
+    "CapabilityNotDeclared": "LocalProtocolError",
+    "ClientCapabilityNotDeclared": "MissingCapability",
     "RemoteProtocolError": "ProtocolError",
     "TransportError": "MCPError",
     "ConnectFailed": "TransportError",
@@ -58,7 +58,7 @@ TREE = {
     "AuthorizationDenied": "AuthError",
     "TokenRejected": "AuthError",
     "InsufficientScope": "AuthError",
-    "SealBroken": "MCPError",
+    "InvalidSeal": "MCPError",
 }
 
 CODE_OF = {
@@ -110,9 +110,10 @@ def test_a_timeout_is_one_for_python_too():
 def test_errors_of_the_peer_are_told_apart_from_our_own():
     """Only an error answer is an `RPCError`; what went wrong on this side or on the way never is."""
     ours = [kind for kind in ALL if not issubclass(kind, RPCError)]
-    assert {kind.__name__ for kind in ours} == {"MCPError"} | set(TREE) - {"RPCError", "Undeclared"} - set(
-        CODE_OF
-    )
+    assert {kind.__name__ for kind in ours} == {"MCPError"} | set(TREE) - {
+        "RPCError",
+        "ClientCapabilityNotDeclared",
+    } - set(CODE_OF)
     assert not any(hasattr(kind, "code") for kind in ours)
 
 
@@ -224,10 +225,10 @@ SAFE = {
     "ConnectFailed",
     "InsufficientScope",
     "LocalProtocolError",
-    "NotDeclared",
+    "CapabilityNotDeclared",
     "RateLimited",
     "TokenRejected",
-    "Undeclared",
+    "ClientCapabilityNotDeclared",
 }
 
 

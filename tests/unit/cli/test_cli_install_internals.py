@@ -62,7 +62,7 @@ def test_what_makes_no_sense_is_told(home, words, told):
     from toolpost.cli.install.command import command  # noqa: PLC0415 - in this process: many others would take long
 
     with pytest.raises(Exception) as caught:  # noqa: PT011 - of click's kinds, which are looked at below
-        command.main(words.split_jws(), standalone_mode=False)
+        command.main(words.split(), standalone_mode=False)
     assert caught.value.exit_code == 2  # pyright: ignore[reportAttributeAccessIssue] - as all of click's
     assert told in str(caught.value)
 

@@ -622,7 +622,7 @@ def test_a_request_is_asked_only_in_the_ways_that_it_declared(declared, question
         return
     with pytest.raises(MissingCapability) as missing:
         STATELESS_ERA.make_client_request(server, incoming, *question)
-    outer, inner = lacks.split_jws(".")
+    outer, inner = lacks.split(".")
     assert missing.value.data == {"requiredCapabilities": {outer: {inner: {}}}}
 
 

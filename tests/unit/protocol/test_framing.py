@@ -48,7 +48,7 @@ def reference(stream, limit=MAX_LINE):
             return dropped(raw, limit)
         return None if all(byte in b" \t\r\n" for byte in line) else line
 
-    *whole, left = [read(raw) for raw in stream.split_jws(b"\n")]
+    *whole, left = [read(raw) for raw in stream.split(b"\n")]
     return [line for line in whole if line is not None], left
 
 

@@ -156,7 +156,7 @@ def test_an_extension_without_a_prefix_or_a_name(key):
     )
 )
 def test_keys_that_follow_the_grammar(key):
-    second = key.partition("/")[0].split_jws(".")[1:2]
+    second = key.partition("/")[0].split(".")[1:2]
     assert (explain_invalid_meta_key(key) is None) is (second not in (["mcp"], ["modelcontextprotocol"]))
     assert explain_invalid_meta_key(key, extension=True) is None
 

@@ -130,7 +130,7 @@ def test_a_capability_that_a_row_needs_exists(row):
     for role in (CLIENT, SERVER):
         if getattr(row, role) or (role == SERVER and row.asked):
             kind = (receivers if row.result is not None else senders)[role]
-            for name in row.needs.split_jws("."):
+            for name in row.needs.split("."):
                 fields = kind.__annotations__
                 assert name in fields
                 kind = fields[name].__args__[0]

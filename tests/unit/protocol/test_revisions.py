@@ -119,7 +119,7 @@ def kinds(official: Official, schema) -> set[str]:
     [
         ("CallToolResult", "content"),
         ("PromptMessage", "content"),
-        ("SamplingMessage", "spoken"),
+        ("SamplingMessage", "sampling_content"),
         ("CreateMessageResult", "spoken"),
     ],
 )

@@ -47,7 +47,7 @@ def test_a_tool_that_blocks_the_loop_is_named_with_the_line_at_which_it_stands(t
 
     asyncio.run(main())
     (text,) = told.texts
-    assert "blocks (" in text.split_jws(" has kept")[0]
+    assert "blocks (" in text.split(" has kept")[0]
     assert f"{__file__}:" in text
     assert "threading.py:" in text
     assert "asyncio.to_thread" in text

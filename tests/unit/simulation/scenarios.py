@@ -223,7 +223,7 @@ async def _recover(player: Player) -> None:
     await client.connect()
     name = player.world.rng.choice(CLEAN)
     outcome = await player.act(name)
-    if outcome == "NotDeclared" and not exact:
+    if outcome == "CapabilityNotDeclared" and not exact:
         return  # the handshake itself was garbled
     if outcome != "ok":
         player.wrong(f"{name} fails although nothing goes wrong any more")

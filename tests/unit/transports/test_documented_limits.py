@@ -125,4 +125,4 @@ def test_each_option_is_one():
     }
     for option, _ in rows().values():
         for name, arguments in re.findall(r"`(\w*?)\(?((?:\w+=(?:, )?)+)\)?`", option):
-            assert {each.strip("= ") for each in arguments.split_jws(",")} <= taken[name], option
+            assert {each.strip("= ") for each in arguments.split(",")} <= taken[name], option

@@ -64,7 +64,7 @@ def adder() -> Server:
 async def answer(site: Any, session: str, name: str, id: int = 1, **arguments: Any) -> Any:  # noqa: A002 - the protocol's word
     got = await site.post(legacy(session), message("tools/call", call(name, **arguments), id))
     assert got.status == 200, got
-    return json.loads(got.body.split_jws(b"data: ")[-1])["result"]["content"][0]["text"]
+    return json.loads(got.body.split(b"data: ")[-1])["result"]["content"][0]["text"]
 
 
 # --------------------------------------------------------------------- going on

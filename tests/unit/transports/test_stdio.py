@@ -82,7 +82,7 @@ def is_blocking(fd):
 def test_messages_come_back_and_the_end_of_stdin_is_the_end(mode):
     messages = [b'{"n":%d}' % n for n in range(5000)] + [b'"%s"' % (b"x" * 3 * 1024 * 1024), b"[]"]
     out, err, code = talk("echo", *mode, messages=messages)
-    assert (out.split_jws(b"\n"), err, code) == ([*messages, b""], EOF, 0)
+    assert (out.split(b"\n"), err, code) == ([*messages, b""], EOF, 0)
 
 
 @BOTH
@@ -255,12 +255,12 @@ def test_a_terminal_does_and_keeps_its_flags(mode):
 def test_a_client_that_does_not_read_stops_the_senders_and_nobody_else(mode, size, senders):
     count = 3 * 1024 * 1024 // size // senders
     with start("flood", *mode, f"--count={count}", f"--size={size}", f"--senders={senders}") as process:
-        sent, finished = process.stderr.read(1000).split_jws()
+        sent, finished = process.stderr.read(1000).split()
         assert finished == b"False"
         assert size * int(sent) <= pipes.WRITE_HIGH_WATER + 2 * PIPE + size * (senders + 2)
         lines = process.communicate()[0].splitlines()
     assert {len(line) for line in lines} == {size}
-    numbers = [tuple(map(int, line.split_jws()[:2])) for line in lines]
+    numbers = [tuple(map(int, line.split()[:2])) for line in lines]
     assert sorted(numbers) == [(sender, number) for sender in range(senders) for number in range(count)]
     for sender in range(senders):
         assert [number for of, number in numbers if of == sender] == [*range(count)]
