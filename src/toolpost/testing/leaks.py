@@ -213,7 +213,7 @@ class no_leaks:  # noqa: N801 - it is used like a function, as `contextlib.suppr
     def __enter__(self) -> Self:
         if _is_loop_running():
             raise RuntimeError(
-                "a loop is running, which has to go on meanwhile: use `async with no_leftovers():`"
+                "a loop is running, which has to go on meanwhile: use `async with no_leaks():`"
             )
         self._task_recorder.__enter__()
         self._before = HeldResources()

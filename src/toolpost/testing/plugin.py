@@ -27,7 +27,7 @@ MAX_LINE_LENGTH: Final = 500
 MAX_LINES: Final = 200
 """How many messages the report of a failure shows: the last ones, which are nearest to what went wrong."""
 
-_ASYNC_FIXTURES: Final = frozenset({"client", "every_revision", "mcp_client", "no_leftovers", "transcript"})
+_ASYNC_FIXTURES: Final = frozenset({"client", "every_revision", "mcp_client", "no_leaks", "transcript"})
 """Fixtures whose tests we run if they are async and nobody else does."""
 
 _TRANSCRIPT_KEY: Final = pytest.StashKey["Transcript"]()
@@ -107,8 +107,8 @@ def sync_client(request: pytest.FixtureRequest, transcript: "Transcript") -> Ite
     """What makes clients for tests without await, connected until the test ends: `sync_client(server)`."""
     from toolpost.client.sync import SyncClient  # noqa: PLC0415 - see the module's docstring
 
-    if "no_leftovers" in request.fixturenames:
-        request.getfixturevalue("no_leftovers")  # first, so that it looks when our clients are closed
+    if "no_leaks" in request.fixturenames:
+        request.getfixturevalue("no_leaks")  # first, so that it looks when our clients are closed
     with ExitStack() as stack:
 
         def make(

@@ -66,7 +66,7 @@ class Transcript:
         ... def add(a: int, b: int) -> int:
         ...     return a + b
         >>> async def main():
-        ...     async with Client(transcript.around(server)) as mcp:
+        ...     async with Client(transcript.wrap(server)) as mcp:
         ...         await mcp.call_tool("add", {"a": 1, "b": 2})
         >>> asyncio.run(main())
         >>> transcript.assert_like('''

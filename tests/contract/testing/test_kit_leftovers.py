@@ -94,7 +94,7 @@ def test_whoever_fails_is_not_judged():
 
 def test_where_a_loop_runs_it_has_to_go_on():
     async def main():
-        with pytest.raises(RuntimeError, match="use `async with no_leftovers"), no_leaks():
+        with pytest.raises(RuntimeError, match="use `async with no_leaks"), no_leaks():
             pass
 
     asyncio.run(main())

@@ -22,14 +22,14 @@ async def test_a_client_in_every_revision(client: ClientFactory, every_revision,
         assert (await mcp.call_tool("add", {"a": 1, "b": 2})).text == "3"
 
 
-async def test_a_client_over_http_and_sse(client: ClientFactory, no_leftovers, transcript: Transcript):
+async def test_a_client_over_http_and_sse(client: ClientFactory, no_leaks, transcript: Transcript):
     async with client(calculator(), over="sse", name="me") as mcp:
         assert mcp.era == "session"
         assert (await mcp.call_tool("add", {"a": 1, "b": 2})).data == 3
     transcript.assert_like('...\n-> 1 initialize {..."name":"me"...}\n...\n<- 2 result ...')
 
 
-def test_a_client_without_await(sync_client: SyncClientFactory, no_leftovers, transcript: Transcript):
+def test_a_client_without_await(sync_client: SyncClientFactory, no_leaks, transcript: Transcript):
     mcp = sync_client(calculator(), revision="2025-06-18")
     assert mcp.call_tool("add", {"a": 1, "b": 2}).data == 3
     other = sync_client(calculator(), over="http")
@@ -104,10 +104,10 @@ def test_fails_late(transcript):
         transcript.add("client", b'{"method":"n%d"}' % n)
     assert not "late"
 
-async def test_leaves_a_task(no_leftovers):
+async def test_leaves_a_task(no_leaks):
     asyncio.create_task(asyncio.sleep(60), name="mine")
 
-def test_fails_and_leaves_a_thread(no_leftovers):
+def test_fails_and_leaves_a_thread(no_leaks):
     threading.Thread(target=threading.Event().wait, daemon=True).start()
     assert not "mine"
 

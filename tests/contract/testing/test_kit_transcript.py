@@ -251,16 +251,16 @@ def test_a_wrapper_has_the_traits_of_what_is_inside():
         odd, plain = Odd(), ScriptedChannel()
         around: Any = Transcript().wrap_channel(odd)
         bare = Transcript().wrap_channel(plain)
-        around.annotated = print
+        around.find_header_parameters = print
         around.on_request_lost(len)
-        assert (odd.find_header_parameters, odd.tell, around.unheard, around.local) == (
+        assert (odd.find_header_parameters, odd.tell, around.stderr_hint, around.local) == (
             print,
             len,
             "elsewhere",
             True,
         )
-        assert not hasattr(bare, "annotated")
-        assert not hasattr(bare, "on_lost")
+        assert not hasattr(bare, "find_header_parameters")
+        assert not hasattr(bare, "on_request_lost")
         assert not hasattr(around, "offer")
 
     asyncio.run(main())

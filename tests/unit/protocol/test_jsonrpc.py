@@ -133,7 +133,7 @@ def judged(data: bytes) -> Verdict:
         identity = None
     kind = _kind(found)
     if kind is None or len(found) < len(value):
-        code = None if reply or kind == "Notice" else INVALID  # neither an answer nor a notice is answered
+        code = None if reply or kind == "JSONRPCNotification" else INVALID  # neither an answer nor a notice is answered
         return Verdict("refused", code, reply, type(identity), identity)
     return Verdict(kind, id_type=type(identity), id=identity, method=found.get("method"))
 
@@ -147,12 +147,12 @@ def _kind(found: dict[str, Any]) -> str | None:
         if not isinstance(found["method"], str) or "result" in found or "error" in found:
             return None
         if "id" not in found:
-            return "Notice"
-        return "Request" if named else None
+            return "JSONRPCNotification"
+        return "JSONRPCRequest" if named else None
     if ("result" in found) == ("error" in found):
         return None
     if "result" in found:
-        return "Reply" if named else None
+        return "JSONRPCResponse" if named else None
     error = found["error"]
     sound = (
         isinstance(error, Members)
@@ -161,7 +161,7 @@ def _kind(found: dict[str, Any]) -> str | None:
         and all(type(part) is str for name, part in error if name == "message")
         and (named or found.get("id") is None)
     )
-    return "Failure" if sound else None
+    return "JSONRPCErrorResponse" if sound else None
 
 
 def seen(data: bytes) -> Verdict:

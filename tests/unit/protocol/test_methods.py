@@ -49,8 +49,8 @@ UNIONS = [
     # what we call it, what the schemas call it
     ("requests", CLIENT, "ClientRequest"),
     ("requests", SERVER, "ServerRequest"),
-    ("notices", CLIENT, "ClientNotification"),
-    ("notices", SERVER, "ServerNotification"),
+    ("notifications", CLIENT, "ClientNotification"),
+    ("notifications", SERVER, "ServerNotification"),
 ]
 
 

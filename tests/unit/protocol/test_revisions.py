@@ -120,7 +120,7 @@ def kinds(official: Official, schema) -> set[str]:
         ("CallToolResult", "content"),
         ("PromptMessage", "content"),
         ("SamplingMessage", "sampling_content"),
-        ("CreateMessageResult", "spoken"),
+        ("CreateMessageResult", "sampling_content"),
     ],
 )
 def test_kinds_of_content_are_those_of_the_schema(officials, date, definition, field):

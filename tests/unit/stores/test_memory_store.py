@@ -36,7 +36,7 @@ def test_memory_keeps_the_promise(case):
 
 def held(store: Any) -> tuple[int, int, int]:
     """How many records, logs and topics there really are."""
-    return len(store.records._shelf._items), len(store.logs._shelf._items), len(store.topics._subscribers)
+    return len(store.records._values._items), len(store.logs._logs._items), len(store.topics._subscribers)
 
 
 def test_what_has_expired_is_swept_as_other_things_are_put_down():

@@ -221,9 +221,9 @@ def test_a_foreign_value_cannot_be_written(value):
 
 
 def test_an_open_kind_has_to_say_how_it_is_read_and_written():
-    with pytest.raises(TypeError, match="Open does not say how it is read"):
+    with pytest.raises(TypeError, match="OpenUnion does not say how it is read"):
         OpenUnion.read({})
-    with pytest.raises(TypeError, match="Open does not say how it is written"):
+    with pytest.raises(TypeError, match="OpenUnion does not say how it is written"):
         OpenUnion().write()
 
 

@@ -172,7 +172,7 @@ def test_a_property_without_a_field_is_missed(officials):
     }
     assert walk(official).missing == [
         "Tool.new in Tool",
-        "ListRootsRequest.params.new in AskParams",
+        "ListRootsRequest.params.new in ClientRequestParams",
         "ClientCapabilities.sampling.new in SamplingCapability",
         "TitledSingleSelectEnumSchema.oneOf.new in Choice",
         "GetTaskResult.new in TaskResult",

@@ -453,7 +453,7 @@ def answered(data: st.DataObject, date: str, method: str) -> Raw:
 
 
 @pytest.mark.requirement("MSG-20")
-@pytest.mark.parametrize(("date", "method"), each("notices", "client", without={"notifications/initialized"}))
+@pytest.mark.parametrize(("date", "method"), each("notifications", "client", without={"notifications/initialized"}))
 @searching
 @given(data=st.data())
 def test_notices_of_a_client(officials, date, method, data):
@@ -470,7 +470,7 @@ def test_notices_of_a_client(officials, date, method, data):
 
 
 @pytest.mark.requirement("MSG-20", "META-19", "SUB-6")
-@pytest.mark.parametrize(("date", "method"), each("notices", "server"))
+@pytest.mark.parametrize(("date", "method"), each("notifications", "server"))
 @searching
 @given(data=st.data())
 def test_notices_of_a_server(officials, date, method, data):
