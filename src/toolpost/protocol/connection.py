@@ -1,32 +1,27 @@
 """One conversation, seen from one end: bytes in, events out; calls in, bytes out.
 
-A `Connection` remembers what is in flight in both directions and refuses what the protocol forbids. It does
-no I/O, has no clock and starts nothing: whoever owns it moves the bytes, runs the requests and decides when
-to give up.
+A `Connection` remembers the requests in flight in both directions and refuses what the protocol forbids. It
+does no I/O, has no clock and starts nothing: its owner moves the bytes, runs the requests and decides when to
+give up. `receive` and `send` hold the rules of the two directions, `eras` what differs between the eras.
 
-    receive(data)  →  Incoming             the peer asks; answer it with `reply` or `fail`
-                      NotificationReceived       the peer says something
-                      CancellationReceived       the peer no longer wants an answer; `reply` will return None
-                      ProgressReceived     a request of ours has come further
-                      ResponseReceived        a request of ours was answered
-                      ErrorReceived      … with an error, or with something that is no answer
-                      Refused              the peer broke a rule; send `data` if there is any
-                      Dropped              the message means nothing (any more); it was counted
-    request(…)     →  Outgoing             send its `data`; an event will carry it again
-    notify(…)      →  bytes                send them
+    receive(data)  →  InboundRequest          a request; answer it with `reply` or `fail`
+                      NotificationReceived    a notification
+                      CancellationReceived    the peer no longer wants an answer; `reply` will return None
+                      ProgressReceived        progress of a request of ours
+                      ResponseReceived        the result of a request of ours
+                      ErrorReceived           … its error, or a response that is invalid
+                      InvalidMessageReceived  the peer broke a rule; send `data` if there is any
+                      MessageDropped          the message has no effect; it was counted
+    request(…)     →  OutboundRequest         send its `data`; an event will carry it again
+    notify(…)      →  bytes                   send them
 
-Which era a request belongs to is told by the request. A server may hold a session and serve stateless
-requests at the same time; a client is set to one revision, which `switch_revision` changes. Ids are told
-apart by type (1 is not "1"), and a request that was answered or cancelled is forgotten, so that what comes
-later is late.
-
-PART lifecycle: The handshake of the session era, as a table: which event leads where, what may be asked when.
+The request tells which era it belongs to. A server may hold a session and serve stateless requests at the
+same time; a client is set to one revision, which `switch_revision` changes. Ids differ by type (1 is not
+"1"), and a request that was answered or cancelled is forgotten. The session era has a handshake:
 
     server   new ─ initialize received → opening ─ answered → greeted ─ initialized received → ready
     client   new ─ initialize sent ────→ opening ─ answered → ready
     either   opening ─ initialize refused → new;   any state ─ closed → closed
-
-Knows no message but by name; the stateless era has no lifecycle and never comes here.
 """
 
 from collections.abc import Mapping
@@ -45,8 +40,8 @@ from toolpost.protocol import receive as receive_module
 from toolpost.protocol.eras import ERAS, Peer, find_missing_capability, is_task_request, prepare_params
 from toolpost.protocol.events import ConnectionEvent, InboundRequest, OutboundRequest
 from toolpost.protocol.jsonrpc import JSONRPCMessage, JSONRPCRequest, shorten
-from toolpost.protocol.local_peer import LocalPeer, has_capability
-from toolpost.protocol.methods import CLIENT, SERVER, Role, Row
+from toolpost.protocol.local_peer import Capabilities, LocalPeer, has_capability
+from toolpost.protocol.methods import CANCELLED, CLIENT, EARLY_REQUESTS, INITIALIZE, SERVER, Role, Row
 from toolpost.protocol.request_templates import RequestTemplate
 from toolpost.protocol.revisions import Revision
 from toolpost.types.base import JSON, Number, Raw, RequestId, Result, WireStruct
@@ -66,16 +61,8 @@ _TRANSITIONS: Final[dict[tuple[Role, LifecycleState, LifecycleEvent], LifecycleS
     (CLIENT, "opening", "refused"): "new",
 }
 
-# Before the handshake is complete nothing but ping may be asked (LIFE-5, LIFE-6).
-_EARLY_REQUESTS: Final[dict[LifecycleState, frozenset[str]]] = {
-    "new": frozenset({"initialize", "ping"}),
-    "opening": frozenset({"ping"}),
-    "greeted": frozenset({"ping"}),
-}
-
 _STATES_OPEN_TO_PEER: Final = frozenset({"greeted", "ready"})
-"""Where a peer may ask anything. Who has the answer to its `initialize` may: over HTTP what it asks next can
-overtake its `initialized`."""
+"""The states in which the peer may send any request: over HTTP its next one can overtake `initialized`."""
 
 _NEXT_STEP_HINTS: Final[dict[tuple[Role, LifecycleState], str]] = {
     (SERVER, "new"): "the client has not sent initialize",
@@ -87,7 +74,7 @@ _NEXT_STEP_HINTS: Final[dict[tuple[Role, LifecycleState], str]] = {
 
 
 class Lifecycle:
-    """Where a session stands."""
+    """The handshake of a session: which event leads to which state, and what may be sent in it."""
 
     __slots__ = ("role", "state")
 
@@ -96,7 +83,7 @@ class Lifecycle:
         self.state: LifecycleState = state
 
     def move(self, event: LifecycleEvent) -> bool:
-        """Go on to the next state; False, and no change, if the event means nothing in this one."""
+        """Move to the next state; return False, and change nothing, if the event is not for this one."""
         target = _TRANSITIONS.get((self.role, self.state, event))
         if target is None:
             return False
@@ -104,24 +91,15 @@ class Lifecycle:
         return True
 
     def check_incoming(self, method: str) -> None:
-        """Accept that the peer asks this now.
-
-        Raises:
-            InvalidRequest: the peer may not.
-        """
-        if self.state in _STATES_OPEN_TO_PEER and method != "initialize":
+        """Raise InvalidRequest if the peer may not send this request now."""
+        if self.state in _STATES_OPEN_TO_PEER and method != INITIALIZE:
             return
         why = self._explain_refusal(method)
         if why:
             raise InvalidRequest(f"Invalid request: {why}")
 
     def check_outgoing(self, method: str) -> None:
-        """Accept that we ask this now.
-
-        Raises:
-            ChannelClosed: the conversation is over.
-            LocalProtocolError: the handshake is not complete.
-        """
+        """Raise ChannelClosed or LocalProtocolError if we may not send this now."""
         if self.state == "closed":
             raise ChannelClosed("the connection is closed", sent=False)
         why = self._explain_refusal(method)
@@ -132,31 +110,22 @@ class Lifecycle:
         if self.state == "closed":
             return "the connection is closed"
         if self.state == "ready":
-            return "the session is initialized already" if method == "initialize" else None
-        if method in _EARLY_REQUESTS.get(self.state, ()):
+            return "the session is initialized already" if method == INITIALIZE else None
+        if method == INITIALIZE:
+            return None if self.state == "new" else "the session is being initialized already"
+        if method in EARLY_REQUESTS:
             return None
-        if method == "initialize":
-            return "the session is being initialized already"
         return f"{shorten(method)} has to wait until the session is initialized"
 
 
-# --------------------------------------------------------------------- connection
-
 MAX_PEER_NAME: Final = 60
-"""How many characters of a peer's name stand in front of an error."""
+"""How many characters of a peer's name an error shows."""
 
 MAX_IN_FLIGHT: Final = 1024
-"""How many requests of one peer may wait for an answer: far more than a host sends, far less than memory."""
-
-_TASK_CAPABILITIES: Final = {
-    "tools/call": "tasks.requests.tools.call",
-    "sampling/createMessage": "tasks.requests.sampling.create_message",
-    "elicitation/create": "tasks.requests.elicitation.create",
-}
-"""The capability behind running a request as a task."""
+"""How many requests of one peer may be unanswered: far more than a host sends."""
 
 _NO_TEMPLATES: Final[dict[str | Row, RequestTemplate]] = {}
-"""What no server has, and all of them share: an idle session must cost little."""
+"""Shared by all servers, which have none: an idle session must cost little."""
 
 
 class Connection:
@@ -181,11 +150,11 @@ class Connection:
         ('tools/list', 'c')
 
     Args:
-        local_peer: who we are.
+        party: our end.
         revision: for a client, the revision to speak or to offer; without it the newest that we speak.
-        peer: the other end, where the handshake was done elsewhere (on another worker, or not at all).
-        state: where that session stands.
-        extra: rows that extensions and authors add, in both directions.
+        peer: the other end, if the handshake was done elsewhere (on another worker, or not at all).
+        state: the state of that session.
+        extra: rows of extensions, in both directions.
         limit: how many requests of the peer may be in flight.
         depth: how deeply a message may nest.
     """
@@ -231,9 +200,9 @@ class Connection:
         self.incoming: dict[RequestId, InboundRequest] = {}
         self.outgoing: dict[RequestId, OutboundRequest] = {}
         self.is_unordered = False
-        """Whether what is sent later may arrive sooner, as over HTTP."""
+        """Whether messages may overtake each other, as over HTTP."""
         self.early_cancellations: dict[RequestId, None] | None = None
-        """Requests that were cancelled and have not come yet, if messages may overtake each other."""
+        """Requests that were cancelled before they came."""
         self.dropped_counts: dict[str, int] = {}
         self.limit = limit
         self.depth = depth
@@ -243,41 +212,41 @@ class Connection:
 
     @property
     def revision(self) -> Revision:
-        """What is spoken, or, before that is agreed upon, what we would like to speak."""
+        """The negotiated revision, or before that the one we prefer."""
         return self._revision if self.peer is None else self.peer.revision
 
     @property
     def is_idle(self) -> bool:
-        """Whether the session is open, and nothing is under way in it."""
+        """Whether the session is open, and no request is in flight."""
         return self.lifecycle.state == "ready" and not (self.incoming or self.outgoing)
 
     def switch_revision(self, revision: Revision) -> None:
-        """Speak another revision from here on (a client that found out what its server speaks)."""
+        """Switch to another revision, after a client found out which one its server speaks."""
         self._revision = revision
         self.peer = None
-        # An answer to a handshake that is given up comes too late.
-        self.outgoing = {key: each for key, each in self.outgoing.items() if each.row.name != "initialize"}
+        # The response to an abandoned handshake is late.
+        self.outgoing = {key: each for key, each in self.outgoing.items() if each.row.name != INITIALIZE}
         if self.lifecycle.state != "closed":
             self.lifecycle.state = "new"
 
     def find_request_row(self, method: str, revision: Revision, by: Role) -> Row | None:
-        """The row of a request; that of an extension before that of the protocol."""
+        """Return the row of a request; extensions come before the protocol."""
         extra = self.extra.get(method) if self.extra else None
         if extra is not None and extra.result is not None and extra.is_sendable_by(by, revision.date):
             return extra
         return revision.requests[by].get(method)
 
     def find_notification_row(self, method: str, revision: Revision, by: Role) -> Row | None:
-        """The row of a notice; that of an extension before that of the protocol."""
+        """Return the row of a notification; extensions come before the protocol."""
         extra = self.extra.get(method)
         if extra is not None and extra.result is None and extra.is_sendable_by(by, revision.date):
             return extra
         return revision.notifications[by].get(method)
 
-    # ----------------------------------------------------------------- what arrives
+    # ----------------------------------------------------------------- receiving
 
     def receive(self, data: bytes) -> list[ConnectionEvent]:
-        """What the peer's bytes mean: one event for a message, several for a batch where there are any."""
+        """Return the events for the peer's bytes: one for a message, several for a batch."""
         try:
             if self.peer is not None and self.peer.revision.batches and jsonrpc.is_batch(data):
                 messages = jsonrpc.decode_batch(data, depth=self.depth)
@@ -293,34 +262,24 @@ class Connection:
         ]
 
     def receive_invalid(self, error: RemoteProtocolError) -> ConnectionEvent:
-        """What a message means that is none, told by somebody who has read it (a line that was too long)."""
+        """Return the event for a message that the transport found invalid, such as a line too long."""
         return receive_module.handle_invalid(self, error)
 
     def receive_message(
         self, message: JSONRPCMessage, *, meta: RequestMeta | None = None, peer: Peer | None = None
     ) -> ConnectionEvent:
-        """What a message means.
-
-        Args:
-            message: as decoded.
-            meta: what it says of itself, where that was read before.
-            peer: who sends it, where that was settled before (HTTP decides by headers).
-        """
+        """Return the event for a message; `meta` and `peer` if they are known (HTTP decides by headers)."""
         if isinstance(message, JSONRPCRequest):
             return receive_module.handle_request(self, message, meta, peer)
         return receive_module.handle_message(self, message)
 
-    # ----------------------------------------------------------------- what we answer
+    # ----------------------------------------------------------------- responses
 
     def reply(self, request_id: RequestId, result: Result | Raw) -> bytes | None:
-        """The bytes of an answer; None if the request was cancelled or answered.
+        """Return the bytes of a response; None if the request was cancelled or answered.
 
-        Args:
-            request_id: of the peer's request.
-            result: a result, which is stamped as the era demands, or the raw bytes of one that was.
-
-        Raises:
-            LocalProtocolError: the result cannot be said; the request still waits for an answer.
+        A `Result` is stamped as the era demands, raw bytes are sent as they are. Raises LocalProtocolError if
+        the result cannot be encoded; the request then still waits for an answer.
         """
         incoming = self.incoming.get(request_id)
         if incoming is None:
@@ -331,21 +290,21 @@ class Connection:
             raise LocalProtocolError(f"an answer is a Result or Raw, not {type(result).__name__}")
         data = jsonrpc.encode_response(incoming.id, result)  # 1 and True are one key, but not one id
         del self.incoming[request_id]
-        if incoming.row.name == "initialize":
+        if incoming.row.name == INITIALIZE:
             self.lifecycle.move("answered")
             self.peer = incoming.peer
         return data
 
     def mark_answered(self, request_id: RequestId) -> bool:
-        """Note that a request has an answer that was made elsewhere; whether it was still waiting for one."""
+        """Forget a request that was answered elsewhere; return whether it was in flight."""
         return self.incoming.pop(request_id, None) is not None
 
     def fail(self, request_id: RequestId, error: RPCError) -> bytes | None:
-        """The bytes of an error answer; None if the request was cancelled or answered."""
+        """Return the bytes of an error response; None if the request was cancelled or answered."""
         incoming = self.incoming.pop(request_id, None)
         if incoming is None:
             return None
-        if incoming.row.name == "initialize":
+        if incoming.row.name == INITIALIZE:
             self.lifecycle.move("refused")
         code = incoming.peer.revision.translate_code(error.code)
         try:
@@ -354,7 +313,7 @@ class Connection:
             plain = RPCError("Internal error: the error cannot be written as JSON", code=code)
             return jsonrpc.encode_error(incoming.id, plain)
 
-    # ----------------------------------------------------------------- what we ask
+    # ----------------------------------------------------------------- requests
 
     def request(
         self,
@@ -365,14 +324,14 @@ class Connection:
         progress: bool = False,
         party: LocalPeer | None = None,
     ) -> OutboundRequest:
-        """A request of ours.
+        """Make a request.
 
         Args:
-            method: its name, or a row of one's own for a method that is in no revision.
+            method: its name, or a row for a method that is in no revision.
             params: its parameters.
-            meta: what to put into `_meta` besides what the era demands.
-            progress: whether we want to hear how far it has come.
-            party: how we present ourselves in this one, where every request does that for itself.
+            meta: additional members of `_meta`.
+            progress: whether to ask for progress notifications.
+            party: our end as this request describes it, in the stateless era.
 
         Raises:
             LocalProtocolError: this revision or this state forbids it.
@@ -408,23 +367,21 @@ class Connection:
         *,
         progress: bool,
     ) -> OutboundRequest:
-        """A request that is looked at in every way."""
+        """Make a request without a template."""
         revision = self.revision
-        row = method if isinstance(method, Row) else self._find_sendable_row(method, revision)
+        row = method if isinstance(method, Row) else self.find_request_row(method, revision, self.role)
+        if row is None:
+            raise send.make_unsendable_error(self, str(method), revision)
         if self.role == SERVER and revision.stateless:
             raise LocalProtocolError(f"{row.name} cannot be sent: there is no session with a client")
         if not revision.stateless or self.lifecycle.state == "closed":
             self.lifecycle.check_outgoing(row.name)
         if row.result is None:
             raise LocalProtocolError(f"{row.name} is a notice, not a request")
-        if row.needs and row.name not in revision.ungated and self.peer is not None:
-            self._check_declared(row, self.peer, params)
         task = is_task_request(params, revision)
-        if task and self.peer is not None and not self._can_run_task(row, self.peer):
-            raise CapabilityNotDeclared(
-                _TASK_CAPABILITIES[row.name],
-                f"the {self.peer_role} does not run {row.name} as a task",
-                peer=self.peer_name,
+        if self.peer is not None and self.peer.capabilities is not None:
+            self._check_declared(
+                self.peer.capabilities, row, params, gated=row.name not in revision.ungated, task=task
             )
         for key in meta or ():
             wrong = eras.explain_invalid_meta_key(key)
@@ -436,37 +393,27 @@ class Connection:
         )
         data = jsonrpc.encode_request(request_id, row.name, prepare_params(params, stamp, revision))
         self.next_id += 1
-        if row.name == "initialize":
+        if row.name == INITIALIZE:
             self.lifecycle.move("initialize")
         token = request_id if progress else None
         outgoing = OutboundRequest(request_id, row, data, revision, token, task=task)
         self.outgoing[request_id] = outgoing
         return outgoing
 
-    def _find_sendable_row(self, method: str, revision: Revision) -> Row:
-        row = self.find_request_row(method, revision, self.role)
-        if row is None:
-            raise send.make_unsendable_error(self, method, revision)
-        return row
-
-    def _check_declared(self, row: Row, peer: Peer, params: object) -> None:
-        missing = (
-            None if peer.capabilities is None else find_missing_capability(peer.capabilities, row, params)
-        )
+    def _check_declared(
+        self, declared: Capabilities, row: Row, params: object, *, gated: bool, task: bool
+    ) -> None:
+        """Raise CapabilityNotDeclared if the peer did not declare what the request needs."""
+        missing = find_missing_capability(declared, row, params) if gated and row.needs else None
+        why = f"does not offer {missing!r}, which {row.name} needs"
+        if missing is None and task and row.task_needs and not has_capability(declared, row.task_needs):
+            missing, why = row.task_needs, f"does not run {row.name} as a task"
         if missing is not None:
-            raise CapabilityNotDeclared(
-                missing,
-                f"the {self.peer_role} does not offer {missing!r}, which {row.name} needs",
-                peer=self.peer_name,
-            )
-
-    def _can_run_task(self, row: Row, peer: Peer) -> bool:
-        path = _TASK_CAPABILITIES.get(row.name)
-        return path is None or peer.capabilities is None or has_capability(peer.capabilities, path)
+            raise CapabilityNotDeclared(missing, f"the {self.peer_role} {why}", peer=self.peer_name)
 
     @property
     def peer_name(self) -> str | None:
-        """What the peer calls itself, for errors: as much of it as can be shown to people."""
+        """The peer's name for errors, printable and shortened."""
         if self.peer is None or self.peer.info is None:
             return None
         name = self.peer.info.name[: 4 * MAX_PEER_NAME]
@@ -475,24 +422,24 @@ class Connection:
         )
 
     def cancel(self, request_id: RequestId, reason: str | None = None) -> bytes | None:
-        """Forget a request of ours; the bytes that tell the peer, None if it was answered or may not be told.
+        """Forget a request of ours; return the cancellation to send, or None if it was answered.
 
-        `initialize` is forgotten without a word (LIFE-16). On HTTP in the stateless era closing the stream
-        tells the peer, and the bytes are not needed.
+        `initialize` must not be cancelled on the wire (LIFE-16). On HTTP in the stateless era closing the
+        stream cancels the request, and the bytes are not needed.
         """
         outgoing = self.outgoing.get(request_id)
         if outgoing is None:
             return None
         data = None
-        if outgoing.row.name == "initialize":
+        if outgoing.row.name == INITIALIZE:
             self.lifecycle.move("refused")
         else:
             params = CancelledParams(request_id=request_id, reason=reason)
-            data = jsonrpc.encode_notification("notifications/cancelled", params)
+            data = jsonrpc.encode_notification(CANCELLED, params)
         del self.outgoing[request_id]
         return data
 
-    # ----------------------------------------------------------------- what we say
+    # ----------------------------------------------------------------- notifications
 
     def notify(
         self,
@@ -501,12 +448,12 @@ class Connection:
         *,
         to: InboundRequest | None = None,
     ) -> bytes:
-        """The bytes of a notice.
+        """Return the bytes of a notification.
 
         Args:
-            method: its name, or a row of one's own.
+            method: its name, or a row for a method that is in no revision.
             params: its parameters.
-            to: the request that it belongs to. A stateless peer hears nothing else.
+            to: the request that it belongs to, which a stateless peer demands.
 
         Raises:
             LocalProtocolError: this revision or this state forbids it.
@@ -518,26 +465,23 @@ class Connection:
     def report_progress(
         self, request_id: RequestId, progress: Number, total: Number | None = None, message: str | None = None
     ) -> bytes | None:
-        """The bytes that tell how far a request of the peer's has come.
+        """Return the bytes of a progress notification for a request of the peer.
 
-        None if the peer did not ask for it, has its answer, or has heard as much already (PROG-3 … PROG-6).
+        None if the peer did not ask for it, has its answer, or has the same progress (PROG-3 … PROG-6).
         """
         return send.build_progress(self, request_id, progress, total, message)
 
     def log(
         self, level: LogLevel, data: JSON, *, logger: str | None = None, to: InboundRequest | None = None
     ) -> bytes | None:
-        """The bytes of a line for the client's log; None if it does not want to hear it.
+        """Return the bytes of a log message; None if the client does not want it.
 
-        A stateless client hears only what belongs to a request that asked for logs, and before there is a
-        session nobody hears.
+        A stateless client wants only those of a request that asked for logs; before a session there are none.
         """
         return send.build_log_message(self, level, data, logger, to)
 
-    # ----------------------------------------------------------------- the end
-
     def close(self) -> list[OutboundRequest]:
-        """End the conversation: the requests of ours that will never be answered."""
+        """End the conversation; return our requests that will not be answered."""
         self.lifecycle.state = "closed"
         lost = list(self.outgoing.values())
         self.outgoing.clear()

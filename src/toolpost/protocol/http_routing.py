@@ -30,7 +30,7 @@ from toolpost.protocol.jsonrpc import (
     JSONRPCRequest,
 )
 from toolpost.protocol.local_peer import LocalPeer
-from toolpost.protocol.methods import CLIENT, Row
+from toolpost.protocol.methods import CLIENT, INITIALIZE, Row
 from toolpost.protocol.mould import Mould
 from toolpost.protocol.revisions import LATEST, OLDEST_HTTP, REVISIONS, Revision
 from toolpost.types.base import UNSET, Raw, RequestId, Struct, Unset
@@ -126,11 +126,7 @@ class KnownSession(Struct):
 
     def find_route(self, message: JSONRPCMessage | None, party: LocalPeer) -> SessionRoute | None:
         """Where a message with the same headers goes, if that is plain; `classify` tells it of all."""
-        if (
-            not isinstance(message, JSONRPCRequest)
-            or message.method == "initialize"
-            or party is not self.party
-        ):
+        if not isinstance(message, JSONRPCRequest) or message.method == INITIALIZE or party is not self.party:
             return None
         return None if has_protocol_version(message.params) else self.route
 
@@ -195,7 +191,7 @@ def _route_to_session(
     sent: Mapping[str, str], named: Revision | None, message: JSONRPCMessage | None, party: LocalPeer
 ) -> SessionRoute:
     """A message of the session era. Whether its session lives is for others to say."""
-    opening = isinstance(message, JSONRPCRequest) and message.method == "initialize"
+    opening = isinstance(message, JSONRPCRequest) and message.method == INITIALIZE
     session = sent.get(headers.SESSION)
     if session is not None and not headers.is_valid_session_id(session):
         raise InvalidRequest("Invalid request: the session id has characters that it may not have")

@@ -1,7 +1,7 @@
-"""What a message means to the conversation it arrives in: one function per kind of message.
+"""Handling of received messages: one function per kind of message.
 
-The receiving half of `connection`, which owns the state that is read and changed here. Every message comes
-out as exactly one event, and none of them raises.
+The receiving half of `connection`, which owns the state that is read and changed here. Every message becomes
+exactly one event, and none of these functions raises.
 """
 
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
@@ -41,7 +41,7 @@ from toolpost.protocol.jsonrpc import (
     describe_decode_error,
     shorten,
 )
-from toolpost.protocol.methods import CLIENT, SERVER, Row
+from toolpost.protocol.methods import CLIENT, INITIALIZE, INITIALIZED, SERVER, SUBSCRIPTIONS_LISTEN, Row
 from toolpost.protocol.revisions import LATEST, LATEST_SESSION, Revision, find_newest, negotiate
 from toolpost.types.base import UNSET, Raw, RequestId, Result, Struct, Unset
 from toolpost.types.initialize import (
@@ -75,22 +75,22 @@ class _ResultWithServerInfo(Struct, rename={"meta": "_meta"}):
     meta: _ServerInfoMeta | None = None
 
 
-# A server with a session still reads what its stateless clients say, and the other way round.
+# A server with a session still reads the notifications of stateless clients, and the other way round.
 _NOTIFICATION_ROWS: Final = {
     by: {**LATEST_SESSION.notifications[by], **LATEST.notifications[by]} for by in (CLIENT, SERVER)
 }
 
 MAX_IN_FLIGHT_BYTES: Final = 64 * 1024 * 1024
-"""How many bytes the requests of one peer that wait for an answer may have, besides those that are small."""
+"""How many bytes the unanswered requests of one peer may have, small ones not counted."""
 
 MAX_INPUT_RESPONSES: Final = 256
-"""How many answers a request may bring: more than a person is asked in one round, and each costs memory."""
+"""How many input responses a request may carry: more than a person is asked in one round."""
 
 MAX_EARLY_CANCELLATIONS: Final = 64
-"""How many cancellations are remembered whose requests may still be on their way."""
+"""How many cancellations to remember whose requests may still be on their way."""
 
 SMALL_REQUEST_BYTES: Final = 64 * 1024
-"""Up to here a request is bounded by the number of requests alone."""
+"""Requests up to this size are bounded by their number alone."""
 
 _RESULT_TYPE_READER: Final = JSONReader(_ResultWithType)
 _META_READER: Final = JSONReader(cast("type[RequestMeta | None]", RequestMeta | None))
@@ -101,7 +101,7 @@ _SERVER_INFO_READER: Final = JSONReader(_ResultWithServerInfo)
 def handle_message(
     connection: "Connection", message: JSONRPCResponse | JSONRPCNotification | JSONRPCErrorResponse
 ) -> ConnectionEvent:
-    """What a message means that is no request."""
+    """Return the event for a message that is not a request."""
     if isinstance(message, JSONRPCResponse):
         return _handle_response(connection, message)
     if isinstance(message, JSONRPCNotification):
@@ -112,7 +112,7 @@ def handle_message(
 def handle_request(
     connection: "Connection", message: JSONRPCRequest, meta: RequestMeta | None, peer: Peer | None
 ) -> ConnectionEvent:
-    """What a request means; `meta` and `peer` where they were read and settled before."""
+    """Return the event for a request; `meta` and `peer` if they were read before."""
     method = message.method
     if connection.role == CLIENT and connection.revision.stateless:
         return _drop(connection, "request to a stateless client")  # it must not answer (MSG-21, MSG-22)
@@ -124,7 +124,7 @@ def handle_request(
         row, params, meta, peer = plain or _decode_request(connection, message, meta, peer)
         if connection.incoming or connection.early_cancellations:
             _check_in_flight_limits(connection, message)
-        if row.can_require_input:  # its parameters are `InputResponseParams`; to ask them takes 0.14 us more
+        if row.can_require_input:  # its parameters are `InputResponseParams`
             if len(params.input_responses or ()) > MAX_INPUT_RESPONSES:
                 raise InvalidParams(
                     f"Invalid params: inputResponses has more than {MAX_INPUT_RESPONSES} members"
@@ -148,7 +148,7 @@ _DecodedRequest: TypeAlias = tuple[Row, Any, RequestMeta, Peer]
 def _decode_request(
     connection: "Connection", message: JSONRPCRequest, meta: RequestMeta | None, peer: Peer | None
 ) -> _DecodedRequest:
-    """The row and the parameters of a request, what it says of itself, and who sends it."""
+    """Return the row, parameters, `_meta` and sender of a request."""
     method, raw = message.method, message.params
     meta = read_meta(raw) if meta is None else meta
     peer = _identify_peer(connection, method, meta) if peer is None else peer
@@ -159,10 +159,7 @@ def _decode_request(
 
 
 def _decode_session_request(connection: "Connection", message: JSONRPCRequest) -> _DecodedRequest | None:
-    """The same of a request as nearly all are in a session: it is read once, which takes 0.5 us less.
-
-    None if it has to be looked at more closely.
-    """
+    """Decode an ordinary request of a session in one pass; None if it needs the general way."""
     peer = connection.peer
     if peer is None or connection.extra or message.params is UNSET:
         return None
@@ -180,19 +177,19 @@ def _decode_session_request(connection: "Connection", message: JSONRPCRequest) -
 
 
 def _identify_peer(connection: "Connection", method: str, meta: RequestMeta) -> Peer:
-    """Who sends a request."""
+    """Return the sender of a request."""
     peer, ready = connection.peer, connection.lifecycle.state == "ready"
-    if ready and peer is not None and meta.protocol_version is UNSET and method != "initialize":
-        return peer  # as in most sessions, for which nothing else has to be looked at
+    if ready and peer is not None and meta.protocol_version is UNSET and method != INITIALIZE:
+        return peer
     stateless = connection.role == SERVER and (
         meta.protocol_version is not UNSET
-        or (not connection.local_peer.has_sessions and method != "initialize")
+        or (not connection.local_peer.has_sessions and method != INITIALIZE)
     )
     return (STATELESS_ERA if stateless else SESSION_ERA).identify_peer(connection, method, meta)
 
 
 def _check_in_flight_limits(connection: "Connection", message: JSONRPCRequest) -> None:
-    """Refuse an id in use, what was cancelled before it came, and what comes faster than it is answered."""
+    """Refuse an id in use, a request cancelled before it came, and more requests than we allow in flight."""
     if connection.early_cancellations and message.id in connection.early_cancellations:
         del connection.early_cancellations[message.id]
         raise InternalError("The request was cancelled before it came")
@@ -215,11 +212,7 @@ def _measure_request(request_id: RequestId, params: Raw | Unset) -> int:
 
 
 def _find_served_row(connection: "Connection", method: str, revision: Revision) -> Row:
-    """The row of a request that the peer sent.
-
-    Raises:
-        MethodNotFound: the revision lacks it, or we did not declare what it needs (ERR-10).
-    """
+    """Return the row of a request from the peer; MethodNotFound if we do not offer it (ERR-10)."""
     row = connection.find_request_row(method, revision, connection.peer_role)
     if row is None:
         raise MethodNotFound(f"Method not found: {shorten(method)}")
@@ -231,7 +224,7 @@ def _find_served_row(connection: "Connection", method: str, revision: Revision) 
 
 
 def _accept_initialize(connection: "Connection", params: InitializeParams) -> Peer:
-    """The client that opens a session."""
+    """Accept the client that opens a session, and return it."""
     revision = negotiate(params.protocol_version, connection.local_peer.supported)
     if revision is None:
         raise connection.local_peer.make_unsupported_error(params.protocol_version)
@@ -255,7 +248,7 @@ def _handle_notification(connection: "Connection", message: JSONRPCNotification)
         return _handle_cancellation(connection, params)
     if isinstance(params, ProgressParams):
         return _handle_progress(connection, params)
-    if method == "notifications/initialized" and not connection.lifecycle.move("initialized"):
+    if method == INITIALIZED and not connection.lifecycle.move("initialized"):
         return _drop(connection, "unexpected notifications/initialized")
     return NotificationReceived(method, params, row, message.params)
 
@@ -265,11 +258,11 @@ def _handle_cancellation(connection: "Connection", params: CancelledParams) -> C
     if request_id is None:
         return _drop(connection, "cancellation of nothing")
     incoming = connection.incoming.get(request_id)
-    if incoming is not None and incoming.row.name != "initialize":  # LIFE-16
+    if incoming is not None and incoming.row.name != INITIALIZE:  # LIFE-16
         del connection.incoming[request_id]
         return CancellationReceived(incoming, params.reason)
     outgoing = connection.outgoing.get(request_id)
-    if outgoing is not None and outgoing.row.name == "subscriptions/listen":
+    if outgoing is not None and outgoing.row.name == SUBSCRIPTIONS_LISTEN:
         # A stateless server ends a subscription this way, or by answering, or both (CANC-13).
         del connection.outgoing[request_id]
         return ResponseReceived(outgoing, ListenResult())
@@ -313,15 +306,12 @@ def _handle_response(connection: "Connection", message: JSONRPCResponse) -> Conn
 
 
 def _decode_result(outgoing: OutboundRequest, raw: Raw) -> Result:
-    """The result of a request. Nearly all are complete and say so themselves: 0.4 µs less for each.
-
-    One that says nothing is looked at once more: null is no kind.
-    """
+    """Decode the result of a request. Nearly all are complete, so that is tried first."""
     if not outgoing.task:
         try:
             result = outgoing.row.read_result(raw, "complete")
         except RemoteProtocolError:
-            pass  # of another kind, or wrong
+            pass  # another kind, or invalid
         else:
             if not outgoing.revision.stateless or result.result_type == "complete":
                 return result
@@ -329,27 +319,27 @@ def _decode_result(outgoing: OutboundRequest, raw: Raw) -> Result:
 
 
 def _read_result_type(outgoing: OutboundRequest, raw: Raw) -> str | None:
-    """The kind of a result: a stateless one names it, one in a session may be a task that was wished for."""
+    """Return the kind of a result: named in the stateless era; in a session it may be a requested task."""
     if outgoing.revision.stateless:
         return _RESULT_TYPE_READER(raw).result_type
     return None if outgoing.task and _CREATED_TASK_READER(raw).task is not UNSET else "complete"
 
 
 def _check_input_requests(row: Row, result: InputRequiredResult) -> None:
-    """Refuse a wish for input that wishes nothing (MRTR-5)."""
+    """Refuse a result that requires input but asks for none (MRTR-5)."""
     if not result.input_requests and result.request_state is None:
         raise RemoteProtocolError(f"{row.name} was answered with a wish for input, but asks for none")
 
 
 def _fail_request(connection: "Connection", outgoing: OutboundRequest, error: MCPError) -> ErrorReceived:
-    """A request of ours that failed; a handshake may be tried again."""
-    if outgoing.row.name == "initialize":
+    """Return the event for a failed request of ours; a handshake may be tried again."""
+    if outgoing.row.name == INITIALIZE:
         connection.lifecycle.move("refused")
     return ErrorReceived(outgoing, error)
 
 
 def _complete_initialize(connection: "Connection", result: InitializeResult) -> None:
-    """The server that a session was opened with (LIFE-12)."""
+    """Remember the server of the session (LIFE-12)."""
     revision = find_newest([result.protocol_version], era="session", among=connection.local_peer.supported)
     if revision is None:
         raise RemoteProtocolError(
@@ -361,14 +351,14 @@ def _complete_initialize(connection: "Connection", result: InitializeResult) -> 
 
 
 def _adopt_discovered_server(connection: "Connection", result: DiscoverResult, raw: Raw) -> None:
-    """The server behind a stateless conversation, if it speaks a revision that we do."""
+    """Remember the server of a stateless conversation, if we share a revision."""
     revision = find_newest(result.supported_versions, era="stateless", among=connection.local_peer.supported)
     if revision is not None and connection.revision.stateless:
         connection.peer = Peer(revision, result.capabilities, _read_server_info(raw))
 
 
 def _read_server_info(raw: Raw) -> Implementation | None:
-    """The name tag of a server. One that cannot be read does not hide the server (DISC-3)."""
+    """Return the name of a server, or None; an unreadable one is no error (DISC-3)."""
     try:
         tagged = _SERVER_INFO_READER(raw).meta
     except InvalidJSONValue:
@@ -377,25 +367,24 @@ def _read_server_info(raw: Raw) -> Implementation | None:
 
 
 def _handle_error(connection: "Connection", message: JSONRPCErrorResponse) -> ConnectionEvent:
-    if message.id is None:
-        return _drop(
-            connection, "error without an id", _make_rpc_error(connection, message, connection.revision)
-        )
-    outgoing = connection.outgoing.pop(message.id, None)
-    if outgoing is None:
+    outgoing = None if message.id is None else connection.outgoing.pop(message.id, None)
+    if outgoing is None and message.id is not None:
         return _drop_unexpected_response(connection, message.id)
-    return _fail_request(connection, outgoing, _make_rpc_error(connection, message, outgoing.revision))
-
-
-def _make_rpc_error(connection: "Connection", message: JSONRPCErrorResponse, revision: Revision) -> RPCError:
-    session = not revision.stateless
-    return make_rpc_error(
-        message.code, message.message, message.data, session=session, peer=connection.peer_name
+    revision = connection.revision if outgoing is None else outgoing.revision
+    error = make_rpc_error(
+        message.code,
+        message.message,
+        message.data,
+        session=not revision.stateless,
+        peer=connection.peer_name,
     )
+    if outgoing is None:
+        return _drop(connection, "error without an id", error)
+    return _fail_request(connection, outgoing, error)
 
 
 def handle_invalid(connection: "Connection", error: RemoteProtocolError) -> ConnectionEvent:
-    """What to do about a message that is none."""
+    """Return the event for bytes that are not a valid message."""
     if error.reply:
         outgoing = None if error.id is None else connection.outgoing.pop(error.id, None)
         if outgoing is None:
@@ -404,13 +393,13 @@ def handle_invalid(connection: "Connection", error: RemoteProtocolError) -> Conn
     if error.answer is None:
         return _drop(connection, "malformed notice", error)
     if connection.role == CLIENT and (connection.revision.stateless or error.id is None):
-        # A stateless client writes no answers, and stray text of a server's is no question.
+        # A stateless client sends no answers, and stray output of a server is not a request.
         return _drop(connection, "malformed message", error)
     return InvalidMessageReceived(error, jsonrpc.encode_error(error.id, error.answer), error.id)
 
 
 def _drop_unexpected_response(connection: "Connection", request_id: RequestId) -> MessageDropped:
-    """An answer that nobody waits for: late if we once did ask, unknown otherwise."""
+    """Drop a response without a request: late if the id was ours, unknown otherwise."""
     late = isinstance(request_id, int) and 0 < request_id < connection.next_id
     return _drop(connection, "late answer" if late else "answer to an unknown request")
 

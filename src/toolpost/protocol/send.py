@@ -1,6 +1,6 @@
-"""What we say unasked: notices, how far a request has come, lines for a log.
+"""Notifications that we send: change notices, progress, log messages.
 
-The telling half of `connection`, which owns the state that is read and changed here. Nothing is said that the
+The sending half of `connection`, which owns the state that is read and changed here. Refuses what the
 revision, the state or the peer does not allow.
 """
 
@@ -12,7 +12,14 @@ from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import prepare_params
 from toolpost.protocol.events import InboundRequest
-from toolpost.protocol.methods import SERVER, Row, suggest_method
+from toolpost.protocol.methods import (
+    LOG_MESSAGE,
+    PROGRESS,
+    SERVER,
+    SUBSCRIPTIONS_LISTEN,
+    Row,
+    suggest_method,
+)
 from toolpost.protocol.revisions import LATEST, Revision
 from toolpost.types.base import JSON, Number, RequestId
 from toolpost.types.initialize import SUBSCRIPTION_ID, LogLevel
@@ -27,34 +34,11 @@ LOG_LEVEL_RANKS: Final[dict[str, int]] = {
         ("debug", "info", "notice", "warning", "error", "critical", "alert", "emergency")
     )
 }
-"""Log levels, from talkative to grave."""
-
-# Notices that either side may send before the handshake is complete (LIFE-6).
-_EARLY_NOTIFICATIONS: Final = frozenset(
-    {
-        "notifications/initialized",
-        "notifications/cancelled",
-        "notifications/progress",
-        "notifications/message",
-    }
-)
-
-
-_SUBSCRIPTION_NOTIFICATIONS: Final = frozenset(
-    {
-        "notifications/subscriptions/acknowledged",
-        "notifications/tools/list_changed",
-        "notifications/prompts/list_changed",
-        "notifications/resources/list_changed",
-        "notifications/resources/updated",
-        "notifications/cancelled",
-    }
-)
-"""What a stateless client hears on a subscription, and nowhere else."""
+"""Log levels, the least severe first."""
 
 
 def make_unsendable_error(connection: "Connection", method: str, revision: Revision) -> LocalProtocolError:
-    """The error for a method that we do not send in this revision."""
+    """Return the error for a method that we do not send in this revision."""
     return LocalProtocolError(
         f"a {connection.role} cannot send {method} in {revision.date}", hint=suggest_method(method)
     )
@@ -66,7 +50,7 @@ def build_notification(
     params: NotificationParams | Mapping[str, JSON] | None,
     to: InboundRequest | None,
 ) -> bytes:
-    """The bytes of a notice."""
+    """Return the bytes of a notification."""
     revision = connection.revision if to is None else to.peer.revision
     row = (
         method
@@ -88,29 +72,29 @@ def build_notification(
             row.needs, f"this {connection.role} does not declare {row.needs!r}, which {row.name} needs"
         )
     meta = None
-    if to is not None and to.row.name == "subscriptions/listen":
+    if to is not None and to.row.name == SUBSCRIPTIONS_LISTEN:
         meta = {SUBSCRIPTION_ID: to.id}  # META-19
     return jsonrpc.encode_notification(row.name, prepare_params(params, meta, revision))
 
 
 def _check_unrelated(connection: "Connection", row: Row, revision: Revision) -> None:
-    """A notice that belongs to no request needs a session (a stateless client may still cancel)."""
+    """Refuse a notification without a request where there is no session (a stateless client may cancel)."""
     if connection.role == SERVER and revision.stateless:
         raise LocalProtocolError(
             f"{row.name} belongs to a request: there is no session with a client",
             hint="name the request: notify(…, to=incoming)",
         )
-    if not revision.stateless and row.name not in _EARLY_NOTIFICATIONS:
+    if not revision.stateless and not row.early:
         connection.lifecycle.check_outgoing(row.name)
 
 
 def _check_related(connection: "Connection", row: Row, to: InboundRequest) -> None:
-    """A stateless request hears what belongs to it, until it has its answer (SUB-10, STDIO-11)."""
+    """Refuse a notification that does not belong to a stateless request, or is late (SUB-10, STDIO-11)."""
     if connection.incoming.get(to.id) is not to:
         raise LocalProtocolError(f"{row.name} comes too late: the request {to.id!r} has ended")
-    listens = to.row.name == "subscriptions/listen"
+    listens = to.row.name == SUBSCRIPTIONS_LISTEN
     known = LATEST.notifications[SERVER].get(row.name) is row
-    if known and (row.name in _SUBSCRIPTION_NOTIFICATIONS) is not listens:
+    if known and row.listened is not listens:
         raise LocalProtocolError(f"{row.name} does not belong to {to.row.name}")
 
 
@@ -121,9 +105,9 @@ def build_progress(
     total: Number | None,
     message: str | None,
 ) -> bytes | None:
-    """The bytes that tell how far a request of the peer's has come, if that is news."""
+    """Return the bytes of a progress notification, or None if it is not wanted or not an increase."""
     incoming = connection.incoming.get(request_id)
-    if incoming is None or incoming.token is None or incoming.row.name == "subscriptions/listen":
+    if incoming is None or incoming.token is None or incoming.row.name == SUBSCRIPTIONS_LISTEN:
         return None
     if not isinstance(progress, int | float):  # pyright: ignore[reportUnnecessaryIsInstance] - authors err
         raise LocalProtocolError(f"progress is a number, not {progress!r}")
@@ -135,22 +119,22 @@ def build_progress(
         total=total if _is_finite(total) else None,
         message=message,
     )
-    data = jsonrpc.encode_notification("notifications/progress", params)
+    data = jsonrpc.encode_notification(PROGRESS, params)
     incoming.progress = progress
     return data
 
 
 def _is_finite(number: Number | None) -> bool:
-    """Whether JSON can say the number; an integer may have more digits than a float."""
+    """Return whether JSON can hold the number; an integer may have more digits than a float."""
     return not isinstance(number, float) or isfinite(number)
 
 
 def build_log_message(
     connection: "Connection", level: LogLevel, data: JSON, logger: str | None, to: InboundRequest | None
 ) -> bytes | None:
-    """The bytes of a line for the client's log, if it wants to hear it."""
+    """Return the bytes of a log message, or None if the client does not want it."""
     if to is not None and to.peer.revision.stateless:
-        listens = to.row.name == "subscriptions/listen"
+        listens = to.row.name == SUBSCRIPTIONS_LISTEN
         over = connection.incoming.get(to.id) is not to
         wanted = None if listens or over else to.peer.log_level
         heard = wanted is not None
@@ -164,4 +148,4 @@ def build_log_message(
     if not heard or (wanted is not None and LOG_LEVEL_RANKS[level] < LOG_LEVEL_RANKS[wanted]):
         return None
     line = LogParams(level=level, data=data, logger=logger)
-    return build_notification(connection, "notifications/message", line, to)
+    return build_notification(connection, LOG_MESSAGE, line, to)

@@ -39,7 +39,6 @@ from toolpost.types import (
     ServerCapabilities,
     TaskParams,
     TaskPayload,
-    TaskResult,
 )
 from toolpost.types.content import CONTENT_TYPES
 from toolpost.types.initialize import CacheableResult
@@ -141,18 +140,6 @@ def test_a_capability_that_a_row_needs_exists(row):
 
 def test_a_row_shows_its_name():
     assert repr(ROW["tools/call"]) == "<Row tools/call>"
-
-
-def test_a_row_may_name_its_types():
-    row = Row("com.example/x", "TaskParams", "TaskResult", client=TASKS, named="task_id")
-    assert row.is_request
-    assert (row.params, row.result, row.member) == (TaskParams, TaskResult, "taskId")
-    assert row.read_params(b'{"taskId":"7"}') == TaskParams(task_id="7")
-
-
-def test_a_row_has_nothing_else():
-    with pytest.raises(AttributeError, match="a row has no 'colour'"):
-        Row("com.example/x", Result).colour  # noqa: B018 - to look is all
 
 
 def test_a_notice_has_no_result():
@@ -351,7 +338,7 @@ def test_a_method_looked_for_in_vain_is_to_be_found_somewhere(method, hint):
 
 
 def test_parameters_are_read_in_one_go_with_what_they_say_of_a_request():
-    row = Row("tools/call", "CallToolParams", "CallToolResult")
+    row = Row("tools/call", CallToolParams, CallToolResult)
     params = row.read_whole(b'{"name":"add","_meta":{"progressToken":7}}')
     assert issubclass(type(params), row.params)
     assert (params.name, params.meta.progress_token) == ("add", 7)
