@@ -1,13 +1,8 @@
-"""How newer things are told to an older peer: one function that consults the record.
+"""Translate values for a peer of an older revision.
 
-A block of a kind that the peer's revision lacks becomes text; structured output that it could not read
-becomes text as well; what a later revision has dropped is left out. What the peer understands passes
-untouched, and nothing is changed in place.
-
-PART turns: The order of a model's conversation: every use of a tool is answered in the next message, alone.
-
-Looks at the kinds of blocks and at their ids, in one pass. Who refuses a conversation, and how, is not known
-here.
+A content block that the revision lacks becomes text, and so does structured output; members that it does not
+have are left out. What the peer understands passes untouched, and nothing is changed in place. Also checks
+the order of tool calls and results in a sampling conversation.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -15,11 +10,16 @@ from copy import copy
 from operator import is_
 from typing import Any, Final, TypeVar, cast
 
-from toolpost import types
 from toolpost.errors import CapabilityNotDeclared, LocalProtocolError
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.revisions import Revision
 from toolpost.types.base import JSON, UNSET, WireStruct
+from toolpost.types.client_requests import (
+    CreateMessageParams,
+    CreateMessageResult,
+    ElicitParams,
+    SamplingMessage,
+)
 from toolpost.types.content import (
     CONTENT_TYPES,
     AudioContent,
@@ -32,40 +32,33 @@ from toolpost.types.content import (
     UnknownContent,
 )
 from toolpost.types.input_required import InputResponseParams
+from toolpost.types.prompts import GetPromptResult
 from toolpost.types.tools import CallToolParams, CallToolResult, ListToolsResult, Tool
 
 V = TypeVar("V")
 W = TypeVar("W", bound=WireStruct)
-ClientRequestT = TypeVar("ClientRequestT", "types.CreateMessageParams", "types.ElicitParams")
+ClientRequestT = TypeVar("ClientRequestT", CreateMessageParams, ElicitParams)
 RetryParamsT = TypeVar("RetryParamsT", bound=InputResponseParams)
 ToolResultT = TypeVar("ToolResultT", CallToolResult, ToolResultContent)
 
 
-class _TypeTable(dict[type | str, V | None]):
-    """A table by class, where a subclass has what its base has; what was looked for once is kept.
-
-    A class that few processes have loaded stands in it by the path of its name.
-    """
+class _TypeTable(dict[type, V | None]):
+    """A table by class in which a subclass has the entry of its base."""
 
     def __missing__(self, kind: type) -> V | None:
-        names = (name for base in kind.__mro__ for name in (base, f"{base.__module__}.{base.__qualname__}"))
-        found = next((found for name in names if (found := self.get(name)) is not None), None)
-        self[kind] = found
-        return found
+        found = (value for base in kind.__mro__ if (value := self.get(base)) is not None)
+        self[kind] = next(found, None)
+        return self[kind]
 
 
 def downgrade_value(value: W, revision: Revision) -> W:
-    """The value as a peer of `revision` can read it: itself where nothing has to change.
-
-    Raises:
-        LocalProtocolError: the revision has no way to say it.
-    """
+    """Return the value for a peer of `revision`; LocalProtocolError if that has no way to express it."""
     change = _DOWNGRADES[type(value)]
     return value if change is None else change(value, revision)
 
 
 def _replace_members(value: W, **members: object) -> W:
-    """The value with these members: itself where it has them already."""
+    """Return a copy with these members, or the value itself if it has them."""
     lowered = value
     for name, member in members.items():
         if getattr(value, name) is not member:
@@ -75,7 +68,7 @@ def _replace_members(value: W, **members: object) -> W:
 
 
 def _keep_if_unchanged(before: list[V], after: list[V]) -> list[V]:
-    """The same list where no item of it changed; one that was split in two has changed as well."""
+    """Return the same list if no item changed."""
     return before if all(map(is_, before, after)) else after
 
 
@@ -86,13 +79,13 @@ _TAG_BY_TYPE: Final[_TypeTable[str]] = _TypeTable({kind: tag for tag, kind in CO
 
 def _downgrade_blocks(blocks: list[Content], kinds: frozenset[str], revision: Revision) -> list[Content]:
     for block in blocks:
-        if type(block) is not TextContent:  # which everybody can read, and most of what is said
+        if type(block) is not TextContent:
             return _keep_if_unchanged(blocks, [_downgrade_block(block, kinds, revision) for block in blocks])
     return blocks
 
 
 def _downgrade_block(block: Content, kinds: frozenset[str], revision: Revision) -> Content:
-    """The block, as text where its kind is not known; for what we do not know either, its author answers."""
+    """Return the block, or its text if the peer lacks the type; types unknown to us pass."""
     tag = _TAG_BY_TYPE[type(block)]
     if tag in kinds:
         return _downgrade_tool_result(block, revision) if isinstance(block, ToolResultContent) else block
@@ -145,7 +138,7 @@ _TEXT_CONVERTERS: Final[dict[str, Callable[..., str]]] = {
 
 
 def _downgrade_tool_result(value: ToolResultT, revision: Revision) -> ToolResultT:
-    """What a tool said, to the client or in a model's conversation."""
+    """Translate the result of a tool, for a client or in a sampling conversation."""
     content, structured = value.content, value.structured_content
     if revision.structured != "any":
         content = _spell_out_structured(value)
@@ -158,13 +151,10 @@ def _downgrade_tool_result(value: ToolResultT, revision: Revision) -> ToolResult
 
 
 def _spell_out_structured(value: CallToolResult | ToolResultContent) -> list[Content]:
-    """The content, and the structure as text unless its author has put something into text (TOOL-12)."""
+    """Return the content, and structured content as text unless there is text already (TOOL-12)."""
     structured = value.structured_content
-    if structured is UNSET:
+    if structured is UNSET or any(isinstance(block, TextContent) for block in value.content):
         return value.content
-    for block in value.content:
-        if isinstance(block, TextContent):
-            return value.content
     return [*value.content, TextContent(_to_json(structured))]
 
 
@@ -175,7 +165,7 @@ def _downgrade_call(params: CallToolParams, revision: Revision) -> CallToolParam
 
 
 def _drop_input_responses(params: RetryParamsT, revision: Revision) -> RetryParamsT:
-    """A request that may be a retry: in a session nothing is asked by returning."""
+    """Remove the input responses of a retry, which sessions do not have."""
     if revision.stateless:
         return params
     return _replace_members(params, input_responses=None, request_state=None)
@@ -190,7 +180,7 @@ def _downgrade_tools(tools: list[Tool], revision: Revision) -> list[Tool]:
 
 
 def _downgrade_tool(tool: Tool, revision: Revision) -> Tool:
-    """A tool. Before structured output could be anything, its schema had to describe an object."""
+    """Translate a tool. Before structured output could be anything, its schema had to describe an object."""
     if tool.output_schema is None and tool.execution is None:
         return tool
     schema = tool.output_schema
@@ -202,7 +192,7 @@ def _downgrade_tool(tool: Tool, revision: Revision) -> Tool:
 # --------------------------------------------------------------------- conversations
 
 
-def _downgrade_prompt(result: "types.GetPromptResult", revision: Revision) -> "types.GetPromptResult":
+def _downgrade_prompt(result: GetPromptResult, revision: Revision) -> GetPromptResult:
     messages = [
         _replace_members(message, content=_downgrade_block(message.content, revision.content, revision))
         for message in result.messages
@@ -210,10 +200,8 @@ def _downgrade_prompt(result: "types.GetPromptResult", revision: Revision) -> "t
     return _replace_members(result, messages=_keep_if_unchanged(result.messages, messages))
 
 
-def _downgrade_sampling(
-    params: "types.CreateMessageParams", revision: Revision
-) -> "types.CreateMessageParams":
-    messages: list[types.SamplingMessage] = []
+def _downgrade_sampling(params: CreateMessageParams, revision: Revision) -> CreateMessageParams:
+    messages: list[SamplingMessage] = []
     for message in params.messages:
         first, *others = _split_turns(message.content, revision)
         messages.append(_replace_members(message, content=first))
@@ -230,17 +218,15 @@ def _downgrade_sampling(
     )
 
 
-def _downgrade_sampling_result(
-    result: "types.CreateMessageResult", revision: Revision
-) -> "types.CreateMessageResult":
-    """What a model said. Where only one block may be said, several become one text."""
+def _downgrade_sampling_result(result: CreateMessageResult, revision: Revision) -> CreateMessageResult:
+    """Translate the answer of a model. Where only one block is allowed, several become one text."""
     turns = _split_turns(result.content, revision)
     content = turns[0] if len(turns) == 1 else TextContent("\n".join(map(_block_to_text, turns)))
     return _replace_members(result, content=content)
 
 
 def _split_turns(content: Blocks, revision: Revision) -> list[Blocks]:
-    """The content of one message, split into several where a message holds exactly one block."""
+    """Return the content of a message, split where a message holds exactly one block."""
     if not isinstance(content, list):
         return [_downgrade_block(content, revision.sampling_content, revision)]
     blocks = _downgrade_blocks(content, revision.sampling_content, revision)
@@ -248,7 +234,7 @@ def _split_turns(content: Blocks, revision: Revision) -> list[Blocks]:
 
 
 def _downgrade_client_request(params: ClientRequestT, revision: Revision) -> ClientRequestT:
-    """A question without what only other revisions have. Inside a result it has no `_meta`."""
+    """Remove what only other revisions have. Inside a result there is no `_meta`."""
     return _replace_members(
         params,
         task=params.task if revision.tasks else None,
@@ -259,12 +245,8 @@ def _downgrade_client_request(params: ClientRequestT, revision: Revision) -> Cli
 # --------------------------------------------------------------------- forms
 
 
-def _downgrade_elicitation(params: "types.ElicitParams", revision: Revision) -> "types.ElicitParams":
-    """A question to the user. What the first forms could not ask is refused, titles become `enumNames`.
-
-    Raises:
-        LocalProtocolError: the revision has no way to ask this.
-    """
+def _downgrade_elicitation(params: ElicitParams, revision: Revision) -> ElicitParams:
+    """Translate an elicitation. What the first forms could not ask is refused, titles become `enumNames`."""
     if params.mode == "url":
         if not revision.rich_forms:
             raise CapabilityNotDeclared(
@@ -320,7 +302,7 @@ def _downgrade_field(name: str, schema: JSON, revision: Revision) -> JSON:
 
 
 def _read_choice(name: str, choice: JSON) -> tuple[str, str]:
-    """A value to choose and its title, which is the value itself where it has none."""
+    """Return value and title of a choice; the title defaults to the value."""
     match choice:
         case {"const": str(value), "title": str(title)}:
             return value, title
@@ -339,19 +321,19 @@ _DOWNGRADES: Final[_TypeTable[Callable[..., Any]]] = _TypeTable(
         InputResponseParams: _drop_input_responses,
         CallToolResult: _downgrade_tool_result,
         ListToolsResult: _downgrade_tool_list,
-        "toolpost.types.prompts.GetPromptResult": _downgrade_prompt,
-        "toolpost.types.client_requests.CreateMessageParams": _downgrade_sampling,
-        "toolpost.types.client_requests.CreateMessageResult": _downgrade_sampling_result,
-        "toolpost.types.client_requests.ElicitParams": _downgrade_elicitation,
+        GetPromptResult: _downgrade_prompt,
+        CreateMessageParams: _downgrade_sampling,
+        CreateMessageResult: _downgrade_sampling_result,
+        ElicitParams: _downgrade_elicitation,
     }
 )
 
 
-# --------------------------------------------------------------------- turns
+# --------------------------------------------------------------------- order of tool calls and results
 
 
-def explain_invalid_tool_turns(messages: "Iterable[types.SamplingMessage]") -> str | None:
-    """What is wrong with the turns, in a sentence; None if nothing is (SAMP-6, SAMP-7)."""
+def explain_invalid_tool_turns(messages: Iterable[SamplingMessage]) -> str | None:
+    """Return what is wrong with the order of tool calls and results, or None (SAMP-6, SAMP-7)."""
     used: set[str] = set()
     for number, message in enumerate(messages, 1):
         blocks: Sequence[object] = (
@@ -371,6 +353,5 @@ def explain_invalid_tool_turns(messages: "Iterable[types.SamplingMessage]") -> s
 
 
 def _format_ids(ids: set[str]) -> str:
-    """A few ids, for people."""
     shown = [repr(each[:40]) for each in sorted(ids)[:3]]
     return ", ".join(shown) + (" …" if len(ids) > 3 else "") or "no call"

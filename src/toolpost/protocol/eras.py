@@ -1,18 +1,8 @@
-"""The two ways in which a conversation is held, behind one promise of six hooks.
+"""The two eras of the protocol behind one interface of six hooks.
 
-`SessionEra`: a handshake, then both sides may ask. `StatelessEra`: every request carries its own facts, and a
-server asks by returning. What each side does in its era is said here; which era a message belongs to is told
-by the message itself. Knows nothing of transports.
-
-PART params: The parameters of a message of ours as they go out: told for the peer's revision, with `_meta`.
-
-What an author or another conversation put into `_meta` stays, except what the protocol itself says there: a
-progress token or a name tag of somebody else's would be taken for ours.
-
-PART keys: The keys of `_meta` objects and the identifiers of extensions: which ones may be used.
-
-A key is a name, or a prefix of dot-separated labels, a slash and a name. Prefixes whose second label is
-`modelcontextprotocol` or `mcp` belong to the specification. Looks at keys only, never at values.
+`SessionEra`: a handshake, then both sides may send requests. `StatelessEra`: every request carries its own
+facts in `_meta`, and a server asks for input by its result. Owns what `_meta` holds, and which keys in it are
+valid. Knows nothing of transports.
 """
 
 import re
@@ -22,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, cast
 
 from msgspec.structs import replace
 
-from toolpost import types
 from toolpost.errors import (
     CapabilityNotDeclared,
     ClientCapabilityNotDeclared,
@@ -33,9 +22,17 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.downgrade import downgrade_value
 from toolpost.protocol.jsonrpc import DECODE_ERRORS, InvalidJSONValue, JSONReader, describe_decode_error
 from toolpost.protocol.local_peer import Capabilities, LocalPeer, has_capability
-from toolpost.protocol.methods import ROWS, Row
+from toolpost.protocol.methods import (
+    INITIALIZE,
+    RESOURCES_SUBSCRIBE,
+    ROWS,
+    SERVER_DISCOVER,
+    SUBSCRIPTIONS_LISTEN,
+    Row,
+)
 from toolpost.protocol.revisions import LATEST_SESSION, REVISIONS, Revision
 from toolpost.types.base import JSON, UNSET, Meta, ProgressToken, Raw, Result, Struct, Unset, WireStruct
+from toolpost.types.client_requests import CreateMessageParams, ElicitParams
 from toolpost.types.initialize import (
     CLIENT_CAPABILITIES,
     CLIENT_INFO,
@@ -53,21 +50,139 @@ from toolpost.types.initialize import (
 )
 from toolpost.types.input_required import InputRequest, InputRequiredResult
 from toolpost.types.notifications import ListenParams, SubscriptionFilter
+from toolpost.types.resources import SubscribeParams
 
 if TYPE_CHECKING:
     from toolpost.protocol.connection import Connection
     from toolpost.protocol.events import InboundRequest, OutboundRequest
 
+# --------------------------------------------------------------------- keys of _meta
+
+DEFINED_META_KEYS: Final = frozenset(
+    {
+        PROTOCOL_VERSION,
+        CLIENT_CAPABILITIES,
+        CLIENT_INFO,
+        LOG_LEVEL,
+        SERVER_INFO,
+        SUBSCRIPTION_ID,
+        RELATED_TASK,
+        "io.modelcontextprotocol/model-immediate-response",
+    }
+)
+"""The reserved keys that a revision gives a meaning."""
+
+# `re` compiles these on first use.
+_KEY_LABEL: Final = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_KEY_PREFIX: Final = rf"{_KEY_LABEL}(?:\.{_KEY_LABEL})*"
+_KEY_NAME: Final = r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?"
+_RESERVED_LABELS: Final = frozenset({"modelcontextprotocol", "mcp"})
+
+
+def explain_invalid_meta_key(key: str, *, extension: bool = False) -> str | None:
+    """Return what is wrong with a key, or None (META-2, META-3, META-5, META-6).
+
+    An extension is identified by such a key, which then needs a prefix (VER-4).
+    """
+    prefix, slash, name = key.rpartition("/")
+    if slash and not re.fullmatch(_KEY_PREFIX, prefix):
+        return f"{key!r}: a prefix is labels of letters, digits and hyphens, joined by dots"
+    if not re.fullmatch(_KEY_NAME, name):
+        return f"{key!r}: a name starts and ends with a letter or digit; between them may stand - _ and ."
+    if extension:
+        return None if slash and name else f"{key!r}: an extension is named by a prefix, a slash and a name"
+    if _RESERVED_LABELS.intersection(prefix.split(".")[1:2]) and key not in DEFINED_META_KEYS:
+        return f"{key!r}: this prefix is reserved for the specification, which defines no such key"
+    return None
+
+
+# --------------------------------------------------------------------- _meta of a received request
+
+
+class Peer(Struct):
+    """The other end: of a whole session, or of one stateless request."""
+
+    revision: Revision
+    capabilities: Capabilities | None = None
+    info: Implementation | None = None
+    log_level: LogLevel | None = None
+
+
+class _ParamsWithRequestMeta(Struct, rename={"meta": "_meta"}):
+    meta: RequestMeta | None = None
+
+
+class _ProtocolVersionMeta(Struct, rename={"version": PROTOCOL_VERSION}):
+    version: Raw | Unset = UNSET
+
+
+class _ParamsWithVersion(Struct, rename={"meta": "_meta"}):
+    meta: _ProtocolVersionMeta | None = None
+
+
+_CACHE_SCOPES: Final = frozenset({"public", "private"})
+_CAPABILITY_BY_METHOD: Final = {row.name: row.needs for row in ROWS if row.asked is not None and row.needs}
+"""The client capability of each request that a server may send."""
+NO_META: Final = RequestMeta()
+_REQUEST_META_READER: Final = JSONReader(_ParamsWithRequestMeta)
+_VERSION_READER: Final = JSONReader(_ParamsWithVersion)
+_VERSION_KEY: Final = PROTOCOL_VERSION.encode()
+
+
+def read_meta(params: Raw | Unset) -> RequestMeta:
+    """Read the protocol's keys in the `_meta` of a request; InvalidParams if one has the wrong type."""
+    if params is UNSET:
+        return NO_META
+    try:
+        return _REQUEST_META_READER.decode(params).meta or NO_META
+    except DECODE_ERRORS as error:
+        raise InvalidParams(f"Invalid params: {describe_decode_error(error)}") from error
+
+
+def has_protocol_version(params: Raw | Unset) -> bool:
+    """Return whether a request claims to belong to the stateless era, valid or not."""
+    if params is UNSET:
+        return False
+    text = bytes(params)
+    if _VERSION_KEY not in text and b"\\" not in text:
+        return False  # as nearly always in a session
+    try:
+        marks = _VERSION_READER(params).meta
+    except InvalidJSONValue:
+        return False
+    return marks is not None and marks.version is not UNSET
+
+
+def find_missing_capability(capabilities: Capabilities | None, row: Row, params: object) -> str | None:
+    """Return the client capability that a request needs and lacks; its parameters may need a finer one."""
+    if capabilities is None or (row.needs and not has_capability(capabilities, row.needs)):
+        return row.needs
+    if isinstance(params, ElicitParams):
+        if params.mode == "url":
+            return None if has_capability(capabilities, "elicitation.url") else "elicitation.url"
+        # Neither mode named means forms (REVISIONS.md §7).
+        only_url = has_capability(capabilities, "elicitation.url") and not has_capability(
+            capabilities, "elicitation.form"
+        )
+        return "elicitation.form" if only_url else None
+    with_tools = isinstance(params, CreateMessageParams) and (
+        params.tools is not None or params.tool_choice is not None
+    )
+    return "sampling.tools" if with_tools and not has_capability(capabilities, "sampling.tools") else None
+
+
+# --------------------------------------------------------------------- parameters that we send
+
 _SENDER_META_KEYS: Final = frozenset({"progressToken", PROTOCOL_VERSION, CLIENT_CAPABILITIES, CLIENT_INFO})
-"""The keys of `_meta` by which a request says who sends it and how to report on it."""
+"""The keys of `_meta` that only the sender of a request may set."""
 
 _NULL: Final = Raw(b"null")
 _MEMBERS_READER: Final = JSONReader(dict[str, Raw])
 
 
 def drop_sender_meta(meta: Mapping[str, JSON], revision: Revision) -> Meta:
-    """A `_meta` without what only the sender of a request may say in it."""
-    # A stateless request says itself what it wants to hear; in a session that is said once for all.
+    """Remove the keys that only the sender of a request may set."""
+    # In a session the log level is set once, by a request of its own.
     said = _SENDER_META_KEYS if revision.stateless else _SENDER_META_KEYS | {LOG_LEVEL}
     return {key: value for key, value in meta.items() if key not in said}
 
@@ -75,11 +190,7 @@ def drop_sender_meta(meta: Mapping[str, JSON], revision: Revision) -> Meta:
 def prepare_params(
     params: WireStruct | Mapping[str, JSON] | None, meta: Meta | None, revision: Revision
 ) -> Any:
-    """The parameters, told so that the peer can read them; `meta` stands over what they have in `_meta`.
-
-    Raises:
-        LocalProtocolError: they cannot be said, or their `_meta` is no object.
-    """
+    """Translate parameters for the peer, and merge `meta` over their own `_meta`."""
     if not isinstance(params, WireStruct):
         if not isinstance(params, Mapping | None):  # pyright: ignore[reportUnnecessaryIsInstance] - authors err
             raise LocalProtocolError(f"parameters are an object, not {type(params).__name__}")
@@ -99,7 +210,7 @@ def prepare_params(
 
 
 def _merge_meta(own: Any, meta: Meta | None, revision: Revision) -> Meta:
-    """The `_meta` that parameters brought, and ours over it."""
+    """Merge `meta` over the `_meta` of the parameters, except the keys of another sender."""
     if own is None or own == _NULL:
         return meta or {}
     try:
@@ -112,7 +223,7 @@ def _merge_meta(own: Any, meta: Meta | None, revision: Revision) -> Meta:
 
 
 def is_task_request(params: WireStruct | Mapping[str, JSON] | None, revision: Revision) -> bool:
-    """Whether a request wants to be run as a task, in the revision that has them (TASK-4)."""
+    """Return whether a request asks to be run as a task, in the revision that has them (TASK-4)."""
     if not revision.tasks:
         return False
     wish = params.get("task") if isinstance(params, Mapping) else getattr(params, "task", None)
@@ -122,28 +233,15 @@ def is_task_request(params: WireStruct | Mapping[str, JSON] | None, revision: Re
 # --------------------------------------------------------------------- eras
 
 
-class Peer(Struct):
-    """Who is at the other end: for a whole session, or for one stateless request."""
-
-    revision: Revision
-    capabilities: Capabilities | None = None
-    info: Implementation | None = None
-    log_level: LogLevel | None = None
-
-
 class Era(Protocol):
-    """How a conversation is held."""
+    """The hooks in which the eras differ."""
 
     def open(self, connection: "Connection") -> "OutboundRequest":
-        """The request that a client opens the conversation with."""
+        """Make the request that opens a conversation."""
         ...
 
     def identify_peer(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:
-        """Who sends this request.
-
-        Raises:
-            RPCError: it may not be sent now, or lacks facts that it has to carry.
-        """
+        """Return the sender of a request; RPCError if it is not allowed now, or lacks facts."""
         ...
 
     def stamp_request(
@@ -153,107 +251,35 @@ class Era(Protocol):
         meta: Mapping[str, JSON] | None,
         token: ProgressToken | None,
     ) -> Meta | None:
-        """The `_meta` that a request of ours carries."""
+        """Return the `_meta` of a request of ours."""
         ...
 
     def stamp_result(self, party: LocalPeer, incoming: "InboundRequest", result: Result) -> Result:
-        """The result as the peer of this request expects it."""
+        """Return the result as the peer of this request expects it."""
         ...
 
     def make_client_request(
         self, connection: "Connection", incoming: "InboundRequest", method: str, params: WireStruct
     ) -> "OutboundRequest | InputRequest":
-        """A question to the client of `incoming`: a request to send, or what to return instead of a result.
+        """Ask the client of `incoming`: a request to send, or the input request to return.
 
-        Raises:
-            CapabilityNotDeclared: the client of this session did not declare the capability.
-            ClientCapabilityNotDeclared: the request did not declare the capability.
+        Raises CapabilityNotDeclared or, in the stateless era, ClientCapabilityNotDeclared.
         """
         ...
 
     def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[OutboundRequest]":
-        """The requests by which a client asks for notices; in a session most come unasked."""
+        """Make the requests that subscribe to notifications; in a session most need none."""
         ...
-
-
-# --------------------------------------------------------------------- what a request says of itself
-
-
-class _ParamsWithRequestMeta(Struct, rename={"meta": "_meta"}):
-    meta: RequestMeta | None = None
-
-
-class _ProtocolVersionMeta(Struct, rename={"version": PROTOCOL_VERSION}):
-    version: Raw | Unset = UNSET
-
-
-class _ParamsWithVersion(Struct, rename={"meta": "_meta"}):
-    meta: _ProtocolVersionMeta | None = None
-
-
-_CACHE_SCOPES: Final = frozenset({"public", "private"})
-_CAPABILITY_BY_METHOD: Final = {row.name: row.needs for row in ROWS if row.asked is not None and row.needs}
-"""What a client declares that can be asked, by method; older ones could not."""
-NO_META: Final = RequestMeta()
-_REQUEST_META_READER: Final = JSONReader(_ParamsWithRequestMeta)
-_VERSION_READER: Final = JSONReader(_ParamsWithVersion)
-_VERSION_KEY: Final = PROTOCOL_VERSION.encode()
-
-
-def read_meta(params: Raw | Unset) -> RequestMeta:
-    """What the protocol reads in the `_meta` of a request.
-
-    Raises:
-        InvalidParams: a key of the protocol has a value of the wrong type.
-    """
-    if params is UNSET:
-        return NO_META
-    try:
-        return _REQUEST_META_READER.decode(params).meta or NO_META
-    except DECODE_ERRORS as error:
-        raise InvalidParams(f"Invalid params: {describe_decode_error(error)}") from error
-
-
-def has_protocol_version(params: Raw | Unset) -> bool:
-    """Whether a request says that it belongs to the stateless era, be the rest of it right or wrong."""
-    if params is UNSET:
-        return False
-    text = bytes(params)
-    if _VERSION_KEY not in text and b"\\" not in text:
-        return False  # as nearly always in a session: 0.3 us less than to read it
-    try:
-        marks = _VERSION_READER(params).meta
-    except InvalidJSONValue:
-        return False
-    return marks is not None and marks.version is not UNSET
-
-
-def find_missing_capability(capabilities: Capabilities | None, row: Row, params: object) -> str | None:
-    """The capability that an ask needs and the client did not declare, as finely as its parameters tell."""
-    if capabilities is None or (row.needs and not has_capability(capabilities, row.needs)):
-        return row.needs
-    if isinstance(params, types.ElicitParams):
-        if params.mode == "url":
-            return None if has_capability(capabilities, "elicitation.url") else "elicitation.url"
-        # Neither mode named means forms (REVISIONS.md §7).
-        only_url = has_capability(capabilities, "elicitation.url") and not has_capability(
-            capabilities, "elicitation.form"
-        )
-        return "elicitation.form" if only_url else None
-    with_tools = isinstance(params, types.CreateMessageParams) and (
-        params.tools is not None or params.tool_choice is not None
-    )
-    return "sampling.tools" if with_tools and not has_capability(capabilities, "sampling.tools") else None
 
 
 # --------------------------------------------------------------------- the session era
 
 
 class SessionEra:
-    """A handshake, then both sides may ask."""
+    """A handshake, then both sides may send requests."""
 
     def open(self, connection: "Connection") -> "OutboundRequest":
-        """`initialize`, offering the revision that the connection is set to (LIFE-2, LIFE-8)."""
+        """Make `initialize`, offering the revision of the connection (LIFE-2, LIFE-8)."""
         party = connection.local_peer
         assert isinstance(party.capabilities, ClientCapabilities), "only a client opens a conversation"
         params = InitializeParams(
@@ -261,10 +287,10 @@ class SessionEra:
             capabilities=party.capabilities,
             client_info=party.info,
         )
-        return connection.request("initialize", params)
+        return connection.request(INITIALIZE, params)
 
     def identify_peer(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:  # noqa: ARG002 - a hook
-        """Whoever shook hands; before that only what the state allows (LIFE-1, LIFE-5)."""
+        """Return the peer of the session; before it is open, only few requests pass (LIFE-1, LIFE-5)."""
         connection.lifecycle.check_incoming(method)
         return connection.peer or Peer(LATEST_SESSION)
 
@@ -275,14 +301,14 @@ class SessionEra:
         meta: Mapping[str, JSON] | None,
         token: ProgressToken | None,
     ) -> Meta | None:
-        """What the caller gave, and a progress token where one is wanted."""
+        """Return the caller's members, and the progress token if there is one."""
         stamped = drop_sender_meta(meta, revision) if meta else {}
         if token is not None:
             stamped["progressToken"] = token
         return stamped or None
 
     def stamp_result(self, party: LocalPeer, incoming: "InboundRequest", result: Result) -> Result:  # noqa: ARG002 - a hook
-        """The result without the members of the stateless era, told so that this peer can read it."""
+        """Return the result without the members of the stateless era."""
         revision = incoming.peer.revision
         if isinstance(result, InputRequiredResult):
             raise LocalProtocolError(f"a result cannot ask for input in {revision.date}")
@@ -300,56 +326,48 @@ class SessionEra:
         method: str,
         params: WireStruct,
     ) -> "OutboundRequest":
-        """A request of its own, to be sent on the stream of the call."""
+        """Make a request, to be sent on the stream of the call."""
         revision = incoming.peer.revision
         if method in _CAPABILITY_BY_METHOD and method not in revision.requests["server"]:
             raise CapabilityNotDeclared(
                 _CAPABILITY_BY_METHOD[method], f"a client of {revision.date} cannot be asked {method}"
             )
-        if isinstance(params, types.ElicitParams) and params.mode == "url" and not revision.rich_forms:
+        if isinstance(params, ElicitParams) and params.mode == "url" and not revision.rich_forms:
             raise CapabilityNotDeclared(
                 "elicitation.url", f"a client of {revision.date} has no elicitation by URL"
             )
         return connection.request(method, params)
 
     def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[OutboundRequest]":
-        """A subscription for each resource; lists announce their changes unasked."""
+        """Make a subscription for each resource; list changes come unasked."""
         uris = wanted.resource_subscriptions or ()
-        return [connection.request("resources/subscribe", types.SubscribeParams(uri=uri)) for uri in uris]
+        return [connection.request(RESOURCES_SUBSCRIBE, SubscribeParams(uri=uri)) for uri in uris]
 
 
 # --------------------------------------------------------------------- the stateless era
 
 
 class StatelessEra:
-    """Every request carries its own facts; a server asks by returning."""
+    """Every request carries its own facts; a server asks for input by its result."""
 
     def check_meta(self, meta: RequestMeta) -> None:
-        """Return if the request carries the facts that it has to (META-7, META-8, META-10).
-
-        Raises:
-            InvalidParams: it does not; the text names what is missing.
-        """
+        """Raise InvalidParams if the request lacks facts (META-7, META-8, META-10)."""
         if meta.protocol_version is UNSET:
             raise InvalidParams(f"Invalid params: _meta lacks {PROTOCOL_VERSION}")
         if meta.client_capabilities is UNSET:
             raise InvalidParams(f"Invalid params: _meta lacks {CLIENT_CAPABILITIES}")
 
     def open(self, connection: "Connection") -> "OutboundRequest":
-        """`server/discover`: nothing has to be opened, but it tells what the server is and can do."""
-        return connection.request("server/discover")
+        """Make `server/discover`, whose result describes the server."""
+        return connection.request(SERVER_DISCOVER)
 
     def identify_peer(self, connection: "Connection", method: str, meta: RequestMeta) -> Peer:  # noqa: ARG002 - a hook
-        """Whoever the request says it comes from (VER-1)."""
+        """Return the sender that the request names (VER-1)."""
         self.check_meta(meta)
         return self.read_peer(connection.local_peer, meta)
 
     def read_peer(self, party: LocalPeer, meta: RequestMeta) -> Peer:
-        """Whoever a request comes from that carries all facts.
-
-        Raises:
-            UnsupportedRevision: we do not speak as it does.
-        """
+        """Return the sender by the facts of a request; UnsupportedRevision if we lack its revision."""
         requested = cast("str", meta.protocol_version)
         revision = REVISIONS.get(requested)
         if revision is None or not revision.stateless or revision.date not in party.supported:
@@ -365,7 +383,7 @@ class StatelessEra:
         meta: Mapping[str, JSON] | None,
         token: ProgressToken | None,
     ) -> Meta:
-        """Revision, identity and capabilities, on every request (META-7 … META-9)."""
+        """Return revision, identity and capabilities, on every request (META-7 … META-9)."""
         facts = party.build_meta(revision)
         stamped = {**drop_sender_meta(meta, revision), **facts} if meta else dict(facts)
         if token is not None:
@@ -373,7 +391,7 @@ class StatelessEra:
         return stamped
 
     def stamp_result(self, party: LocalPeer, incoming: "InboundRequest", result: Result) -> Result:
-        """The result with its type, how long it may be kept, and who made it (MSG-11, META-16)."""
+        """Return the result with its type, cache hints and server name (MSG-11, META-16)."""
         revision = incoming.peer.revision
         result = downgrade_value(result, revision)
         kind = result.result_type or "complete"
@@ -388,7 +406,7 @@ class StatelessEra:
             if not result.input_requests and result.request_state is None:
                 raise LocalProtocolError("a result that asks for input has questions, a state, or both")
             kind = "input_required"
-        elif incoming.row.name == "subscriptions/listen":
+        elif incoming.row.name == SUBSCRIPTIONS_LISTEN:
             meta = {**meta, SUBSCRIPTION_ID: incoming.id}
         return replace(result, meta=meta, result_type=kind)
 
@@ -399,7 +417,7 @@ class StatelessEra:
         method: str,
         params: WireStruct,
     ) -> InputRequest:
-        """What to return instead of a result (MRTR-1, MRTR-2, MRTR-6)."""
+        """Make the input request to return in a result (MRTR-1, MRTR-2, MRTR-6)."""
         revision = incoming.peer.revision
         if not incoming.row.can_require_input:
             raise LocalProtocolError(f"{incoming.row.name} cannot ask the client in {revision.date}")
@@ -419,12 +437,12 @@ class StatelessEra:
         return InputRequest(method, Raw(jsonrpc.encode(downgrade_value(params, revision))))
 
     def listen(self, connection: "Connection", wanted: SubscriptionFilter) -> "list[OutboundRequest]":
-        """One long request whose stream carries all that was asked for."""
-        return [connection.request("subscriptions/listen", ListenParams(notifications=wanted))]
+        """Make one long request whose stream carries all notifications."""
+        return [connection.request(SUBSCRIPTIONS_LISTEN, ListenParams(notifications=wanted))]
 
 
 def _add_cache_hints(result: CacheableResult, meta: Meta, kind: str) -> Result:
-    """A result that says how long it may be kept, and by whom (CACHE-1, CACHE-2)."""
+    """Return the result with its time to live and cache scope (CACHE-1, CACHE-2)."""
     age, scope = result.ttl_ms or 0, result.cache_scope or "private"
     if type(age) is not int or age < 0 or scope not in _CACHE_SCOPES:
         raise LocalProtocolError(
@@ -437,45 +455,3 @@ def _add_cache_hints(result: CacheableResult, meta: Meta, kind: str) -> Result:
 SESSION_ERA: Final = SessionEra()
 STATELESS_ERA: Final = StatelessEra()
 ERAS: Final[dict[str, Era]] = {"session": SESSION_ERA, "stateless": STATELESS_ERA}
-
-
-# --------------------------------------------------------------------- keys
-
-DEFINED_META_KEYS: Final = frozenset(
-    {
-        PROTOCOL_VERSION,
-        CLIENT_CAPABILITIES,
-        CLIENT_INFO,
-        LOG_LEVEL,
-        SERVER_INFO,
-        SUBSCRIPTION_ID,
-        RELATED_TASK,
-        "io.modelcontextprotocol/model-immediate-response",
-    }
-)
-"""The reserved keys that a revision gives a meaning."""
-
-# Texts: `re` compiles one when it is first needed, and keeps it. Who sends no `_meta` starts 0.3 ms sooner.
-_KEY_LABEL: Final = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-_KEY_PREFIX: Final = rf"{_KEY_LABEL}(?:\.{_KEY_LABEL})*"
-_KEY_NAME: Final = r"(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?"
-_RESERVED_LABELS: Final = frozenset({"modelcontextprotocol", "mcp"})
-
-
-def explain_invalid_meta_key(key: str, *, extension: bool = False) -> str | None:
-    """What is wrong with a key, in a sentence; None if nothing is (META-2, META-3, META-5, META-6).
-
-    Args:
-        key: as it would stand on the wire.
-        extension: whether it identifies an extension, which needs a prefix (VER-4).
-    """
-    prefix, slash, name = key.rpartition("/")
-    if slash and not re.fullmatch(_KEY_PREFIX, prefix):
-        return f"{key!r}: a prefix is labels of letters, digits and hyphens, joined by dots"
-    if not re.fullmatch(_KEY_NAME, name):
-        return f"{key!r}: a name starts and ends with a letter or digit; between them may stand - _ and ."
-    if extension:
-        return None if slash and name else f"{key!r}: an extension is named by a prefix, a slash and a name"
-    if _RESERVED_LABELS.intersection(prefix.split(".")[1:2]) and key not in DEFINED_META_KEYS:
-        return f"{key!r}: this prefix is reserved for the specification, which defines no such key"
-    return None

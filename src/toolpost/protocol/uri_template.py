@@ -1,274 +1,30 @@
 """URI templates: parsed once, expanded by all of RFC 6570, and matched, which is the inverse.
 
-Owns the grammar and the percent-encoding, and tells the rules of matching; the work of it is done in `match`.
-Knows nothing of resources, of who asked, or of any file system.
-
-PART match: How a template takes a URI apart: the inverse of expansion, which RFC 6570 leaves open.
-
-The reading half of `uri`, which owns the grammar and tells the rules (`UriTemplate.match`). A plan is made
-once; a scan without backtracking follows it, so the work grows with the length of the URI and no faster. Owns
-the checks that keep a decoded value inside its directory. Knows nothing of resources or of any file system.
+Owns the grammar, the percent-encoding and the rules of matching, which the RFC leaves open. A match follows a
+plan that is made once, without backtracking, and keeps decoded values inside their directory. Knows nothing
+of resources or of any file system.
 """
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, TypeAlias
+from typing import Final, NamedTuple, NoReturn, TypeAlias
 from urllib.parse import quote, unquote_to_bytes
 
-if TYPE_CHECKING:
-    pass
-
-
-UriValues: TypeAlias = dict[str, str | list[str] | dict[str, str]]
-"""What a URI carries: text, the segments of `{/name*}`, the parameters of `{?name*}`."""
-
-_SEGMENT_ENDS: Final = frozenset("/?#")
-_DOT_SEGMENTS: Final = frozenset({".", ".."})
-_UNSAFE_CHARACTERS: Final = frozenset("/\\\0")
-_MatchStep: TypeAlias = tuple[str, str]  # the name in a {name}, or nothing, and the literal where it ends
-
-
-class MatchPlan(NamedTuple):
-    """The path as a middle that takes what two sides of fixed shape leave over; then query and fragment."""
-
-    left: list[_MatchStep]
-    middle: "Expression | None"
-    right: list[_MatchStep]  # mirrored, to be read from the end of the path
-    ends: frozenset[str]  # what never stands raw in a segment
-    endings: "list[tuple[Expression, int]]"  # the last first, with how many of its sign the literals have
-
-
-# --------------------------------------------------------------------- plan
-
-
-def make_match_plan(parts: "TemplateParts") -> MatchPlan:
-    """How to match a template.
-
-    Raises:
-        ValueError: it cannot be matched sensibly; the text says why and what to do.
-    """
-    _check_variables(parts)
-    body = parts.copy()
-    endings: list[tuple[Expression, int]] = []
-    for signs in ({"#"}, {"?", "&"}):
-        if body and not isinstance(last := body[-1], str) and last.operator in signs:
-            body.pop()
-            endings.append((last, sum(part.count(last.operator) for part in body if isinstance(part, str))))
-    literals, places = _split_path(body)
-    middle = _find_middle(literals, places)
-    names = [place.names[0] for place in places]
-    left = zip(["", *names[:middle]], literals[: middle + 1], strict=True)
-    mirrored = [literal[::-1] for literal in literals[:middle:-1]]
-    right = zip(["", *names[:middle:-1]], mirrored, strict=False)
-    ends = _SEGMENT_ENDS | {"&"} if any("?" in literal for literal in literals) else _SEGMENT_ENDS
-    return MatchPlan(list(left), places[middle] if places else None, list(right), ends, endings)
-
-
-def _check_variables(parts: "TemplateParts") -> None:
-    expressions = [part for part in parts if not isinstance(part, str)]
-    names = [name for expression in expressions for name in expression.names]
-    for expression in expressions:
-        operator, variables = expression
-        last = variables[-1]
-        if operator in {"+", "#"} and len(variables) > 1:
-            _raise_unmatchable(
-                expression.names, "their values may hold the comma between them", "keep one of them"
-            )
-        for variable in variables:
-            name, prefix, explode = variable
-            if prefix:
-                _raise_unmatchable([name], "a prefix is not the whole value", "remove the ':' and its number")
-            if explode and (variable is not last or operator not in {"/", "?", "&"}):
-                _raise_unmatchable([name], "'*' is read back only at the end of {/…*} and {?…*}", "remove it")
-            if "%" in name:
-                _raise_unmatchable([name], "its name has percent escapes", "choose a plain name")
-            if names.count(name) > 1:
-                _raise_unmatchable([name], "it stands there twice", "give each place a name of its own")
-
-
-def _split_path(body: "TemplateParts") -> "tuple[list[str], list[Expression]]":
-    """The path as literals, some of them empty, and between each two of them a place for values."""
-    literals = [""]
-    places: list[Expression] = []
-    for part in body:
-        if isinstance(part, str):
-            literals[-1] += part
-        elif part.operator in {"#", "?", "&"}:
-            _raise_unmatchable(
-                part.names, "more follows the query or fragment", "keep the order path{?a,b}{#c}"
-            )
-        elif part.operator:
-            places.append(part)
-            literals.append("")
-        else:
-            places += [part._replace(variables=(variable,)) for variable in part.variables]
-            literals += [","] * (len(part.variables) - 1) + [""]
-    return literals, places
-
-
-def _find_middle(literals: list[str], places: "list[Expression]") -> int:
-    """Which place takes what the others leave over: the one of varying width, or else the last."""
-    wide = [number for number, place in enumerate(places) if place.operator]
-    if len(wide) > 1:
-        names = [name for number in wide for name in places[number].names]
-        _raise_unmatchable(
-            names, "each could take what the other leaves over", "keep one expression, as in {/a,b}"
-        )
-    for number, literal in enumerate(literals[1:-1]):
-        one, other = places[number : number + 2]
-        if not literal and other.operator in {"", "+"}:
-            _raise_unmatchable(
-                one.names + other.names, "nothing stands between them", "put a literal there: {a}/{b}"
-            )
-    return wide[0] if wide else max(len(places) - 1, 0)
-
-
-def _raise_unmatchable(names: Iterable[str], why: str, do: str) -> NoReturn:
-    raise ValueError(f"{' and '.join(repr(name) for name in names)}: {why}; {do}")
-
-
-# --------------------------------------------------------------------- read
-
-
-class _NoMatch(ValueError):
-    """The URI is none of the template's, or carries a value that is not safe."""
-
-
-def match_uri(plan: MatchPlan, uri: str) -> UriValues | None:
-    """The values in a URI, or None where it does not match.
-
-    Args:
-        plan: of the template.
-        uri: in plain ASCII, without a broken escape.
-    """
-    found: UriValues = {}
-    try:
-        for expression, before in plan.endings:
-            pieces = uri.split(expression.operator, before + 1)
-            if len(pieces) > before + 1:
-                uri = uri[: -len(pieces[-1]) - 1]
-                found |= _read_values(expression, pieces[-1], plan.ends)
-        return found | _read_path(plan, uri)
-    except ValueError:
-        return None
-
-
-def _read_path(plan: MatchPlan, path: str) -> UriValues:
-    mirrored, length = _walk_steps(plan.right, path[::-1], "")
-    path = path[: len(path) - length]
-    sign = plan.middle.operator.strip("+") if plan.middle else ""
-    taken, length = _walk_steps(plan.left, path, sign)
-    taken += [(name, text[::-1]) for name, text in mirrored]
-    found: UriValues = {name: _read_segment(text, plan.ends) for name, text in taken}
-    rest = path[length:]
-    if plan.middle and rest.startswith(sign):
-        found |= _read_values(plan.middle, rest[len(sign) :], plan.ends)
-    elif rest:
-        raise _NoMatch
-    return found
-
-
-def _walk_steps(steps: list[_MatchStep], text: str, sign: str) -> tuple[list[tuple[str, str]], int]:
-    """What each `{name}` takes from the text, and how far the steps reach."""
-    taken: list[tuple[str, str]] = []
-    at = 0
-    for name, literal in steps:
-        end = at
-        if name:
-            # Without a literal the sign of the middle ends it, and the middle may be undefined.
-            end = text.find(literal or sign, at + 1)
-            end = len(text) if end < 0 else end
-            taken.append((name, text[at:end]))
-        if not text.startswith(literal, end):
-            raise _NoMatch
-        at = end + len(literal)
-    return taken, at
-
-
-def _read_values(expression: "Expression", text: str, ends: frozenset[str]) -> UriValues:
-    """What an expression carries behind its sign."""
-    operator, variables = expression
-    name, _, explode = variables[-1]
-    if operator in {";", "?", "&"}:
-        return _read_parameters(expression, text, ends)
-    if operator in {"+", "#"}:
-        return {name: _percent_decode(text) if operator == "#" else _read_tail(text)}
-    pieces = text.split(operator, -1 if explode else len(variables) - 1) if operator else [text]
-    values = [_read_segment(piece, ends) for piece in pieces]
-    found: UriValues = dict(zip(expression.names, values, strict=False))
-    if explode and name in found:
-        found[name] = values[len(variables) - 1 :]
-    return found
-
-
-def _read_parameters(expression: "Expression", text: str, ends: frozenset[str]) -> UriValues:
-    if "#" in text:
-        raise _NoMatch
-    operator, variables = expression
-    names = [variable.name for variable in variables if not variable.explode]
-    gathers = variables[-1].explode
-    seen: dict[str, str] = {}
-    for piece in filter(None, text.split(";" if operator == ";" else "&")):
-        key, _, raw = piece.partition("=")
-        key = _percent_decode(key)
-        if key in names or gathers:
-            if key in seen:
-                raise _NoMatch
-            seen[key] = _read_segment(raw, ends) if raw and operator == ";" else _percent_decode(raw)
-        elif operator == ";":
-            raise _NoMatch
-    found: UriValues = {name: seen.pop(name) for name in names if name in seen}
-    if gathers and seen:
-        found[variables[-1].name] = seen
-    return found
-
-
-# --------------------------------------------------------------------- decode one value
-
-
-def _percent_decode(text: str) -> str:
-    # A literal may have been found inside an escape: then what stands before it ends in the middle of one.
-    if "%" in text[-2:]:
-        raise _NoMatch
-    return unquote_to_bytes(text).decode()
-
-
-def _read_segment(text: str, ends: frozenset[str]) -> str:
-    value = _percent_decode(text)
-    if (
-        not value
-        or value in _DOT_SEGMENTS
-        or not ends.isdisjoint(text)
-        or not _UNSAFE_CHARACTERS.isdisjoint(value)
-    ):
-        raise _NoMatch
-    return value
-
-
-def _read_tail(text: str) -> str:
-    value = _percent_decode(text)
-    segments = value.replace("\\", "/").split("/")
-    # An empty first segment is the slash of an absolute path, and a colon in it that of a Windows drive:
-    # joined to a directory, either would replace it.
-    if not segments[0] or segments[0][1:2] == ":" or "\0" in value or not _DOT_SEGMENTS.isdisjoint(segments):
-        raise _NoMatch
-    return value
-
-
-# --------------------------------------------------------------------- uri
-
 MAX_TEMPLATE: Final = 4096
-"""Characters of a template: a person writes it, and a host shows it to a person."""
+"""How many characters a template may have."""
 
 MAX_VARIABLES: Final = 64
-"""Variables in a template, repetitions counted: far more than a function has parameters."""
+"""How many variables a template may have, repetitions counted."""
 
 MAX_URI: Final = 128 * 1024
-"""Characters of a URI to match: room for a long query, a bound on what a stranger makes us scan."""
+"""How many characters a URI may have to be matched: room for a long query."""
+
+UriValues: TypeAlias = dict[str, str | list[str] | dict[str, str]]
+"""The values in a URI: text, the segments of `{/name*}`, the parameters of `{?name*}`."""
 
 VariableValue: TypeAlias = str | int | float | bool | Sequence[str] | Mapping[str, str] | None
-"""What a variable may hold. None, an empty sequence and an empty mapping are undefined, as if left out."""
+"""The value of a variable. None, an empty sequence and an empty mapping are undefined."""
 
 _SAFE_CHARACTERS: Final = ":/?#[]@!$&'()*+,;=%"
 _LONE_PERCENT: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
@@ -303,7 +59,7 @@ _OPERATOR_FORMS: Final = {
 
 
 class Variable(NamedTuple):
-    """A name in an expression, with what stands behind it: `:3` or `*`."""
+    """A variable of an expression, with its modifier: `:3` or `*`."""
 
     name: str
     prefix: int = 0
@@ -311,7 +67,7 @@ class Variable(NamedTuple):
 
 
 class Expression(NamedTuple):
-    """What stands between braces."""
+    """An expression in braces."""
 
     operator: str
     variables: tuple[Variable, ...]
@@ -323,7 +79,7 @@ class Expression(NamedTuple):
 
 
 TemplateParts: TypeAlias = list[str | Expression]
-"""A template, taken apart. The literals are percent-encoded."""
+"""A parsed template. The literals are percent-encoded."""
 
 
 class UriTemplate:
@@ -355,9 +111,9 @@ class UriTemplate:
         self._parts: Final = _parse_template(text)
         self.variables: Final = tuple(dict.fromkeys(_list_names(self._parts)))
         self.unmatchable: str | None = None
-        self._plan: MatchPlan | None = None
+        self._plan: _MatchPlan | None = None
         try:
-            self._plan = make_match_plan(self._parts)
+            self._plan = _make_match_plan(self._parts)
         except ValueError as reason:
             self.unmatchable = (
                 f"the URI template {_quote_text(text)} can be expanded but not matched: {reason}"
@@ -425,7 +181,7 @@ class UriTemplate:
             raise ValueError(self.unmatchable)
         if len(uri) > MAX_URI or _ILLEGAL.search(uri):
             return None
-        found = match_uri(self._plan, quote(uri, safe=_SAFE_CHARACTERS))
+        found = _match_uri(self._plan, quote(uri, safe=_SAFE_CHARACTERS))
         return None if found is None else {name: found[name] for name in self.variables if name in found}
 
 
@@ -505,7 +261,7 @@ def _expand_expression(expression: Expression, values: Mapping[str, VariableValu
 
 
 def _expand_variable(variable: Variable, value: VariableValue, form: _OperatorForm) -> list[str]:
-    """What a variable gives, to be joined by the separator; nothing where it is undefined."""
+    """Return the pieces of a variable, to be joined by the separator; none if it is undefined."""
     name, prefix, explode = variable
     if value is None:
         return []
@@ -555,3 +311,226 @@ def _encode_value(name: str, value: object, form: _OperatorForm, prefix: int = 0
         )
     except UnicodeEncodeError as error:
         raise ValueError(f"the variable {name!r} holds a lone surrogate: no URI can carry it") from error
+
+
+# --------------------------------------------------------------------- match: the plan
+
+_SEGMENT_ENDS: Final = frozenset("/?#")
+_DOT_SEGMENTS: Final = frozenset({".", ".."})
+_UNSAFE_CHARACTERS: Final = frozenset("/\\\0")
+_MatchStep: TypeAlias = tuple[str, str]  # the name in a {name}, or nothing, and the literal where it ends
+
+
+class _MatchPlan(NamedTuple):
+    """The path as two sides of fixed shape and a middle between them; then query and fragment."""
+
+    left: list[_MatchStep]
+    middle: Expression | None
+    right: list[_MatchStep]  # mirrored, to be read from the end of the path
+    ends: frozenset[str]  # what never stands raw in a segment
+    endings: list[tuple[Expression, int]]  # the last first, with how many of its sign the literals have
+
+
+def _make_match_plan(parts: TemplateParts) -> _MatchPlan:
+    """Plan the match of a template; ValueError if it is ambiguous."""
+    _check_variables(parts)
+    body = parts.copy()
+    endings: list[tuple[Expression, int]] = []
+    for signs in ({"#"}, {"?", "&"}):
+        if body and not isinstance(last := body[-1], str) and last.operator in signs:
+            body.pop()
+            endings.append((last, sum(part.count(last.operator) for part in body if isinstance(part, str))))
+    literals, places = _split_path(body)
+    middle = _find_middle(literals, places)
+    names = [place.names[0] for place in places]
+    left = zip(["", *names[:middle]], literals[: middle + 1], strict=True)
+    mirrored = [literal[::-1] for literal in literals[:middle:-1]]
+    right = zip(["", *names[:middle:-1]], mirrored, strict=False)
+    ends = _SEGMENT_ENDS | {"&"} if any("?" in literal for literal in literals) else _SEGMENT_ENDS
+    return _MatchPlan(list(left), places[middle] if places else None, list(right), ends, endings)
+
+
+def _check_variables(parts: TemplateParts) -> None:
+    expressions = [part for part in parts if not isinstance(part, str)]
+    names = [name for expression in expressions for name in expression.names]
+    for expression in expressions:
+        operator, variables = expression
+        last = variables[-1]
+        if operator in {"+", "#"} and len(variables) > 1:
+            _raise_unmatchable(
+                expression.names, "their values may hold the comma between them", "keep one of them"
+            )
+        for variable in variables:
+            name, prefix, explode = variable
+            if prefix:
+                _raise_unmatchable([name], "a prefix is not the whole value", "remove the ':' and its number")
+            if explode and (variable is not last or operator not in {"/", "?", "&"}):
+                _raise_unmatchable([name], "'*' is read back only at the end of {/…*} and {?…*}", "remove it")
+            if "%" in name:
+                _raise_unmatchable([name], "its name has percent escapes", "choose a plain name")
+            if names.count(name) > 1:
+                _raise_unmatchable([name], "it stands there twice", "give each place a name of its own")
+
+
+def _split_path(body: TemplateParts) -> tuple[list[str], list[Expression]]:
+    """Split the path into literals, perhaps empty, and the expressions between them."""
+    literals = [""]
+    places: list[Expression] = []
+    for part in body:
+        if isinstance(part, str):
+            literals[-1] += part
+        elif part.operator in {"#", "?", "&"}:
+            _raise_unmatchable(
+                part.names, "more follows the query or fragment", "keep the order path{?a,b}{#c}"
+            )
+        elif part.operator:
+            places.append(part)
+            literals.append("")
+        else:
+            places += [part._replace(variables=(variable,)) for variable in part.variables]
+            literals += [","] * (len(part.variables) - 1) + [""]
+    return literals, places
+
+
+def _find_middle(literals: list[str], places: list[Expression]) -> int:
+    """Return the index of the expression that takes the rest: the one of varying width, or the last."""
+    wide = [number for number, place in enumerate(places) if place.operator]
+    if len(wide) > 1:
+        names = [name for number in wide for name in places[number].names]
+        _raise_unmatchable(
+            names, "each could take what the other leaves over", "keep one expression, as in {/a,b}"
+        )
+    for number, literal in enumerate(literals[1:-1]):
+        one, other = places[number : number + 2]
+        if not literal and other.operator in {"", "+"}:
+            _raise_unmatchable(
+                one.names + other.names, "nothing stands between them", "put a literal there: {a}/{b}"
+            )
+    return wide[0] if wide else max(len(places) - 1, 0)
+
+
+def _raise_unmatchable(names: Iterable[str], why: str, do: str) -> NoReturn:
+    raise ValueError(f"{' and '.join(repr(name) for name in names)}: {why}; {do}")
+
+
+# --------------------------------------------------------------------- match: reading
+
+
+class _NoMatch(ValueError):
+    """The URI does not match, or has a value that is not safe."""
+
+
+def _match_uri(plan: _MatchPlan, uri: str) -> UriValues | None:
+    """Return the values in a URI, which is ASCII without a broken escape; None if it does not match."""
+    found: UriValues = {}
+    try:
+        for expression, before in plan.endings:
+            pieces = uri.split(expression.operator, before + 1)
+            if len(pieces) > before + 1:
+                uri = uri[: -len(pieces[-1]) - 1]
+                found |= _read_values(expression, pieces[-1], plan.ends)
+        return found | _read_path(plan, uri)
+    except ValueError:
+        return None
+
+
+def _read_path(plan: _MatchPlan, path: str) -> UriValues:
+    mirrored, length = _walk_steps(plan.right, path[::-1], "")
+    path = path[: len(path) - length]
+    sign = plan.middle.operator.strip("+") if plan.middle else ""
+    taken, length = _walk_steps(plan.left, path, sign)
+    taken += [(name, text[::-1]) for name, text in mirrored]
+    found: UriValues = {name: _read_segment(text, plan.ends) for name, text in taken}
+    rest = path[length:]
+    if plan.middle and rest.startswith(sign):
+        found |= _read_values(plan.middle, rest[len(sign) :], plan.ends)
+    elif rest:
+        raise _NoMatch
+    return found
+
+
+def _walk_steps(steps: list[_MatchStep], text: str, sign: str) -> tuple[list[tuple[str, str]], int]:
+    """Return what each `{name}` takes from the text, and where the steps end."""
+    taken: list[tuple[str, str]] = []
+    at = 0
+    for name, literal in steps:
+        end = at
+        if name:
+            # Without a literal the sign of the middle ends it, and the middle may be undefined.
+            end = text.find(literal or sign, at + 1)
+            end = len(text) if end < 0 else end
+            taken.append((name, text[at:end]))
+        if not text.startswith(literal, end):
+            raise _NoMatch
+        at = end + len(literal)
+    return taken, at
+
+
+def _read_values(expression: Expression, text: str, ends: frozenset[str]) -> UriValues:
+    """Read the values of an expression behind its operator."""
+    operator, variables = expression
+    name, _, explode = variables[-1]
+    if operator in {";", "?", "&"}:
+        return _read_parameters(expression, text, ends)
+    if operator in {"+", "#"}:
+        return {name: _percent_decode(text) if operator == "#" else _read_tail(text)}
+    pieces = text.split(operator, -1 if explode else len(variables) - 1) if operator else [text]
+    values = [_read_segment(piece, ends) for piece in pieces]
+    found: UriValues = dict(zip(expression.names, values, strict=False))
+    if explode and name in found:
+        found[name] = values[len(variables) - 1 :]
+    return found
+
+
+def _read_parameters(expression: Expression, text: str, ends: frozenset[str]) -> UriValues:
+    if "#" in text:
+        raise _NoMatch
+    operator, variables = expression
+    names = [variable.name for variable in variables if not variable.explode]
+    gathers = variables[-1].explode
+    seen: dict[str, str] = {}
+    for piece in filter(None, text.split(";" if operator == ";" else "&")):
+        key, _, raw = piece.partition("=")
+        key = _percent_decode(key)
+        if key in names or gathers:
+            if key in seen:
+                raise _NoMatch
+            seen[key] = _read_segment(raw, ends) if raw and operator == ";" else _percent_decode(raw)
+        elif operator == ";":
+            raise _NoMatch
+    found: UriValues = {name: seen.pop(name) for name in names if name in seen}
+    if gathers and seen:
+        found[variables[-1].name] = seen
+    return found
+
+
+# --------------------------------------------------------------------- match: one value
+
+
+def _percent_decode(text: str) -> str:
+    # A literal may have been found inside an escape: then what stands before it ends in the middle of one.
+    if "%" in text[-2:]:
+        raise _NoMatch
+    return unquote_to_bytes(text).decode()
+
+
+def _read_segment(text: str, ends: frozenset[str]) -> str:
+    value = _percent_decode(text)
+    if (
+        not value
+        or value in _DOT_SEGMENTS
+        or not ends.isdisjoint(text)
+        or not _UNSAFE_CHARACTERS.isdisjoint(value)
+    ):
+        raise _NoMatch
+    return value
+
+
+def _read_tail(text: str) -> str:
+    value = _percent_decode(text)
+    segments = value.replace("\\", "/").split("/")
+    # An empty first segment is the slash of an absolute path, and a colon in it that of a Windows drive:
+    # joined to a directory, either would replace it.
+    if not segments[0] or segments[0][1:2] == ":" or "\0" in value or not _DOT_SEGMENTS.isdisjoint(segments):
+        raise _NoMatch
+    return value
