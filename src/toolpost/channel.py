@@ -1,7 +1,6 @@
-"""The one promise about input and output: whole messages go in, whole messages come out.
+"""The interface of a transport: three methods that carry whole messages.
 
-Whoever implements these three methods has written a transport. A channel knows nothing of JSON-RPC, of
-revisions, of servers or of clients; it never looks into the bytes it carries.
+A channel knows nothing of JSON-RPC, revisions, servers or clients; it never looks into the bytes it carries.
 """
 
 from collections.abc import Generator
@@ -14,7 +13,7 @@ _IS_UNATTENDED: Final[ContextVar[bool]] = ContextVar("toolpost_unattended", defa
 
 @contextmanager
 def mark_unattended(is_so: bool = True) -> Generator[None]:
-    """What is sent meanwhile is waited for by nobody: a channel must not bother a person for it."""
+    """Mark what is sent meanwhile as background work: a channel must not open a login page for it."""
     token = _IS_UNATTENDED.set(is_so)
     try:
         yield
@@ -23,7 +22,7 @@ def mark_unattended(is_so: bool = True) -> Generator[None]:
 
 
 def is_unattended() -> bool:
-    """Whether nobody waits for what is sent now."""
+    """Return whether this is background work."""
     return _IS_UNATTENDED.get()
 
 

@@ -1,28 +1,28 @@
 """The exception tree, and the one table between JSON-RPC codes and classes.
 
-Owns what can go wrong and how it is told to a person; knows nothing of bytes, eras or transports.
+Owns what can go wrong and how a person reads it; knows nothing of bytes, eras or transports.
 
-    MCPError                        everything toolpost raises on purpose
-    ├─ RPCError                     an error answer: raise it in a handler to send it, catch it from a call
+    MCPError                                all that toolpost raises on purpose
+    ├─ RPCError                             an error response: raised in a handler to send it, raised by a call
     │  ├─ ParseError · InvalidRequest · MethodNotFound · InvalidParams · InternalError
-    │  ├─ ResourceNotFound          its code depends on the era
+    │  ├─ ResourceNotFound                  its code depends on the era
     │  ├─ HeaderMismatch · MissingCapability · UnsupportedRevision
     │  ├─ UrlElicitationRequired · UserRejected · RateLimited
-    │  └─ MissingScopes             also an InsufficientScope
-    ├─ ToolError                    a tool says no: becomes an `isError` result, not a protocol error
+    │  └─ MissingScopes                     also an InsufficientScope
+    ├─ ToolError                            a tool failed: an `isError` result, not a protocol error
     ├─ ProtocolError
-    │  ├─ LocalProtocolError        we attempted what this state or revision forbids
-    │  │  └─ CapabilityNotDeclared  … because the capability was not declared, by the peer or by us
-    │  │     └─ ClientCapabilityNotDeclared  … by the client of a stateless request; also a MissingCapability
-    │  └─ RemoteProtocolError       the peer did; carries what to answer
+    │  ├─ LocalProtocolError                we attempted what this state or revision forbids
+    │  │  └─ CapabilityNotDeclared          … because a capability was not declared, by the peer or by us
+    │  │     └─ ClientCapabilityNotDeclared … by the client of a stateless request; also a MissingCapability
+    │  └─ RemoteProtocolError               the peer did; carries what to answer
     ├─ TransportError
     │  ├─ ConnectFailed · RequestTimeout (also a TimeoutError)
-    │  ├─ RequestFailed             one request was lost on its way; the others are not
-    │  └─ ChannelClosed             there will be no more
-    │     └─ SessionLost            … because the server has forgotten the session
+    │  ├─ RequestFailed                     one request was lost on its way; the others are not
+    │  └─ ChannelClosed                     there will be no more messages
+    │     └─ SessionLost                    … because the server has forgotten the session
     ├─ AuthError
     │  └─ AuthorizationRequired · AuthorizationDenied · TokenRejected · InsufficientScope
-    └─ InvalidSeal                   a sealed string is not ours, not whole, too old or meant for another use
+    └─ InvalidSeal                          a sealed string is forged, damaged, expired or for another use
 """
 
 from collections.abc import Iterable
@@ -107,7 +107,7 @@ class MCPError(Exception):
         return text
 
 
-# --------------------------------------------------------------------- who we are
+# --------------------------------------------------------------------- authorization
 
 
 class AuthError(MCPError):
@@ -157,7 +157,7 @@ class InsufficientScope(AuthError):
     retry_safe = True
 
 
-# --------------------------------------------------------------------- error answers
+# --------------------------------------------------------------------- error responses
 
 
 class RPCError(MCPError):
@@ -301,7 +301,7 @@ def _read_elicitations(data: Any) -> list[dict[str, str]]:
 
 
 def _select_strings(entry: Any) -> dict[str, str]:
-    """The members of an object that are texts."""
+    """Return the string members of an object."""
     members = cast("dict[str, Any]", entry).items() if isinstance(entry, dict) else ()
     return {key: value for key, value in members if isinstance(value, str)}
 
@@ -390,15 +390,7 @@ LEGACY_ERROR_KINDS: Final[dict[int, str]] = {
 def make_rpc_error(
     code: int, message: str, data: Any = None, *, session: bool, peer: str | None = None
 ) -> RPCError:
-    """The error for a code that a peer sent.
-
-    Args:
-        code: the number in the error answer.
-        message: its text.
-        data: its attachment.
-        session: whether it came in the session era, where the old symbolic codes still have a meaning.
-        peer: who sent it.
-    """
+    """Return the error for a code that a peer sent; the legacy codes have a meaning in sessions only."""
     kind = CODES.get(code)
     if kind is not None:
         return kind(message, data, peer=peer)
@@ -406,7 +398,7 @@ def make_rpc_error(
     return RPCError(message, data, code=code, kind=name, peer=peer)
 
 
-# --------------------------------------------------------------------- everything else
+# --------------------------------------------------------------------- tools, protocol, transport
 
 
 class ToolError(MCPError):

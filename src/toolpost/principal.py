@@ -1,7 +1,7 @@
-"""On whose behalf a request speaks, as far as somebody has checked it.
+"""The principal: the verified identity behind a request.
 
-Owns the record that servers, transports and authorization share, and what two requests of the same principal
-have in common. It never holds a token; how it was found out is not known here.
+Owns the record that servers, transports and authorization share, and the key that identifies a principal. It
+never holds a token; verification is left to `auth`.
 """
 
 import re
@@ -59,11 +59,7 @@ class Principal(Struct, frozen=True):
 
     @classmethod
     def from_value(cls, who: "Principal | str | None") -> "Principal | None":
-        """The principal that somebody named; a text is the subject.
-
-        Raises:
-            TypeError: it is neither.
-        """
+        """Return the principal; a string is taken as the subject, anything else is a TypeError."""
         if who is None or isinstance(who, Principal):
             return who
         if not isinstance(who, str):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
@@ -72,12 +68,7 @@ class Principal(Struct, frozen=True):
 
 
 def parse_scopes(given: Any) -> frozenset[str]:
-    """The scopes that were given; a lone text is one, or several with spaces between them.
-
-    Raises:
-        TypeError: they are no texts.
-        ValueError: one has letters that it cannot have.
-    """
+    """Return the scopes given as a list or as one string with spaces; TypeError or ValueError if invalid."""
     named = given.split() if isinstance(given, str) else given
     if not isinstance(named, Iterable):
         raise TypeError(f"scopes have to be a list of texts, not {given!r}")
@@ -91,7 +82,7 @@ def parse_scopes(given: Any) -> frozenset[str]:
 
 
 def explain_no_scopes(principal: Principal | None) -> str | None:
-    """Why somebody can have no scopes at all, for people; None if a token may give them some."""
+    """Return why this principal can have no scopes at all; None if a token may give some."""
     if principal is None:
         return "the server has no auth=, and nobody was recognised"
     if principal.issuer or principal.scopes:

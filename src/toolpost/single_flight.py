@@ -1,7 +1,6 @@
-"""One piece of work for any number of waiters, none of whom can break it for the others.
+"""Share one piece of async work among any number of waiters, none of whom can cancel it for the others.
 
-Owns the task, which ends when nobody waits any more. Knows nothing of what is done. A flight may be used from
-several event loops; each has its own work then.
+Owns the task, which is cancelled with its last waiter. Each event loop has its own task.
 """
 
 import asyncio
@@ -19,23 +18,19 @@ class _SharedTask(Generic[T]):
 
 
 class SingleFlight(Generic[T]):
-    """Work that is done once, however many want it done at the same time."""
+    """Runs work once, however many ask for it at the same time."""
 
     def __init__(self) -> None:
         self._tasks: WeakKeyDictionary[asyncio.AbstractEventLoop, _SharedTask[T]] = WeakKeyDictionary()
 
     @property
     def is_running(self) -> bool:
-        """Whether the work is being done in this loop."""
+        """Whether the work is under way in this loop."""
         work = self._tasks.get(asyncio.get_running_loop())
         return work is not None and not work.task.done()
 
     async def join(self, do: Callable[[], Awaitable[T]]) -> T:
-        """What comes of the work that is being done, or is begun now.
-
-        Args:
-            do: begins the work; not called if it is being done.
-        """
+        """Return the result of the work under way, or of `do`, which starts it."""
         loop = asyncio.get_running_loop()
         work = self._tasks.get(loop)
         if work is None or work.task.done():
@@ -47,11 +42,11 @@ class SingleFlight(Generic[T]):
             work.waiters -= 1
             if not work.waiters and not work.task.done():
                 if self._tasks.get(loop) is work:
-                    del self._tasks[loop]  # who comes now wants it done, and not what is being given up
-                work.task.cancel()  # nobody wants it any more
+                    del self._tasks[loop]  # new callers must not join a task that is being cancelled
+                work.task.cancel()
                 await asyncio.wait([work.task])
             if work.task.done() and not work.task.cancelled():
-                work.task.exception()  # each waiter has its own; one that has left does not look
+                work.task.exception()  # mark it as retrieved: a waiter that has left does not
 
 
 async def _await_result(do: Callable[[], Awaitable[T]]) -> T:

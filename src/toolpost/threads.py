@@ -1,7 +1,7 @@
-"""Threads for calls that block, so that none of them ever blocks a loop.
+"""A bounded pool of daemon threads for blocking calls.
 
-Owns a bounded pool of daemon threads. A call that was given up keeps its thread as long as it likes, but not
-its place: it holds up nobody else, and does not keep the process from ending. What is called is not known.
+An abandoned call keeps its thread until it returns, but not its place in the pool: it delays no other call,
+and does not keep the process from ending.
 """
 
 import asyncio
@@ -19,36 +19,33 @@ if TYPE_CHECKING:
 
 
 MAX_THREADS: Final = 40
-"""Enough for many slow calls at once, few enough for a small machine."""
+"""How many calls run at once by default."""
 
 STUCK_THREADS_FACTOR: Final = 10
-"""Threads per place, counting those that are stuck in calls which were given up. Nothing can end such a
-thread, and each costs memory: with more of them the whole machine would suffer from one bad function.
-"""
+"""Threads per place, including those stuck in abandoned calls, which nothing can end."""
 
 
 class ThreadPool:
-    """The threads of one server or client; each is made when it is first needed.
+    """The threads of one server or client, started as needed.
 
     Args:
-        most: how many may be at work. Calls beyond that wait their turn.
+        most: how many calls may run at once. Others wait.
     """
 
     def __init__(self, most: int = MAX_THREADS) -> None:
         self._workers = _WorkerThreads(most)
 
     async def run_in_thread(self, call: Callable[[], Any]) -> Any:
-        """What a blocking call returns. It sees the caller's context variables.
+        """Run a blocking call with the caller's context variables, and return its result.
 
-        Raises:
-            InternalError: all threads that there may be are stuck in calls that were given up.
+        Raises InternalError if all threads are stuck in abandoned calls.
         """
         crew = self._workers
         job = _ThreadJob(functools.partial(contextvars.copy_context().run, call), asyncio.get_running_loop())
         crew.put(job)
         try:
             value, error = await job.future
-        except BaseException:  # nobody waits for it any more
+        except BaseException:
             crew.abandon(job)
             raise
         if error is not None:
@@ -56,16 +53,16 @@ class ThreadPool:
         return value
 
     def close(self) -> None:
-        """Let the threads end once they are done; nobody waits for them. New calls get new threads."""
+        """Let the threads end after their calls, without waiting. New calls get new threads."""
         crew, self._workers = self._workers, _WorkerThreads(self._workers.max_threads)
         crew.close()
 
     def __del__(self) -> None:
-        self._workers.close()  # who is forgotten without being closed leaves no threads behind
+        self._workers.close()
 
 
 class _ThreadJob:
-    """A call, and who waits for it."""
+    """A call and the future of its result."""
 
     def __init__(self, call: Callable[[], Any], loop: asyncio.AbstractEventLoop) -> None:
         self.call = call
@@ -75,17 +72,13 @@ class _ThreadJob:
         self.is_abandoned = False
 
     def deliver_result(self, value: Any, error: BaseException | None) -> None:
-        """Hand over what became of it, from any thread."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended, and with it whoever waited
+        """Set the result of the future, from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended
             self.loop.call_soon_threadsafe(_set_future_result, self.future, value, error)
 
 
 class _WorkerThreads:
-    """Threads that share a queue.
-
-    Attributes:
-        max_threads: how many may take jobs.
-    """
+    """Threads that share a queue; `max_threads` of them may take jobs."""
 
     def __init__(self, most: int) -> None:
         self.max_threads = most
@@ -102,14 +95,10 @@ class _WorkerThreads:
         self._closed = False
 
     def put(self, job: _ThreadJob) -> None:
-        """Have a job done.
-
-        Raises:
-            InternalError: there is no thread for it, and can be none.
-        """
+        """Queue a job; InternalError if there can be no thread for it."""
         with self._lock:
             if not hasattr(self, "_jobs"):
-                from queue import SimpleQueue  # noqa: PLC0415 - 0.6 ms of a start
+                from queue import SimpleQueue  # noqa: PLC0415 - a part of the start-up time
 
                 self._jobs = SimpleQueue()
             self._start_thread_if_needed(self._job_count + 1)
@@ -119,7 +108,7 @@ class _WorkerThreads:
             self._jobs.put(job)
 
     def abandon(self, job: _ThreadJob) -> None:
-        """Free the place of a job, if it has one: the thread is lost until the call returns."""
+        """Free the place of a running job: its thread is lost until the call returns."""
         with self._lock:
             if not job.is_running:
                 return
@@ -128,7 +117,7 @@ class _WorkerThreads:
             self._thread_count -= 1
             self._job_count -= 1
             self._start_thread_if_needed(self._job_count)
-            if not self._thread_count:  # whatever waits would wait for ever
+            if not self._thread_count:  # queued jobs would never run
                 for _ in range(self._job_count):
                     cast("_ThreadJob", self._jobs.get()).deliver_result(None, self._make_exhausted_error())
                 self._job_count = 0

@@ -1,12 +1,7 @@
-"""A store in the memory of this process: no other worker sees it, and it goes with the process.
+"""A store in the memory of this process: no other worker sees it, and it ends with the process.
 
-Owns records, logs and topics, and wakes those who wait for them. Belongs to one event loop at a time and to
-the thread of that loop; it keeps none, so another may follow. Copies nothing: bytes come out as they went in.
-
-PART shelf: Things under keys that go when their time is over, with no task that watches them.
-
-Owns time to live: what has expired is taken away when somebody asks for it, or by and by as others are put
-down. Knows nothing of what the things are.
+Owns records, logs and topics, wakes those who wait for them, and drops what has expired, without a task of
+its own. Belongs to one event loop at a time, and keeps none, so another may follow. Copies no bytes.
 """
 
 import asyncio
@@ -23,31 +18,39 @@ from toolpost.stores.store import LogEntry, LogGap, LogStore, RecordStore, Topic
 
 T = TypeVar("T")
 
+MAX_ENTRIES: Final = 1024
+"""How many entries a log keeps, and how many messages wait for a subscriber."""
+
+MAX_LOG_BYTES: Final = 4 * 1024 * 1024
+"""The same in bytes: the size of the largest message."""
+
+MAX_TOTAL_BYTES: Final = 256 * 1024 * 1024
+"""How many bytes all logs have together: some dozens of full ones."""
+
+TRIM_TARGET: Final = 7 / 8
+"""The part of `MAX_TOTAL_BYTES` that a trim leaves, so that it is followed by many appends."""
+
+MAX_POSITION_DIGITS: Final = 18
+"""No log is longer. A peer may name any id, and parsing many digits takes quadratic time."""
+
 SWEEP_COUNT: Final = 2
-"""How many things each `put` looks at: one for the new one, and one so that what has expired gets fewer."""
+"""How many items each `put` checks for expiry: more than one, so that expired ones get fewer."""
 
 
 class ExpiringDict(Generic[T]):
-    """Things that expire.
-
-    Args:
-        clock: the time in seconds, which never goes back.
-        gone: is called with each thing that has expired or is removed.
-    """
+    """Values under keys with a time to live; `gone` is called with each that expires or is removed."""
 
     def __init__(self, clock: Callable[[], float], gone: Callable[[T], None] | None = None) -> None:
         self._clock = clock
         self._on_removed = gone
-        self._items: OrderedDict[str, tuple[T, float]] = (
-            OrderedDict()
-        )  # what is at the front is looked at next
+        self._items: OrderedDict[str, tuple[T, float]] = OrderedDict()  # the front is checked next
 
     def __iter__(self) -> Iterator[T]:
-        """All things, those among them whose time is over."""
+        """Iterate over all values, expired ones included."""
         return (thing for thing, _ in self._items.values())
 
     def get(self, key: str) -> T | None:
-        """The thing; None where there is none or its time is over."""
+        """Return the value, or None if there is none or it has expired."""
         held = self._items.get(key)
         if held is not None and held[1] <= self._clock():
             self._pop(key)
@@ -55,11 +58,7 @@ class ExpiringDict(Generic[T]):
         return held and held[0]
 
     def put(self, key: str, thing: T, ttl: float | None) -> None:
-        """Hold the thing for so many seconds, or for ever.
-
-        Raises:
-            ValueError: the time to live is not finite or not more than 0.
-        """
+        """Keep the value for `ttl` seconds, or without end; ValueError if that is not finite and above 0."""
         if ttl is not None and not 0 < ttl < inf:
             raise ValueError(f"ttl is {ttl}; give seconds, more than 0, or None for no end")
         now = self._clock()
@@ -71,11 +70,7 @@ class ExpiringDict(Generic[T]):
                 self._items.move_to_end(other)
 
     def touch(self, key: str, ttl: float | None) -> bool:
-        """Whether the thing is there; it is held for so many seconds from now on.
-
-        Raises:
-            ValueError: as for `put`.
-        """
+        """Give the value a new time to live; return whether there is one."""
         thing = self.get(key)
         if thing is None:
             return False
@@ -83,7 +78,7 @@ class ExpiringDict(Generic[T]):
         return True
 
     def remove(self, key: str) -> bool:
-        """Whether the thing was there; it is gone now."""
+        """Remove the value; return whether there was one."""
         if self.get(key) is None:
             return False
         self._pop(key)
@@ -95,34 +90,14 @@ class ExpiringDict(Generic[T]):
             self._on_removed(thing)
 
 
-# --------------------------------------------------------------------- memory
-
-MAX_ENTRIES: Final = 1024
-"""How many entries a log keeps, and how many messages wait for a subscriber: minutes of a lively stream."""
-
-MAX_LOG_BYTES: Final = 4 * 1024 * 1024
-"""The same in bytes: as much as the largest message."""
-
-MAX_TOTAL_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of all logs together: some dozens that are full, which are those that nobody reads."""
-
-TRIM_TARGET: Final = 7 / 8
-"""The part of `MAX_TOTAL_BYTES` that a trim leaves, so that one look at all logs is followed by many
-appends.
-"""
-
-MAX_POSITION_DIGITS: Final = 18
-"""No log is longer. A peer may name any id, and to make a number of many digits takes quadratic time."""
-
-
 class MemoryStore:
     """A store for one process.
 
     Args:
         entries: how many entries a log keeps, and how many messages may wait for a subscriber.
         size: how many bytes these may have together; a single one may have more.
-        total: how many bytes all logs may have together, but for the last entry of each.
-        clock: the time in seconds, which never goes back.
+        total: how many bytes all logs may have together, except the last entry of each.
+        clock: a monotonic clock in seconds.
     """
 
     def __init__(
@@ -138,17 +113,17 @@ class MemoryStore:
         self.topics: TopicStore = _MemoryTopics(entries, size)
 
     async def close(self) -> None:
-        """Do nothing: there is no connection to let go of."""
+        """Do nothing: there is no connection to close."""
 
 
 class _Waiter:
-    """One who waits in its own event loop, which may be closed by the time that somebody wakes it."""
+    """Waits in its own event loop, which may be closed by the time of the wake-up."""
 
     __slots__ = ("_loop", "_wakeup")
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._wakeup: asyncio.Future[None] | None = None  # 0.8 KiB less than an event
+        self._wakeup: asyncio.Future[None] | None = None
 
     def wait(self) -> "asyncio.Future[None]":
         self._wakeup = self._loop.create_future()
@@ -192,14 +167,14 @@ class _MemoryRecords:
 
 
 class _MemoryLog:
-    """One log. A position is how many entries there were up to there; an id is the label and a position."""
+    """One log. A position counts the entries up to there; an id is the label and a position."""
 
     __slots__ = ("_data", "_label", "_trimmed_count", "is_ended", "readers", "size")
 
     def __init__(self) -> None:
-        self._data: list[bytes] = []  # it is short; a deque takes 0.7 KiB more, and most logs have one entry
+        self._data: list[bytes] = []  # short, so smaller than a deque
         self._trimmed_count = 0
-        self._label = secrets.token_hex(8)  # tells us from an earlier log of the same name
+        self._label = secrets.token_hex(8)  # differs from an earlier log of the same name
         self.size = 0
         self.is_ended = False
         self.readers: list[_LogTail] = []
@@ -216,7 +191,7 @@ class _MemoryLog:
         return f"{self._label}-{self.last_position}"
 
     def trim(self, entries: int, size: int) -> None:
-        """Let the oldest entries go, until there are no more than this; the newest stays."""
+        """Drop the oldest entries until these limits hold; the newest stays."""
         gone = 0
         while len(self._data) - gone > 1 and (len(self._data) - gone > entries or self.size > size):
             self.size -= len(self._data[gone])
@@ -251,7 +226,7 @@ class _MemoryLog:
 
 
 class _LogTail(_Waiter):
-    """One who reads a log, from `async with` on; a generator that does the same takes 0.5 KiB more."""
+    """Reads a log, from `async with` on. A class, because a generator needs more memory."""
 
     __slots__ = ("_after", "_log", "_logs", "_name", "_position")
 
@@ -307,16 +282,16 @@ class _MemoryLogs:
         return _LogTail(self, log, after)
 
     def add_reader(self, log: str, reader: _LogTail, after: str | None) -> tuple[_MemoryLog, int]:
-        """The log that somebody reads from now on, and from where on."""
+        """Register a reader; return its log and position."""
         found = self._get_or_create(log)
         position = found.seek(after)
         if not found.last_position:
-            self._logs.put(log, found, None)  # where the first entry will look for us
+            self._logs.put(log, found, None)  # so that the first entry finds the reader
         found.readers.append(reader)
         return found, position
 
     def remove_reader(self, log: str, reader: _LogTail, found: _MemoryLog) -> None:
-        """Somebody reads a log no more."""
+        """Remove a reader, and with the last one a log that has no entries."""
         found.readers.remove(reader)
         if not (found.last_position or found.readers or found.is_ended):
             self._logs.remove(log)
@@ -333,7 +308,7 @@ class _MemoryLogs:
         log.end()
 
     def _trim_largest(self) -> None:
-        """Let the oldest entries of the largest logs go: who keeps up with a log has read them."""
+        """Drop the oldest entries of the largest logs."""
         too_much = self._total_bytes - int(self._max_total_bytes * TRIM_TARGET)
         for log in sorted(self._logs, key=lambda log: log.size, reverse=True):
             if too_much <= 0:
@@ -342,14 +317,14 @@ class _MemoryLogs:
             log.trim(self._max_entries, max(0, before - too_much))
             too_much -= before - log.size
             self._total_bytes -= before - log.size
-        self._trim_threshold = self._compute_threshold(inf)  # what is left are last entries
+        self._trim_threshold = self._compute_threshold(inf)  # only last entries are left
 
     def _compute_threshold(self, due: float) -> float:
-        """How many bytes there have to be before it pays to look at all logs: not at each append."""
+        """Return the size at which to look at all logs again: not at each append."""
         return max(self._max_total_bytes, min(due, self._total_bytes + self._max_total_bytes / 8))
 
     def _get_or_create(self, log: str) -> _MemoryLog:
-        """The log, or a new one that nobody knows of yet."""
+        """Return the log, or a new one that is not registered yet."""
         return self._logs.get(log) or _MemoryLog()
 
 

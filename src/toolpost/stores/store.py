@@ -1,8 +1,7 @@
-"""What a store does: records under keys, logs to read on from, topics to hear.
+"""The interface of a store: records under keys, logs that can be resumed, topics to subscribe to.
 
-Owns the promise, which `tests/unit/stores/store_contract.py` puts to the test for every store. Knows nothing
-of what is kept, nor of who may see it: keys, logs and topics have three name spaces of their own and are
-plain strings, and whoever makes a name takes care that nobody else's can be equal to it. Values are bytes.
+`tests/unit/stores/store_contract.py` tests it for every store. Keys, logs and topics are plain strings in
+three name spaces; their users keep names apart. Values are bytes, and access control is left to others.
 """
 
 from collections.abc import AsyncIterator

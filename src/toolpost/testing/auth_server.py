@@ -1,12 +1,8 @@
 """An authorization server for tests and demos: small, in memory, and **not for production**.
 
-Anybody can log in as anybody, and everything is forgotten when it ends. It speaks what MCP clients need:
-metadata, registration, codes with PKCE, refresh tokens that rotate, client credentials, introspection.
-
-PART consent: The page on which a user allows a client what it asks for, in the authorization server for
-tests.
-
-Owns the HTML and nothing else. Everything that comes from a client is escaped.
+Anybody can log in as anybody, and everything is forgotten when it ends. It implements what MCP clients need:
+metadata, registration, codes with PKCE and a consent page, rotating refresh tokens, client credentials,
+introspection. Everything on the page that comes from a client is escaped.
 """
 
 import asyncio
@@ -29,7 +25,13 @@ from toolpost.errors import MCPError, TokenRejected
 from toolpost.testing.tokens import TokenIssuer
 from toolpost.types.base import Struct
 
-HTML_HEADERS: Final = (
+MAX_BODY: Final = 64 * 1024
+"""Bytes of a request: forms and registrations are small."""
+
+CODE_LIFETIME: Final = 60.0
+"""Seconds for which a code can be redeemed."""
+
+_HTML_HEADERS: Final = (
     (b"content-type", b"text/html; charset=utf-8"),
     (b"cache-control", b"no-store"),
     (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
@@ -37,33 +39,6 @@ HTML_HEADERS: Final = (
 
 _PAGE_TEMPLATE: Final = """<!doctype html><html lang="en"><meta charset="utf-8"><title>{title}</title>
 <h1>{title}</h1><p><strong>For tests only.</strong> Anybody can log in as anybody.</p>{body}</html>"""
-
-
-def render_consent_page(
-    ticket: str, action: str, *, client: str, redirect: str, scopes: Iterable[str], user: str
-) -> bytes:
-    """The question, with a form that answers it."""
-    asked = "".join(f"<li>{escape(scope)}</li>" for scope in scopes) or "<li>nothing in particular</li>"
-    body = f"""<p><em id="client">{escape(client)}</em> asks for access. You will be sent to
-<em id="host">{escape(urlsplit(redirect).netloc)}</em>.</p><ul id="scopes">{asked}</ul>
-<form method="post" action="{escape(action)}"><input type="hidden" name="ticket" value="{escape(ticket)}">
-<label>Log in as <input name="user" value="{escape(user)}"></label>
-<button name="answer" value="allow">Allow</button><button name="answer" value="deny">Deny</button></form>"""
-    return _PAGE_TEMPLATE.format(title="Allow access?", body=body).encode()
-
-
-def render_error_page(text: str) -> bytes:
-    """What is said to a user who cannot be sent back."""
-    return _PAGE_TEMPLATE.format(title="This cannot be allowed", body=f"<p>{escape(text)}</p>").encode()
-
-
-# --------------------------------------------------------------------- authorization
-
-MAX_BODY: Final = 64 * 1024
-"""Bytes of a request: forms and registrations are small."""
-
-CODE_LIFETIME: Final = 60.0
-"""Seconds for which a code can be redeemed."""
 
 _LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _JSON_HEADERS: Final = (
@@ -311,7 +286,7 @@ class AuthorizationServer(TokenIssuer):
         if sent[":method"] == "POST":
             asked = self._tickets.pop(given.get("ticket", ""), None)
             if asked is None:
-                return 400, HTML_HEADERS, render_error_page("This page was answered before, or is too old.")
+                return 400, _HTML_HEADERS, _render_error_page("This page was answered before, or is too old.")
             allowed = given.get("answer") == "allow"
             return self._complete_login(asked, given.get("user") or self.user if allowed else None)
         client, redirect = self.clients.get(given.get("client_id", "")), given.get("redirect_uri", "")
@@ -319,8 +294,8 @@ class AuthorizationServer(TokenIssuer):
             # Whoever is unknown gets nobody sent anywhere (RFC 6749 §4.1.2.1).
             return (
                 400,
-                HTML_HEADERS,
-                render_error_page("The client, or where it wants you to be sent, is not registered."),
+                _HTML_HEADERS,
+                _render_error_page("The client, or where it wants you to be sent, is not registered."),
             )
         wrong = _find_request_error(given)
         if wrong is not None:
@@ -332,10 +307,10 @@ class AuthorizationServer(TokenIssuer):
         scopes = given.get("scope", "").split()
         action = f"{self._base}/authorize"
         shown = client.name or client.id
-        asking = render_consent_page(
+        asking = _render_consent_page(
             ticket, action, client=shown, redirect=redirect, scopes=scopes, user=self.user
         )
-        return 200, HTML_HEADERS, asking
+        return 200, _HTML_HEADERS, asking
 
     def _complete_login(self, asked: dict[str, str], subject: str | None) -> Reply:
         if subject is None:
@@ -498,3 +473,24 @@ def _is_registered_redirect(client: RegisteredClient, redirect: str) -> bool:
         here._replace(netloc="") == each._replace(netloc="") and here.hostname == each.hostname
         for each in map(urlsplit, client.redirects)
     )
+
+
+# --------------------------------------------------------------------- pages
+
+
+def _render_consent_page(
+    ticket: str, action: str, *, client: str, redirect: str, scopes: Iterable[str], user: str
+) -> bytes:
+    """Return the page that asks for consent, with its form."""
+    asked = "".join(f"<li>{escape(scope)}</li>" for scope in scopes) or "<li>nothing in particular</li>"
+    body = f"""<p><em id="client">{escape(client)}</em> asks for access. You will be sent to
+<em id="host">{escape(urlsplit(redirect).netloc)}</em>.</p><ul id="scopes">{asked}</ul>
+<form method="post" action="{escape(action)}"><input type="hidden" name="ticket" value="{escape(ticket)}">
+<label>Log in as <input name="user" value="{escape(user)}"></label>
+<button name="answer" value="allow">Allow</button><button name="answer" value="deny">Deny</button></form>"""
+    return _PAGE_TEMPLATE.format(title="Allow access?", body=body).encode()
+
+
+def _render_error_page(text: str) -> bytes:
+    """Return the page for a user who cannot be redirected."""
+    return _PAGE_TEMPLATE.format(title="This cannot be allowed", body=f"<p>{escape(text)}</p>").encode()

@@ -1,10 +1,7 @@
-"""A channel whose other end is the test: inject what arrives, read what was sent, see whether it was closed.
+"""Channels for tests without a network: `ScriptedChannel`, whose other end is the test, and `in_process`.
 
-Implements the `Channel` promise and nothing of the protocol: a message is whatever the test says it is.
-
-PART inprocess: HTTP to a server in this process: real headers, streams and sessions, and no socket.
-
-Owns the address that such a server has. What carries the requests is the transport's own.
+A scripted channel carries whatever the test feeds it, valid or not. `in_process` reaches a server in this
+process over real HTTP, without a socket.
 """
 
 import asyncio
@@ -45,8 +42,6 @@ class ScriptedChannel:
         self._leaving: asyncio.Queue[bytes] = asyncio.Queue()
         self._ended: Exception | None = None
 
-    # ----------------------------------------------------------------- the promise
-
     async def receive(self) -> bytes:
         """The next message that was fed."""
         if self._ended is not None:
@@ -73,8 +68,6 @@ class ScriptedChannel:
         if not self.closed:
             self.closed = True
             self.end("the channel is closed")
-
-    # ----------------------------------------------------------------- the script
 
     def feed(self, *messages: Any) -> None:
         """Let messages arrive, one after the other.
@@ -110,7 +103,7 @@ class ScriptedChannel:
         return self._leaving.qsize()
 
 
-# --------------------------------------------------------------------- inprocess
+# --------------------------------------------------------------------- HTTP in this process
 
 WebTransport: TypeAlias = Literal["http", "sse"]
 """Streamable HTTP, or HTTP+SSE, the way of the first revision."""

@@ -1,17 +1,8 @@
 """Plays the server of a recorded conversation, so that a test needs none.
 
-Scenes are played in any order, each once, with the ids of now. Owns what is said next, and what is said to a
-request that was not recorded. Time is not played: what was said is said at once.
-
-PART scenes: What was said because of what, in a recorded conversation.
-
-A request, what the server said while it worked on it, its questions with their answers, and its answer are
-one scene. Owns how scenes are found in a recording, and which of them a request of now means. Plays nothing.
-
-PART likeness: Whether what is said now is like something else: a pattern with gaps, or what was said before
-and masked.
-
-Owns the comparison of texts and of JSON values. Knows nothing of messages.
+An exchange is a message of the client with all that the server sent because of it. Exchanges are found in the
+recording and played in any order, each once, with current ids and without delays. Masked values match
+anything; a request that was not recorded is refused.
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,12 +15,26 @@ import msgspec
 from toolpost.channel import Channel
 from toolpost.errors import ChannelClosed, InternalError, MethodNotFound, RPCError
 from toolpost.protocol.jsonrpc import encode, encode_error, shorten
+from toolpost.protocol.methods import CANCELLED, INITIALIZE, PING, SERVER_DISCOVER, SUBSCRIPTIONS_LISTEN
 from toolpost.testing.masking import MASKED
 from toolpost.testing.tape import TapeLine, read_tape
+from toolpost.types.initialize import SUBSCRIPTION_ID
+
+MAX_SHOWN_LENGTH: Final = 300
+"""How many characters of a message an error shows."""
+
+MAX_COMPARED_REQUESTS: Final = 200
+"""With how many recorded requests an unrecorded one is compared, to find the nearest."""
+
+_HANDSHAKE_METHODS: Final = frozenset({INITIALIZE, SERVER_DISCOVER})
+"""Requests that match whatever their parameters, which describe the client."""
+
+
+# --------------------------------------------------------------------- comparison
 
 
 def matches_pattern(pattern: str, text: str, gap: str) -> bool:
-    """Whether a text fits a pattern, in which a gap stands for anything. The work is linear."""
+    """Return whether a text fits a pattern in which `gap` stands for anything, in linear time."""
     first, *rest = pattern.split(gap)
     if not rest:
         return pattern == text
@@ -45,7 +50,7 @@ def matches_pattern(pattern: str, text: str, gap: str) -> bool:
 
 
 def matches_recorded(recorded: Any, now: Any) -> bool:
-    """Whether two JSON values are the same, as far as the recorded one was not masked."""
+    """Return whether two JSON values are equal, as far as the recorded one was not masked."""
     if isinstance(recorded, str) and isinstance(now, str):
         return matches_pattern(recorded, now, MASKED) or (
             MASKED in recorded and _matches_as_json(recorded, now)
@@ -62,7 +67,7 @@ def matches_recorded(recorded: Any, now: Any) -> bool:
 
 
 def _matches_as_json(recorded: str, now: str) -> bool:
-    """Whether two texts are JSON that is alike: one with a secret is written anew when that is masked."""
+    """Return whether two strings match as JSON: masking a secret in one encodes it again."""
     try:
         return matches_recorded([msgspec.json.decode(recorded)], [msgspec.json.decode(now)])
     except (msgspec.DecodeError, RecursionError):
@@ -70,39 +75,20 @@ def _matches_as_json(recorded: str, now: str) -> bool:
 
 
 def get_member(value: Any, *names: str) -> Any:
-    """A member of an object, or of a member of it; None if there is no such thing."""
+    """Return a member of nested objects, or None."""
     for name in names:
         value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
     return value
 
 
-# --------------------------------------------------------------------- scenes
-
-SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
-
-MAX_SHOWN_LENGTH: Final = 300
-"""How many characters of a message an error shows."""
-
-MAX_COMPARED_REQUESTS: Final = 200
-"""With how many recorded requests one is compared that was not recorded, to find the nearest."""
-
-_LISTEN_METHOD: Final = "subscriptions/listen"
-"""The request that is answered only when it ends, and may be open when the recording is."""
-
-_HANDSHAKE_METHODS: Final = frozenset({"initialize", "server/discover"})
-"""Requests that are the same whoever makes them: what differs is the name and the abilities of the client."""
+# --------------------------------------------------------------------- exchanges
 
 
 class RecordedExchange:
-    """A recorded message of the client, and all that was said because of it.
+    """A recorded message of the client, and all that the server sent because of it.
 
-    Attributes:
-        line: where it stands in the file.
-        id: its id, if it is a request.
-        method: of the request or notice; empty for what the server said before anybody asked.
-        params: what makes it the same as another.
-        steps: what comes next, in order: messages of the server, and answers of the client in between.
-        loss_reason: why it was not answered, unless the client took it back and nobody has waited for that.
+    `steps` are the messages of the server, and the answers of the client in between. `loss_reason` says why
+    it was not answered. The method is empty for what the server sent first.
     """
 
     def __init__(self, line: int, message: dict[str, Any]) -> None:
@@ -118,12 +104,12 @@ class RecordedExchange:
         return describe_message(self.method, self.params)
 
     def matches(self, method: str, params: Any) -> bool:
-        """Whether this is what was recorded for a message."""
+        """Return whether this was recorded for such a message."""
         return self.method == method and matches_recorded(self.params, params)
 
 
 def normalize_params(method: str, params: Any) -> Any:
-    """What makes a message the same as another of its method; who sends it and when does not count."""
+    """Return the parameters to compare: without `_meta`, which depends on sender and time."""
     if method in _HANDSHAKE_METHODS or not isinstance(params, dict):
         return {}
     members = cast("dict[str, Any]", params)
@@ -131,60 +117,60 @@ def normalize_params(method: str, params: Any) -> Any:
 
 
 def describe_message(method: str, params: Any) -> str:
-    """A message as an error shows it."""
+    """Describe a message for an error."""
     return shorten(f"{method} {encode(params).decode()}" if params else method, MAX_SHOWN_LENGTH)
 
 
-def find_nearest(method: str, params: Any, scenes: list[RecordedExchange]) -> RecordedExchange | None:
-    """The recorded request that is nearest to one that was not recorded, if there is any like it."""
+def find_nearest(method: str, params: Any, exchanges: list[RecordedExchange]) -> RecordedExchange | None:
+    """Return the recorded request nearest to an unrecorded one, if any."""
     asked = describe_message(method, params)
-    same = [scene for scene in scenes if scene.method == method]
-    others = [scene for scene in scenes if scene.id is not None and scene.method not in _HANDSHAKE_METHODS]
+    same = [exchange for exchange in exchanges if exchange.method == method]
+    others = [
+        exchange
+        for exchange in exchanges
+        if exchange.id is not None and exchange.method not in _HANDSHAKE_METHODS
+    ]
     near = {
-        scene: SequenceMatcher(None, str(scene), asked).ratio()
-        for scene in (same or others)[:MAX_COMPARED_REQUESTS]
+        exchange: SequenceMatcher(None, str(exchange), asked).ratio()
+        for exchange in (same or others)[:MAX_COMPARED_REQUESTS]
     }
-    return max(near, key=lambda scene: near[scene], default=None)
+    return max(near, key=lambda exchange: near[exchange], default=None)
 
 
 def iterate_messages(value: Any) -> Iterator[dict[str, Any]]:
-    """The messages in one, or in a batch of them; what has no such id as there are is none."""
+    """Iterate over the message, or the messages of a batch, that have a valid id or none."""
     for each in cast("list[Any]", value) if isinstance(value, list) else [value]:
         if isinstance(each, dict) and not isinstance(get_member(each, "id"), dict | list):
             yield cast("dict[str, Any]", each)
 
 
-# --------------------------------------------------------------------- finding them
+# --------------------------------------------------------------------- finding exchanges
 
 
 def group_exchanges(lines: list[TapeLine]) -> list[RecordedExchange]:
-    """All scenes of a recording, in order."""
-    scenes: list[RecordedExchange] = []
-    sorters: dict[int, _ExchangeGrouper] = {}
+    """Return all exchanges of a recording, in order."""
+    exchanges: list[RecordedExchange] = []
+    groupers: dict[int, _ExchangeGrouper] = {}
     for number, line in enumerate(lines, 2):
-        sorter = sorters.setdefault(line.link, _ExchangeGrouper(scenes))
+        grouper = groupers.setdefault(line.link, _ExchangeGrouper(exchanges))
         if not isinstance(line.lost, msgspec.UnsetType):
-            sorter.mark_lost(line.lost, line.why)
+            grouper.mark_lost(line.lost, line.why)
         if line.sender == "server" and not isinstance(line.closed, msgspec.UnsetType):
-            sorter.mark_ended(line.closed)
+            grouper.mark_ended(line.closed)
         for message in iterate_messages(line.message):
-            (sorter.add_client_message if line.sender == "client" else sorter.add_server_message)(
+            (grouper.add_client_message if line.sender == "client" else grouper.add_server_message)(
                 number, message
             )
-    for sorter in sorters.values():
-        sorter.mark_ended("the recording ends before its answer")
-    return scenes
+    for grouper in groupers.values():
+        grouper.mark_ended("the recording ends before its answer")
+    return exchanges
 
 
 class _ExchangeGrouper:
-    """Finds the scene that each message of one connection belongs to.
+    """Finds the exchange that each message of one connection belongs to, and adds new ones."""
 
-    Args:
-        scenes: those of all connections, where new ones are added.
-    """
-
-    def __init__(self, scenes: list[RecordedExchange]) -> None:
-        self._exchanges = scenes
+    def __init__(self, exchanges: list[RecordedExchange]) -> None:
+        self._exchanges = exchanges
         self._own_exchanges: list[RecordedExchange] = []
         self._pending: dict[Any, RecordedExchange] = {}
         self._client_requests: dict[Any, RecordedExchange] = {}
@@ -192,63 +178,63 @@ class _ExchangeGrouper:
 
     def add_client_message(self, number: int, message: dict[str, Any]) -> None:
         if "method" in message:
-            scene = self._add_exchange(number, message)
+            exchange = self._add_exchange(number, message)
             if "id" in message:
-                self._pending[message["id"]] = scene
-            elif scene.method == "notifications/cancelled":
+                self._pending[message["id"]] = exchange
+            elif exchange.method == CANCELLED:
                 self._cancelled_ids.add(str(get_member(message, "params", "requestId")))
             return
-        scene = self._client_requests.pop(message.get("id"), None)
-        if scene is not None:
-            scene.steps.append(message)
+        exchange = self._client_requests.pop(message.get("id"), None)
+        if exchange is not None:
+            exchange.steps.append(message)
 
     def add_server_message(self, number: int, message: dict[str, Any]) -> None:
         if "method" not in message:
-            scene = self._pending.pop(message.get("id"), None)
+            exchange = self._pending.pop(message.get("id"), None)
         else:
-            scene = self._find_owner(message) or self._add_exchange(number, {})
+            exchange = self._find_owner(message) or self._add_exchange(number, {})
             if "id" in message:
-                self._client_requests[message["id"]] = scene
-        if scene is not None:
-            scene.steps.append(message)
+                self._client_requests[message["id"]] = exchange
+        if exchange is not None:
+            exchange.steps.append(message)
 
     def mark_lost(self, request_id: Any, why: str) -> None:
-        scene = self._pending.pop(request_id, None)
-        if scene is not None:
-            scene.loss_reason = why
+        exchange = self._pending.pop(request_id, None)
+        if exchange is not None:
+            exchange.loss_reason = why
 
     def mark_ended(self, why: str) -> None:
-        """What is not answered by now will not be."""
-        for request_id, scene in self._pending.items():
-            if str(request_id) not in self._cancelled_ids and scene.method != _LISTEN_METHOD:
-                scene.loss_reason = why
+        """Mark all pending exchanges as lost."""
+        for request_id, exchange in self._pending.items():
+            if str(request_id) not in self._cancelled_ids and exchange.method != SUBSCRIPTIONS_LISTEN:
+                exchange.loss_reason = why
         self._pending.clear()
 
     def _add_exchange(self, number: int, message: dict[str, Any]) -> RecordedExchange:
-        scene = RecordedExchange(number, message)
-        self._exchanges.append(scene)
-        self._own_exchanges.append(scene)
-        return scene
+        exchange = RecordedExchange(number, message)
+        self._exchanges.append(exchange)
+        self._own_exchanges.append(exchange)
+        return exchange
 
     def _find_owner(self, message: dict[str, Any]) -> RecordedExchange | None:
-        """Because of what the server said something unasked: what it names, or else what was said last."""
+        """Return the exchange of a server message: the one it names, or else the latest."""
         token = get_member(message, "params", "progressToken")
         subscription = get_member(message, "params", "_meta", SUBSCRIPTION_ID)
         if token is not None or subscription is not None:
-            for scene in reversed(self._own_exchanges):
-                if token is not None and scene.progress_token == token:
-                    return scene
-                if scene.id is not None and subscription is not None and str(scene.id) == str(subscription):
-                    return scene
-        # What a server says while it works on something mostly belongs to that.
+            for exchange in reversed(self._own_exchanges):
+                if token is not None and exchange.progress_token == token:
+                    return exchange
+                if (
+                    exchange.id is not None
+                    and subscription is not None
+                    and str(exchange.id) == str(subscription)
+                ):
+                    return exchange
         latest = next(reversed(self._pending.values()), None)
         return latest or (self._own_exchanges[-1] if self._own_exchanges else None)
 
 
-# --------------------------------------------------------------------- replaying
-
-_DISCOVER_METHOD: Final = "server/discover"
-_PING_METHOD: Final = "ping"
+# --------------------------------------------------------------------- playing them
 
 
 class Replay:
@@ -274,55 +260,55 @@ class Replay:
     @property
     def unplayed_requests(self) -> list[str]:
         """The recorded requests that the last client has not made."""
-        return [str(scene) for scene in self._unplayed if scene.id is not None]
+        return [str(exchange) for exchange in self._unplayed if exchange.id is not None]
 
     async def serve(self, channel: Channel) -> None:
         """Play the server on a channel, from the beginning, until the client leaves."""
-        stage = _ReplaySession(channel)
+        session = _ReplaySession(channel)
         self._unplayed = unplayed = dict.fromkeys(self._exchanges)
         try:
-            for scene in self._exchanges:
-                if not scene.method:  # said before anybody asked
-                    del unplayed[scene]
-                    await stage.begin(scene, {})
+            for exchange in self._exchanges:
+                if not exchange.method:  # said before anybody asked
+                    del unplayed[exchange]
+                    await session.begin(exchange, {})
             while True:
                 for message in _decode_messages(await channel.receive()):
-                    await self._handle_message(stage, unplayed, message)
+                    await self._handle_message(session, unplayed, message)
         except ChannelClosed:
             return
 
     async def _handle_message(
-        self, stage: "_ReplaySession", unplayed: dict[RecordedExchange, None], message: dict[str, Any]
+        self, session: "_ReplaySession", unplayed: dict[RecordedExchange, None], message: dict[str, Any]
     ) -> None:
         if "method" not in message:
-            await stage.handle_answer(message)
+            await session.handle_answer(message)
             return
         method = str(message["method"])
         params = normalize_params(method, message.get("params"))
-        scene = _find_next(unplayed, method, params)
-        if scene is not None:
-            del unplayed[scene]
-            await stage.begin(scene, message)
+        exchange = _find_next(unplayed, method, params)
+        if exchange is not None:
+            del unplayed[exchange]
+            await session.begin(exchange, message)
             return
-        meant = [scene for scene in self._exchanges if scene.matches(method, params)]
+        meant = [exchange for exchange in self._exchanges if exchange.matches(method, params)]
         if meant and self._again:
-            await stage.begin(meant[-1], message)
-        elif "id" in message and method == _PING_METHOD:
-            await stage.send({"jsonrpc": "2.0", "id": message["id"], "result": {}}, message["id"])
+            await session.begin(meant[-1], message)
+        elif "id" in message and method == PING:
+            await session.send({"jsonrpc": "2.0", "id": message["id"], "result": {}}, message["id"])
         elif "id" in message:
-            await stage.refuse(message["id"], self._make_unrecorded_error(method, params, meant))
+            await session.refuse(message["id"], self._make_unrecorded_error(method, params, meant))
 
     def _make_unrecorded_error(self, method: str, params: Any, meant: list[RecordedExchange]) -> RPCError:
-        """What is said to a request that was not recorded, or not so often."""
+        """Return the error for a request that was not recorded, or not as often."""
         asked = describe_message(method, params)
         if meant:
             times = "once" if len(meant) == 1 else f"{len(meant)} times"
-            lines = ", ".join(str(scene.line) for scene in meant)
+            lines = ", ".join(str(exchange.line) for exchange in meant)
             return InternalError(
                 f"{asked} was recorded {times} in {self._path} (line {lines}), and is now asked more often; "
                 "record it anew, or use replay(…, again=True)"
             )
-        if method == _DISCOVER_METHOD:  # what a server says that is older than it
+        if method == SERVER_DISCOVER:  # as an older server answers
             return MethodNotFound(f"{method} was not recorded in {self._path}")
         near = find_nearest(method, params, self._exchanges)
         told = "" if near is None else f"; the nearest is line {near.line}: {near}"
@@ -347,28 +333,18 @@ def replay(path: str | PathLike[str], *, again: bool = False) -> Replay:
 
 
 def _find_next(unplayed: Iterable[RecordedExchange], method: str, params: Any) -> RecordedExchange | None:
-    """The first scene that is left for a message; one that got lost only if it was not sent again."""
+    """Return the next exchange for a message; a lost one only if there is no other."""
     lost = None
-    for scene in unplayed:
-        if scene.matches(method, params):
-            if scene.loss_reason is None:
-                return scene
-            lost = lost or scene
+    for exchange in unplayed:
+        if exchange.matches(method, params):
+            if exchange.loss_reason is None:
+                return exchange
+            lost = lost or exchange
     return lost
 
 
-# --------------------------------------------------------------------- playing
-
-
 class _ActiveExchange(NamedTuple):
-    """A scene that is being played.
-
-    Args:
-        exchange: which one.
-        trigger: the message of the client that it is played for.
-        steps: what is left of it.
-        request_ids: the ids that recorded questions have now.
-    """
+    """An exchange in progress: the client's message, the steps left, and the current ids of requests."""
 
     exchange: RecordedExchange
     trigger: dict[str, Any]
@@ -377,86 +353,82 @@ class _ActiveExchange(NamedTuple):
 
 
 class _ReplaySession:
-    """One channel, and the scenes that wait for an answer of its client.
-
-    Args:
-        channel: the channel to the client.
-    """
+    """One channel, and the exchanges that wait for an answer of its client."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._last_id = 0
         self._waiting: dict[Any, _ActiveExchange] = {}
 
-    async def begin(self, scene: RecordedExchange, message: dict[str, Any]) -> None:
-        """Play a scene, for a message of the client that means it."""
-        if scene.loss_reason is None:
-            await self._advance(_ActiveExchange(scene, message, list(scene.steps), {}))
+    async def begin(self, exchange: RecordedExchange, message: dict[str, Any]) -> None:
+        """Play an exchange for a message of the client."""
+        if exchange.loss_reason is None:
+            await self._advance(_ActiveExchange(exchange, message, list(exchange.steps), {}))
         else:
-            why = f"{scene} was lost, too, when it was recorded: {scene.loss_reason}"
+            why = f"{exchange} was lost, too, when it was recorded: {exchange.loss_reason}"
             await self.refuse(message["id"], InternalError(why))
 
     async def handle_answer(self, message: dict[str, Any]) -> None:
-        """Go on with the scene in which the client was asked."""
-        act = self._waiting.pop(message.get("id"), None)
-        if act is None:
+        """Continue the exchange in which the client was asked."""
+        active = self._waiting.pop(message.get("id"), None)
+        if active is None:
             return
-        recorded, now = _extract_answer(act.steps.pop(0)), _extract_answer(message)
+        recorded, now = _extract_answer(active.steps.pop(0)), _extract_answer(message)
         if matches_recorded(recorded, now):
-            await self._advance(act)
-        elif "id" in act.trigger:
+            await self._advance(active)
+        elif "id" in active.trigger:
             answered, expected = describe_message("", now), describe_message("", recorded)
-            why = f"in {act.exchange} the client answered {answered}; recorded was {expected}"
-            await self.refuse(act.trigger["id"], InternalError(why))
+            why = f"in {active.exchange} the client answered {answered}; recorded was {expected}"
+            await self.refuse(active.trigger["id"], InternalError(why))
 
     async def refuse(self, request_id: Any, error: RPCError) -> None:
         """Answer a request with an error."""
         await self._channel.send(encode_error(request_id, error), request_id)
 
     async def send(self, message: dict[str, Any], related: Any) -> None:
-        """Send something to the client."""
+        """Send a message to the client."""
         await self._channel.send(encode(message), related)
 
-    async def _advance(self, act: _ActiveExchange) -> None:
-        """Say what the server said, up to the next answer of the client."""
-        while act.steps:
-            step = act.steps[0]
-            if "method" not in step and step.get("id") in act.request_ids:
-                self._waiting[act.request_ids[step["id"]]] = act
+    async def _advance(self, active: _ActiveExchange) -> None:
+        """Send the recorded messages up to the next answer of the client."""
+        while active.steps:
+            step = active.steps[0]
+            if "method" not in step and step.get("id") in active.request_ids:
+                self._waiting[active.request_ids[step["id"]]] = active
                 return
-            message = self._renumber(act, act.steps.pop(0))
+            message = self._renumber(active, active.steps.pop(0))
             if message is not None:
-                await self.send(message, act.trigger.get("id"))
+                await self.send(message, active.trigger.get("id"))
 
-    def _renumber(self, act: _ActiveExchange, step: dict[str, Any]) -> dict[str, Any] | None:
-        """A recorded message with the ids of now; None if nobody wants it now."""
+    def _renumber(self, active: _ActiveExchange, step: dict[str, Any]) -> dict[str, Any] | None:
+        """Return a recorded message with current ids; None if it is not wanted."""
         if "method" not in step:
-            return _renumber_subscription({**step, "id": act.trigger.get("id")}, "result", act)
+            return _renumber_subscription({**step, "id": active.trigger.get("id")}, "result", active)
         if "id" in step:
             self._last_id += 1
-            act.request_ids[step["id"]] = self._last_id
+            active.request_ids[step["id"]] = self._last_id
             return {**step, "id": self._last_id}
         params: Any = step.get("params")
         if get_member(params, "progressToken") is not None:
-            token = get_member(act.trigger, "params", "_meta", "progressToken")
+            token = get_member(active.trigger, "params", "_meta", "progressToken")
             return None if token is None else {**step, "params": {**params, "progressToken": token}}
-        if get_member(params, "requestId") in act.request_ids:
-            return {**step, "params": {**params, "requestId": act.request_ids[params["requestId"]]}}
-        return _renumber_subscription(step, "params", act)
+        if get_member(params, "requestId") in active.request_ids:
+            return {**step, "params": {**params, "requestId": active.request_ids[params["requestId"]]}}
+        return _renumber_subscription(step, "params", active)
 
 
-def _renumber_subscription(message: dict[str, Any], body: str, act: _ActiveExchange) -> dict[str, Any]:
-    """The message, about the subscription of now if it is about one."""
+def _renumber_subscription(message: dict[str, Any], body: str, active: _ActiveExchange) -> dict[str, Any]:
+    """Return the message with the current subscription id, if it has one."""
     recorded = get_member(message, body, "_meta", SUBSCRIPTION_ID)
     if recorded is None:
         return message
-    now = act.trigger.get("id")
+    now = active.trigger.get("id")
     meta = {**message[body]["_meta"], SUBSCRIPTION_ID: str(now) if isinstance(recorded, str) else now}
     return {**message, body: {**message[body], "_meta": meta}}
 
 
 def _decode_messages(data: bytes) -> list[dict[str, Any]]:
-    """The messages in what a client has sent; none if that is garbage, as a test may want it."""
+    """Return the messages in the bytes of a client; none if they are garbage."""
     try:
         return list(iterate_messages(msgspec.json.decode(data)))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -464,5 +436,5 @@ def _decode_messages(data: bytes) -> list[dict[str, Any]]:
 
 
 def _extract_answer(answer: dict[str, Any]) -> Any:
-    """What an answer of the client says."""
+    """Return the result or error of an answer."""
     return normalize_params("", answer.get("result", answer.get("error")))

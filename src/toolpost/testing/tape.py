@@ -1,15 +1,10 @@
-"""The file in which a conversation is kept: JSON lines, a header and then one line for each thing said.
+"""Recordings: a file of JSON lines, a header and then one line for each message of a conversation.
 
-Owns the format, its writer and its reader. Secrets are masked before anything is written. Knows nothing of
-channels, and does not care whether what was said makes sense.
+Owns the format, its writer and its reader, and `record`, which writes a real conversation. Secrets are masked
+before anything is written. `replay` plays a recording.
 
     {"tape": 1, "by": "toolpost 0.1.0", "target": "weather"}
     {"at": 0.003, "from": "client", "message": {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}}
-
-PART recording: Keeps a real conversation in a file, so that a test can have it again without a server.
-
-Owns when the file is opened and closed, and what is written of a channel. The file is `tape`'s, how it is
-played is told in `replaying`.
 """
 
 import time
@@ -30,20 +25,14 @@ from toolpost.testing.wrapping import ChannelWrapper, with_traits, wrap_target
 from toolpost.version import __version__
 
 TAPE_FORMAT: Final = 1
-"""What the header of a file says that is written here. A reader refuses others."""
+"""The format in the header. A reader refuses others."""
 
 Sender = Literal["client", "server"]
-"""Who said something."""
+"""The sender of a message."""
 
 
 class TapeHeader(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The first line of a file.
-
-    Args:
-        tape: the number of the format.
-        by: the program that wrote it.
-        target: the name of the server.
-    """
+    """The first line of a file: its format, the program that wrote it, the name of the server."""
 
     tape: int
     by: str = ""
@@ -53,15 +42,15 @@ class TapeHeader(msgspec.Struct, frozen=True, omit_defaults=True):
 class TapeLine(msgspec.Struct, frozen=True, omit_defaults=True, rename={"sender": "from"}):
     """Every other line of a file. It has one of `message`, `text`, `lost` and `closed`.
 
-    Readers ignore members that they do not know, so that a writer may add what it likes to know.
+    Readers ignore members that they do not know.
 
     Args:
-        at: seconds since the file was begun.
-        sender: who said it; in the file the member is called `from`.
+        at: seconds since the recording began.
+        sender: `from` in the file.
         message: a JSON-RPC message, or a batch of them, with secrets masked.
-        text: what is no JSON, with secrets masked.
-        lost: the id of a request of the client's that will not be answered. Over HTTP one may be lost alone.
-        closed: why nothing more came; in the words of whoever wrote the file.
+        text: what is not JSON, with secrets masked.
+        lost: the id of a client request that will not be answered. Over HTTP one may be lost alone.
+        closed: why nothing more came.
         why: why a request was lost.
         link: the number of the connection, if the client had to connect more than once.
     """
@@ -140,7 +129,7 @@ class Tape:
         if self._file.closed:
             self._file = self._path.open("ab")
         self._file.write(msgspec.json.encode(line) + b"\n")
-        self._file.flush()  # whoever is killed has kept what was said until then
+        self._file.flush()  # so that a killed process keeps its recording
 
 
 def read_tape(path: str | PathLike[str]) -> tuple[TapeHeader, list[TapeLine]]:
@@ -170,13 +159,9 @@ def _decode_row(path: str | PathLike[str], number: int, row: bytes, kind: type[A
 
 
 _ROW_ERRORS: Final = {
-    TapeHeader: (
-        "this is no recording",
-        "`toolpost.testing.record` and `toolpost tap --record` write them",
-    ),
+    TapeHeader: ("this is no recording", "`toolpost.testing.record` and `toolpost tap --record` write them"),
     TapeLine: ("this line of the recording cannot be read", "mend or remove it, or record it anew"),
 }
-"""What is said of a line that is none, and what to do."""
 
 
 # --------------------------------------------------------------------- recording
@@ -219,7 +204,7 @@ def record(target: Target, path: str | PathLike[str], *, secrets: Iterable[str] 
 
 
 class _ChannelRecorder:
-    """Puts recorded channels around channels, all of them on one tape."""
+    """Wraps channels, all of them for one tape."""
 
     def __init__(self, path: str | PathLike[str], name: str, secrets: tuple[str, ...]) -> None:
         self._path = path
@@ -233,7 +218,7 @@ class _ChannelRecorder:
         if self._tape is None:
             try:
                 self._tape = Tape(self._path, target=self._name, secrets=self._secrets)
-            except OSError as error:  # which would be taken for one of the server's
+            except OSError as error:  # not to be taken for one of the server
                 raise MCPError(f"the recording cannot be written: {error}") from error
         self._link_count += 1
         self._open_count += 1
@@ -247,7 +232,7 @@ class _ChannelRecorder:
 
 
 class _RecordedChannel(ChannelWrapper):
-    """A channel to a server that is recorded."""
+    """A recorded channel to a server."""
 
     def __init__(self, inner: Channel, tape: Tape, link: int, left: Callable[[], None]) -> None:
         super().__init__(inner)
@@ -269,7 +254,7 @@ class _RecordedChannel(ChannelWrapper):
         return data
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:
-        # Before it is sent: the answer may be there before `send` returns.
+        # First, because the answer may come before `send` returns.
         self._tape.write("client", data, link=self._link)
         await self.inner.send(data, related)
 
@@ -284,7 +269,7 @@ class _RecordedChannel(ChannelWrapper):
 
 
 class _RecordedLossyChannel(_RecordedChannel):
-    """One that can lose a single request."""
+    """A recorded channel that can lose a single request."""
 
     def on_request_lost(self, tell: Callable[[Any, TransportError | AuthError], object]) -> None:
         def record_loss(request_id: Any, error: TransportError | AuthError) -> None:

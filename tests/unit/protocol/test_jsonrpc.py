@@ -133,7 +133,9 @@ def judged(data: bytes) -> Verdict:
         identity = None
     kind = _kind(found)
     if kind is None or len(found) < len(value):
-        code = None if reply or kind == "JSONRPCNotification" else INVALID  # neither an answer nor a notice is answered
+        code = (
+            None if reply or kind == "JSONRPCNotification" else INVALID
+        )  # neither an answer nor a notice is answered
         return Verdict("refused", code, reply, type(identity), identity)
     return Verdict(kind, id_type=type(identity), id=identity, method=found.get("method"))
 

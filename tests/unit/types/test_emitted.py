@@ -453,7 +453,9 @@ def answered(data: st.DataObject, date: str, method: str) -> Raw:
 
 
 @pytest.mark.requirement("MSG-20")
-@pytest.mark.parametrize(("date", "method"), each("notifications", "client", without={"notifications/initialized"}))
+@pytest.mark.parametrize(
+    ("date", "method"), each("notifications", "client", without={"notifications/initialized"})
+)
 @searching
 @given(data=st.data())
 def test_notices_of_a_client(officials, date, method, data):
