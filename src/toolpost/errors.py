@@ -3,7 +3,7 @@
 Owns what can go wrong and how a person reads it; knows nothing of bytes, eras or transports.
 
     MCPError                                all that toolpost raises on purpose
-    ├─ RPCError                             an error response: raised in a handler to send it, raised by a call
+    ├─ RPCError                             an error response: raise it in a handler, catch it from a call
     │  ├─ ParseError · InvalidRequest · MethodNotFound · InvalidParams · InternalError
     │  ├─ ResourceNotFound                  its code depends on the era
     │  ├─ HeaderMismatch · MissingCapability · UnsupportedRevision

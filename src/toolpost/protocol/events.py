@@ -1,6 +1,6 @@
-"""What a connection tells its owner: the requests in flight, and everything that can arrive.
+"""Requests in flight, and the events that a `Connection` returns for received messages.
 
-Plain records. Who makes them and why is told in `connection`.
+Plain records; `connection` explains when they occur.
 """
 
 from typing import Any, Final, TypeAlias
@@ -20,11 +20,11 @@ class _ParamsWithMeta(Struct, rename={"meta": "_meta"}):
 
 _META_READER: Final = JSONReader(_ParamsWithMeta)
 
-# --------------------------------------------------------------------- what is in flight
+# --------------------------------------------------------------------- requests in flight
 
 
 class InboundRequest(Struct, eq=False):
-    """A request of the peer that waits for our answer."""
+    """A request of the peer that we have to answer."""
 
     id: RequestId
     row: Row
@@ -36,11 +36,7 @@ class InboundRequest(Struct, eq=False):
 
     @property
     def meta(self) -> Meta:
-        """Its `_meta`, whole.
-
-        Raises:
-            InvalidParams: it holds what no value of ours can hold (1e400).
-        """
+        """All of its `_meta`; InvalidParams if Python cannot hold a value of it (1e400)."""
         try:
             return _META_READER(self.raw).meta or {}
         except InvalidJSONValue as error:
@@ -48,7 +44,7 @@ class InboundRequest(Struct, eq=False):
 
 
 class OutboundRequest(Struct, eq=False, gc=False):
-    """A request of ours that waits for the peer's answer; `data` is what to send."""
+    """A request of ours that the peer has to answer; `data` is what to send."""
 
     id: RequestId
     row: Row
@@ -57,7 +53,7 @@ class OutboundRequest(Struct, eq=False, gc=False):
     token: ProgressToken | None = None
     progress: Number | None = None
     task: bool = False
-    """Whether it wants to be run as a task, and may be answered with one."""
+    """Whether it asks to be run as a task, and may be answered with one."""
     plain: bool = False
     """Whether its result may be a `PlainToolResult`."""
 
@@ -66,7 +62,7 @@ class OutboundRequest(Struct, eq=False, gc=False):
 
 
 class NotificationReceived(Struct):
-    """The peer says something. `row` is None for a method that we do not know."""
+    """A notification. `row` is None for an unknown method."""
 
     method: str
     params: Any
@@ -82,7 +78,7 @@ class CancellationReceived(Struct):
 
 
 class ProgressReceived(Struct):
-    """A request of ours has come further."""
+    """A request of ours made progress."""
 
     request: OutboundRequest
     params: ProgressParams
@@ -96,14 +92,14 @@ class ResponseReceived(Struct):
 
 
 class ErrorReceived(Struct):
-    """A request of ours was refused, or answered with something that is no answer."""
+    """A request of ours got an error, or an invalid response."""
 
     request: OutboundRequest
     error: MCPError
 
 
 class InvalidMessageReceived(Struct):
-    """The peer broke a rule. `data` is the answer to send, if it may have one."""
+    """The peer broke a rule. `data` is the error response to send, if any."""
 
     error: MCPError
     data: bytes | None = None
@@ -111,7 +107,7 @@ class InvalidMessageReceived(Struct):
 
 
 class MessageDropped(Struct):
-    """A message that means nothing (any more). `error` tells more where there is more to tell."""
+    """A message without effect, or too late. `error` has the details, if any."""
 
     reason: str
     error: MCPError | None = None

@@ -1,8 +1,8 @@
-"""The HTTP rules about values: what a header may say, and whether it agrees with the body.
+"""Values of HTTP headers: their form, and whether they agree with the body.
 
 Owns the names of the headers, the Base64 form of a value, `x-mcp-header` annotations and the arguments they
-mirror, `Accept`, `Content-Type` and the form of a session id. All functions are pure: they are handed values
-and say what is wrong with them. Knows nothing of sessions, eras, routes or status codes.
+mirror, `Accept`, `Content-Type` and the form of a session id. Pure functions; sessions, eras, routes and
+status codes are left to others.
 """
 
 import re
@@ -25,17 +25,17 @@ LAST_EVENT: Final = "last-event-id"
 MAX_INTEGER: Final = 2**53 - 1
 """The largest integer that every JSON implementation reads as the same number (HDR-10)."""
 MAX_ANNOTATION_DEPTH: Final = 32
-"""Levels of properties above an annotation. Bounds the length of a path, and so the work for all paths."""
+"""How many levels of properties may be above an annotation, which bounds the work for a path."""
 MAX_SCHEMA_NODES: Final = 100_000
-"""Parts of one schema. No tool has so many; a Python object that contains itself has no end of them."""
+"""How many parts a schema may have; a Python object that contains itself has no end of them."""
 MAX_SESSION_ID: Final = 4096
-"""Room for a signed token as session id, and half of what common servers take for all headers."""
+"""How long a session id may be: room for a signed token."""
 MAX_QUOTED_LENGTH: Final = 80
-"""How much of a peer's value a message repeats."""
+"""How many characters of a peer's value an error repeats."""
 
 
 def quote_value(value: object) -> str:
-    """A value of the peer as a message may repeat it: short, and without line breaks."""
+    """Return a value of the peer for an error: short, and without line breaks."""
     if isinstance(value, str):
         return repr(value if len(value) <= MAX_QUOTED_LENGTH else f"{value[:MAX_QUOTED_LENGTH]}…")
     try:
@@ -52,7 +52,7 @@ _INTEGER_PATTERN: Final = r"(-?(?:0|[1-9][0-9]{0,15}))(?:\.0+)?"  # compiled whe
 
 
 def _to_text(value: object) -> str:
-    """The text of a string, an integer or a boolean, before it is made safe for a header."""
+    """Return the text of a string, an integer or a boolean."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -113,15 +113,11 @@ def decode_value(text: str, header: str = "header") -> str:
 
 
 def check_name(header: str | None, body: str) -> None:
-    """Return if `Mcp-Name` repeats the name, URI or task id in the body.
-
-    Raises:
-        HeaderMismatch: it is missing, malformed or says something else.
-    """
+    """Raise HeaderMismatch if `Mcp-Name` does not repeat the name, URI or task id in the body."""
     if header is None:
         raise HeaderMismatch(f"{NAME}: the header is missing; the body says {quote_value(body)}")
     if header == body and body.isascii() and body.isidentifier():
-        return  # as most names of tools are: nothing to strip, nothing in Base64
+        return  # most names: nothing to strip, nothing in Base64
     text = decode_value(header, NAME)
     if text != body:
         raise HeaderMismatch(
@@ -130,7 +126,7 @@ def check_name(header: str | None, body: str) -> None:
 
 
 def is_valid_session_id(value: str) -> bool:
-    """Whether a session id is visible ASCII, 0x21 to 0x7E, of a sensible length (HTTPL-23)."""
+    """Return whether a session id is visible ASCII, 0x21 to 0x7E, and not too long (HTTPL-23)."""
     return 0 < len(value) <= MAX_SESSION_ID and value.isascii() and value.isprintable() and " " not in value
 
 
@@ -140,7 +136,7 @@ _ANNOTATION_KEY: Final = "x-mcp-header"
 _NAME_PATTERN: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # compiled when it is first needed
 _ANNOTATABLE_TYPES: Final = ("string", "integer", "boolean")
 _DATA_KEYWORDS: Final = frozenset({_ANNOTATION_KEY, "const", "default", "enum", "examples"})
-"""Keywords that hold plain data, in which a key that looks like an annotation is none."""
+"""Keywords with plain data, in which there are no annotations."""
 _NAME_KEYWORDS: Final = frozenset(
     {"$defs", "definitions", "dependentRequired", "dependentSchemas", "patternProperties", "properties"}
 )
@@ -184,7 +180,7 @@ def find_annotations(schema: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 def _read_header_name(node: Mapping[str, object], path: tuple[str, ...], left: str) -> str:
-    """The header that an annotated part of a schema asks for."""
+    """Return the header that an annotated part of a schema names."""
     name, kind = node[_ANNOTATION_KEY], node.get("type")
     if left or not path:
         fault = f"only a chain of `properties` may lead to it; it stands {left or 'on the root'}"
@@ -202,7 +198,7 @@ def _read_header_name(node: Mapping[str, object], path: tuple[str, ...], left: s
 
 
 def _iterate_children(node: Mapping[str, object], path: tuple[str, ...], left: str) -> Iterator[_SchemaPart]:
-    """The parts directly below a part of a schema."""
+    """Iterate over the children of a part of a schema."""
     for keyword, value in node.items():
         if keyword in _DATA_KEYWORDS or not isinstance(value, Mapping | list):
             continue
@@ -224,7 +220,7 @@ def _format_path(path: tuple[str, ...]) -> str:
 
 
 def _get_at_path(arguments: Mapping[str, Any], path: tuple[str, ...]) -> Any:
-    """The value at a path of property names; None where there is none."""
+    """Return the value at a path of property names, or None."""
     value: Any = arguments
     for name in path:
         if not isinstance(value, Mapping):
@@ -236,14 +232,9 @@ def _get_at_path(arguments: Mapping[str, Any], path: tuple[str, ...]) -> Any:
 def mirror_arguments(
     annotated: Mapping[str, tuple[str, ...]], arguments: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The `mcp-param-…` headers that a client sends with these arguments (HDR-5, HDR-21).
+    """Return the `mcp-param-…` headers for these arguments (HDR-5, HDR-21); null and absent ones have none.
 
-    Args:
-        annotated: what `find_annotations` found in the input schema of the tool.
-        arguments: the arguments of the call. One that is null or absent has no header.
-
-    Raises:
-        ValueError: no header can carry an argument; the text names it.
+    Raises ValueError if no header can carry an argument.
     """
     headers: dict[str, str] = {}
     for header, path in annotated.items():
@@ -262,18 +253,10 @@ def mirror_arguments(
 def verify_arguments(
     annotated: Mapping[str, tuple[str, ...]], arguments: Mapping[str, Any], headers: Mapping[str, str]
 ) -> None:
-    """Return if every annotated argument and its header agree (HDR-22 to HDR-26).
+    """Raise HeaderMismatch if an annotated argument and its header disagree (HDR-22 to HDR-26).
 
-    A header for an argument that the body lacks is a mismatch too: whoever routed by it saw a value that
-    the tool never gets. Headers that no annotation asks for are not looked at.
-
-    Args:
-        annotated: what `find_annotations` found in the input schema of the tool.
-        arguments: the arguments in the body.
-        headers: the headers of the request, by their names in lower case.
-
-    Raises:
-        HeaderMismatch: one is missing, malformed, says something else or has nothing to repeat.
+    A header without its argument is a mismatch too: a proxy that routed by it saw a value that the tool never
+    gets. Headers without an annotation are not checked.
     """
     for header, path in annotated.items():
         value, sent = _get_at_path(arguments, path), headers.get(header)
@@ -296,7 +279,7 @@ def verify_arguments(
 
 
 def _is_same_value(text: str, value: object) -> bool:
-    """Whether a header and a value of the body say the same; integers by value, not by spelling (HDR-26)."""
+    """Return whether a header equals a value of the body; integers by value, not by spelling (HDR-26)."""
     if isinstance(value, str | bool):
         return text == _to_text(value)
     number = re.fullmatch(_INTEGER_PATTERN, text)
@@ -310,7 +293,7 @@ _SEPARATOR_PATTERN: Final = r'(?s)"(?:[^"\\]|\\.)*+"?|[,;]'  # compiled when it 
 
 
 def _split_header(text: str, separator: str) -> list[str]:
-    """The parts of a header, in lower case; a separator within a quoted string does not part it."""
+    """Split a header, in lower case, at separators outside quoted strings."""
     text = text.lower()
     if '"' not in text:  # nearly always, and much faster
         return [part.strip(" \t") for part in text.split(separator)]
@@ -319,21 +302,17 @@ def _split_header(text: str, separator: str) -> list[str]:
 
 
 def _parse_media_type(text: str) -> tuple[str, list[tuple[str, str]]]:
-    """A media type or range, and its parameters."""
+    """Return a media type or range, and its parameters."""
     name, *parameters = _split_header(text, ";")
     pairs = (parameter.partition("=") for parameter in parameters)
     return name, [(key.strip(" \t"), value.strip(" \t")) for key, _, value in pairs]
 
 
 def accepts(header: str | None, media: str) -> bool:
-    """Whether an `Accept` header admits a media type.
+    """Return whether an `Accept` header admits a media type, given in lower case.
 
     The most specific range decides and a weight of zero excludes; other parameters do not count. Without a
     header, or with an empty one, everything is admitted.
-
-    Args:
-        header: the value of `Accept`; None if there is none.
-        media: a media type in lower case, such as `text/event-stream`.
     """
     if header is None or not header.strip(" \t"):
         return True
@@ -348,7 +327,7 @@ def accepts(header: str | None, media: str) -> bool:
 
 
 def is_json(content_type: str | None) -> bool:
-    """Whether a `Content-Type` is `application/json`, in UTF-8 if it names a charset."""
+    """Return whether a `Content-Type` is `application/json`, in UTF-8 if it names a charset."""
     if content_type is None:
         return False
     name, parameters = _parse_media_type(content_type)

@@ -1,7 +1,7 @@
-"""Where an HTTP request goes: to the stateless era, to a session, or nowhere.
+"""Routing of HTTP requests: to the stateless era, to a session, or rejected.
 
-Pure functions over headers and messages, in the order of checks that the specification and its official
-suite agree on. Owns which error has which status; knows no socket, no session table and no tool.
+Pure functions over headers and messages, in the order of checks of the specification and its official suite.
+Owns which error has which status; knows no socket, session table or tool.
 """
 
 from collections.abc import Mapping
@@ -38,14 +38,14 @@ from toolpost.types.initialize import RequestMeta
 
 
 class StatelessRoute(Struct):
-    """A request that carries its own facts; a notice has no peer to tell of."""
+    """A message of the stateless era; a notification has no peer."""
 
     peer: Peer | None = None
     meta: RequestMeta | None = None
 
 
 class SessionRoute(Struct):
-    """A message of the session era. `opening` is an `initialize`; without `session` there may be none."""
+    """A message of the session era; `session` is its session id, if any."""
 
     revision: Revision
     session: str | None = None
@@ -53,7 +53,7 @@ class SessionRoute(Struct):
 
 
 class RejectedRoute(Struct):
-    """A request that goes nowhere."""
+    """A rejected request."""
 
     status: int
     error: RPCError
@@ -160,21 +160,15 @@ _STATUS_BY_CODE: Final[dict[int, int]] = {
 
 
 def get_http_status(code: int) -> int:
-    """The HTTP status of a stateless answer with this error; what the specification does not fix is 200."""
+    """Return the HTTP status of a stateless error response; 200 if the specification fixes none."""
     return _STATUS_BY_CODE.get(code, 200)
 
 
 def classify(sent: Mapping[str, str], message: JSONRPCMessage | None, party: LocalPeer) -> Route:
-    """Where a POST goes.
-
-    Args:
-        sent: the headers of the request, by their names in lower case.
-        message: what the body holds; None for a batch.
-        party: the server.
-    """
+    """Route a POST by its headers, named in lower case, and its message, which is None for a batch."""
     version = sent.get(headers.VERSION)
     known = None if version is None else REVISIONS.get(version.strip(" \t"))
-    # A version that nobody knows can only be newer than we are.
+    # An unknown version can only be newer than ours.
     modern = version is not None and (known is None or known.stateless)
     if not modern and isinstance(message, _MESSAGES_WITH_METHOD):
         modern = has_protocol_version(message.params)
@@ -183,14 +177,14 @@ def classify(sent: Mapping[str, str], message: JSONRPCMessage | None, party: Loc
             return _route_to_stateless(sent, message, party)
         return _route_to_session(sent, known, message, party)
     except RPCError as error:
-        # The id of a posted answer is one of ours: an error with it would answer something else.
+        # The id of a posted response is one of ours, so an error must not carry it.
         return RejectedRoute(400, error, message.id if isinstance(message, JSONRPCRequest) else None)
 
 
 def _route_to_session(
     sent: Mapping[str, str], named: Revision | None, message: JSONRPCMessage | None, party: LocalPeer
 ) -> SessionRoute:
-    """A message of the session era. Whether its session lives is for others to say."""
+    """Route a message of the session era. The session may have ended."""
     opening = isinstance(message, JSONRPCRequest) and message.method == INITIALIZE
     session = sent.get(headers.SESSION)
     if session is not None and not headers.is_valid_session_id(session):
@@ -208,7 +202,7 @@ def _route_to_session(
 def _route_to_stateless(
     sent: Mapping[str, str], message: JSONRPCMessage | None, party: LocalPeer
 ) -> StatelessRoute:
-    """A request of the stateless era, checked as far as headers and `_meta` go."""
+    """Route a request of the stateless era, after checks of headers and `_meta`."""
     if not isinstance(message, _MESSAGES_WITH_METHOD):
         raise InvalidRequest("Invalid request: only a single request or notification may be posted")
     version = sent.get(headers.VERSION)
@@ -240,7 +234,7 @@ def _check_supported(version: str, party: LocalPeer) -> None:
 
 
 def _check_method(sent: Mapping[str, str], method: str) -> None:
-    """`Mcp-Method` repeats the method of the body, letter for letter (HDR-1)."""
+    """Refuse a `Mcp-Method` that is not exactly the method of the body (HDR-1)."""
     said = sent.get(headers.METHOD)
     if said is None:
         raise HeaderMismatch(
@@ -253,11 +247,11 @@ def _check_method(sent: Mapping[str, str], method: str) -> None:
         )
 
 
-# --------------------------------------------------------------------- what a request mirrors
+# --------------------------------------------------------------------- mirrored parameters
 
 _MEMBERS_READER: Final = JSONReader(dict[str, Raw])
 _STRING_READER: Final = JSONReader(str)
-# One level of JSON: what an object holds stays raw, and what a list holds nobody asks for.
+# One level of JSON: the members of an object stay raw.
 _LEVEL_READER: Final = JSONReader[Any](cast("Any", dict[str, Raw] | str | int | float | bool | None))
 _JSONLevel: TypeAlias = dict[str, Any] | list[Any] | str | float | None
 
@@ -268,15 +262,9 @@ HeaderAnnotations: TypeAlias = Mapping[str, tuple[str, ...]]
 def verify_headers(
     sent: Mapping[str, str], incoming: InboundRequest, annotated: HeaderAnnotations | None = None
 ) -> None:
-    """Return if the headers repeat what the body of a stateless request says.
+    """Raise HeaderMismatch if a header does not repeat the body of a stateless request (HDR-23 … HDR-26).
 
-    Args:
-        sent: the headers of the request, by their names in lower case.
-        incoming: the request.
-        annotated: the annotated parameters of the tool that it calls.
-
-    Raises:
-        HeaderMismatch: a header is missing or says something else (HDR-23 … HDR-26), or cannot be compared.
+    `annotated` has the annotated parameters of the tool that is called.
     """
     named = incoming.row.named
     if named is not None:
@@ -294,15 +282,9 @@ def mirror_headers(
     annotated: HeaderAnnotations | None = None,
     extra: Mapping[str, Row] | None = None,
 ) -> dict[str, str]:
-    """The headers that a client sends with a stateless message (HDR-1 … HDR-5, HTTPM-14, HTTPM-15).
+    """Return the headers of a stateless message of a client (HDR-1 … HDR-5, HTTPM-14, HTTPM-15).
 
-    Args:
-        message: the request or notice.
-        annotated: the annotated parameters of the tool that it calls, where they are known.
-        extra: the rows of extensions.
-
-    Raises:
-        ValueError: no header can carry what should be mirrored.
+    Raises ValueError if no header can carry a mirrored value.
     """
     method = message.method
     if headers.encode_value(method) != method:
@@ -325,12 +307,9 @@ def mirror_headers(
 
 
 def _read_annotated_arguments(raw: Raw | Unset, annotated: HeaderAnnotations) -> dict[str, Any]:
-    """The arguments of a call, read along the annotated paths; all else stays raw and cannot get in the way.
+    """Read the arguments of a call along the annotated paths; all else stays raw.
 
-    What is no object has no annotated parameters, and others will refuse it.
-
-    Raises:
-        InvalidJSONValue: something on an annotated path cannot be read.
+    Raises InvalidJSONValue if a value on such a path cannot be read.
     """
     arguments = _read_level(raw, "the arguments")
     if not isinstance(arguments, dict):

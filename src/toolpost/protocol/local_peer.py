@@ -1,7 +1,6 @@
-"""One end of a conversation as it presents itself: role, name tag, capabilities, revisions.
+"""Our end of a conversation: role, name, capabilities, revisions.
 
-Made once and shared by all connections of a server or client, so that what follows from it is worked out
-once. Knows nothing of what is being said.
+Made once and shared by all connections of a server or client, so that what follows from it is computed once.
 """
 
 from collections.abc import Iterable, Mapping
@@ -33,13 +32,13 @@ _STATELESS_ROOTS: Final = ListCapability()
 
 
 class LocalPeer:
-    """Who we are.
+    """Our end of a conversation.
 
     Args:
-        info: our name tag.
+        info: our name and version.
         capabilities: what we declare; their type makes us a client or a server.
-        supported: the revisions that we speak.
-        anonymous: keep the name tag out of stateless messages (META-9, META-16).
+        supported: the revisions that we support.
+        anonymous: leave `info` out of stateless messages (META-9, META-16).
     """
 
     __slots__ = (
@@ -81,10 +80,10 @@ class LocalPeer:
         self._capability_cache: dict[str, bool] = {}
         self._meta_by_revision: dict[str, Meta] = {}
         self.served_rows = _ServedRows(self)
-        """The requests of a revision, by its date, that the other end may send."""
+        """By date of a revision: the requests that the other end may send."""
 
     def make_unsupported_error(self, requested: str) -> UnsupportedRevision:
-        """The error for a revision that we do not speak; it names those that we do (VER-1)."""
+        """Return the error for an unsupported revision; it names the supported ones (VER-1)."""
         named = shorten(requested)
         return UnsupportedRevision(
             f"Unsupported protocol version: {named}; this {self.role} speaks {', '.join(self.supported)}",
@@ -92,14 +91,14 @@ class LocalPeer:
         )
 
     def has_capability(self, path: str) -> bool:
-        """Whether we declare a capability."""
+        """Return whether we declare a capability."""
         known = self._capability_cache.get(path)
         if known is None:
             known = self._capability_cache[path] = has_capability(self.capabilities, path)
         return known
 
     def select_capabilities(self, revision: Revision) -> Capabilities:
-        """Our capabilities; in the stateless era without those that belong to sessions."""
+        """Return our capabilities; in the stateless era without those of sessions."""
         if not revision.stateless:
             return self.capabilities
         capabilities = copy(self.capabilities)
@@ -111,7 +110,7 @@ class LocalPeer:
     def introduce(
         self, revision: Revision, instructions: str | None = None
     ) -> InitializeResult | DiscoverResult:
-        """Who this server is: the result of `initialize` or of `server/discover`."""
+        """Return the result of `initialize` or of `server/discover`."""
         capabilities = self.select_capabilities(revision)
         assert isinstance(capabilities, ServerCapabilities), "only a server introduces itself"
         if revision.stateless:
@@ -126,7 +125,7 @@ class LocalPeer:
         )
 
     def build_meta(self, revision: Revision) -> Meta:
-        """What our stateless messages carry in `_meta`: all about a client, the name tag of a server."""
+        """Return the `_meta` of our stateless messages: all about a client, the name of a server."""
         facts = self._meta_by_revision.get(revision.date)
         if facts is None:
             tag = {} if self._anonymous else {_INFO_KEYS[self.role]: Raw(jsonrpc.encode(self.info))}
@@ -139,7 +138,7 @@ class LocalPeer:
 
 
 class _ServedRows(dict[str, Mapping[str, Row]]):
-    """By revision, the requests whose needs a party has declared. What was looked for once is kept."""
+    """By revision: the requests whose capability we declare; computed on first use."""
 
     def __init__(self, party: LocalPeer) -> None:
         super().__init__()
@@ -159,7 +158,7 @@ _INFO_KEYS: Final[dict[Role, str]] = {CLIENT: CLIENT_INFO, SERVER: SERVER_INFO}
 
 
 def has_capability(capabilities: Capabilities, path: str) -> bool:
-    """Whether a capability was declared; `path` names attributes, such as "tools.list_changed"."""
+    """Return whether a capability was declared; `path` names attributes, such as "tools.list_changed"."""
     value: JSON = capabilities
     for name in path.split("."):
         value = getattr(value, name, None)

@@ -45,7 +45,7 @@ JUNK_MESSAGES: Final = (
     b'{"jsonrpc":"2.0","id":"x","method":"what/is/this"}',
     b'{"jsonrpc":"2.0","id":{},"method":"ping"}',
 )
-"""What may arrive out of nowhere. None of it names anything that is under way."""
+"""Messages that may arrive unexpectedly. None of them names a request in flight."""
 
 _CUT_REASON: Final = "the wire was cut"
 
@@ -125,7 +125,7 @@ class Chance:
         }
 
     def select_faults(self, sender: Sender, data: bytes) -> Iterator[Fault]:
-        """What goes wrong with a message."""
+        """Iterate over the faults of a message."""
         if self._sender in {None, sender}:
             for kind, likely in self._probabilities.items():
                 if self._rng.random() < likely:
@@ -134,7 +134,7 @@ class Chance:
 
 
 def garble_message(rng: random.Random, data: bytes) -> bytes:
-    """A message in which something is missing, or wrong, or more than there was."""
+    """Return a message with something removed, changed or added."""
     some = bytearray(data or b" ")
     place = rng.randrange(len(some))
     how = rng.randrange(4)
@@ -150,11 +150,7 @@ def garble_message(rng: random.Random, data: bytes) -> bytes:
 
 
 class FaultPlan:
-    """What goes wrong, and how many messages there were so far.
-
-    Args:
-        faults: what goes wrong.
-    """
+    """The faults, and how many messages there were so far."""
 
     def __init__(self, faults: tuple[Fault | Chance, ...]) -> None:
         self._faults = [fault for fault in faults if isinstance(fault, Fault)]
@@ -162,7 +158,7 @@ class FaultPlan:
         self._seen = [0] * len(self._faults)
 
     def select_faults(self, sender: Sender, method: str | None, data: bytes) -> list[Fault]:
-        """What goes wrong with the next message."""
+        """Return the faults of the next message."""
         found: list[Fault] = []
         for place, fault in enumerate(self._faults):
             if fault.sender == sender and fault.method in {None, method}:
@@ -223,7 +219,7 @@ class Faulty(ChannelWrapper):
         self._waiting: tuple[bytes, int | str | None] | None = None
         self._late_task: asyncio.Task[None] | None = None
 
-    # ----------------------------------------------------------------- what arrives
+    # ----------------------------------------------------------------- receiving
 
     async def receive(self) -> bytes:
         """The next message of the peer that arrives."""
@@ -234,7 +230,7 @@ class Faulty(ChannelWrapper):
                 wait = self._ready[0][0] - now()
                 if wait <= 0:
                     return self._ready.popleft()[1]
-                await asyncio.sleep(wait)  # it stays where it is: whoever is cancelled has lost nothing
+                await asyncio.sleep(wait)  # it stays in the queue, so that a cancellation loses nothing
                 continue
             try:
                 async with asyncio.timeout_at(self._overtaken[0] if self._overtaken else None):
@@ -250,7 +246,7 @@ class Faulty(ChannelWrapper):
                 await self._arrive(data, now())
 
     async def _arrive(self, data: bytes, now: float) -> None:
-        """Decide what becomes of a message of the peer."""
+        """Apply the faults of a message of the peer."""
         faults = {fault.kind: fault for fault in self._select_faults(self._there, data)}
         if "cut" in faults:
             await self._cut_channel()
@@ -267,12 +263,12 @@ class Faulty(ChannelWrapper):
         self._release_overtaken()
 
     def _release_overtaken(self) -> None:
-        """Let a message arrive that was overtaken, or waited for long enough."""
+        """Deliver the message that was overtaken, or has waited long enough."""
         if self._overtaken is not None:
             self._ready.append((0.0, self._overtaken[1]))
             self._overtaken = None
 
-    # ----------------------------------------------------------------- what leaves
+    # ----------------------------------------------------------------- sending
 
     async def send(self, data: bytes, related: int | str | None = None) -> None:
         """Send something that may or may not arrive."""
@@ -291,7 +287,7 @@ class Faulty(ChannelWrapper):
             if "reorder" in faults and self._waiting is None:
                 self._waiting = data, related
                 if self._late_task is not None:
-                    self._late_task.cancel()  # it has nothing more to send, and we have the turn
+                    self._late_task.cancel()  # it has nothing more to send
                 self._late_task = asyncio.get_running_loop().create_task(
                     self._send_later(faults["reorder"].seconds)
                 )
@@ -301,21 +297,21 @@ class Faulty(ChannelWrapper):
             await self._send_overtaken()
 
     async def _send_later(self, seconds: float) -> None:
-        """Send what waits to be overtaken, if nothing else comes."""
+        """Send the waiting message if no other comes."""
         await asyncio.sleep(seconds)
         async with self._send_lock:
             try:
                 await self._send_overtaken()
             except MCPError:
-                return  # whoever sent it hears of it as if it had been sent
+                return  # as if it had been sent
 
     async def _send_overtaken(self) -> None:
-        """Send what was overtaken."""
+        """Send the waiting message."""
         if self._waiting is not None:
             (data, related), self._waiting = self._waiting, None
             await self.inner.send(data, related)
 
-    # ----------------------------------------------------------------- the end
+    # ----------------------------------------------------------------- closing
 
     async def close(self) -> None:
         """End the inner channel."""
@@ -332,13 +328,11 @@ class Faulty(ChannelWrapper):
         if self._cut:
             raise ChannelClosed(_CUT_REASON, sent=False)
 
-    # ----------------------------------------------------------------- what is known of a message
-
     def _select_faults(self, sender: Sender, data: bytes) -> list[Fault]:
         return self._plan.select_faults(sender, self._method(sender, data), data)
 
     def _method(self, sender: Sender, data: bytes) -> str | None:
-        """The method that a message is about; of an answer that of the request."""
+        """Return the method of a message; for a response that of its request."""
         try:
             head = _HEAD_DECODER.decode(data)
         except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):

@@ -20,19 +20,19 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 GC_DELAY: Final = 0.05
-"""Seconds in which what was told to end usually has; only then does it pay to look for garbage."""
+"""Seconds after which to collect garbage: most resources end sooner."""
 
 LEAK_TIMEOUT: Final = 5.0
-"""Seconds after which nothing is expected to end by itself any more."""
+"""Seconds to wait for resources to end."""
 
 POLL_INTERVAL: Final = 0.001
-"""Seconds between two looks."""
+"""Seconds between two snapshots."""
 
 _LOOP_THREAD_PREFIX: Final = "asyncio_"
-"""How threads are called that belong to a loop, and end with it."""
+"""The names of threads that belong to a loop, and end with it."""
 
 _FOREIGN_THREAD_CLASS: Final = "_DummyThread"
-"""What stands for a thread that `threading` did not start, and never sees end."""
+"""The class of threads that `threading` did not start, and whose end it does not notice."""
 
 
 def list_descriptors() -> dict[str, int]:
@@ -60,11 +60,7 @@ def list_children() -> set[str]:
 
 
 class HeldResources:
-    """What this process holds at a moment.
-
-    Args:
-        loops: whose tasks count; that of the caller does not.
-    """
+    """What this process holds now; tasks are those of `loops`, except the current one."""
 
     def __init__(self, loops: Iterable[asyncio.AbstractEventLoop] = ()) -> None:
         current = asyncio.current_task() if _is_loop_running() else None
@@ -83,13 +79,7 @@ class HeldResources:
 
 
 class LeakPoller:
-    """Looks again and again, until what ends by itself has ended.
-
-    Args:
-        before: what there was before.
-        look: what there is.
-        timeout: seconds to wait.
-    """
+    """Compares snapshots with the first one, until nothing is left or the time is over."""
 
     def __init__(self, before: HeldResources, look: Callable[[], HeldResources], timeout: float) -> None:
         self._before = before
@@ -98,10 +88,10 @@ class LeakPoller:
         self._began = time.monotonic()
         self._has_collected = False
         self.leaks: dict[str, set[Any]] = {}
-        """What there is more than before."""
+        """What is held in addition to the first snapshot."""
 
     def poll(self) -> bool:
-        """Look; whether it makes sense to look once more."""
+        """Take a snapshot; return whether to take another."""
         self.leaks = self._take_snapshot() - self._before
         if not any(self.leaks.values()):
             return False
@@ -132,11 +122,11 @@ DESCRIPTIONS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "children": ("process", _describe_process),
     "descriptors": ("descriptor", _describe_descriptor),
 }
-"""What a kind of holding is called, and what tells one from another."""
+"""By kind of resource: its name, and how to describe one."""
 
 
 def describe_leaks(left: dict[str, set[Any]]) -> list[str]:
-    """What is left, in words, one line for each."""
+    """Describe the leaks, one line for each."""
     lines: list[str] = []
     for kind, held in left.items():
         word, name = DESCRIPTIONS[kind]
@@ -154,7 +144,7 @@ _LOOP_ENDINGS: Final = ((asyncio.runners, "_cancel_all_tasks"), (BaseEventLoop, 
 
 @contextmanager
 def record_cancelled_tasks(cut_off: list[str]) -> Generator[None]:
-    """Have loops tell which tasks they still had when they ended: `asyncio.run` cancels them silently."""
+    """Record the tasks that loops still have when they end: `asyncio.run` cancels them silently."""
     kept = [(owner, name, getattr(owner, name)) for owner, name in _LOOP_ENDINGS if hasattr(owner, name)]
     for owner, name, function in kept:
         setattr(owner, name, _wrap_loop_ending(function, cut_off))
@@ -257,7 +247,7 @@ def _is_loop_running() -> bool:
 
 
 def _snapshot_running_loop() -> HeldResources:
-    """What is held where a loop runs."""
+    """Take a snapshot where a loop runs."""
     held = HeldResources([asyncio.get_running_loop()])
     held.threads = {thread for thread in held.threads if not thread.name.startswith(_LOOP_THREAD_PREFIX)}
     return held

@@ -1,6 +1,6 @@
 """Tokens for tests: keys that rotate, and access tokens that are as good or as bad as a test wants them.
 
-Not for production: the keys live in memory, and whoever holds a mint can be anybody.
+Not for production: the keys live in memory, and the holder of an issuer can be anybody.
 """
 
 import secrets

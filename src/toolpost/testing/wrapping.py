@@ -1,8 +1,7 @@
-"""What is put around a target or a channel, to hear or to change what is said over it.
+"""Wrappers around a target or a channel, to record or to change its messages.
 
-Owns the one place where a test gets between a client and whatever it connects to: `WrappedTarget` is a target
-that `Client` takes, `ChannelWrapper` the channel in between. Keeps the negotiation, the fallbacks and the
-traits of what is inside. Knows nothing of what is said.
+`WrappedTarget` is a target that `Client` takes, `ChannelWrapper` the channel in between. Both keep the
+negotiation, the fallbacks and the optional features of the inner one.
 """
 
 from collections.abc import Callable
@@ -30,11 +29,7 @@ left out: everything has to come past `send` and `receive`."""
 
 
 class ChannelWrapper:
-    """A channel around a channel. It has the traits that the inner one has.
-
-    Args:
-        inner: the channel that carries what is said.
-    """
+    """A channel around a channel, with the optional features of the inner one."""
 
     def __init__(self, inner: Channel) -> None:
         self.inner = inner
@@ -56,7 +51,7 @@ W = TypeVar("W", bound=ChannelWrapper)
 
 
 def with_traits(kind: type[W], inner: Channel) -> type[W]:
-    """The class of wrappers that has the traits of a channel."""
+    """Return a subclass of the wrapper with the optional features of a channel."""
     return _make_class(
         kind, tuple(name for name in _TRAITS if hasattr(inner, name) and not hasattr(kind, name))
     )
@@ -79,19 +74,14 @@ def _make_forwarder(name: str) -> property:
 
 
 class WrappedTarget:
-    """A target with something around each channel to it.
-
-    Args:
-        target: whatever a client takes.
-        wrap: makes the channel that the client gets of the one to the target.
-    """
+    """A target with a wrapper around each channel to it."""
 
     def __init__(self, target: Target, wrap: Callable[[Channel], Channel]) -> None:
         self.target = target
         self.wrap = wrap
 
     def make_connector(self, options: TargetOptions) -> Connector:
-        """How to reach it: as the target is reached, with something around it."""
+        """Return the connector of the target, with wrapped channels."""
         server, headers, http, auth = options
         inner: Any = self.target
         return _wrap_way(

@@ -15,6 +15,7 @@ from toolpost.protocol.methods import (
     ALWAYS,
     CLIENT,
     DATES,
+    EARLY_REQUESTS,
     ELICITATION,
     ROWS,
     SERVER,
@@ -119,6 +120,20 @@ def test_names_that_http_mirrors():
     mirrored = {"tools/call": "name", "prompts/get": "name", "resources/read": "uri"}
     assert {row.name: row.named for row in ROWS if row.named} == mirrored
     assert {row.name: row.member for row in ROWS if row.member} == mirrored
+
+
+def test_what_may_be_sent_before_the_handshake_is_complete():
+    notifications = {"initialized", "cancelled", "progress", "message"}
+    assert EARLY_REQUESTS == {"initialize", "ping"}
+    assert {row.name for row in ROWS if row.early} == EARLY_REQUESTS | {
+        f"notifications/{name}" for name in notifications
+    }
+
+
+def test_only_requests_are_repeatable_and_only_notifications_are_listened_to():
+    assert all(row.is_request for row in ROWS if row.repeatable)
+    assert not any(row.is_request for row in ROWS if row.listened)
+    assert not ROW["tools/call"].repeatable
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.needs], ids=repr)
