@@ -43,7 +43,7 @@ def test_nothing_shows_a_secret():
     verifier = Jwt(ISSUER, keys=mint.jwks)
     assert repr(verifier) == f"Jwt({ISSUER!r})"
     assert repr(Auth(ISSUER, verifier=verifier)) == f"Auth({ISSUER!r})"
-    assert repr(mint) == f"<Mint {ISSUER}>"
+    assert repr(mint) == f"<TokenIssuer {ISSUER}>"
     assert make_verifier(verifier) is verifier
 
 
