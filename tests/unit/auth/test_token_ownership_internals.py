@@ -8,7 +8,7 @@ from toolpost.auth.client import prompt_limits
 from toolpost.auth.client.login import RedirectListener
 from toolpost.auth.client.token_cache import DpopHeaders
 from toolpost.auth.client.token_endpoint import Tokens
-from toolpost.auth.client.token_manager import run_to_completion
+from toolpost.auth.client.token_provider import run_to_completion
 from toolpost.auth.urls import UrlPolicy
 from toolpost.errors import AuthError, InsufficientScope, TokenRejected
 from toolpost.single_flight import SingleFlight

@@ -12,7 +12,7 @@ from fake_authorization_site import browse
 from protected_server import place
 from toolpost import AuthError, Client, FileTokens, MemoryTokens, OAuth
 from toolpost.auth.client.login import MAX_CONNECTIONS, listen_for_redirect
-from toolpost.auth.client.storage import Vault, default_folder
+from toolpost.auth.client.storage import ResilientStorage, default_folder
 from toolpost.auth.client.token_endpoint import parse_token_response
 from toolpost.testing import AuthorizationServer
 from waiting import list_descriptors
@@ -104,7 +104,7 @@ class Moody(MemoryTokens):
 def test_a_storage_that_fails_is_told_and_replaced(caplog):
     async def use() -> None:
         moody = Moody()
-        vault = Vault(moody)
+        vault = ResilientStorage(moody)
         await vault.put("k", "old")
         moody.fails = True
         await vault.put("k", "s3cret")

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from hashlib import sha256
 from typing import Any, ClassVar, Final, TypeAlias
 
-from toolpost.auth.client import grant
+from toolpost.auth.arguments import check_text, check_texts, normalize_scopes
 from toolpost.auth.client.grant import DpopMode, Grant, GrantSettings, TokenRequest
 from toolpost.auth.client.signing import PrivateKey, load_key
 from toolpost.auth.client.storage import Storage
@@ -30,11 +30,7 @@ SecretSource: TypeAlias = "str | Callable[[], str | Awaitable[str]]"
 
 
 def fingerprint_secret(secret: SecretSource, storage: Storage | None) -> str:
-    """What tells the owner of a secret from others who share a storage; nothing of the secret is in it.
-
-    Raises:
-        ValueError: nobody could tell: a function may give the secret of one person now, and another later.
-    """
+    """What tells the owner of a secret from others who share a storage; nothing of the secret is in it."""
     if isinstance(secret, str):
         return sha256(secret.encode()).hexdigest()[:16]
     if storage is not None:
@@ -45,22 +41,13 @@ def fingerprint_secret(secret: SecretSource, storage: Storage | None) -> str:
 
 
 def check_secret(what: str, secret: object) -> None:
-    """Return if something is a text, or a function that may give one.
-
-    Raises:
-        TypeError: it is neither.
-        ValueError: it is empty.
-    """
+    """Return if something is a text, or a function that may give one."""
     if not callable(secret):
-        grant.check_text(what, secret, needed=True)
+        check_text(what, secret)
 
 
 async def resolve_secret(secret: SecretSource, what: str) -> str:
-    """The text that a secret is at this moment.
-
-    Raises:
-        AuthError: it is no text.
-    """
+    """The text that a secret is at this moment."""
     if isinstance(secret, str):
         return secret
     if inspect.iscoroutinefunction(secret):
@@ -123,15 +110,15 @@ class ClientCredentials(Grant):
     ) -> None:
         if (client_secret is None) == (private_key is None):
             raise ValueError("give client_secret= or private_key=, one of them")
-        grant.check_text("client_id", client_id, needed=True)
-        grant.check_text("client_secret", client_secret)
+        check_text("client_id", client_id)
+        check_texts(client_secret=client_secret)
         self._client_id = client_id
         self._client_secret = client_secret
         self._key: PrivateKey | None = (
             None if private_key is None else load_key(private_key, algorithm, key_id)
         )
         super().__init__(
-            GrantSettings(grant.normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
+            GrantSettings(normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=storage,
             who=client_id,
             issuer=issuer,
@@ -188,12 +175,12 @@ class WorkloadIdentity(Grant):
         allow_private: bool = False,
         allow_http: bool = False,
     ) -> None:
-        grant.check_text("client_id", client_id)
+        check_texts(client_id=client_id)
         check_secret("assertion", assertion)
         self._assertion = assertion
         self._client_id = client_id
         super().__init__(
-            GrantSettings(grant.normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
+            GrantSettings(normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=storage,
             who=f"{client_id or 'workload'} {fingerprint_secret(assertion, storage)}",
             issuer=issuer,

@@ -18,17 +18,19 @@ Pure. Owns the grammar, read in one pass. What a challenge leads to is not known
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
-from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import msgspec
 
+from toolpost.auth.arguments import split_scopes
 from toolpost.auth.fetch import AuthHttpClient, AuthHttpResponse
-from toolpost.auth.urls import normalize_origin, parse_http_url, redact_url
+from toolpost.auth.urls import (
+    list_resource_metadata_urls,
+    list_server_metadata_urls,
+    normalize_origin,
+    parse_http_url,
+    redact_url,
+)
 from toolpost.errors import AuthError
-
-RESOURCE_METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
-OAUTH_METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
-OIDC_METADATA_PATH: Final = "/.well-known/openid-configuration"
 
 MAX_ISSUERS: Final = 16
 """How many authorization servers of a resource are looked at."""
@@ -70,16 +72,7 @@ class AuthorizationServerMetadata(msgspec.Struct, frozen=True):
 def parse_resource_metadata(
     document: Mapping[str, Any], place: str, server: str
 ) -> ProtectedResourceMetadata:
-    """The description of an MCP server.
-
-    Args:
-        document: what was found.
-        place: where.
-        server: the address of the MCP server.
-
-    Raises:
-        AuthError: it cannot be read, describes another server, or names no authorization server.
-    """
+    """The description of an MCP server."""
     try:
         read = msgspec.convert(document, ProtectedResourceMetadata)
     except msgspec.ValidationError as error:
@@ -100,16 +93,7 @@ def parse_resource_metadata(
 def parse_server_metadata(
     document: Mapping[str, Any], place: str, issuer: str
 ) -> AuthorizationServerMetadata:
-    """The description of an authorization server.
-
-    Args:
-        document: what was found.
-        place: where.
-        issuer: the identifier that the place was built from.
-
-    Raises:
-        AuthError: it cannot be read, or is of another issuer (AUTH-17).
-    """
+    """The description of an authorization server."""
     try:
         read = msgspec.convert({**document, "legacy": False}, AuthorizationServerMetadata)
     except msgspec.ValidationError as error:
@@ -133,33 +117,6 @@ def build_legacy_metadata(origin: str) -> AuthorizationServerMetadata:
         code_challenge_methods_supported=("S256",),
         legacy=True,
     )
-
-
-def list_resource_metadata_urls(server: str) -> list[str]:
-    """Where the description of an MCP server may be: with its path, then at the root (AUTH-6)."""
-    parts = urlsplit(server)
-    path = parts.path.rstrip("/")
-    with_path = (
-        [_replace_path(parts, RESOURCE_METADATA_PATH + path, parts.query)] if path or parts.query else []
-    )
-    return [*with_path, _replace_path(parts, RESOURCE_METADATA_PATH)]
-
-
-def list_server_metadata_urls(issuer: str) -> list[str]:
-    """Where the description of an authorization server may be, in this order (AUTH-15, AUTH-16)."""
-    parts = urlsplit(issuer)
-    path = parts.path.rstrip("/")
-    if not path:
-        return [_replace_path(parts, OAUTH_METADATA_PATH), _replace_path(parts, OIDC_METADATA_PATH)]
-    return [
-        _replace_path(parts, OAUTH_METADATA_PATH + path),
-        _replace_path(parts, OIDC_METADATA_PATH + path),
-        _replace_path(parts, path + OIDC_METADATA_PATH),
-    ]
-
-
-def _replace_path(parts: SplitResult, path: str, query: str = "") -> str:
-    return urlunsplit((parts.scheme, parts.netloc, path, query, ""))
 
 
 def covers(identifier: str, server: str) -> bool:
@@ -215,17 +172,7 @@ class DiscoveredServer(NamedTuple):
 async def discover(
     fetch: AuthHttpClient, server: str, metadata_url: str | None, prefer: str | None = None
 ) -> DiscoveredServer:
-    """What the tokens for an MCP server are called, and who issues them.
-
-    Args:
-        fetch: gets the documents.
-        server: the address of the MCP server.
-        metadata_url: where its refusal said that its metadata is.
-        prefer: the issuer to take, if it is among several.
-
-    Raises:
-        AuthError: it cannot be found out, or what is found must not be used.
-    """
+    """What the tokens for an MCP server are called, and who issues them."""
     places = list_resource_metadata_urls(server)
     if metadata_url is not None:
         places = [metadata_url, *(place for place in places if place != metadata_url)]
@@ -240,17 +187,8 @@ async def discover(
 async def fetch_server_metadata(
     fetch: AuthHttpClient, issuer: str, *, legacy: bool = False
 ) -> AuthorizationServerMetadata:
-    """What an authorization server says about itself.
-
-    Args:
-        fetch: gets the documents.
-        issuer: its identifier, exactly as it was given.
-        legacy: whether it may have published nothing.
-
-    Raises:
-        AuthError: it publishes nothing, or something that is not its own.
-    """
-    parts = urlsplit(fetch.url_policy.check_scheme(issuer, "the issuer").url)
+    """What an authorization server says about itself."""
+    parts = fetch.url_policy.check_scheme(issuer, "the issuer")
     if parts.query or parts.fragment:
         raise AuthError(f"an issuer has no query and no fragment: {redact_url(issuer)}")
     places = list_server_metadata_urls(issuer)
@@ -290,11 +228,7 @@ async def _assume_legacy_server(fetch: AuthHttpClient, server: str) -> Discovere
 
 
 def _extract_document(answer: AuthHttpResponse, place: str) -> dict[str, object] | None:
-    """The document that is there; None if there is none.
-
-    Raises:
-        AuthError: nobody can say whether there is one, or it is no JSON object.
-    """
+    """The document that is there; None if there is none."""
     if answer.is_transient:
         raise AuthError(f"{redact_url(place)} answers with {answer.status}", retry_safe=True)
     if not answer.ok:
@@ -319,16 +253,10 @@ _CHALLENGE_PART: Final = re.compile(
     r"""|(?=[ \t,]|$))"""
 )
 _ESCAPED_CHARACTER: Final = re.compile(r"\\(.)")
-_SCOPE_TOKEN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 
 
 class Challenge(NamedTuple):
-    """One scheme, and what it says.
-
-    Args:
-        scheme: in lower case, such as "bearer" or "dpop".
-        params: its parameters, by their names in lower case. The first of a name counts.
-    """
+    """One scheme, and what it says."""
 
     scheme: str
     params: Mapping[str, str]
@@ -362,8 +290,3 @@ def _iterate_challenges(text: str) -> Iterator[Challenge]:
             params.setdefault(name, value)
     if scheme:
         yield Challenge(scheme, params)
-
-
-def split_scopes(text: str) -> tuple[str, ...]:
-    """The scopes in a list that is separated by spaces, each once, in their order; no error for others."""
-    return tuple(dict.fromkeys(word for word in text.split(" ") if _SCOPE_TOKEN.fullmatch(word)))

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from toolpost.auth.client import grant
+from toolpost.auth.arguments import check_texts, normalize_scopes
 from toolpost.auth.client.client_credentials import (
     JWT_BEARER,
     SecretSource,
@@ -92,14 +92,12 @@ class EnterpriseManaged(Grant):
         allow_http: bool = False,
     ) -> None:
         check_secret("id_token", id_token)
-        texts = {
-            "idp_client_id": idp_client_id,
-            "client_id": client_id,
-            "client_secret": client_secret,
-            "idp_client_secret": idp_client_secret,
-        }
-        for name, value in texts.items():
-            grant.check_text(name, value)
+        check_texts(
+            idp_client_id=idp_client_id,
+            client_id=client_id,
+            client_secret=client_secret,
+            idp_client_secret=idp_client_secret,
+        )
         provider = idp_token_endpoint or idp_issuer
         if provider is None:
             raise ValueError("give idp_issuer= or idp_token_endpoint=")
@@ -113,7 +111,7 @@ class EnterpriseManaged(Grant):
         self._idp_client = idp_client_id, idp_client_secret
         self._client = client_id, client_secret
         super().__init__(
-            GrantSettings(grant.normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
+            GrantSettings(normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=storage,
             who=f"{client_id} of {idp_client_id} {fingerprint_secret(id_token, storage)}",
             issuer=issuer,

@@ -29,7 +29,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 import msgspec
 
 from toolpost.auth.client.discovery import AuthorizationServerMetadata
-from toolpost.auth.client.signing import hash_s256
+from toolpost.auth.jose import hash_s256
 from toolpost.auth.urls import UrlPolicy, is_loopback_host, parse_http_url, redact_url
 from toolpost.errors import AuthError, AuthorizationRequired
 from toolpost.threads import ThreadPool
@@ -57,11 +57,7 @@ _KNOWN_ERRORS: Final = frozenset(
 
 
 def require_authorization_endpoint(issuer: AuthorizationServerMetadata) -> str:
-    """The authorization endpoint of a server that can be used.
-
-    Raises:
-        AuthError: it has none, or cannot do PKCE with S256 (AUTH-64, AUTH-65).
-    """
+    """The authorization endpoint of a server that can be used."""
     if issuer.authorization_endpoint is None:
         raise AuthError(f"the authorization server {redact_url(issuer.issuer)} has no page to log in")
     if PKCE_METHOD not in (issuer.code_challenge_methods_supported or ()):
@@ -107,12 +103,8 @@ class LoginAttempt(msgspec.Struct, frozen=True):
     def build_authorization_url(
         self, guard: UrlPolicy, endpoint: str, client_id: str, resource: str, scopes: Iterable[str]
     ) -> str:
-        """The page to send the user to.
-
-        Raises:
-            AuthError: it is no page that may be opened (SEC-14).
-        """
-        parts = urlsplit(guard.check_scheme(endpoint, "the page to log in").url)
+        """The page to send the user to."""
+        parts = guard.check_scheme(endpoint, "the page to log in")
         if parts.fragment:
             raise AuthError("the page to log in has a fragment, which it must not")
         asked = {
@@ -138,12 +130,7 @@ class LoginAttempt(msgspec.Struct, frozen=True):
         return len(states) == 1 and hmac.compare_digest(states[0].encode(), self.state.encode())
 
     def extract_code(self, parameters: list[tuple[str, str]]) -> str:
-        """The code in an answer.
-
-        Raises:
-            AuthorizationRequired: the user or the authorization server said no.
-            AuthError: the answer must not be used, or has no code.
-        """
+        """The code in an answer."""
         if not self.is_ours(parameters):
             raise AuthError("the answer to the login does not belong to it: its state is another")
         if any(sum(name == once for name, _ in parameters) > 1 for once in _SINGLE_PARAMETERS):
@@ -173,11 +160,7 @@ class LoginAttempt(msgspec.Struct, frozen=True):
 
 
 def parse_redirect(answer: str, attempt: LoginAttempt) -> list[tuple[str, str]]:
-    """The parameters that a user was sent back with, from the address or from a code that they were shown.
-
-    Raises:
-        AuthError: it is neither.
-    """
+    """The parameters that a user was sent back with, from the address or from a code that they were shown."""
     text = answer.strip()
     if not text or len(text) > MAX_REDIRECT_LENGTH or not text.isprintable():
         raise AuthError("what came back from the login is neither an address nor a code")
@@ -215,12 +198,7 @@ NO_BROWSER_HINT: Final = (
 
 
 def open_in_browser(url: str) -> None:
-    """Open a page in the user's browser; where there is none, say on the terminal what to open.
-
-    Raises:
-        AuthorizationRequired: there is neither.
-        AuthError: it is no http or https URL.
-    """
+    """Open a page in the user's browser; where there is none, say on the terminal what to open."""
     import webbrowser  # noqa: PLC0415 - looks for browsers; few need it
 
     parse_http_url(url, "the page to log in")
@@ -236,11 +214,7 @@ def open_in_browser(url: str) -> None:
 
 
 async def show_to_user(open_url: OpenUrl, url: str) -> str | None:
-    """What comes of showing a page to the user: where they were sent back to, if that is told.
-
-    Raises:
-        AuthorizationRequired: the page could not be shown.
-    """
+    """What comes of showing a page to the user: where they were sent back to, if that is told."""
     threads = ThreadPool(1)
     try:
         if inspect.iscoroutinefunction(open_url):
@@ -295,17 +269,7 @@ RedirectParameters = list[tuple[str, str]]
 
 
 class RedirectListener:
-    """Waits for the browser. Made by `listen_for_redirect`.
-
-    Args:
-        host: the host in the address that the browser is sent to.
-        path: the path in it.
-
-    Attributes:
-        accept: says whether parameters are those of the login that was begun. Others are no reason to stop.
-        redirect_uri: the address that the browser is sent to, once it is open.
-        redirect_parameters: the parameters with which the browser came back.
-    """
+    """Waits for the browser. Made by `listen_for_redirect`."""
 
     def __init__(self, host: str, path: str) -> None:
         self._host = host
@@ -321,11 +285,7 @@ class RedirectListener:
 
     @asynccontextmanager
     async def open(self, port: int) -> AsyncGenerator[None]:
-        """Listen on a port of this machine; 0 takes a free one.
-
-        Raises:
-            OSError: the port is taken.
-        """
+        """Listen on a port of this machine; 0 takes a free one."""
         address = "::1" if self._host == "::1" else "127.0.0.1"
         server = await asyncio.start_server(self._accept_connection, address, port, limit=MAX_REQUEST_BYTES)
         self._port = server.sockets[0].getsockname()[1]
@@ -405,14 +365,7 @@ def _is_own_host(host: str, port: int) -> bool:
 
 @asynccontextmanager
 async def listen_for_redirect(wanted: str) -> AsyncGenerator[RedirectListener]:
-    """Somebody who waits for the browser at an address of this machine.
-
-    Args:
-        wanted: the address; without a port a free one is taken.
-
-    Raises:
-        OSError: the port is taken.
-    """
+    """Somebody who waits for the browser at an address of this machine."""
     parts = urlsplit(wanted)
     listener = RedirectListener(parts.hostname or "127.0.0.1", parts.path)
     async with listener.open(parts.port or 0):

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import ClassVar, Final
 from urllib.parse import urlsplit
 
-from toolpost.auth.client import grant
+from toolpost.auth.arguments import check_callable, check_seconds, check_texts, normalize_scopes
 from toolpost.auth.client import registration as registering
 from toolpost.auth.client.grant import DpopMode, Grant, GrantSettings, TokenRequest
 from toolpost.auth.client.login import (
@@ -99,24 +99,22 @@ class OAuth(Grant):
         allow_http: bool = False,
         timeout: float = LOGIN_TIMEOUT,
     ) -> None:
-        texts = {
-            "client_id": client_id,
-            "client_secret": client_secret,
-            "client_metadata_url": client_metadata_url,
-            "client_name": client_name,
-            "redirect_uri": redirect_uri,
-        }
-        for name, value in texts.items():
-            grant.check_text(name, value)
-        grant.check_callable("open_url", open_url)
-        grant.check_seconds("timeout", timeout)
+        check_texts(
+            client_id=client_id,
+            client_secret=client_secret,
+            client_metadata_url=client_metadata_url,
+            client_name=client_name,
+            redirect_uri=redirect_uri,
+        )
+        check_callable("open_url", open_url)
+        check_seconds("timeout", timeout)
         self._client = ClientSettings(client_name, client_id, client_secret, issuer, client_metadata_url)
         self._client.check()
         self._redirect_uri = _check_redirect_uri(redirect_uri, open_url)
         self._open_url: OpenUrl = open_url or open_in_browser
         self._timeout = timeout
         super().__init__(
-            GrantSettings(grant.normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
+            GrantSettings(normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=FileTokens() if storage is None else storage,
             who=client_id or client_metadata_url or f"dynamic {client_name}",
             issuer=issuer,
@@ -255,11 +253,7 @@ class OAuth(Grant):
 
 
 def _check_redirect_uri(redirect_uri: str | None, open_url: OpenUrl | None) -> str:
-    """Where the browser is sent back to: this machine, or https (AUTH-66).
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Where the browser is sent back to: this machine, or https (AUTH-66)."""
     if redirect_uri is None:
         return DEFAULT_REDIRECT_URI
     try:

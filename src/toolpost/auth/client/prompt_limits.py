@@ -38,15 +38,7 @@ class PromptLimiter:
         self._has_gained_scopes = False
 
     def check_step_up(self, needed: frozenset[str], tokens: Tokens) -> None:
-        """Return if it may help to ask for more scopes.
-
-        Args:
-            needed: what the server wants.
-            tokens: what it has refused.
-
-        Raises:
-            InsufficientScope: it would not.
-        """
+        """Return if it may help to ask for more scopes."""
         in_vain = len(_drop_expired(self._step_ups.get(needed, []))) >= MAX_STEP_UPS
         if needed <= {*tokens.scopes} or in_vain or len(_drop_expired(self._grants)) >= MAX_FRUITLESS_GRANTS:
             raise _make_scope_error(
@@ -56,16 +48,7 @@ class PromptLimiter:
             )
 
     def record_prompt(self, needed: frozenset[str], tokens: Tokens | None) -> None:
-        """A user is asked.
-
-        Args:
-            needed: the scopes that it is about; none for a login.
-            tokens: what the server has refused.
-
-        Raises:
-            InsufficientScope: they were asked too often, and now it is about more scopes.
-            TokenRejected: … and it is about a login.
-        """
+        """A user is asked."""
         self._prompts = _drop_expired(self._prompts)
         if len(self._prompts) >= MAX_PROMPTS:
             raise _make_limit_error(needed, tokens)
@@ -73,12 +56,7 @@ class PromptLimiter:
         self._has_gained_scopes = False
 
     def record_grant(self, needed: frozenset[str], tokens: Tokens) -> None:
-        """The authorization server has answered with tokens.
-
-        Args:
-            needed: the scopes that it was about; none for a login.
-            tokens: what it gave.
-        """
+        """The authorization server has answered with tokens."""
         now = time.monotonic()
         self._grants = [*_drop_expired(self._grants), now]
         self._has_gained_scopes = bool(needed) and needed <= {*tokens.scopes}

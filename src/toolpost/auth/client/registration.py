@@ -39,11 +39,7 @@ class ClientSettings(NamedTuple):
         return f"ClientSettings({self.name!r})"  # it may hold a secret
 
     def check(self) -> None:
-        """Return if it makes sense.
-
-        Raises:
-            ValueError: it does not.
-        """
+        """Return if it makes sense."""
         if self.client_secret is not None and self.client_id is None:
             raise ValueError("client_secret= goes with client_id=")
         if self.issuer is not None and self.client_id is None:
@@ -58,11 +54,7 @@ class ClientSettings(NamedTuple):
 
 
 def find_registration(client: ClientSettings, issuer: AuthorizationServerMetadata) -> Registration | None:
-    """Who the client is without asking anybody; None if it has to be registered.
-
-    Raises:
-        AuthError: it was registered elsewhere (AUTH-32).
-    """
+    """Who the client is without asking anybody; None if it has to be registered."""
     if client.client_id is not None:
         if client.issuer is not None and client.issuer != issuer.issuer:
             raise AuthError(
@@ -92,20 +84,7 @@ async def register_client(
     *,
     dpop: bool = False,
 ) -> Registration:
-    """Who the client is at an authorization server, from now on if it did not know it (RFC 7591).
-
-    Args:
-        fetch: carries the request.
-        client: what the user says.
-        issuer: the authorization server.
-        redirect_uri: where it sends users back to.
-        scopes: what the client will ask for.
-        dpop: whether all tokens shall be bound to a key.
-
-    Raises:
-        AuthorizationRequired: it cannot be registered, and somebody has to do it by hand.
-        AuthError: the authorization server does not want to.
-    """
+    """Who the client is at an authorization server, from now on if it did not know it (RFC 7591)."""
     url = issuer.registration_endpoint
     if url is None:
         raise AuthorizationRequired(

@@ -9,14 +9,15 @@ Owns the key of a client and the nonces that servers want to see, each origin it
 is told in `signing`.
 """
 
-import base64
-import hashlib
 import secrets
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+import msgspec
+
+from toolpost.auth.jose import hash_s256, import_jose
 from toolpost.auth.urls import normalize_origin
 from toolpost.errors import AuthError
 
@@ -32,29 +33,8 @@ _SIGNING_ALGORITHMS: Final = frozenset(
 )
 
 
-def _import_joserfc() -> tuple[Any, Any]:
-    try:
-        from joserfc import jwk, jwt  # noqa: PLC0415 - an extra, and slow to import
-    except ModuleNotFoundError as error:
-        raise AuthError(
-            f"signing needs {error.name}, which is not installed", hint="pip install 'toolpost[auth]'"
-        ) from error
-    return jwk, jwt
-
-
-def hash_s256(text: str) -> str:
-    """The SHA-256 of a text in base64url: a PKCE challenge, or the `ath` of a proof."""
-    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-
-
 class PrivateKey:
-    """A private key that signs statements.
-
-    Args:
-        key: a key of joserfc.
-        algorithm: what it signs with.
-        key_id: the `kid` to put in the header, if the receiver has to choose among keys.
-    """
+    """A private key that signs statements."""
 
     def __init__(self, key: Any, algorithm: str, key_id: str | None = None) -> None:
         self._key = key
@@ -89,14 +69,7 @@ class PrivateKey:
         return self._sign(header, claims)
 
     def sign_proof(self, method: str, url: str, *, nonce: str | None = None, token: str | None = None) -> str:
-        """A proof that a request is ours, good for that request only.
-
-        Args:
-            method: its verb.
-            url: where it goes; the proof names it without its query.
-            nonce: what the server wants to see in the proof.
-            token: the token that the request carries.
-        """
+        """A proof that a request is ours, good for that request only."""
         parts = urlsplit(url)
         claims: dict[str, Any] = {
             "jti": secrets.token_urlsafe(16),
@@ -114,41 +87,31 @@ class PrivateKey:
         return self._sign({"alg": self._algorithm, "typ": "dpop+jwt", "jwk": public}, claims)
 
     def _sign(self, header: dict[str, Any], claims: Mapping[str, Any]) -> str:
-        _, jwt = _import_joserfc()
-        return jwt.encode(header, dict(claims), self._key, algorithms=[self._algorithm])
+        jws = import_jose().jws
+        return jws.serialize_compact(header, msgspec.json.encode(claims), self._key, [self._algorithm])
 
 
 def generate_key(algorithm: str = DPOP_ALGORITHM) -> PrivateKey:
-    """A new key.
-
-    Raises:
-        AuthError: the library for it is not installed.
-    """
-    jwk, _ = _import_joserfc()
+    """A new key."""
+    jwk = import_jose().jwk
     return PrivateKey(jwk.ECKey.generate_key(_CURVES[algorithm], private=True), algorithm)
 
 
 def load_key(key: "str | bytes | Mapping[str, Any]", algorithm: str, key_id: str | None = None) -> PrivateKey:
-    """A key that somebody has: PEM, or a JWK as a mapping.
-
-    Raises:
-        AuthError: the library for it is not installed, or this is no private key for the algorithm.
-    """
+    """A key that somebody has: PEM, or a JWK as a mapping."""
     if algorithm not in _SIGNING_ALGORITHMS:
         raise AuthError(
             f"{algorithm!r} is no algorithm for a private key",
             hint=f"one of {', '.join(sorted(_SIGNING_ALGORITHMS))}",
         )
-    jwk, jwt = _import_joserfc()
+    jwk, jws = import_jose()
     try:
         if isinstance(key, Mapping):
             found = jwk.import_key(dict(key))
         else:
             kind = "EC" if algorithm in _CURVES else "OKP" if algorithm.startswith("Ed") else "RSA"
             found = jwk.import_key(key, kind)
-        jwt.encode(
-            {"alg": algorithm}, {}, found, algorithms=[algorithm]
-        )  # it fits, or this says that it does not
+        jws.serialize_compact({"alg": algorithm}, b"{}", found, [algorithm])  # raises if it does not fit
     except Exception:  # noqa: BLE001 - whatever a library raises, and its text may repeat the key
         raise AuthError(
             f"this is no private key for {algorithm}",
@@ -158,12 +121,8 @@ def load_key(key: "str | bytes | Mapping[str, Any]", algorithm: str, key_id: str
 
 
 def is_private_key(jwk: Mapping[str, Any], algorithm: str) -> bool:
-    """Whether a JWK is a private key for an algorithm.
-
-    Raises:
-        AuthError: the library that can tell is not installed.
-    """
-    _import_joserfc()
+    """Whether a JWK is a private key for an algorithm."""
+    import_jose()
     try:
         load_key(jwk, algorithm)
     except AuthError:
@@ -181,14 +140,7 @@ MAX_ORIGINS: Final = 64
 
 
 class DpopProver:
-    """Makes proofs with one key.
-
-    Args:
-        key: the private key as a JWK; None makes a new one.
-
-    Raises:
-        AuthError: the library for it is not installed.
-    """
+    """Makes proofs with one key."""
 
     def __init__(self, key: Mapping[str, str] | None = None) -> None:
         self._key: PrivateKey = generate_key() if key is None else load_key(key, DPOP_ALGORITHM)

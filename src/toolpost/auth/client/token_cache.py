@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from toolpost.auth.client.discovery import Challenge, parse_challenges
 from toolpost.auth.client.signing import DPOP_ALGORITHM, DpopProver
-from toolpost.auth.client.storage import Vault
+from toolpost.auth.client.storage import ResilientStorage
 from toolpost.auth.client.token_endpoint import ServerRecord, Tokens, decode_record, encode_record
 from toolpost.errors import AuthError
 
@@ -35,16 +35,10 @@ logger: Final = logging.getLogger("toolpost.auth")
 
 
 class TokenRecords:
-    """What one client keeps about one server.
+    """What one client keeps about one server."""
 
-    Args:
-        vault: keeps it.
-        server: the address of the server.
-        who: tells the clients apart that share a storage.
-    """
-
-    def __init__(self, vault: Vault, server: str, who: str) -> None:
-        self._storage = vault
+    def __init__(self, storage: ResilientStorage, server: str, who: str) -> None:
+        self._storage = storage
         self._server = server
         self._client_key = who
         self._saved_server: ServerRecord | None = None
@@ -97,12 +91,7 @@ OFFLINE_ACCESS: Final = "offline_access"
 
 
 class SelectedChallenge(NamedTuple):
-    """What a refusal wants.
-
-    Args:
-        challenge: the one to answer.
-        schemes: every scheme that would do.
-    """
+    """What a refusal wants."""
 
     challenge: Challenge
     schemes: frozenset[str]
@@ -128,11 +117,7 @@ class SelectedChallenge(NamedTuple):
         return tuple(scopes)
 
     def make_prover(self, grant: "Grant", found: "DiscoveredServer") -> DpopProver | None:
-        """What binds new tokens to a key, where that is wanted.
-
-        Raises:
-            AuthError: it is wanted, and cannot be done.
-        """
+        """What binds new tokens to a key, where that is wanted."""
         dpop = grant.settings.dpop
         if dpop is False or (dpop == "auto" and "dpop" not in self.schemes):
             return None
@@ -146,12 +131,7 @@ class SelectedChallenge(NamedTuple):
 
 
 def select_challenge(challenge: str, dpop: object) -> SelectedChallenge:
-    """What a refusal wants; a token that is bound to a key rather than another, if we may.
-
-    Args:
-        challenge: what it says in `WWW-Authenticate`.
-        dpop: what the user says about keys.
-    """
+    """What a refusal wants; a token that is bound to a key rather than another, if we may."""
     by_scheme = {each.scheme: each for each in reversed(parse_challenges(challenge))}
     order = ("bearer", "dpop") if dpop is False else ("dpop", "bearer")
     chosen = next((by_scheme[scheme] for scheme in order if scheme in by_scheme), Challenge("", {}))
@@ -186,12 +166,7 @@ class DpopHeaders(dict[str, str]):
 
 
 class TokenCache:
-    """The tokens in use.
-
-    Attributes:
-        tokens: the tokens; None if there are none.
-        change_event: set when there are other tokens; each has an event of its own.
-    """
+    """The tokens in use."""
 
     def __init__(self) -> None:
         self.tokens: Tokens | None = None
@@ -202,12 +177,7 @@ class TokenCache:
         self._failure: tuple[SentHeaders, AuthError] | None = None
 
     def put(self, tokens: Tokens | None, how: Literal["refreshed", "granted"] | None = None) -> None:
-        """Use these tokens from here on.
-
-        Args:
-            tokens: the tokens; None for none.
-            how: how they were got just now.
-        """
+        """Use these tokens from here on."""
         self.tokens = tokens
         self._acquisition = None if how is None else (how, time.monotonic())
         self._failure = None
@@ -260,21 +230,12 @@ class TokenCache:
         return self._header
 
     def record_failure(self, mark: object, error: AuthError) -> None:
-        """Let those know who are under way with the same tokens that others cannot be had.
-
-        Args:
-            mark: what stood for the tokens when that was begun.
-            error: why.
-        """
+        """Let those know who are under way with the same tokens that others cannot be had."""
         if self._header is mark:
             self._failure = self._header, error
             self._header = dict(self._header)  # who asks from here on tries anew
 
     def check_failure(self, sent: SentHeaders) -> None:
-        """Return if nobody has tried in vain since a request was sent.
-
-        Raises:
-            AuthError: somebody has.
-        """
+        """Return if nobody has tried in vain since a request was sent."""
         if self._failure is not None and DpopHeaders.strip_proof(sent) is self._failure[0]:
             raise self._failure[1]

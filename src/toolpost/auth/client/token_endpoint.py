@@ -16,7 +16,8 @@ from urllib.parse import quote_plus
 
 import msgspec
 
-from toolpost.auth.client.discovery import AuthorizationServerMetadata, split_scopes
+from toolpost.auth.arguments import split_scopes
+from toolpost.auth.client.discovery import AuthorizationServerMetadata
 from toolpost.auth.client.signing import DPOP_ALGORITHM, DpopProver, PrivateKey, is_private_key
 from toolpost.auth.fetch import AuthHttpClient, AuthHttpResponse
 from toolpost.auth.urls import redact_url
@@ -122,11 +123,7 @@ def encode_record(record: msgspec.Struct) -> str:
 
 
 def decode_record(text: str, kind: type[S]) -> S | None:
-    """The record that a text is; None if it is none, or tokens that cannot be used.
-
-    Raises:
-        AuthError: tokens are bound to a key, and the library for it is not installed.
-    """
+    """The record that a text is; None if it is none, or tokens that cannot be used."""
     try:
         record: S = _RECORD_READERS[kind](text.encode())
     except InvalidJSONValue:
@@ -159,16 +156,7 @@ class _TokenResponse(msgspec.Struct):
 def parse_token_response(
     document: Mapping[str, Any] | None, asked: tuple[str, ...], before: Tokens | None
 ) -> Tokens:
-    """The tokens in an answer of a token endpoint.
-
-    Args:
-        document: the answer.
-        asked: the scopes that were asked for.
-        before: the tokens that were refreshed; what is not said anew stays as it was.
-
-    Raises:
-        AuthError: it is no such answer. The text repeats nothing of it.
-    """
+    """The tokens in an answer of a token endpoint."""
     try:
         said = msgspec.convert(document, _TokenResponse)
     except msgspec.ValidationError as error:  # which tells of types and places, not of values
@@ -240,12 +228,7 @@ def is_client_unknown(error: AuthorizationDenied) -> bool:
 
 
 class ClientIdentity:
-    """Who asks, and how that is proven.
-
-    Args:
-        registration: who we are there.
-        key: signs a statement of who we are, instead of a secret.
-    """
+    """Who asks, and how that is proven."""
 
     def __init__(self, registration: Registration, key: PrivateKey | None = None) -> None:
         self.registration = registration
@@ -261,11 +244,7 @@ class ClientIdentity:
         return [] if secret is None else [secret, quote_plus(secret, safe="")]
 
     def build_credentials(self, issuer: AuthorizationServerMetadata) -> tuple[dict[str, str], dict[str, str]]:
-        """What a request to the token endpoint needs: fields of the form, and headers.
-
-        Raises:
-            AuthError: the credentials are of another authorization server (AUTH-19, AUTH-30).
-        """
+        """What a request to the token endpoint needs: fields of the form, and headers."""
         who = self.registration
         if who.issuer != issuer.issuer:
             raise AuthError(
@@ -298,16 +277,7 @@ def _encode_basic(name: str, secret: str) -> str:
 
 
 def choose_auth_method(supported: Iterable[str] | None, *, secret: bool, key: object = None) -> str:
-    """The way to authenticate that both sides know.
-
-    Args:
-        supported: what the authorization server lists; None if it lists nothing, which means basic.
-        secret: whether we have a secret.
-        key: a private key, if we have one.
-
-    Raises:
-        AuthError: there is none.
-    """
+    """The way to authenticate that both sides know."""
     offered = ("client_secret_basic", "none") if supported is None else tuple(supported)
     ours = (
         (["private_key_jwt"] if key is not None else [])
@@ -332,19 +302,7 @@ async def request_token(
     identity: ClientIdentity | None,
     proofs: DpopProver | None = None,
 ) -> dict[str, Any] | None:
-    """What the token endpoint answers to a grant.
-
-    Args:
-        fetch: carries the request.
-        issuer: whose token endpoint it is.
-        fields: the grant.
-        identity: who asks; None for a grant that tells by itself.
-        proofs: proves that the token will be used by us.
-
-    Raises:
-        AuthorizationDenied: the authorization server says no.
-        AuthError: it cannot be asked, or not at the moment; then it is `retry_safe`.
-    """
+    """What the token endpoint answers to a grant."""
     url = issuer.token_endpoint
     if url is None:
         raise AuthError(f"the authorization server {redact_url(issuer.issuer)} has no token endpoint")
@@ -371,13 +329,7 @@ async def request_token(
 def make_denial_error(
     answer: AuthHttpResponse, what: str, secrets: Iterable[str] = ()
 ) -> AuthorizationDenied | AuthError:
-    """The error for a refusal of an authorization server; one that passes is no word about us.
-
-    Args:
-        answer: the refusal.
-        what: who refused.
-        secrets: what was sent; none of it is repeated.
-    """
+    """The error for a refusal of an authorization server; one that passes is no word about us."""
     document = answer.document or {}
     code, text = document.get("error"), document.get("error_description")
     hidden = [*secrets]

@@ -26,19 +26,18 @@ from typing import Final
 import msgspec
 
 from toolpost.auth.server.auth import Auth
-from toolpost.auth.server.dpop import (
-    PROOF_ALGORITHMS,
-    DpopVerifier,
-    NonceRequired,
-    NonceSealer,
-    ProofStore,
-    make_nonce,
-)
-from toolpost.auth.server.issuer import MAX_QUOTED_LENGTH
+from toolpost.auth.server.dpop import PROOF_ALGORITHMS, DpopVerifier, NonceRequired, make_nonce
 from toolpost.auth.server.verifier import VerificationCache
-from toolpost.auth.urls import RESOURCE_METADATA_PATH, build_metadata_url, extract_origin
+from toolpost.auth.urls import (
+    MAX_QUOTED_LENGTH,
+    RESOURCE_METADATA_PATH,
+    build_metadata_url,
+    extract_origin,
+)
 from toolpost.errors import MCPError, RequestFailed, TokenRejected
 from toolpost.principal import Principal
+from toolpost.protocol.seal import KeyRing
+from toolpost.stores.store import RecordStore
 
 LOG_INTERVAL: Final = 60.0
 """Seconds for which a reason is not told again: whoever sends bad tokens must not fill the log."""
@@ -50,14 +49,7 @@ _QUOTE_ESCAPES: Final = str.maketrans({'"': r"\"", "\\": r"\\"})
 
 
 class AccessDenied(Exception):
-    """A request goes no further.
-
-    Args:
-        status: of HTTP.
-        message: for the peer.
-        headers: to answer with.
-        why: for the log, if anything is worth logging.
-    """
+    """A request goes no further."""
 
     def __init__(
         self, status: int, message: str, headers: Iterable[tuple[bytes, bytes]] = (), why: str = ""
@@ -110,16 +102,7 @@ _ERROR_HINTS: Final = {
 
 
 class ProtectedResource:
-    """What a server says of itself, and to those whom it refuses.
-
-    Args:
-        auth: what is demanded.
-        url: the resource, as tokens name it.
-
-    Attributes:
-        metadata: what is published about it, as JSON (RFC 9728).
-        metadata_url: where that is published.
-    """
+    """What a server says of itself, and to those whom it refuses."""
 
     def __init__(self, auth: "Auth", url: str) -> None:
         self._auth = auth
@@ -211,9 +194,9 @@ class Admission:
         auth: Auth,
         resource: str,
         path: str,
-        records: Callable[[], ProofStore],
+        records: Callable[[], RecordStore],
         *,
-        keys: Callable[[], Awaitable[NonceSealer]],
+        keys: Callable[[], Awaitable[KeyRing]],
         sse: tuple[str, ...] = (),
     ) -> None:
         self._auth = auth
@@ -234,16 +217,7 @@ class Admission:
                 self.metadata_documents.setdefault(place, document)
 
     async def admit(self, method: str, path: str, headers: Mapping[str, str]) -> Principal:
-        """On whose behalf a request speaks.
-
-        Args:
-            method: of HTTP.
-            path: below the place where the endpoint is mounted.
-            headers: by their names in lower case.
-
-        Raises:
-            AccessDenied: it is not good enough.
-        """
+        """On whose behalf a request speaks."""
         front = self._sse_resource if path.rstrip("/") in self._sse else self._resource
         resources = tuple(dict.fromkeys((self._resource.url, front.url)))
         scheme, token = _parse_authorization(front, headers.get("authorization", ""))

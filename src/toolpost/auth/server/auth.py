@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
+from toolpost.auth.jose import import_jose
 from toolpost.auth.server.introspection import Introspection
-from toolpost.auth.server.issuer import MAX_QUOTED_LENGTH, check_issuer, check_url
-from toolpost.auth.server.jwks import import_jose
 from toolpost.auth.server.jwt import Jwt
 from toolpost.auth.server.verifier import Verifier, VerifyFunction, make_verifier
+from toolpost.auth.urls import MAX_QUOTED_LENGTH, check_issuer, check_url
 from toolpost.errors import TokenRejected
 from toolpost.principal import Principal, parse_scopes
 
@@ -150,11 +150,7 @@ def _check_issuers(given: Any) -> list[str]:
 
 
 def resolve_resource_url(auth: Auth, public_url: str | None, path: str) -> str:
-    """The URL of the server as tokens name it.
-
-    Raises:
-        ValueError: nobody has said it.
-    """
+    """The URL of the server as tokens name it."""
     if auth.resource is not None:
         return auth.resource
     if public_url is None:

@@ -1,7 +1,7 @@
-"""Access tokens that only their issuer can read: it is asked whose they are (RFC 7662).
+"""Access tokens that only their issuer can read: the authorization server is asked about them (RFC 7662).
 
-Owns the question and what makes an answer good. Answers are remembered for a short while, so that a token
-that was revoked is soon refused; how, is told in `verifier`.
+Owns the request and what makes its result good. Results are cached for a short while, so that a token that
+was revoked is soon refused; the cache itself is in `verifier`.
 """
 
 import asyncio
@@ -11,17 +11,18 @@ from functools import partial
 from typing import Any, Final
 from urllib.parse import quote_plus, urlencode
 
-from toolpost.auth.server.issuer import (
-    ISSUER_TIMEOUT,
-    check_backend,
-    check_duration,
-    check_issuer,
-    check_url,
-    describe_wrong_issuer,
-    fetch_json,
+from toolpost.auth.arguments import check_duration
+from toolpost.auth.fetch import FORM_TYPE, ISSUER_TIMEOUT, check_backend, fetch_json
+from toolpost.auth.server.jwt import (
+    LEEWAY,
+    build_principal,
+    check_audience,
+    check_issuer_claim,
+    check_times,
+    parse_audience,
 )
-from toolpost.auth.server.jwt import LEEWAY, build_principal, check_audience, check_times, parse_audience
 from toolpost.auth.server.verifier import VerificationCache
+from toolpost.auth.urls import check_issuer, check_url
 from toolpost.errors import RequestFailed, TokenRejected
 from toolpost.principal import Principal
 from toolpost.single_flight import SingleFlight
@@ -111,37 +112,34 @@ class Introspection:
         why = self._rejections.get(about)
         if isinstance(why, str):
             raise TokenRejected(why)
-        lane = self._request_pools[self._known_tokens.get(about) is not None]
+        pool = self._request_pools[self._known_tokens.get(about) is not None]
         try:
-            found = await lane.join(about, partial(self._introspect, token, wanted, lane))
+            found = await pool.join(about, partial(self._introspect, token, wanted, pool))
         except TokenRejected as error:
             self._rejections.put(about, error.message, min(self.cache_ttl, REJECTION_CACHE_SECONDS))
             raise
         self._known_tokens.put(about, found, KNOWN_TOKEN_SECONDS)
         return found
 
-    async def _introspect(self, token: str, wanted: tuple[str, ...], lane: "_RequestPool") -> Principal:
-        told = await self._send_request(token, lane)
+    async def _introspect(self, token: str, wanted: tuple[str, ...], pool: "_RequestPool") -> Principal:
+        told = await self._send_request(token, pool)
         if told.get("active") is not True:
             raise TokenRejected("its issuer says that it is not active")
         for name in ("token_type", "token_use", "typ"):  # RFC 7662, and what providers add to it
             kind = told.get(name, "bearer")
             if not isinstance(kind, str) or kind.lower() not in _ACCESS_TOKEN_TYPES:
                 raise TokenRejected(f"it is no access token, by its {name}")
-        if self.issuer and told.get("iss", self.issuer) != self.issuer:
-            raise TokenRejected(describe_wrong_issuer(told["iss"], self.issuer))
+        if self.issuer and "iss" in told:
+            check_issuer_claim(told, self.issuer)
         check_audience(told, wanted)
         check_times(told, LEEWAY)
         return build_principal({"iss": self.issuer, **told} if self.issuer else told)
 
-    async def _send_request(self, token: str, lane: "_RequestPool") -> dict[str, Any]:
-        headers = {
-            "authorization": self._credentials,
-            "content-type": "application/x-www-form-urlencoded",
-        }
+    async def _send_request(self, token: str, pool: "_RequestPool") -> dict[str, Any]:
+        headers = {"authorization": self._credentials, "content-type": FORM_TYPE}
         body = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
         try:
-            async with asyncio.timeout(ISSUER_TIMEOUT), lane.get_semaphore():
+            async with asyncio.timeout(ISSUER_TIMEOUT), pool.semaphore:
                 status, told = await fetch_json(self._http, "POST", self._endpoint, headers, body)
         except TimeoutError:
             raise RequestFailed(f"{self._endpoint} did not answer within {ISSUER_TIMEOUT:g} s") from None
@@ -153,18 +151,14 @@ class Introspection:
 
 
 class _RequestPool:
-    """The questions about tokens of one kind: those that wait, and those that are asked."""
+    """The requests about tokens of one kind: those that wait, and those that are sent."""
 
     def __init__(self) -> None:
         self._flights: dict[str, SingleFlight[Principal]] = {}
-        self._semaphore: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+        self.semaphore = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
     async def join(self, about: str, ask: Callable[[], Awaitable[Principal]]) -> Principal:
-        """What comes of a question, which is asked once for all who want to know.
-
-        Raises:
-            RequestFailed: too many wait.
-        """
+        """Return the result of a request, which is sent once for all that need it."""
         flight = self._flights.get(about)
         if flight is None:
             if len(self._flights) >= MAX_CONCURRENT_REQUESTS + MAX_WAITING_REQUESTS:
@@ -175,10 +169,3 @@ class _RequestPool:
         finally:
             if not flight.is_running and self._flights.get(about) is flight:
                 del self._flights[about]
-
-    def get_semaphore(self) -> asyncio.Semaphore:
-        """Where to wait until one more may be asked."""
-        loop = asyncio.get_running_loop()
-        if self._semaphore is None or self._semaphore[0] is not loop:
-            self._semaphore = loop, asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
-        return self._semaphore[1]

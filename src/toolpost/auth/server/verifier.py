@@ -85,11 +85,7 @@ class _FunctionVerifier:
 
 
 def make_verifier(given: Any) -> Verifier:
-    """What was given, as a verifier.
-
-    Raises:
-        TypeError: it cannot verify anything.
-    """
+    """What was given, as a verifier."""
     if not isinstance(given, type):
         if isinstance(given, Verifier):
             return given

@@ -78,11 +78,7 @@ async def run_to_completion(work: Coroutine[Any, Any, bool]) -> bool:
 
 
 async def refresh_tokens(grant: Grant, visit: TokenRequest, last: Tokens) -> Tokens | None:
-    """What a refresh token gives; None if it is not good any more.
-
-    Raises:
-        AuthError: nobody can say at the moment, or what it gives must not be used.
-    """
+    """What a refresh token gives; None if it is not good any more."""
     assert last.refresh is not None
     identity = await grant.identity(visit)
     if identity is None:
@@ -100,20 +96,12 @@ async def refresh_tokens(grant: Grant, visit: TokenRequest, last: Tokens) -> Tok
 
 
 async def obtain_tokens(grant: Grant, visit: TokenRequest) -> Tokens:
-    """What a new grant gives.
-
-    Raises:
-        AuthError: nothing, or nothing that may be used.
-    """
+    """What a new grant gives."""
     return _bind_to_key(grant, await grant.obtain(visit), visit.proofs)
 
 
 def _bind_to_key(grant: Grant, tokens: Tokens, proofs: DpopProver | None) -> Tokens:
-    """Tokens with the key that they are bound to, if they are bound as they should be.
-
-    Raises:
-        AuthError: they are not.
-    """
+    """Tokens with the key that they are bound to, if they are bound as they should be."""
     if tokens.kind == "dpop":
         if proofs is None:
             raise AuthError("the authorization server bound the token to a key, though none was shown to it")
@@ -136,13 +124,8 @@ UNATTENDED_LOGIN_TIMEOUT: Final = 30.0
 that there is: a refusal may pass."""
 
 
-class ServerTokenProvider:
-    """The tokens for one server, in one event loop.
-
-    Args:
-        server: its address.
-        grant: gets the tokens.
-    """
+class TokenProvider:
+    """The tokens for one server, in one event loop."""
 
     def __init__(self, server: str, grant: Grant) -> None:
         self._server = server
@@ -187,12 +170,7 @@ class ServerTokenProvider:
         self._cache.store_nonce(errand.url, headers)
 
     async def on_rejected(self, errand: AuthorizableRequest, refused: UnauthorizedResponse, /) -> bool:
-        """Whether there is another token now.
-
-        Raises:
-            AuthError: there is none, and will be none.
-            RequestFailed: there is none yet, and nobody waits for this request.
-        """
+        """Whether there is another token now."""
         purse = self._cache
         demand = select_challenge(refused.challenge, self._grant.settings.dpop)
         unasked = errand.unattended and self._grant.asks_user
@@ -277,14 +255,7 @@ class ServerTokenProvider:
         enough: frozenset[str] = frozenset(),
         may_ask: bool = True,
     ) -> None:
-        """Get other tokens than those that were refused.
-
-        Args:
-            demand: what the server wants.
-            refresh: whether a refresh may help.
-            enough: the scopes that it is about, if the tokens were not enough.
-            may_ask: whether a new grant may be asked for.
-        """
+        """Get other tokens than those that were refused."""
         grant, refused = self._grant, self._cache.tokens
         place = demand.challenge.params.get("resource_metadata")
         async with use_backend(grant.settings.http) as backend:
