@@ -1,15 +1,18 @@
-"""Checks of the arguments of public classes, before any request is sent. Errors repeat no secret.
+"""Arguments of public classes: checks before any request is sent, and calls of those that are functions.
 
 Each check returns if the argument can work, and raises TypeError or ValueError with its name otherwise.
+Errors repeat no secret.
 """
 
+import inspect
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 from toolpost.auth.urls import parse_http_url
 from toolpost.errors import AuthError
+from toolpost.threads import ThreadPool
 
 _SCOPE_TOKEN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 
@@ -85,3 +88,15 @@ def check_callable(what: str, given: object) -> None:
     """Check that an argument can be called, or is None."""
     if given is not None and not callable(given):
         raise TypeError(f"{what}: a function, not a {type(given).__name__}")
+
+
+async def call_user_function(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a function, sync or async. A sync one runs in a thread, since it may block."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments)
+    threads = ThreadPool(1)
+    try:
+        result = await threads.run_in_thread(lambda: function(*arguments))
+    finally:
+        threads.close()
+    return await result if inspect.isawaitable(result) else result

@@ -5,10 +5,11 @@ operator chose, without redirects. What a document means is left to the callers.
 """
 
 import asyncio
+import base64
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode, urljoin
+from urllib.parse import quote_plus, urlencode, urljoin
 
 import msgspec
 
@@ -65,6 +66,12 @@ class AuthHttpResponse(NamedTuple):
             return _OBJECT_READER(self.body)
         except InvalidJSONValue:
             return None
+
+
+def encode_basic(name: str, secret: str) -> str:
+    """Return Basic credentials; both parts are form-encoded before they are joined (RFC 6749 §2.3.1)."""
+    pair = f"{quote_plus(name)}:{quote_plus(secret)}"
+    return f"Basic {base64.b64encode(pair.encode()).decode()}"
 
 
 class _DocumentTooLarge(Exception):

@@ -19,7 +19,7 @@ MAX_URL_LENGTH: Final = 8192
 """The longest URL that is used: common servers take no longer ones."""
 
 MAX_QUOTED_LENGTH: Final = 200
-"""Characters of somebody else's text that an error repeats."""
+"""Characters of a foreign text that an error repeats."""
 
 RESOURCE_METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
 OAUTH_METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
@@ -32,7 +32,7 @@ _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class NetworkZone(IntEnum):
-    """How far in an address lies: whoever is at one may name those that are as far out or further."""
+    """How far in an address lies: a server may name addresses that are as far out as its own, or further."""
 
     PUBLIC = 0
     PRIVATE = 1
@@ -42,7 +42,7 @@ class NetworkZone(IntEnum):
 
 
 def redact_url(url: str) -> str:
-    """A URL as an error may show it: bounded, without user, query and fragment."""
+    """Return a URL as an error may show it: bounded, without user, query and fragment."""
     text = url.partition("#")[0].partition("?")[0][:200]
     scheme, mark, rest = text.partition("://")
     host, slash, path = rest.partition("/")
@@ -51,7 +51,7 @@ def redact_url(url: str) -> str:
 
 
 def parse_http_url(url: str, what: str) -> SplitResult:
-    """The parts of an http or https URL."""
+    """Return the parts of an http or https URL; `what` names it in an error."""
     if len(url) > MAX_URL_LENGTH or not _is_plain(url):
         raise AuthError(f"{what} is no URL: it holds what no URL has, or is too long")
     try:
@@ -126,7 +126,7 @@ class UrlPolicy:
 
 
 def _classify_server(server: str) -> NetworkZone:
-    """How far in a server lies, by its address alone: a name leads to where its owner likes."""
+    """Return the zone of a server by its address alone: a name leads to where its owner likes."""
     host = parse_http_url(server, "the URL of the server").hostname or ""
     if is_loopback_host(host):
         return NetworkZone.LOOPBACK
@@ -137,7 +137,7 @@ def _classify_server(server: str) -> NetworkZone:
 
 
 async def _resolve_zones(parts: SplitResult) -> set[NetworkZone]:
-    """How far in the addresses of a host lie; nothing if they cannot be found, as behind a proxy."""
+    """Return the zones of a host's addresses; nothing if they cannot be found, as behind a proxy."""
     host = parts.hostname or ""
     port = parts.port or _DEFAULT_PORTS[parts.scheme]
     try:
@@ -159,7 +159,7 @@ def _classify_address(address: _Address) -> NetworkZone:
 
 
 def _extract_ipv4(address: _Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that an IPv6 address stands for."""
+    """Return the IPv4 address that an IPv6 address stands for."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
     if address in _NAT64:
@@ -216,7 +216,7 @@ def is_same_resource(one: Any, other: str) -> bool:
 
 
 def _fold_case(url: str) -> str:
-    """The URL, its scheme and its host in lower case, and nothing else changed."""
+    """Return the URL with its scheme and host in lower case."""
     scheme, colon, rest = url.partition("://")
     ends = [place for place in map(rest.find, "/?#") if place >= 0]
     end = min(ends, default=len(rest))
@@ -230,7 +230,7 @@ def extract_origin(url: str) -> str:
 
 
 def build_metadata_url(resource: str) -> str:
-    """Where the metadata of a resource are."""
+    """Return where the metadata of a resource is (RFC 9728 §3.1)."""
     parts = urlsplit(resource)
     query = f"?{parts.query}" if parts.query else ""
     path = "" if parts.path == "/" else parts.path
@@ -238,7 +238,7 @@ def build_metadata_url(resource: str) -> str:
 
 
 def list_resource_metadata_urls(server: str) -> list[str]:
-    """Where the description of an MCP server may be: with its path, then at the root (AUTH-6)."""
+    """Return where the metadata of an MCP server may be: with its path, then at the root (AUTH-6)."""
     parts = urlsplit(server)
     path = parts.path.rstrip("/")
     with_path = (
@@ -248,7 +248,7 @@ def list_resource_metadata_urls(server: str) -> list[str]:
 
 
 def list_server_metadata_urls(issuer: str) -> list[str]:
-    """Where the description of an authorization server may be, in this order (AUTH-15, AUTH-16)."""
+    """Return where the metadata of an authorization server may be, in order (AUTH-15, AUTH-16)."""
     parts = urlsplit(issuer)
     path = parts.path.rstrip("/")
     if not path:

@@ -20,13 +20,7 @@ from toolpost.auth.client.client_credentials import (
 from toolpost.auth.client.discovery import AuthorizationServerMetadata, fetch_server_metadata
 from toolpost.auth.client.grant import DpopMode, Grant, GrantSettings, TokenRequest
 from toolpost.auth.client.storage import Storage
-from toolpost.auth.client.token_endpoint import (
-    ClientIdentity,
-    Registration,
-    Tokens,
-    parse_token_response,
-    request_token,
-)
+from toolpost.auth.client.token_endpoint import ClientIdentity, Registration, Tokens, request_token
 from toolpost.auth.fetch import AuthHttpClient, use_backend
 from toolpost.auth.urls import UrlPolicy, parse_http_url
 from toolpost.errors import AuthError
@@ -120,23 +114,15 @@ class EnterpriseManaged(Grant):
 
     async def obtain(self, visit: TokenRequest) -> Tokens:
         """Have the company vouch for the employee, and show that to the authorization server."""
-        form = {
-            "grant_type": JWT_BEARER,
-            "assertion": await self._request_assertion(visit),
-            **visit.scope_param,
-            **visit.resource_param,
-        }
-        document = await request_token(
-            visit.fetch, visit.server.issuer, form, await self.identity(visit), visit.proofs
-        )
-        return parse_token_response(document, visit.scopes, None)
+        assertion = await self._request_assertion(visit)
+        return await self._request_tokens(visit, {"grant_type": JWT_BEARER, "assertion": assertion})
 
     async def identity(self, visit: TokenRequest) -> ClientIdentity:
-        """Who the client is at the authorization server of the MCP server."""
+        """Return the client at the authorization server of the MCP server."""
         return ClientIdentity(Registration(visit.server.issuer.issuer, *self._client))
 
     async def _request_assertion(self, visit: TokenRequest) -> str:
-        """What the company says about the employee, for one authorization server and one resource."""
+        """Return the company's assertion about the employee, for one authorization server and resource."""
         settings = self.settings
         # The user has named the company, so it may be anywhere; in the clear only on this machine.
         guard = UrlPolicy(self._idp_url, allow_private=True, allow_http=settings.allow_http)

@@ -14,7 +14,7 @@ from toolpost.auth.arguments import check_flag, check_issuer_url
 from toolpost.auth.client.discovery import DiscoveredServer
 from toolpost.auth.client.signing import DpopProver
 from toolpost.auth.client.storage import MemoryTokens, ResilientStorage, Storage, check_storage
-from toolpost.auth.client.token_endpoint import ClientIdentity, Tokens
+from toolpost.auth.client.token_endpoint import ClientIdentity, Tokens, parse_token_response, request_token
 from toolpost.auth.fetch import AuthHttpClient
 from toolpost.auth.urls import UrlPolicy, redact_url
 from toolpost.errors import AuthError
@@ -53,7 +53,7 @@ class UnauthorizedResponse(Protocol):
 
 
 class GrantSettings(NamedTuple):
-    """What may be said about every grant."""
+    """The arguments that every grant has."""
 
     scopes: tuple[str, ...] = ()
     dpop: DpopMode = "auto"
@@ -62,7 +62,7 @@ class GrantSettings(NamedTuple):
     allow_http: bool = False
 
     def make_url_policy(self, server: str) -> UrlPolicy:
-        """Who says where requests may go."""
+        """Return the rules for URLs that a server names."""
         return UrlPolicy(server, allow_private=self.allow_private, allow_http=self.allow_http)
 
 
@@ -90,7 +90,7 @@ class Grant(ABC):
     """A way to get tokens, for any number of servers."""
 
     asks_user: ClassVar[bool] = False
-    """Whether getting tokens bothers a person."""
+    """Whether a person has to log in for tokens."""
     steps_up: ClassVar[bool] = True
     """Whether it helps to ask for more scopes."""
 
@@ -113,9 +113,7 @@ class Grant(ABC):
         self.client_key = f"{type(self).__name__} {who}"  # what one kind of grant got is not for another
         self.issuer = issuer
         self._pinned = pinned
-        self._providers: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, TokenProvider]] = (
-            WeakKeyDictionary()
-        )
+        self._providers = WeakKeyDictionary[asyncio.AbstractEventLoop, "dict[str, TokenProvider]"]()
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(…)"
@@ -123,7 +121,7 @@ class Grant(ABC):
     # ----------------------------------------------------------------- what an authorizer promises
 
     async def headers(self, errand: AuthorizableRequest, /) -> Mapping[str, str]:
-        """The token for a request, if there is one."""
+        """Return the headers with the token for a request, if there is one."""
         return await self._get_provider(errand.server).headers(errand)
 
     async def on_rejected(self, errand: AuthorizableRequest, refused: UnauthorizedResponse, /) -> bool:
@@ -133,21 +131,21 @@ class Grant(ABC):
     def on_accepted(
         self, errand: AuthorizableRequest, headers: Mapping[str, str], sent: Mapping[str, str], /
     ) -> None:
-        """A request was not refused."""
+        """Note that a request was accepted."""
         self._get_provider(errand.server).on_accepted(errand, headers, sent)
 
     def _get_provider(self, server: str) -> "TokenProvider":
-        accounts = self._providers.setdefault(asyncio.get_running_loop(), {})
-        account = accounts.get(server)
-        if account is None:
+        providers = self._providers.setdefault(asyncio.get_running_loop(), {})
+        provider = providers.get(server)
+        if provider is None:
             from toolpost.auth.client.token_provider import TokenProvider  # noqa: PLC0415 - each knows the other
 
             self.settings.make_url_policy(server).check_scheme(server, "the URL of the server")
-            account = accounts[server] = TokenProvider(server, self)
-        return account
+            provider = providers[server] = TokenProvider(server, self)
+        return provider
 
     def pin(self, issuer: str) -> None:
-        """Note where the credentials are from, or see that they are from there (AUTH-29, AUTH-32)."""
+        """Bind the credentials to an issuer, or check that they are bound to it (AUTH-29, AUTH-32)."""
         if not self._pinned:
             return
         if self.issuer is None:
@@ -159,15 +157,22 @@ class Grant(ABC):
                 hint="if the server has moved to another authorization server, register the client there",
             )
 
+    async def _request_tokens(self, visit: TokenRequest, form: Mapping[str, str]) -> Tokens:
+        """Return the tokens that the token endpoint gives for a form of this grant."""
+        fields = {**form, **visit.scope_param, **visit.resource_param}
+        identity = await self.identity(visit)
+        document = await request_token(visit.fetch, visit.server.issuer, fields, identity, visit.proofs)
+        return parse_token_response(document, visit.scopes, None)
+
     # ----------------------------------------------------------------- what each grant does
 
     @abstractmethod
     async def obtain(self, visit: TokenRequest) -> Tokens:
-        """New tokens."""
+        """Return new tokens."""
 
     @abstractmethod
     async def identity(self, visit: TokenRequest) -> ClientIdentity | None:
-        """Who asks when a token is refreshed; None if nobody can."""
+        """Return the client that refreshes a token; None if it cannot be refreshed."""
 
     async def forget_registration(self, visit: TokenRequest) -> None:  # noqa: B027 - a hook; most have nothing to forget
-        """The authorization server does not know the client any more."""
+        """Forget a client that the authorization server does not know any more."""

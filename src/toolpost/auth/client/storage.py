@@ -24,7 +24,7 @@ MIN_LOCK_RETRY_DELAY: Final = 0.01
 """Seconds before a lock is tried again; they grow."""
 
 MAX_LOCK_RETRY_DELAY: Final = 0.25
-"""Seconds to which that grows: a person who logs in takes longer, a refresh is over by then."""
+"""Seconds to which that grows."""
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 """Bytes of a file that is read: what is larger is not ours."""
@@ -125,7 +125,7 @@ class FileTokens:
     @asynccontextmanager
     async def lock(self, key: str, /) -> AsyncGenerator[None]:
         """Keep other processes out, and other threads of this one."""
-        descriptor = self._open_lock(key)  # in no thread: one that opens it for nobody would leave it open
+        descriptor = self._open_lock(key)  # in no thread: a cancelled one would leave it open
         try:
             await _poll_until(lambda: _lock(descriptor))
             yield
@@ -140,11 +140,7 @@ class FileTokens:
         self._check_folder()
 
     def _check_folder(self) -> None:
-        """Return if nobody else can exchange what is in the folder.
-
-        Raises:
-            AuthError: somebody can.
-        """
+        """Raise AuthError if others can exchange what is in the folder."""
         found = self.folder.stat()
         wrong = _find_permission_problem(found) if stat.S_ISDIR(found.st_mode) else None
         if wrong is not None:
@@ -207,7 +203,7 @@ class FileTokens:
 
 
 def _find_permission_problem(found: os.stat_result) -> str | None:
-    """What is wrong with whom a file or folder is for; None if it is for its owner only, who we are."""
+    """Return why a file or folder is not only ours; None if it is."""
     if sys.platform == "win32":  # pragma: no cover - no such machine here
         return None
     if found.st_uid != os.geteuid():
@@ -222,7 +218,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def default_folder() -> Path:
-    """Where programs of this user keep what they have to remember."""
+    """Return the folder for state of this user's programs."""
     if sys.platform == "win32":  # pragma: no cover - no such machine here
         base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":  # pragma: no cover - no such machine here
@@ -255,7 +251,7 @@ else:
 
 
 async def _poll_until(done: Callable[[], bool]) -> None:
-    """Try until it succeeds. A thread that waited for a lock could not be told to stop."""
+    """Try until it succeeds. A thread that waits for a lock could not be cancelled."""
     pause = MIN_LOCK_RETRY_DELAY
     while not done():
         await asyncio.sleep(pause)

@@ -1,7 +1,7 @@
 """Proofs of possession (DPoP, RFC 9449): a token that was stolen is of no use without the key behind it.
 
-Owns the checks of §4.3 on one proof, the nonces that make them fresh, and that no proof is taken twice, which
-the store remembers, up to a bound. How proofs are made is the client's business.
+Owns the checks of §4.3, the nonces that make proofs fresh, and that no proof is accepted twice, which the
+store remembers up to a bound. Clients make their proofs in `signing`.
 """
 
 import hmac
@@ -24,7 +24,7 @@ from toolpost.stores.store import RecordStore
 PROOF_ALGORITHMS: Final = tuple(
     name for name in ASYMMETRIC_ALGORITHMS if name not in {"RS384", "RS512", "PS384", "PS512"}
 )
-"""What proofs may be signed with."""
+"""Algorithms of proofs."""
 
 PROOF_LIFETIME: Final = 300.0
 """Seconds for which a proof is good after it was made, as the extension says."""
@@ -42,26 +42,25 @@ MAX_JTI_LENGTH: Final = 256
 """Characters of the name of a proof."""
 
 MAX_PROOFS: Final = 65536
-"""Proofs that are remembered at once: about 200 in each second, at about 500 bytes each."""
+"""Proofs that are remembered at once: about 200 in each second."""
 
 MAX_PROOFS_PER_PRINCIPAL: Final = MAX_PROOFS // 4
-"""Proofs by one principal among them, so that nobody uses up the memory for all. Keys cost nothing."""
+"""Proofs by one principal among them: one must not use up the memory for all."""
 
 _NONCE_AUDIENCE: Final = "DPoP nonce"
 _PRIVATE_JWK_MEMBERS: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
 
 
 class NonceRequired(TokenRejected):
-    """A proof needs a nonce of ours, and has none, or an old one."""
+    """A proof has no nonce of ours, or an old one."""
 
 
 class DpopVerifier:
-    """The proofs that an endpoint is shown."""
+    """Checks the proofs that an endpoint gets."""
 
     def __init__(self) -> None:
         import_jose()  # if it is missing, raise now
-        self._expiries: deque[tuple[float, str]] = deque()
-        """When each that is remembered will be forgotten, and whose it is."""
+        self._expiries: deque[tuple[float, str]] = deque()  # of remembered proofs, with their principals
         self._proof_counts: Counter[str] = Counter()
 
     async def check(
@@ -75,7 +74,7 @@ class DpopVerifier:
         records: RecordStore,
         keys: KeyRing | None = None,
     ) -> None:
-        """Return if a proof is good for this request and this token."""
+        """Check that a proof is good for this request and this token, and was not used before."""
         claims, thumbprint = self._check_request(proof, method, url)
         wanted = get_bound_thumbprint(whose.claims)
         if wanted is None or not hmac.compare_digest(wanted.encode(), thumbprint.encode()):
@@ -97,7 +96,7 @@ class DpopVerifier:
         self._proof_counts[whose.key] += 1
 
     def _check_capacity(self, key: str) -> None:
-        """Return if one more can be remembered."""
+        """Check that one more proof can be remembered. None is forgotten early: it would be good again."""
         now, kept, kept_of = monotonic(), self._expiries, self._proof_counts
         while kept and kept[0][0] <= now:
             whose = kept.popleft()[1]
@@ -108,11 +107,11 @@ class DpopVerifier:
             raise RequestFailed("there are more proofs than can be remembered")
 
     def read_thumbprint(self, proof: str, method: str, url: str) -> str:
-        """The thumbprint of the key that a proof shows, for whoever issues tokens."""
+        """Return the thumbprint of the key in a proof, for an issuer of tokens."""
         return self._check_request(proof, method, url)[1]
 
     def _check_request(self, proof: str, method: str, url: str) -> tuple[dict[str, Any], str]:
-        """The claims of a proof that is good for this request and now, and the thumbprint of its key."""
+        """Return the claims of a proof that is good for this request, and the thumbprint of its key."""
         claims, thumbprint = self._parse_proof(proof)
         if claims.get("htm") != method:
             raise TokenRejected("the proof is for another method")
@@ -126,7 +125,7 @@ class DpopVerifier:
         return claims, thumbprint
 
     def _parse_proof(self, proof: str) -> tuple[dict[str, Any], str]:
-        """The claims of a proof, and the thumbprint of the key that has signed it."""
+        """Return the claims of a proof, and the thumbprint of the key that has signed it."""
         if len(proof) > MAX_PROOF_LENGTH:
             raise TokenRejected("the proof is too long")
         try:
@@ -148,7 +147,7 @@ class DpopVerifier:
 
 
 def make_nonce(keys: KeyRing) -> str:
-    """A nonce for a client to use. Whoever has the keys knows it, and nobody has to remember it."""
+    """Return a nonce that the keys recognise, so that none has to be stored."""
     return keys.seal(b"", audience=_NONCE_AUDIENCE, expires=int(time.time() + NONCE_LIFETIME))
 
 
@@ -160,7 +159,7 @@ def _check_nonce(said: Any, keys: KeyRing) -> None:
 
 
 def get_bound_thumbprint(claims: Mapping[str, Any]) -> str | None:
-    """The key that a token is bound to, by its thumbprint; None if it is bound to none."""
+    """Return the thumbprint of the key that a token is bound to; None if it is bound to none."""
     bound = claims.get("cnf")
     named = cast("dict[str, Any]", bound).get("jkt") if isinstance(bound, dict) else None
     return named if isinstance(named, str) else None

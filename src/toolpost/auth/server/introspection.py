@@ -5,14 +5,13 @@ was revoked is soon refused; the cache itself is in `verifier`.
 """
 
 import asyncio
-import base64
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
-from urllib.parse import quote_plus, urlencode
+from urllib.parse import urlencode
 
 from toolpost.auth.arguments import check_duration
-from toolpost.auth.fetch import FORM_TYPE, ISSUER_TIMEOUT, check_backend, fetch_json
+from toolpost.auth.fetch import FORM_TYPE, ISSUER_TIMEOUT, check_backend, encode_basic, fetch_json
 from toolpost.auth.server.jwt import (
     LEEWAY,
     build_principal,
@@ -34,11 +33,11 @@ REJECTION_CACHE_SECONDS: Final = 10.0
 """Seconds for which it is remembered, at most, that a token is not good: it will hardly become so."""
 
 MAX_CONCURRENT_REQUESTS: Final = 32
-"""Questions under way at once: whoever sends invented tokens must not flood the authorization server. About
-tokens that were good before there may be as many besides, so that inventions are not in their way."""
+"""Requests at once: invented tokens must not flood the authorization server. Tokens that were good before
+have as many of their own, so that they do not wait behind inventions."""
 
 MAX_WAITING_REQUESTS: Final = 128
-"""Questions that wait for that: more would be given up by who asks before they are answered."""
+"""Requests that wait for that: clients would give up more of them before they are answered."""
 
 KNOWN_TOKEN_SECONDS: Final = 24 * 3600.0
 """Seconds for which it is remembered that a token was good, which gives it precedence and nothing else."""
@@ -46,7 +45,7 @@ KNOWN_TOKEN_SECONDS: Final = 24 * 3600.0
 _ACCESS_TOKEN_TYPES: Final = frozenset(
     {"bearer", "dpop", "access", "access_token", "urn:ietf:params:oauth:token-type:access_token"}
 )
-"""What answers call an access token, in lower case; other tokens of the same issuer are not good here."""
+"""Names of access tokens, in lower case; other tokens of the same issuer are not good here."""
 
 
 class Introspection:
@@ -88,9 +87,7 @@ class Introspection:
                 raise ValueError(
                     f"{name} has to be a text; it is {'empty' if value == '' else type(value).__name__}"
                 )
-        # Both are form-encoded before they are joined (RFC 6749 §2.3.1).
-        pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}"
-        self._credentials = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        self._credentials = encode_basic(client_id, client_secret)
         self.issuer = issuer and check_issuer(issuer)
         self._audience = parse_audience(audience)
         self._http = check_backend(http)
@@ -101,7 +98,7 @@ class Introspection:
         return f"Introspection({self._endpoint!r})"
 
     async def verify(self, token: str, *resources: str) -> Principal:
-        """Whose the token is.
+        """Return the principal of a token.
 
         Raises:
             TokenRejected: it is not good here.

@@ -32,11 +32,11 @@ LEEWAY: Final = 30.0
 """Seconds by which two clocks may differ."""
 
 TOKEN_CACHE_SECONDS: Final = 300.0
-"""Seconds for which a good token is not looked at again: so long may one be good whose key was withdrawn."""
+"""Seconds for which a good token is not checked again, also if its key is withdrawn meanwhile."""
 
 _EXAMPLE_JWKS_URI: Final = "https://login.example.com/jwks"
 _ACCESS_TOKEN_TYPES: Final = frozenset({"", "jwt", "at+jwt"})
-"""What an access token may say it is. Identity tokens look alike; they are not issued for this resource."""
+"""Types of access tokens. Identity tokens look alike, but are not issued for this resource."""
 
 
 class Jwt:
@@ -98,7 +98,7 @@ class Jwt:
         return f"Jwt({self.issuer!r})"
 
     async def verify(self, token: str, *resources: str) -> Principal:
-        """Whose the token is.
+        """Return the principal of a token.
 
         Raises:
             TokenRejected: it is not good here.
