@@ -1,28 +1,32 @@
-"""Small JSON documents over HTTP: metadata, registrations and tokens, bounded in size, time and redirects.
+"""Small JSON documents over HTTP, bounded in size, time and redirects: what authorization servers are asked.
 
-Owns the requests of a client to authorization servers. Sends no credentials by itself, follows redirects of
-metadata only, and only within an origin. What a document means is not known here.
+A client follows redirects of metadata only, and only within an origin. A server asks the issuer that its
+operator chose, without redirects. What a document means is left to the callers.
 """
 
 import asyncio
+import base64
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, Final, NamedTuple
-from urllib.parse import urlencode, urljoin
+from urllib.parse import quote_plus, urlencode, urljoin
 
 import msgspec
 
 from toolpost.auth.urls import UrlPolicy, normalize_origin, redact_url
 from toolpost.errors import AuthError, ConnectFailed, RequestFailed
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
-from toolpost.transports.backends.backend import Backend, Response, open_backend
+from toolpost.transports.backends.backend import Backend, open_backend
 from toolpost.version import __version__
 
 MAX_DOCUMENT_BYTES: Final = 256 * 1024
 """Bytes of a document: metadata of large providers has a few tens of KiB."""
 
 FETCH_TIMEOUT: Final = 30.0
-"""Seconds for one document."""
+"""Seconds for one document that a client asks for."""
+
+ISSUER_TIMEOUT: Final = 10.0
+"""Seconds for one document that a server asks for: a client waits for its answer meanwhile."""
 
 MAX_REDIRECTS: Final = 3
 """How often metadata may lead elsewhere within its origin."""
@@ -36,13 +40,7 @@ _OBJECT_READER: Final = JSONReader(dict[str, Any])
 
 
 class AuthHttpResponse(NamedTuple):
-    """What came back.
-
-    Args:
-        status: the HTTP status.
-        headers: by their names in lower case.
-        body: the body, at most `MAX_DOCUMENT_BYTES` bytes.
-    """
+    """A whole response; header names are in lower case, and the body is bounded."""
 
     status: int
     headers: Mapping[str, str]
@@ -53,12 +51,12 @@ class AuthHttpResponse(NamedTuple):
 
     @property
     def ok(self) -> bool:
-        """Whether all is well."""
+        """Whether the request succeeded."""
         return 200 <= self.status < 300
 
     @property
     def is_transient(self) -> bool:
-        """Whether this says nothing about what was asked, but that nobody can say it at the moment."""
+        """Whether the server cannot answer at the moment."""
         return self.status >= 500 or self.status in _TRANSIENT_STATUSES
 
     @property
@@ -70,96 +68,125 @@ class AuthHttpResponse(NamedTuple):
             return None
 
 
+def encode_basic(name: str, secret: str) -> str:
+    """Return Basic credentials; both parts are form-encoded before they are joined (RFC 6749 §2.3.1)."""
+    pair = f"{quote_plus(name)}:{quote_plus(secret)}"
+    return f"Basic {base64.b64encode(pair.encode()).decode()}"
+
+
+class _DocumentTooLarge(Exception):
+    def __str__(self) -> str:
+        return f"has more than {MAX_DOCUMENT_BYTES} bytes, which is the limit"
+
+
+async def _exchange(
+    backend: Backend, method: str, url: str, headers: Mapping[str, str], body: bytes | None
+) -> AuthHttpResponse:
+    async with backend.send(method, url, {"accept": JSON_TYPE, **headers}, body) as response:
+        read = bytearray()
+        async for chunk in response.chunks():
+            read += chunk
+            if len(read) > MAX_DOCUMENT_BYTES:
+                raise _DocumentTooLarge
+        return AuthHttpResponse(response.status, response.headers, bytes(read))
+
+
 class AuthHttpClient:
-    """Sends requests to where the guard lets them go.
+    """Sends the requests of a client to where the URL policy lets them go."""
 
-    Args:
-        backend: carries them.
-        url_policy: says where they may go.
-    """
-
-    def __init__(self, backend: Backend, guard: UrlPolicy) -> None:
+    def __init__(self, backend: Backend, url_policy: UrlPolicy) -> None:
         self._backend = backend
-        self.url_policy = guard
+        self.url_policy = url_policy
 
     async def get(self, url: str, what: str) -> AuthHttpResponse:
-        """A document of metadata.
-
-        Args:
-            url: where it is.
-            what: what to call it in an error.
-
-        Raises:
-            AuthError: it may not be asked for, or cannot be had.
-        """
+        """Return a document of metadata; `what` names it in errors."""
         here = url
         for _ in range(MAX_REDIRECTS + 1):
-            answer = await self._send("GET", here, what, {"accept": JSON_TYPE})
+            answer = await self._send("GET", here, what, {})
             if answer.status not in _REDIRECT_STATUSES:
                 return answer
-            there = _resolve_redirect(here, answer.headers.get("location", ""), what)
-            if normalize_origin(there) != normalize_origin(url):
-                raise AuthError(f"{what} is redirected to another origin: {redact_url(there)}")
-            here = there
+            try:
+                here = urljoin(here, answer.headers.get("location", ""))
+                origin = normalize_origin(here)  # whose port may be none
+            except ValueError:
+                raise AuthError(f"{what} is redirected to what is no URL") from None
+            if origin != normalize_origin(url):
+                raise AuthError(f"{what} is redirected to another origin: {redact_url(here)}")
         raise AuthError(f"{what} is redirected more than {MAX_REDIRECTS} times")
 
     async def post_json(self, url: str, what: str, document: Mapping[str, Any]) -> AuthHttpResponse:
-        """The answer to a JSON document. Redirects are not followed."""
-        return await self._send(
-            "POST", url, what, {"accept": JSON_TYPE, "content-type": JSON_TYPE}, msgspec.json.encode(document)
-        )
+        """Return the response to a JSON document. Redirects are not followed."""
+        return await self._send("POST", url, what, {"content-type": JSON_TYPE}, msgspec.json.encode(document))
 
     async def post_form(
         self, url: str, what: str, fields: Mapping[str, str], headers: Mapping[str, str]
     ) -> AuthHttpResponse:
-        """The answer to a form. Redirects are not followed: what is in it is for one address only."""
-        sent = {"accept": JSON_TYPE, "content-type": FORM_TYPE, **headers}
+        """Return the response to a form. Redirects are not followed: a form is for one address only."""
+        sent = {"content-type": FORM_TYPE, **headers}
         return await self._send("POST", url, what, sent, urlencode(fields).encode())
 
     async def _send(
         self, method: str, url: str, what: str, headers: Mapping[str, str], body: bytes | None = None
     ) -> AuthHttpResponse:
-        site = await self.url_policy.check(url, what)
-        fields = {"user-agent": f"toolpost/{__version__}", **headers}
+        await self.url_policy.check(url, what)
         try:
-            async with (
-                asyncio.timeout(FETCH_TIMEOUT),
-                self._backend.send(method, site.url, fields, body) as response,
-            ):
-                read = await _read_bounded(response, what)
-                return AuthHttpResponse(response.status, response.headers, read)
+            async with asyncio.timeout(FETCH_TIMEOUT):
+                sent = {"user-agent": f"toolpost/{__version__}", **headers}
+                return await _exchange(self._backend, method, url, sent, body)
         except TimeoutError:
             raise AuthError(f"{what} did not come within {FETCH_TIMEOUT:g} s: {redact_url(url)}") from None
+        except _DocumentTooLarge as error:
+            raise AuthError(f"{what} {error}") from None
         except (ConnectFailed, RequestFailed) as error:
             raise AuthError(
                 f"{what} cannot be had: {error.message} ({redact_url(url)})", hint=error.hint, retry_safe=True
             ) from error
 
 
-async def _read_bounded(response: Response, what: str) -> bytes:
-    read = bytearray()
-    async for chunk in response.chunks():
-        read += chunk
-        if len(read) > MAX_DOCUMENT_BYTES:
-            raise AuthError(f"{what} has more than {MAX_DOCUMENT_BYTES} bytes, which is the limit")
-    return bytes(read)
+async def fetch_json(
+    engine: object,
+    method: str,
+    url: str,
+    headers: Mapping[str, str] | None = None,
+    body: bytes | None = None,
+) -> tuple[int, dict[str, Any]]:
+    """Return the status of a response to a server, and the JSON object in it, empty where it is none.
 
-
-def _resolve_redirect(base: str, reference: str, what: str) -> str:
+    Raises:
+        TransportError: there is none, or it is too large or too slow; the text names the URL and no header.
+    """
     try:
-        there = urljoin(base, reference)
-        normalize_origin(there)  # whose port may be none
-    except ValueError:
-        raise AuthError(f"{what} is redirected to what is no URL") from None
-    return there
+        async with asyncio.timeout(ISSUER_TIMEOUT), use_backend(engine) as backend:
+            answer = await _exchange(backend, method, url, headers or {}, body)
+    except TimeoutError:
+        raise RequestFailed(f"{url} did not answer within {ISSUER_TIMEOUT:g} s") from None
+    except _DocumentTooLarge as error:
+        raise RequestFailed(f"{url} {error}") from None
+    except RequestFailed as error:
+        raise RequestFailed(error.message if url in str(error) else f"{url}: {error}") from None
+    return answer.status, answer.document or {}
 
 
 @asynccontextmanager
 async def use_backend(engine: object) -> AsyncGenerator[Backend]:
-    """A backend for a few requests; one that a user gave is not closed."""
+    """Open a backend for a few requests; one that a user gave is not closed."""
     backend = open_backend(engine)
     try:
         yield backend
     finally:
         if backend is not engine:
             await backend.close()
+
+
+def check_backend(given: object) -> object:
+    """Return what a user gave to carry HTTP; whether its library is installed shows when it is needed.
+
+    Raises:
+        ValueError: it cannot carry HTTP; the text says what could.
+    """
+    if given not in (None, "aiohttp", "httpx2"):  # whose sessions need a loop
+        try:
+            open_backend(given)
+        except ConnectFailed as error:
+            raise ValueError(str(error)) from None
+    return given

@@ -1,20 +1,15 @@
-"""Where others may send a client: to https or this machine, and no further in than the server itself is.
+"""Rules about URLs: which may be asked, which name the same resource, and where metadata is published.
 
-Owns the rules about URLs that come from metadata (SEC-3, SEC-4, SEC-14). A server in the internet could
-otherwise make a client talk to machines that only the client can reach. Sends nothing.
-
-PART places: URLs that name a resource: whether two are the same, and where its metadata are.
-
-Owns the comparison, in which only scheme and host lose their case (AUTH-42), and the well-known path, which
-goes between host and path (RFC 9728 §3.1). Fetches nothing.
+A server in the internet could make a client talk to machines that only the client can reach, so the URLs in
+its metadata are checked against the server's own network (SEC-3, SEC-4, SEC-14). Sends no request.
 """
 
 import asyncio
 import ipaddress
 import socket
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
-from urllib.parse import SplitResult, urlsplit
+from typing import Any, Final
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from toolpost.errors import AuthError
 
@@ -23,13 +18,21 @@ _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 MAX_URL_LENGTH: Final = 8192
 """The longest URL that is used: common servers take no longer ones."""
 
+MAX_QUOTED_LENGTH: Final = 200
+"""Characters of a foreign text that an error repeats."""
+
+RESOURCE_METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
+OAUTH_METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
+OIDC_METADATA_PATH: Final = "/.well-known/openid-configuration"
+
+_LOOPBACK_HOSTS: Final = frozenset({"localhost", "127.0.0.1", "::1"})
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class NetworkZone(IntEnum):
-    """How far in an address lies: whoever is at one may name those that are as far out or further."""
+    """How far in an address lies: a server may name addresses that are as far out as its own, or further."""
 
     PUBLIC = 0
     PRIVATE = 1
@@ -38,20 +41,8 @@ class NetworkZone(IntEnum):
     """Link-local, multicast and the like: no server that we log in at is there, but cloud secrets are."""
 
 
-class CheckedUrl(NamedTuple):
-    """A URL that was looked at."""
-
-    url: str
-    parts: SplitResult
-
-    @property
-    def origin(self) -> str:
-        """Scheme, host and port, as they are written."""
-        return normalize_origin(self.url)
-
-
 def redact_url(url: str) -> str:
-    """A URL as an error may show it: bounded, without user, query and fragment."""
+    """Return a URL as an error may show it: bounded, without user, query and fragment."""
     text = url.partition("#")[0].partition("?")[0][:200]
     scheme, mark, rest = text.partition("://")
     host, slash, path = rest.partition("/")
@@ -60,21 +51,8 @@ def redact_url(url: str) -> str:
 
 
 def parse_http_url(url: str, what: str) -> SplitResult:
-    """The parts of an http or https URL.
-
-    Args:
-        url: the URL.
-        what: what to call it in an error.
-
-    Raises:
-        AuthError: it is none.
-    """
-    if (
-        len(url) > MAX_URL_LENGTH
-        or not url.isascii()
-        or not url.isprintable()
-        or not _FORBIDDEN_CHARACTERS.isdisjoint(url)
-    ):
+    """Return the parts of an http or https URL; `what` names it in an error."""
+    if len(url) > MAX_URL_LENGTH or not _is_plain(url):
         raise AuthError(f"{what} is no URL: it holds what no URL has, or is too long")
     try:
         parts = urlsplit(url)
@@ -86,6 +64,11 @@ def parse_http_url(url: str, what: str) -> SplitResult:
     if "@" in parts.netloc:
         raise AuthError(f"{what} holds a user or a password: {redact_url(url)}")
     return parts
+
+
+def _is_plain(url: str) -> bool:
+    """Return whether all characters of a URL may stand in one."""
+    return url.isascii() and url.isprintable() and _FORBIDDEN_CHARACTERS.isdisjoint(url)
 
 
 def normalize_origin(url: str) -> str:
@@ -110,61 +93,40 @@ def is_loopback_host(host: str | None) -> bool:
 
 
 class UrlPolicy:
-    """Says which URLs may be asked.
-
-    Args:
-        server: the MCP server whose metadata names them.
-        allow_private: whether addresses may lie further in than the server.
-        allow_http: whether plain http is good enough elsewhere than on loopback.
-    """
+    """Says which URLs may be asked."""
 
     def __init__(self, server: str, *, allow_private: bool = False, allow_http: bool = False) -> None:
         self._server = server
         self._allow_private = allow_private
         self._allow_http = allow_http
 
-    def check_scheme(self, url: str, what: str) -> CheckedUrl:
-        """A URL that is well-formed and safe from listeners. Nothing is looked up.
-
-        Raises:
-            AuthError: it is not.
-        """
+    def check_scheme(self, url: str, what: str) -> SplitResult:
+        """Check that a URL is well-formed and safe from listeners; nothing is looked up."""
         parts = parse_http_url(url, what)
         if parts.scheme == "http" and not self._allow_http and not is_loopback_host(parts.hostname):
             raise AuthError(
                 f"{what} is not https: {redact_url(url)}",
                 hint="only servers on this machine may be asked in the clear; allow_http=True permits others",
             )
-        return CheckedUrl(url, parts)
+        return parts
 
-    async def check(self, url: str, what: str) -> CheckedUrl:
-        """A URL that may be asked.
-
-        Args:
-            url: the URL.
-            what: what to call it in an error.
-
-        Raises:
-            AuthError: it may not.
-        """
-        site = self.check_scheme(url, what)
-        if self._allow_private:
-            return site
-        if normalize_origin(url) == normalize_origin(self._server):
-            return site
+    async def check(self, url: str, what: str) -> None:
+        """Check that a URL may be asked."""
+        parts = self.check_scheme(url, what)
+        if self._allow_private or normalize_origin(url) == normalize_origin(self._server):
+            return
         # All addresses count: which one is used is decided later.
-        inmost = max(await _resolve_zones(site.parts), default=NetworkZone.PUBLIC)
+        inmost = max(await _resolve_zones(parts), default=NetworkZone.PUBLIC)
         if inmost is NetworkZone.FORBIDDEN or inmost > _classify_server(self._server):
             raise AuthError(
                 f"{what} leads into a network that the server is not in: {redact_url(url)}",
                 hint="a server must not send us there, wherever its own name leads; allow_private=True "
                 "permits it if you trust the server",
             )
-        return site
 
 
 def _classify_server(server: str) -> NetworkZone:
-    """How far in a server lies, by its address alone: a name leads to where its owner likes."""
+    """Return the zone of a server by its address alone: a name leads to where its owner likes."""
     host = parse_http_url(server, "the URL of the server").hostname or ""
     if is_loopback_host(host):
         return NetworkZone.LOOPBACK
@@ -175,7 +137,7 @@ def _classify_server(server: str) -> NetworkZone:
 
 
 async def _resolve_zones(parts: SplitResult) -> set[NetworkZone]:
-    """How far in the addresses of a host lie; nothing if they cannot be found, as behind a proxy."""
+    """Return the zones of a host's addresses; nothing if they cannot be found, as behind a proxy."""
     host = parts.hostname or ""
     port = parts.port or _DEFAULT_PORTS[parts.scheme]
     try:
@@ -197,7 +159,7 @@ def _classify_address(address: _Address) -> NetworkZone:
 
 
 def _extract_ipv4(address: _Address) -> ipaddress.IPv4Address | None:
-    """The IPv4 address that an IPv6 address stands for."""
+    """Return the IPv4 address that an IPv6 address stands for."""
     if isinstance(address, ipaddress.IPv4Address):
         return None
     if address in _NAT64:
@@ -205,9 +167,47 @@ def _extract_ipv4(address: _Address) -> ipaddress.IPv4Address | None:
     return address.ipv4_mapped or address.sixtofour
 
 
-# --------------------------------------------------------------------- places
+# --------------------------------------------------------------------- arguments of a server
 
-RESOURCE_METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
+
+def check_url(url: Any, what: str, example: str = "https://login.example.com") -> str:
+    """Return a URL that an operator gave: https, or http on this machine, without credentials.
+
+    Raises:
+        ValueError: it is something else; the text does not repeat credentials.
+    """
+    try:
+        parts = urlsplit(url if isinstance(url, str) else "")
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError(f"{what} is no URL such as {example}") from None
+    if not host or not _is_plain(url):
+        shown = "" if isinstance(url, str) and "@" in url else f", but {url!r:.{MAX_QUOTED_LENGTH}}"
+        raise ValueError(f"{what} is no URL such as {example}{shown}")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(f"{what} has a user name or a password in it")
+    if "#" in url:
+        raise ValueError(f"{what} has a fragment in it, which such a URL cannot have")
+    if parts.scheme != "https" and not (parts.scheme == "http" and host in _LOOPBACK_HOSTS):
+        raise ValueError(f"{what} has to be an https URL; http is for this machine alone")
+    return url
+
+
+def check_issuer(url: Any) -> str:
+    """Return a URL that can be the name of an authorization server (RFC 8414 §2).
+
+    Raises:
+        ValueError: it cannot.
+    """
+    issuer = check_url(url, "issuer")
+    if "?" in issuer:
+        raise ValueError("issuer has a query in it, which such a URL cannot have (RFC 8414)")
+    if "/.well-known/" in issuer:
+        raise ValueError(f"issuer is {issuer!r}, where its metadata are; give what they call `issuer`")
+    return issuer
+
+
+# --------------------------------------------------------------------- resources and metadata
 
 
 def is_same_resource(one: Any, other: str) -> bool:
@@ -216,7 +216,7 @@ def is_same_resource(one: Any, other: str) -> bool:
 
 
 def _fold_case(url: str) -> str:
-    """The URL, its scheme and its host in lower case, and nothing else changed."""
+    """Return the URL with its scheme and host in lower case."""
     scheme, colon, rest = url.partition("://")
     ends = [place for place in map(rest.find, "/?#") if place >= 0]
     end = min(ends, default=len(rest))
@@ -230,8 +230,35 @@ def extract_origin(url: str) -> str:
 
 
 def build_metadata_url(resource: str) -> str:
-    """Where the metadata of a resource are."""
+    """Return where the metadata of a resource is (RFC 9728 §3.1)."""
     parts = urlsplit(resource)
     query = f"?{parts.query}" if parts.query else ""
     path = "" if parts.path == "/" else parts.path
     return f"{extract_origin(resource)}{RESOURCE_METADATA_PATH}{path}{query}"
+
+
+def list_resource_metadata_urls(server: str) -> list[str]:
+    """Return where the metadata of an MCP server may be: with its path, then at the root (AUTH-6)."""
+    parts = urlsplit(server)
+    path = parts.path.rstrip("/")
+    with_path = (
+        [_replace_path(parts, RESOURCE_METADATA_PATH + path, parts.query)] if path or parts.query else []
+    )
+    return [*with_path, _replace_path(parts, RESOURCE_METADATA_PATH)]
+
+
+def list_server_metadata_urls(issuer: str) -> list[str]:
+    """Return where the metadata of an authorization server may be, in order (AUTH-15, AUTH-16)."""
+    parts = urlsplit(issuer)
+    path = parts.path.rstrip("/")
+    if not path:
+        return [_replace_path(parts, OAUTH_METADATA_PATH), _replace_path(parts, OIDC_METADATA_PATH)]
+    return [
+        _replace_path(parts, OAUTH_METADATA_PATH + path),
+        _replace_path(parts, OIDC_METADATA_PATH + path),
+        _replace_path(parts, path + OIDC_METADATA_PATH),
+    ]
+
+
+def _replace_path(parts: SplitResult, path: str, query: str = "") -> str:
+    return urlunsplit((parts.scheme, parts.netloc, path, query, ""))

@@ -4,6 +4,7 @@ A context belongs to one of them. It speaks through a `ClientConnection`, which 
 conversation; it knows nothing of registries and transports. What it can ask the client is told in `asking`.
 """
 
+from asyncio import get_running_loop
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from toolpost.server.elicitation.journal import CallReplay
     from toolpost.server.handler import Handler
     from toolpost.server.registry.registry import Registry
-    from toolpost.server.token_bucket import TokenBucket
+    from toolpost.token_bucket import TokenBucket
 
 
 MAX_QUESTION_KEY_LENGTH: Final = 128
@@ -36,8 +37,20 @@ MAX_SUBSCRIBED_URIS: Final = 1000
 MAX_SUBSCRIBED_URI_CHARS: Final = 1024 * 1024
 """Characters of their URIs together: a thousand of a usual length, ten times over."""
 
+NOTIFICATION_BURST: Final = 500
+"""Notices of progress that one request may send at once, and log lines."""
+
+NOTIFICATION_RATE: Final = 100.0
+"""How many more of each in a second: faster than any display shows them."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _make_limiter() -> "TokenBucket":
+    from toolpost.token_bucket import TokenBucket  # noqa: PLC0415 - for those that send notices
+
+    return TokenBucket(NOTIFICATION_BURST, NOTIFICATION_RATE, get_running_loop().time)
 
 
 class Context(ClientRequests):
@@ -166,9 +179,7 @@ class Context(ClientRequests):
         if incoming is None or incoming.token is None:
             return
         if self._progress_limiter is None:
-            from toolpost.server.token_bucket import TokenBucket  # noqa: PLC0415 - 0.1 ms of a start
-
-            self._progress_limiter = TokenBucket()
+            self._progress_limiter = _make_limiter()
         if not self._progress_limiter.take() and progress != total:
             return
         connection, request_id = self._client_connection.connection, incoming.id
@@ -196,9 +207,7 @@ class Context(ClientRequests):
         if line is None:
             return
         if self._log_limiter is None:
-            from toolpost.server.token_bucket import TokenBucket  # noqa: PLC0415 - as in `progress`
-
-            self._log_limiter = TokenBucket()
+            self._log_limiter = _make_limiter()
         if not self._log_limiter.take():
             return
         if self.server.middleware:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from toolpost.auth.server.jwks import decode_object, import_jose, split_jws
+from toolpost.auth.jose import import_jose, parse_jws
 
 _CURVE: Final = {"ES256": "P-256", "ES384": "P-384"}
 
@@ -96,7 +96,7 @@ class TokenIssuer:
     def claims_of(self, token: str) -> dict[str, Any] | None:
         """What a token of ours says, if it is one and has not ended."""
         try:
-            said = decode_object(split_jws(token).payload)
+            said = parse_jws(token).claims
         except ValueError:
             return None
         return said if said.get("iss") == self.issuer and said.get("exp", 0) > time.time() else None

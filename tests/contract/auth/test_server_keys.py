@@ -235,5 +235,5 @@ def test_the_answers_of_an_issuer_are_looked_at():
                 await verifier.verify("t", RESOURCE)
 
     run(main)
-    with pytest.raises(ValueError, match="keep"):
+    with pytest.raises(ValueError, match="cache_ttl"):
         Introspection(ISSUER, "a", "b", cache_ttl=-1)

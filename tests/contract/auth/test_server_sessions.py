@@ -33,7 +33,7 @@ def others(mint: TokenIssuer, second: TokenIssuer) -> dict[str, dict[str, str]]:
 class Both:
     """Two issuers that are trusted."""
 
-    keep = 60.0
+    cache_ttl = 60.0
 
     def __init__(self, *mints: TokenIssuer) -> None:
         self._each = {mint.issuer: Jwt(mint.issuer, keys=mint.jwks) for mint in mints}

@@ -39,7 +39,7 @@ def test_a_public_server_does_not_send_us_into_private_networks(target):
     async def look() -> None:
         with pytest.raises(AuthError, match="a network that the server is not in"):
             await UrlPolicy(PUBLIC).check(target, "the metadata")
-        assert (await UrlPolicy(PUBLIC, allow_private=True).check(target, "the metadata")).url == target
+        await UrlPolicy(PUBLIC, allow_private=True).check(target, "the metadata")
 
     asyncio.run(look())
 
@@ -66,8 +66,6 @@ def test_a_name_that_cannot_be_looked_up_is_left_to_the_proxy():
         assert await urls._resolve_zones(urls.parse_http_url("https://x.localhost/", "x")) == {
             NetworkZone.LOOPBACK
         }
-        assert (await UrlPolicy(PUBLIC).check("https://no-such-host.invalid/", "x")).origin.endswith(
-            ".invalid"
-        )
+        await UrlPolicy(PUBLIC).check("https://no-such-host.invalid/", "x")
 
     asyncio.run(look())

@@ -15,8 +15,8 @@ from scripted import Heard, answer, event, scripted, stream
 from toolpost import Client, ClientCredentials
 from toolpost.auth.client import prompt_limits as tallies
 from toolpost.auth.client import token_cache as purses
-from toolpost.auth.client import token_manager as accounts
-from toolpost.auth.client.storage import Vault
+from toolpost.auth.client import token_provider as accounts
+from toolpost.auth.client.storage import ResilientStorage
 from toolpost.auth.client.token_cache import TokenCache
 from toolpost.auth.client.token_endpoint import Tokens
 from toolpost.auth.urls import UrlPolicy
@@ -373,7 +373,7 @@ def test_what_a_storage_cannot_do_is_done_in_memory_and_told_once(caplog):
     async def main() -> None:
         storage = Stuck()
         storage.kept["k"] = "old"
-        vault = Vault(storage)
+        vault = ResilientStorage(storage)
         async with vault.lock("k"):
             await vault.delete("k")
         assert await vault.get("k") is None

@@ -18,9 +18,9 @@ def test_only_proofs_of_good_tokens_are_remembered():
             for bad in (holder.proof(ath="x"), holder.proof(url="http://a/"), another_key(holder)):
                 await site.post({**headers, **holder.sent(bad)}, body)
             held: Any = server.store
-            assert [key for key in held.records._shelf._items if key.startswith("proof/")] == []
+            assert [key for key in held.records._values._items if key.startswith("proof/")] == []
             await site.post({**headers, **holder.sent()}, body)
-            [key] = [key for key in held.records._shelf._items if key.startswith("proof/")]
+            [key] = [key for key in held.records._values._items if key.startswith("proof/")]
             assert len(key) == len("proof/") + 64
 
     run(main)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolpost.auth import urls
 from toolpost.auth.client import discovery, login, storage
 from toolpost.auth.client.discovery import AuthorizationServerMetadata
 from toolpost.auth.client.signing import generate_key
@@ -81,7 +82,7 @@ def test_a_long_header_costs_little():
 )
 def test_where_a_server_describes_itself(server, places):
     base = "https://x.example/.well-known/oauth-protected-resource"
-    assert discovery.list_resource_metadata_urls(server) == [base + place for place in places]
+    assert urls.list_resource_metadata_urls(server) == [base + place for place in places]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,9 @@ from msgspec.structs import replace
 
 from fake_authorization_site import Town, run
 from toolpost import MemoryTokens
-from toolpost.auth.client import token_manager as accounts
+from toolpost.auth.client import token_provider as accounts
 from toolpost.auth.client.grant import Grant
-from toolpost.auth.client.storage import Vault
+from toolpost.auth.client.storage import ResilientStorage
 from toolpost.auth.client.token_cache import TokenRecords
 from toolpost.auth.client.token_endpoint import ServerRecord, Tokens
 
@@ -18,7 +18,7 @@ from toolpost.auth.client.token_endpoint import ServerRecord, Tokens
 @pytest.mark.parametrize("resource", ["https://a.example", "https://a.example/one"])
 def test_tokens_are_kept_for_a_client_and_an_address(resource):
     async def main() -> None:
-        vault, known = Vault(MemoryTokens()), ServerRecord(resource, "https://login.example")
+        vault, known = ResilientStorage(MemoryTokens()), ServerRecord(resource, "https://login.example")
         await TokenRecords(vault, "https://a.example/one", "me").save_tokens(known, Tokens("t0ken"))
         assert await TokenRecords(vault, "https://a.example/one", "me").load_tokens(known) == Tokens("t0ken")
         for server, who in (("https://a.example/one", "you"), ("https://a.example/two", "me")):
@@ -29,9 +29,9 @@ def test_tokens_are_kept_for_a_client_and_an_address(resource):
     asyncio.run(main())
 
 
-def account_of(auth: Grant) -> accounts.ServerTokenProvider:
+def account_of(auth: Grant) -> accounts.TokenProvider:
     [account] = auth._providers[asyncio.get_running_loop()].values()
-    assert isinstance(account, accounts.ServerTokenProvider)
+    assert isinstance(account, accounts.TokenProvider)
     return account
 
 

@@ -11,8 +11,8 @@ import pytest
 from fake_authorization_site import browse
 from protected_server import place
 from toolpost import AuthError, Client, FileTokens, MemoryTokens, OAuth
-from toolpost.auth.client.login import MAX_CONNECTIONS, listen_for_redirect
-from toolpost.auth.client.storage import Vault, default_folder
+from toolpost.auth.client.login import MAX_CONNECTIONS, RedirectListener
+from toolpost.auth.client.storage import ResilientStorage, default_folder
 from toolpost.auth.client.token_endpoint import parse_token_response
 from toolpost.testing import AuthorizationServer
 from waiting import list_descriptors
@@ -104,7 +104,7 @@ class Moody(MemoryTokens):
 def test_a_storage_that_fails_is_told_and_replaced(caplog):
     async def use() -> None:
         moody = Moody()
-        vault = Vault(moody)
+        vault = ResilientStorage(moody)
         await vault.put("k", "old")
         moody.fails = True
         await vault.put("k", "s3cret")
@@ -158,7 +158,7 @@ def test_tokens_that_were_damaged_are_got_anew(caplog, damage):
 
 def test_guests_who_say_nothing_do_not_keep_the_browser_out():
     async def visit() -> None:
-        async with listen_for_redirect("http://127.0.0.1/callback") as listener:
+        async with RedirectListener("http://127.0.0.1/callback").open() as listener:
             listener.accept = lambda _: True
             port = urlsplit(listener.redirect_uri).port
             idle = [await asyncio.open_connection("127.0.0.1", port) for _ in range(MAX_CONNECTIONS + 3)]

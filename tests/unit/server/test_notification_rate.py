@@ -7,7 +7,9 @@ import pytest
 from raw_server import Clock, run
 from toolpost import Client, Context, Server
 from toolpost.protocol.methods import DATES
-from toolpost.server.token_bucket import BURST, RATE, TokenBucket
+from toolpost.server.context import NOTIFICATION_BURST as BURST
+from toolpost.server.context import NOTIFICATION_RATE as RATE
+from toolpost.token_bucket import TokenBucket
 
 MANY = 3 * BURST
 
@@ -49,7 +51,7 @@ def test_a_flood_is_thinned_out_and_its_end_is_told(date):
 
 def test_time_gives_back_what_was_taken_up_to_the_whole():
     async def main() -> None:
-        measure = TokenBucket()
+        measure = TokenBucket(BURST, RATE, asyncio.get_running_loop().time)
         assert [measure.take() for _ in range(BURST + 1)] == [True] * BURST + [False]
         await asyncio.sleep(10 / RATE)
         assert [measure.take() for _ in range(11)] == [True] * 10 + [False]

@@ -8,7 +8,7 @@ from typing import Any
 from toolpost import Server, run, threads, web
 from toolpost.auth.server import admission, dpop, verifier
 from toolpost.protocol import connection, framing, headers, jsonrpc, receive, seal, uri_template
-from toolpost.server import client_requests, context, handler, middleware, per_client, token_bucket
+from toolpost.server import client_requests, context, handler, middleware, per_client
 from toolpost.server.elicitation import journal, request_state
 from toolpost.server.http import limits, request, security, session, uvicorn
 from toolpost.server.http.app import EndpointSettings
@@ -65,8 +65,8 @@ KNOWN: dict[str, tuple[Any, ...]] = {
     ),
     "steps and answers of one call": (request_state.MAX_JOURNAL_BYTES,),
     "notices of progress of one call, and log lines; and how many more in a second": (
-        token_bucket.BURST,
-        token_bucket.RATE,
+        context.NOTIFICATION_BURST,
+        context.NOTIFICATION_RATE,
     ),
     "calls in flight": (SETTINGS.max_calls,),
     "streams for news: GET, HTTP+SSE, `subscriptions/listen`": (SETTINGS.max_streams,),

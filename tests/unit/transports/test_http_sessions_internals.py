@@ -23,7 +23,7 @@ from hosted import (
 from session_site import ELICITS, GET, listening, stage_and_site, steps, text, tool
 from toolpost import Context, Server
 from toolpost.protocol import jsonrpc
-from toolpost.server import token_bucket
+from toolpost.server import context
 from toolpost.server.http import (
     disconnect,
     limits,
@@ -382,7 +382,7 @@ def test_what_belongs_to_a_call_comes_on_its_stream_only():
 
 def test_more_notices_than_a_log_holds(monkeypatch):
     """A function that never waits lets others read all the same."""
-    monkeypatch.setattr(token_bucket, "BURST", 10_000)
+    monkeypatch.setattr(context, "NOTIFICATION_BURST", 10_000)
 
     async def main():
         async with hosted(kitchen()) as site:
@@ -396,7 +396,7 @@ def test_more_notices_than_a_log_holds(monkeypatch):
 
 
 def test_who_does_not_read_loses_notices_but_not_the_answer(caplog, monkeypatch):
-    monkeypatch.setattr(token_bucket, "BURST", 10_000)
+    monkeypatch.setattr(context, "NOTIFICATION_BURST", 10_000)
     server = Server("flood")
     told = 3000
 

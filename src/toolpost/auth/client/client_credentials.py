@@ -1,27 +1,19 @@
-"""Grants without a person: a program that has credentials of its own, or an identity from where it runs.
+"""Grants without a person: a program with credentials of its own, or with an identity from its platform.
 
 Owns `ClientCredentials` (secret or private key) and `WorkloadIdentity` (a JWT of the platform). Both are
-registered beforehand; neither opens a browser. What happens to the tokens is told in `account`.
+registered beforehand, and neither opens a browser.
 """
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from hashlib import sha256
 from typing import Any, ClassVar, Final, TypeAlias
 
-from toolpost.auth.client import grant
+from toolpost.auth.arguments import call_user_function, check_text, check_texts, normalize_scopes
 from toolpost.auth.client.grant import DpopMode, Grant, GrantSettings, TokenRequest
 from toolpost.auth.client.signing import PrivateKey, load_key
 from toolpost.auth.client.storage import Storage
-from toolpost.auth.client.token_endpoint import (
-    ClientIdentity,
-    Registration,
-    Tokens,
-    parse_token_response,
-    request_token,
-)
+from toolpost.auth.client.token_endpoint import ClientIdentity, Registration, Tokens
 from toolpost.errors import AuthError
-from toolpost.threads import ThreadPool
 
 JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 
@@ -30,11 +22,7 @@ SecretSource: TypeAlias = "str | Callable[[], str | Awaitable[str]]"
 
 
 def fingerprint_secret(secret: SecretSource, storage: Storage | None) -> str:
-    """What tells the owner of a secret from others who share a storage; nothing of the secret is in it.
-
-    Raises:
-        ValueError: nobody could tell: a function may give the secret of one person now, and another later.
-    """
+    """Return what tells the owner of a secret from others that share a storage; it reveals nothing."""
     if isinstance(secret, str):
         return sha256(secret.encode()).hexdigest()[:16]
     if storage is not None:
@@ -45,34 +33,16 @@ def fingerprint_secret(secret: SecretSource, storage: Storage | None) -> str:
 
 
 def check_secret(what: str, secret: object) -> None:
-    """Return if something is a text, or a function that may give one.
-
-    Raises:
-        TypeError: it is neither.
-        ValueError: it is empty.
-    """
+    """Check that an argument is a string, or a function that may give one."""
     if not callable(secret):
-        grant.check_text(what, secret, needed=True)
+        check_text(what, secret)
 
 
 async def resolve_secret(secret: SecretSource, what: str) -> str:
-    """The text that a secret is at this moment.
-
-    Raises:
-        AuthError: it is no text.
-    """
+    """Return the current value of a secret."""
     if isinstance(secret, str):
         return secret
-    if inspect.iscoroutinefunction(secret):
-        text: Any = await secret()
-    else:
-        threads = ThreadPool(1)
-        try:
-            text = await threads.run_in_thread(secret)
-        finally:
-            threads.close()
-        if inspect.isawaitable(text):
-            text = await text
+    text = await call_user_function(secret)
     if not isinstance(text, str) or not text:
         raise AuthError(f"the function that gives {what} gave none")
     return text
@@ -123,15 +93,15 @@ class ClientCredentials(Grant):
     ) -> None:
         if (client_secret is None) == (private_key is None):
             raise ValueError("give client_secret= or private_key=, one of them")
-        grant.check_text("client_id", client_id, needed=True)
-        grant.check_text("client_secret", client_secret)
+        check_text("client_id", client_id)
+        check_texts(client_secret=client_secret)
         self._client_id = client_id
         self._client_secret = client_secret
         self._key: PrivateKey | None = (
             None if private_key is None else load_key(private_key, algorithm, key_id)
         )
         super().__init__(
-            GrantSettings(grant.normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
+            GrantSettings(normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=storage,
             who=client_id,
             issuer=issuer,
@@ -140,14 +110,10 @@ class ClientCredentials(Grant):
 
     async def obtain(self, visit: TokenRequest) -> Tokens:
         """Ask for a token with the credentials."""
-        form = {"grant_type": "client_credentials", **visit.scope_param, **visit.resource_param}
-        document = await request_token(
-            visit.fetch, visit.server.issuer, form, await self.identity(visit), visit.proofs
-        )
-        return parse_token_response(document, visit.scopes, None)
+        return await self._request_tokens(visit, {"grant_type": "client_credentials"})
 
     async def identity(self, visit: TokenRequest) -> ClientIdentity:
-        """The credentials, for the one authorization server that they are for."""
+        """Return the credentials, for the one authorization server that they are for."""
         who = Registration(visit.server.issuer.issuer, self._client_id, self._client_secret)
         return ClientIdentity(who, self._key)
 
@@ -188,12 +154,12 @@ class WorkloadIdentity(Grant):
         allow_private: bool = False,
         allow_http: bool = False,
     ) -> None:
-        grant.check_text("client_id", client_id)
+        check_texts(client_id=client_id)
         check_secret("assertion", assertion)
         self._assertion = assertion
         self._client_id = client_id
         super().__init__(
-            GrantSettings(grant.normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
+            GrantSettings(normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=storage,
             who=f"{client_id or 'workload'} {fingerprint_secret(assertion, storage)}",
             issuer=issuer,
@@ -202,19 +168,11 @@ class WorkloadIdentity(Grant):
 
     async def obtain(self, visit: TokenRequest) -> Tokens:
         """Exchange the JWT for a token. A refusal is final: the same JWT is not shown again."""
-        form = {
-            "grant_type": JWT_BEARER,
-            "assertion": await resolve_secret(self._assertion, "the assertion"),
-            **visit.scope_param,
-            **visit.resource_param,
-        }
-        document = await request_token(
-            visit.fetch, visit.server.issuer, form, await self.identity(visit), visit.proofs
-        )
-        return parse_token_response(document, visit.scopes, None)
+        assertion = await resolve_secret(self._assertion, "the assertion")
+        return await self._request_tokens(visit, {"grant_type": JWT_BEARER, "assertion": assertion})
 
     async def identity(self, visit: TokenRequest) -> ClientIdentity | None:
-        """Who asks, if that is told besides the JWT."""
+        """Return the client, if it is named besides the JWT."""
         if self._client_id is None:
             return None
         return ClientIdentity(Registration(visit.server.issuer.issuer, self._client_id, method="none"))

@@ -1,34 +1,26 @@
-"""From a refusal to an authorization server: resource metadata, then the metadata of the server it names.
+"""From a refusal to an authorization server: challenges, resource metadata, metadata of the server it names.
 
-Owns the order of places (AUTH-6, AUTH-15, AUTH-16) and the fallback for servers of the second revision, which
-are their own authorization server. Which of several to use is decided here too: the first.
-
-PART metadata: What servers publish about themselves: protected resources (RFC 9728), authorization servers
-(RFC 8414).
-
-Owns the two documents, read and checked, and where they are found. Members that a client does not need are
-not read. Asks nobody.
-
-PART challenge: What a server says in `WWW-Authenticate`: schemes, each with its parameters (RFC 9110, section
-11.6.1).
-
-Pure. Owns the grammar, read in one pass. What a challenge leads to is not known here.
+Owns the grammar of `WWW-Authenticate` (RFC 9110 §11.6.1), the order of places (AUTH-6, AUTH-15, AUTH-16), the
+checks of both documents (RFC 9728, RFC 8414), and the fallback for servers of the second revision, which are
+their own authorization server.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
-from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 import msgspec
 
+from toolpost.auth.arguments import split_scopes
 from toolpost.auth.fetch import AuthHttpClient, AuthHttpResponse
-from toolpost.auth.urls import normalize_origin, parse_http_url, redact_url
+from toolpost.auth.urls import (
+    list_resource_metadata_urls,
+    list_server_metadata_urls,
+    normalize_origin,
+    parse_http_url,
+    redact_url,
+)
 from toolpost.errors import AuthError
-
-RESOURCE_METADATA_PATH: Final = "/.well-known/oauth-protected-resource"
-OAUTH_METADATA_PATH: Final = "/.well-known/oauth-authorization-server"
-OIDC_METADATA_PATH: Final = "/.well-known/openid-configuration"
 
 MAX_ISSUERS: Final = 16
 """How many authorization servers of a resource are looked at."""
@@ -70,16 +62,7 @@ class AuthorizationServerMetadata(msgspec.Struct, frozen=True):
 def parse_resource_metadata(
     document: Mapping[str, Any], place: str, server: str
 ) -> ProtectedResourceMetadata:
-    """The description of an MCP server.
-
-    Args:
-        document: what was found.
-        place: where.
-        server: the address of the MCP server.
-
-    Raises:
-        AuthError: it cannot be read, describes another server, or names no authorization server.
-    """
+    """Return the metadata of an MCP server, which must be about this server."""
     try:
         read = msgspec.convert(document, ProtectedResourceMetadata)
     except msgspec.ValidationError as error:
@@ -100,16 +83,7 @@ def parse_resource_metadata(
 def parse_server_metadata(
     document: Mapping[str, Any], place: str, issuer: str
 ) -> AuthorizationServerMetadata:
-    """The description of an authorization server.
-
-    Args:
-        document: what was found.
-        place: where.
-        issuer: the identifier that the place was built from.
-
-    Raises:
-        AuthError: it cannot be read, or is of another issuer (AUTH-17).
-    """
+    """Return the metadata of an authorization server, which must be its own (AUTH-17)."""
     try:
         read = msgspec.convert({**document, "legacy": False}, AuthorizationServerMetadata)
     except msgspec.ValidationError as error:
@@ -123,55 +97,13 @@ def parse_server_metadata(
     return read
 
 
-def build_legacy_metadata(origin: str) -> AuthorizationServerMetadata:
-    """The authorization server of an MCP server that publishes nothing, as the second revision has it."""
-    return AuthorizationServerMetadata(
-        issuer=origin,
-        authorization_endpoint=f"{origin}/authorize",
-        token_endpoint=f"{origin}/token",
-        registration_endpoint=f"{origin}/register",
-        code_challenge_methods_supported=("S256",),
-        legacy=True,
-    )
-
-
-def list_resource_metadata_urls(server: str) -> list[str]:
-    """Where the description of an MCP server may be: with its path, then at the root (AUTH-6)."""
-    parts = urlsplit(server)
-    path = parts.path.rstrip("/")
-    with_path = (
-        [_replace_path(parts, RESOURCE_METADATA_PATH + path, parts.query)] if path or parts.query else []
-    )
-    return [*with_path, _replace_path(parts, RESOURCE_METADATA_PATH)]
-
-
-def list_server_metadata_urls(issuer: str) -> list[str]:
-    """Where the description of an authorization server may be, in this order (AUTH-15, AUTH-16)."""
-    parts = urlsplit(issuer)
-    path = parts.path.rstrip("/")
-    if not path:
-        return [_replace_path(parts, OAUTH_METADATA_PATH), _replace_path(parts, OIDC_METADATA_PATH)]
-    return [
-        _replace_path(parts, OAUTH_METADATA_PATH + path),
-        _replace_path(parts, OIDC_METADATA_PATH + path),
-        _replace_path(parts, path + OIDC_METADATA_PATH),
-    ]
-
-
-def _replace_path(parts: SplitResult, path: str, query: str = "") -> str:
-    return urlunsplit((parts.scheme, parts.netloc, path, query, ""))
-
-
 def covers(identifier: str, server: str) -> bool:
     """Whether the identifier of a resource stands for a server: its origin, and its path or one above it.
 
     Upper case in scheme and host does not matter (AUTH-42), nor does a slash at the end.
     """
     try:
-        own, other = (
-            parse_http_url(identifier, "the resource"),
-            parse_http_url(server, "the URL of the server"),
-        )
+        own, other = parse_http_url(identifier, "the resource"), parse_http_url(server, "the server")
     except AuthError:
         return False
     if "#" in identifier or normalize_origin(identifier) != normalize_origin(server):
@@ -186,13 +118,9 @@ def covers(identifier: str, server: str) -> bool:
 
 
 class DiscoveredServer(NamedTuple):
-    """What was found out about an MCP server.
+    """An MCP server and the authorization server that issues its tokens.
 
-    Args:
-        resource: what it is called, exactly as published, and the scopes that it wants.
-        issuer: who issues its tokens.
-        published: whether it has said so itself; otherwise it is of the second revision.
-        searched_urls: where its metadata was looked for in vain.
+    `published` is False for a server of the second revision, whose metadata was not at `searched_urls`.
     """
 
     resource: ProtectedResourceMetadata
@@ -201,7 +129,7 @@ class DiscoveredServer(NamedTuple):
     searched_urls: tuple[str, ...] = ()
 
     def annotate_error(self, error: AuthError) -> AuthError:
-        """An error of an authorization server that may be none: nothing but a guess has led there."""
+        """Add to an error that the authorization server was only guessed."""
         if self.issuer.legacy and self.searched_urls:
             places = ", ".join(redact_url(place) for place in self.searched_urls)
             error.message = (
@@ -215,42 +143,28 @@ class DiscoveredServer(NamedTuple):
 async def discover(
     fetch: AuthHttpClient, server: str, metadata_url: str | None, prefer: str | None = None
 ) -> DiscoveredServer:
-    """What the tokens for an MCP server are called, and who issues them.
-
-    Args:
-        fetch: gets the documents.
-        server: the address of the MCP server.
-        metadata_url: where its refusal said that its metadata is.
-        prefer: the issuer to take, if it is among several.
-
-    Raises:
-        AuthError: it cannot be found out, or what is found must not be used.
-    """
+    """Find the authorization server of an MCP server; `prefer` names one to choose among several."""
     places = list_resource_metadata_urls(server)
     if metadata_url is not None:
         places = [metadata_url, *(place for place in places if place != metadata_url)]
-    found = await _fetch_resource_metadata(fetch, server, places)
-    if found is None:
-        return (await _assume_legacy_server(fetch, server))._replace(searched_urls=tuple(places))
-    issuers = found.authorization_servers
-    issuer = prefer if prefer is not None and prefer in issuers else issuers[0]
-    return DiscoveredServer(found, await fetch_server_metadata(fetch, issuer))
+    for place in places:
+        document = _extract_document(await fetch.get(place, "the resource metadata"), place)
+        if document is not None:
+            found = parse_resource_metadata(document, place, server)
+            issuers = found.authorization_servers
+            issuer = prefer if prefer is not None and prefer in issuers else issuers[0]
+            return DiscoveredServer(found, await fetch_server_metadata(fetch, issuer))
+    # A server of the second revision is its own authorization server, at its root.
+    metadata = await fetch_server_metadata(fetch, normalize_origin(server), legacy=True)
+    resource = ProtectedResourceMetadata(resource=server.partition("#")[0].partition("?")[0])
+    return DiscoveredServer(resource, metadata, published=False, searched_urls=tuple(places))
 
 
 async def fetch_server_metadata(
     fetch: AuthHttpClient, issuer: str, *, legacy: bool = False
 ) -> AuthorizationServerMetadata:
-    """What an authorization server says about itself.
-
-    Args:
-        fetch: gets the documents.
-        issuer: its identifier, exactly as it was given.
-        legacy: whether it may have published nothing.
-
-    Raises:
-        AuthError: it publishes nothing, or something that is not its own.
-    """
-    parts = urlsplit(fetch.url_policy.check_scheme(issuer, "the issuer").url)
+    """Return the metadata of an authorization server; a `legacy` one may publish none."""
+    parts = fetch.url_policy.check_scheme(issuer, "the issuer")
     if parts.query or parts.fragment:
         raise AuthError(f"an issuer has no query and no fragment: {redact_url(issuer)}")
     places = list_server_metadata_urls(issuer)
@@ -261,54 +175,33 @@ async def fetch_server_metadata(
         if document is not None:
             return parse_server_metadata(document, place, issuer)
     if legacy:
-        return build_legacy_metadata(issuer)
+        return AuthorizationServerMetadata(
+            issuer=issuer,
+            authorization_endpoint=f"{issuer}/authorize",
+            token_endpoint=f"{issuer}/token",
+            registration_endpoint=f"{issuer}/register",
+            code_challenge_methods_supported=("S256",),
+            legacy=True,
+        )
     raise AuthError(
         f"the authorization server {redact_url(issuer)} publishes no metadata",
         hint=f"looked at {', '.join(redact_url(place) for place in places)}",
     )
 
 
-async def _fetch_resource_metadata(
-    fetch: AuthHttpClient, server: str, places: Sequence[str]
-) -> ProtectedResourceMetadata | None:
-    for place in places:
-        document = _extract_document(await fetch.get(place, "the resource metadata"), place)
-        if document is not None:
-            return parse_resource_metadata(document, place, server)
-    return None
-
-
-async def _assume_legacy_server(fetch: AuthHttpClient, server: str) -> DiscoveredServer:
-    """A server of the second revision is its own authorization server, at its root."""
-    origin = normalize_origin(server)
-    issuer = await fetch_server_metadata(fetch, origin, legacy=True)
-    return DiscoveredServer(
-        ProtectedResourceMetadata(resource=server.partition("#")[0].partition("?")[0]),
-        issuer,
-        published=False,
-    )
-
-
 def _extract_document(answer: AuthHttpResponse, place: str) -> dict[str, object] | None:
-    """The document that is there; None if there is none.
-
-    Raises:
-        AuthError: nobody can say whether there is one, or it is no JSON object.
-    """
+    """Return the document of a response; None if there is none."""
     if answer.is_transient:
         raise AuthError(f"{redact_url(place)} answers with {answer.status}", retry_safe=True)
     if not answer.ok:
         return None
-    document = answer.document
-    if document is None:
-        # Sites that show a page for every path say 200 to anything.
-        kind = answer.headers.get("content-type", "")
-        if "json" in kind:
-            raise AuthError(f"{redact_url(place)} is no JSON object")
-    return document
+    # Sites that show a page for every path say 200 to anything.
+    if answer.document is None and "json" in answer.headers.get("content-type", ""):
+        raise AuthError(f"{redact_url(place)} is no JSON object")
+    return answer.document
 
 
-# --------------------------------------------------------------------- challenge
+# --------------------------------------------------------------------- challenges
 
 MAX_CHALLENGE_LENGTH: Final = 16 * 1024
 """How many characters are looked at: more than common servers send as all headers together."""
@@ -319,23 +212,17 @@ _CHALLENGE_PART: Final = re.compile(
     r"""|(?=[ \t,]|$))"""
 )
 _ESCAPED_CHARACTER: Final = re.compile(r"\\(.)")
-_SCOPE_TOKEN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 
 
 class Challenge(NamedTuple):
-    """One scheme, and what it says.
-
-    Args:
-        scheme: in lower case, such as "bearer" or "dpop".
-        params: its parameters, by their names in lower case. The first of a name counts.
-    """
+    """One scheme, and its parameters, with names in lower case."""
 
     scheme: str
-    params: Mapping[str, str]
+    params: dict[str, str]
 
     @property
     def error(self) -> str | None:
-        """What is wrong with the credentials, as a code."""
+        """The code of what is wrong with the credentials."""
         return self.params.get("error")
 
     @property
@@ -345,25 +232,13 @@ class Challenge(NamedTuple):
 
 
 def parse_challenges(text: str) -> list[Challenge]:
-    """The challenges of a header; what cannot be read ends the list."""
-    return list(_iterate_challenges(text[:MAX_CHALLENGE_LENGTH]))
-
-
-def _iterate_challenges(text: str) -> Iterator[Challenge]:
-    scheme, params, at = "", dict[str, str](), 0
+    """Return the challenges of a header; what cannot be read ends the list."""
+    text, found, at = text[:MAX_CHALLENGE_LENGTH], list[Challenge](), 0
     while (part := _CHALLENGE_PART.match(text, at)) is not None:
         at, name = part.end(), part["name"].lower()
         value = part["plain"] if part["quoted"] is None else _ESCAPED_CHARACTER.sub(r"\1", part["quoted"])
         if value is None:
-            if scheme:
-                yield Challenge(scheme, params)
-            scheme, params = name, {}
-        elif scheme:
-            params.setdefault(name, value)
-    if scheme:
-        yield Challenge(scheme, params)
-
-
-def split_scopes(text: str) -> tuple[str, ...]:
-    """The scopes in a list that is separated by spaces, each once, in their order; no error for others."""
-    return tuple(dict.fromkeys(word for word in text.split(" ") if _SCOPE_TOKEN.fullmatch(word)))
+            found.append(Challenge(name, {}))
+        elif found:
+            found[-1].params.setdefault(name, value)
+    return found

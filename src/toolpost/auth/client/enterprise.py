@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from toolpost.auth.client import grant
+from toolpost.auth.arguments import check_texts, normalize_scopes
 from toolpost.auth.client.client_credentials import (
     JWT_BEARER,
     SecretSource,
@@ -20,13 +20,7 @@ from toolpost.auth.client.client_credentials import (
 from toolpost.auth.client.discovery import AuthorizationServerMetadata, fetch_server_metadata
 from toolpost.auth.client.grant import DpopMode, Grant, GrantSettings, TokenRequest
 from toolpost.auth.client.storage import Storage
-from toolpost.auth.client.token_endpoint import (
-    ClientIdentity,
-    Registration,
-    Tokens,
-    parse_token_response,
-    request_token,
-)
+from toolpost.auth.client.token_endpoint import ClientIdentity, Registration, Tokens, request_token
 from toolpost.auth.fetch import AuthHttpClient, use_backend
 from toolpost.auth.urls import UrlPolicy, parse_http_url
 from toolpost.errors import AuthError
@@ -92,14 +86,12 @@ class EnterpriseManaged(Grant):
         allow_http: bool = False,
     ) -> None:
         check_secret("id_token", id_token)
-        texts = {
-            "idp_client_id": idp_client_id,
-            "client_id": client_id,
-            "client_secret": client_secret,
-            "idp_client_secret": idp_client_secret,
-        }
-        for name, value in texts.items():
-            grant.check_text(name, value)
+        check_texts(
+            idp_client_id=idp_client_id,
+            client_id=client_id,
+            client_secret=client_secret,
+            idp_client_secret=idp_client_secret,
+        )
         provider = idp_token_endpoint or idp_issuer
         if provider is None:
             raise ValueError("give idp_issuer= or idp_token_endpoint=")
@@ -113,7 +105,7 @@ class EnterpriseManaged(Grant):
         self._idp_client = idp_client_id, idp_client_secret
         self._client = client_id, client_secret
         super().__init__(
-            GrantSettings(grant.normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
+            GrantSettings(normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=storage,
             who=f"{client_id} of {idp_client_id} {fingerprint_secret(id_token, storage)}",
             issuer=issuer,
@@ -122,23 +114,15 @@ class EnterpriseManaged(Grant):
 
     async def obtain(self, visit: TokenRequest) -> Tokens:
         """Have the company vouch for the employee, and show that to the authorization server."""
-        form = {
-            "grant_type": JWT_BEARER,
-            "assertion": await self._request_assertion(visit),
-            **visit.scope_param,
-            **visit.resource_param,
-        }
-        document = await request_token(
-            visit.fetch, visit.server.issuer, form, await self.identity(visit), visit.proofs
-        )
-        return parse_token_response(document, visit.scopes, None)
+        assertion = await self._request_assertion(visit)
+        return await self._request_tokens(visit, {"grant_type": JWT_BEARER, "assertion": assertion})
 
     async def identity(self, visit: TokenRequest) -> ClientIdentity:
-        """Who the client is at the authorization server of the MCP server."""
+        """Return the client at the authorization server of the MCP server."""
         return ClientIdentity(Registration(visit.server.issuer.issuer, *self._client))
 
     async def _request_assertion(self, visit: TokenRequest) -> str:
-        """What the company says about the employee, for one authorization server and one resource."""
+        """Return the company's assertion about the employee, for one authorization server and resource."""
         settings = self.settings
         # The user has named the company, so it may be anywhere; in the clear only on this machine.
         guard = UrlPolicy(self._idp_url, allow_private=True, allow_http=settings.allow_http)

@@ -1,67 +1,41 @@
-"""The authorization code grant with PKCE: the page that the user is sent to, and what comes back (OAuth 2.1).
+"""The authorization code grant with PKCE: the page, the browser that shows it, the listener for its redirect.
 
-Owns what is noted before the user leaves and compared when they come back: state, issuer, verifier. Decides
-whether an answer may be used at all, before anything in it is looked at. Opens no page and asks no token.
-
-PART browser: Opens a page for the user to log in, in their browser and never through a shell (SEC-14,
-SEC-15).
-
-Owns how that is done if nobody says otherwise. Which page it is, and what comes of it, is not known here.
-
-PART listener: A small HTTP server on this machine, to which the browser is sent back after the login (RFC
-8252).
-
-Owns the socket, for one login only. Takes one kind of request, from this machine, bounded in size and time;
-whatever else comes in is answered and forgotten. What the parameters mean is not known here.
+Owns what is compared when a user comes back (state, issuer, verifier; OAuth 2.1), and a small HTTP server on
+this machine for one login (RFC 8252), bounded in size and time. Requests no token.
 """
 
 import asyncio
 import contextlib
 import hmac
-import inspect
 import secrets
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import msgspec
 
+from toolpost.auth.arguments import call_user_function
 from toolpost.auth.client.discovery import AuthorizationServerMetadata
-from toolpost.auth.client.signing import hash_s256
+from toolpost.auth.jose import hash_s256
 from toolpost.auth.urls import UrlPolicy, is_loopback_host, parse_http_url, redact_url
 from toolpost.errors import AuthError, AuthorizationRequired
-from toolpost.threads import ThreadPool
 
 PKCE_METHOD: Final = "S256"
 MAX_REDIRECT_LENGTH: Final = 32 * 1024
 """Characters of what a user was sent back with."""
 
 _SINGLE_PARAMETERS: Final = ("code", "error", "iss", "state")
-_KNOWN_ERRORS: Final = frozenset(
-    {
-        "access_denied",
-        "consent_required",
-        "interaction_required",
-        "invalid_request",
-        "invalid_scope",
-        "invalid_target",
-        "login_required",
-        "server_error",
-        "temporarily_unavailable",
-        "unauthorized_client",
-        "unsupported_response_type",
-    }
-)
+_KNOWN_ERRORS: Final = frozenset({
+    "access_denied", "consent_required", "interaction_required", "invalid_request", "invalid_scope",
+    "invalid_target", "login_required", "server_error", "temporarily_unavailable", "unauthorized_client",
+    "unsupported_response_type",
+})  # fmt: skip
 
 
 def require_authorization_endpoint(issuer: AuthorizationServerMetadata) -> str:
-    """The authorization endpoint of a server that can be used.
-
-    Raises:
-        AuthError: it has none, or cannot do PKCE with S256 (AUTH-64, AUTH-65).
-    """
+    """Return the authorization endpoint of a server with PKCE (AUTH-64, AUTH-65)."""
     if issuer.authorization_endpoint is None:
         raise AuthError(f"the authorization server {redact_url(issuer.issuer)} has no page to log in")
     if PKCE_METHOD not in (issuer.code_challenge_methods_supported or ()):
@@ -74,28 +48,20 @@ def require_authorization_endpoint(issuer: AuthorizationServerMetadata) -> str:
 
 
 class LoginAttempt(msgspec.Struct, frozen=True):
-    """One login, as it is noted before the user is sent away (AUTH-34).
-
-    Attributes:
-        issuer: who was asked, as its metadata says.
-        iss_expected: whether it says that it names itself in each answer.
-        redirect_uri: where the user will be sent back to.
-        state: what the answer has to repeat.
-        verifier: what only we know; its hash is sent.
-    """
+    """One login, as it is noted before the user is sent away (AUTH-34)."""
 
     issuer: str
-    iss_expected: bool
+    iss_expected: bool  # by the metadata of the issuer
     redirect_uri: str
-    state: str
-    verifier: str
+    state: str  # which the redirect repeats
+    verifier: str  # a secret; only its hash is sent
 
     def __repr__(self) -> str:
         return "LoginAttempt(…)"
 
     @classmethod
     def begin(cls, issuer: AuthorizationServerMetadata, redirect_uri: str) -> "LoginAttempt":
-        """A login with fresh secrets."""
+        """Begin a login with fresh secrets."""
         return cls(
             issuer=issuer.issuer,
             iss_expected=issuer.authorization_response_iss_parameter_supported is True,
@@ -107,12 +73,8 @@ class LoginAttempt(msgspec.Struct, frozen=True):
     def build_authorization_url(
         self, guard: UrlPolicy, endpoint: str, client_id: str, resource: str, scopes: Iterable[str]
     ) -> str:
-        """The page to send the user to.
-
-        Raises:
-            AuthError: it is no page that may be opened (SEC-14).
-        """
-        parts = urlsplit(guard.check_scheme(endpoint, "the page to log in").url)
+        """Return the page to send the user to (SEC-14)."""
+        parts = guard.check_scheme(endpoint, "the page to log in")
         if parts.fragment:
             raise AuthError("the page to log in has a fragment, which it must not")
         asked = {
@@ -138,12 +100,7 @@ class LoginAttempt(msgspec.Struct, frozen=True):
         return len(states) == 1 and hmac.compare_digest(states[0].encode(), self.state.encode())
 
     def extract_code(self, parameters: list[tuple[str, str]]) -> str:
-        """The code in an answer.
-
-        Raises:
-            AuthorizationRequired: the user or the authorization server said no.
-            AuthError: the answer must not be used, or has no code.
-        """
+        """Return the code of a redirect that may be used."""
         if not self.is_ours(parameters):
             raise AuthError("the answer to the login does not belong to it: its state is another")
         if any(sum(name == once for name, _ in parameters) > 1 for once in _SINGLE_PARAMETERS):
@@ -173,11 +130,7 @@ class LoginAttempt(msgspec.Struct, frozen=True):
 
 
 def parse_redirect(answer: str, attempt: LoginAttempt) -> list[tuple[str, str]]:
-    """The parameters that a user was sent back with, from the address or from a code that they were shown.
-
-    Raises:
-        AuthError: it is neither.
-    """
+    """Return the parameters of a redirect, from its address or from a code that the user was shown."""
     text = answer.strip()
     if not text or len(text) > MAX_REDIRECT_LENGTH or not text.isprintable():
         raise AuthError("what came back from the login is neither an address nor a code")
@@ -188,7 +141,7 @@ def parse_redirect(answer: str, attempt: LoginAttempt) -> list[tuple[str, str]]:
                 "that has to be compared",
                 hint="return the whole address that the user was sent back to",
             )
-        # Whoever types a code has seen the page; that it is for us is shown by the verifier.
+        # A user who types a code has seen the page; the verifier shows that the code is for us.
         return [("code", text), ("state", attempt.state)]
     try:
         parts = urlsplit(text)
@@ -215,19 +168,14 @@ NO_BROWSER_HINT: Final = (
 
 
 def open_in_browser(url: str) -> None:
-    """Open a page in the user's browser; where there is none, say on the terminal what to open.
-
-    Raises:
-        AuthorizationRequired: there is neither.
-        AuthError: it is no http or https URL.
-    """
+    """Open a page in the user's browser; where there is none, say on the terminal what to open."""
     import webbrowser  # noqa: PLC0415 - looks for browsers; few need it
 
     parse_http_url(url, "the page to log in")
     # It starts programs with a list of arguments, and a URL of these characters is one argument everywhere.
     if webbrowser.open(url, new=1):
         return
-    if not (sys.stderr and sys.stderr.isatty()):  # nobody would read it, but all would wait
+    if not (sys.stderr and sys.stderr.isatty()):  # otherwise all would wait for an unread line
         raise AuthorizationRequired(
             "there is no browser to log in with, and no terminal", hint=NO_BROWSER_HINT
         )
@@ -236,27 +184,15 @@ def open_in_browser(url: str) -> None:
 
 
 async def show_to_user(open_url: OpenUrl, url: str) -> str | None:
-    """What comes of showing a page to the user: where they were sent back to, if that is told.
-
-    Raises:
-        AuthorizationRequired: the page could not be shown.
-    """
-    threads = ThreadPool(1)
+    """Show a page to the user; return where they were sent back to, if `open_url` says it."""
     try:
-        if inspect.iscoroutinefunction(open_url):
-            said: Any = await open_url(url)
-        else:
-            said = await threads.run_in_thread(lambda: open_url(url))
-            if inspect.isawaitable(said):
-                said = await said
+        said = await call_user_function(open_url, url)
     except (AuthError, asyncio.CancelledError):
         raise
     except Exception as error:
         raise AuthorizationRequired(
             f"the page to log in could not be opened: {type(error).__name__}", hint="see open_url="
         ) from error
-    finally:
-        threads.close()
     if said is not None and not isinstance(said, str):
         raise AuthorizationRequired(
             f"open_url returned a {type(said).__name__}",
@@ -280,8 +216,7 @@ REQUEST_TIMEOUT: Final = 10.0
 """Seconds for a request to arrive."""
 
 MAX_CONNECTIONS: Final = 32
-"""Connections at a time: a browser opens a few. The oldest makes room: what it had to say it would
-have said by now."""
+"""Connections at a time: a browser opens a few. The oldest makes room for a new one."""
 
 _RESPONSE_HEADERS: Final = (
     "Content-Type: text/html; charset=utf-8\r\nCache-Control: no-store\r\nReferrer-Policy: no-referrer\r\n"
@@ -295,52 +230,32 @@ RedirectParameters = list[tuple[str, str]]
 
 
 class RedirectListener:
-    """Waits for the browser. Made by `listen_for_redirect`.
+    """A small HTTP server that waits for the browser at an address of this machine."""
 
-    Args:
-        host: the host in the address that the browser is sent to.
-        path: the path in it.
-
-    Attributes:
-        accept: says whether parameters are those of the login that was begun. Others are no reason to stop.
-        redirect_uri: the address that the browser is sent to, once it is open.
-        redirect_parameters: the parameters with which the browser came back.
-    """
-
-    def __init__(self, host: str, path: str) -> None:
-        self._host = host
-        self._path = path or "/"
+    def __init__(self, wanted: str) -> None:
+        parts = urlsplit(wanted)
+        self._host = parts.hostname or "127.0.0.1"
+        self._path = parts.path or "/"
+        self._port = parts.port or 0  # 0 takes a free one
+        self.redirect_parameters: asyncio.Future[RedirectParameters]
         self.accept: Callable[[RedirectParameters], bool] = lambda _: False  # until one was begun
         self.redirect_uri = ""
-        self.redirect_parameters: asyncio.Future[RedirectParameters] = (
-            asyncio.get_running_loop().create_future()
-        )
-        self._port = 0
+        self.redirect_parameters = asyncio.get_running_loop().create_future()
         self._connections: list[asyncio.StreamWriter] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def open(self, port: int) -> AsyncGenerator[None]:
-        """Listen on a port of this machine; 0 takes a free one.
-
-        Raises:
-            OSError: the port is taken.
-        """
-        address = "::1" if self._host == "::1" else "127.0.0.1"
-        server = await asyncio.start_server(self._accept_connection, address, port, limit=MAX_REQUEST_BYTES)
-        self._port = server.sockets[0].getsockname()[1]
-        servers = [server]
+    async def open(self) -> AsyncGenerator["RedirectListener"]:
+        """Listen; OSError if the port is taken."""
+        servers = [await self._listen("::1" if self._host == "::1" else "127.0.0.1")]
+        self._port = servers[0].sockets[0].getsockname()[1]
         if self._host == "localhost":  # a browser may try either
             with contextlib.suppress(OSError):
-                servers.append(
-                    await asyncio.start_server(
-                        self._accept_connection, "::1", self._port, limit=MAX_REQUEST_BYTES
-                    )
-                )
+                servers.append(await self._listen("::1"))
         host = f"[{self._host}]" if ":" in self._host else self._host
         self.redirect_uri = f"http://{host}:{self._port}{self._path}"
         try:
-            yield
+            yield self
         finally:
             for one in servers:
                 one.close()
@@ -349,6 +264,11 @@ class RedirectListener:
                 guest.transport.abort()
             if self._tasks:
                 await asyncio.wait([*self._tasks])
+
+    async def _listen(self, address: str) -> asyncio.Server:
+        return await asyncio.start_server(
+            self._accept_connection, address, self._port, limit=MAX_REQUEST_BYTES
+        )
 
     def _accept_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if len(self._connections) >= MAX_CONNECTIONS:
@@ -368,14 +288,14 @@ class RedirectListener:
                 writer.write(line.encode() + body)
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever it was, it was not the browser that we wait for
+            pass  # it was not the browser with the redirect
         finally:
             if writer in self._connections:
                 self._connections.remove(writer)
             writer.close()
 
     def _choose_response(self, head: bytes) -> tuple[str, str]:
-        """Status and text for a request."""
+        """Return status and text for a request."""
         lines = head.decode("latin-1").split("\r\n")
         words = lines[0].split(" ")
         if len(words) != 3 or words[0] != "GET" or not words[1].startswith("/"):
@@ -401,19 +321,3 @@ class RedirectListener:
 def _is_own_host(host: str, port: int) -> bool:
     name, _, number = host.rpartition(":")
     return number == str(port) and is_loopback_host(name.strip("[]"))
-
-
-@asynccontextmanager
-async def listen_for_redirect(wanted: str) -> AsyncGenerator[RedirectListener]:
-    """Somebody who waits for the browser at an address of this machine.
-
-    Args:
-        wanted: the address; without a port a free one is taken.
-
-    Raises:
-        OSError: the port is taken.
-    """
-    parts = urlsplit(wanted)
-    listener = RedirectListener(parts.hostname or "127.0.0.1", parts.path)
-    async with listener.open(parts.port or 0):
-        yield listener

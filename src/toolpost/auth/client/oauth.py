@@ -1,31 +1,29 @@
-"""`OAuth`: a person logs in, in their browser, and the client gets tokens in their name.
+"""`OAuth`: a person logs in with their browser, and the client gets tokens in their name.
 
-Owns what a user may say about that, who the client is at each authorization server, and that one window is
-open at a time. The page and its answer are told in `flow`, what happens to tokens in `account`.
+Owns the arguments, the registration at each authorization server, and that one window is open at a time. The
+page and its redirect are in `login`, the use of tokens in `token_provider`.
 """
 
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import ClassVar, Final
 from urllib.parse import urlsplit
 
-from toolpost.auth.client import grant
-from toolpost.auth.client import registration as registering
+from toolpost.auth.arguments import check_callable, check_seconds, check_texts, normalize_scopes
 from toolpost.auth.client.grant import DpopMode, Grant, GrantSettings, TokenRequest
 from toolpost.auth.client.login import (
     DEFAULT_REDIRECT_URI,
     LoginAttempt,
     OpenUrl,
     RedirectListener,
-    listen_for_redirect,
     open_in_browser,
     parse_redirect,
     require_authorization_endpoint,
     show_to_user,
 )
-from toolpost.auth.client.registration import ClientSettings
+from toolpost.auth.client.registration import ClientSettings, find_registration, register_client
 from toolpost.auth.client.storage import FileTokens, Storage
 from toolpost.auth.client.token_endpoint import (
     ClientIdentity,
@@ -99,24 +97,22 @@ class OAuth(Grant):
         allow_http: bool = False,
         timeout: float = LOGIN_TIMEOUT,
     ) -> None:
-        texts = {
-            "client_id": client_id,
-            "client_secret": client_secret,
-            "client_metadata_url": client_metadata_url,
-            "client_name": client_name,
-            "redirect_uri": redirect_uri,
-        }
-        for name, value in texts.items():
-            grant.check_text(name, value)
-        grant.check_callable("open_url", open_url)
-        grant.check_seconds("timeout", timeout)
+        check_texts(
+            client_id=client_id,
+            client_secret=client_secret,
+            client_metadata_url=client_metadata_url,
+            client_name=client_name,
+            redirect_uri=redirect_uri,
+        )
+        check_callable("open_url", open_url)
+        check_seconds("timeout", timeout)
         self._client = ClientSettings(client_name, client_id, client_secret, issuer, client_metadata_url)
         self._client.check()
         self._redirect_uri = _check_redirect_uri(redirect_uri, open_url)
         self._open_url: OpenUrl = open_url or open_in_browser
         self._timeout = timeout
         super().__init__(
-            GrantSettings(grant.normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
+            GrantSettings(normalize_scopes("scopes", scopes), dpop, http, allow_private, allow_http),
             storage=FileTokens() if storage is None else storage,
             who=client_id or client_metadata_url or f"dynamic {client_name}",
             issuer=issuer,
@@ -129,7 +125,7 @@ class OAuth(Grant):
         """Have the user log in."""
         issuer = visit.server.issuer
         endpoint = require_authorization_endpoint(issuer)
-        # One window at a time: whoever is logged in at one page is let in at the next without a word.
+        # One window at a time: after one login, the next page often needs none.
         async with visit.storage.lock(f"login\n{issuer.issuer}"):
             try:
                 return await self._login(visit, endpoint)
@@ -163,7 +159,7 @@ class OAuth(Grant):
     async def _await_redirect(
         self, page: str, attempt: LoginAttempt, listener: RedirectListener | None
     ) -> list[tuple[str, str]]:
-        """The parameters with which the user came back."""
+        """Return the parameters with which the user came back."""
         if listener is not None:
             listener.accept = attempt.is_ours
         showing = asyncio.get_running_loop().create_task(show_to_user(self._open_url, page))
@@ -191,7 +187,7 @@ class OAuth(Grant):
     async def _open_listener(
         self, kept: Registration | None
     ) -> AsyncGenerator[tuple[RedirectListener | None, str]]:
-        """Somebody who waits for the browser, where that comes to this machine; and the address."""
+        """Wait for the browser, where that comes to this machine; yields the address too."""
         if not is_loopback_host(urlsplit(self._redirect_uri).hostname):
             yield None, self._redirect_uri
             return
@@ -199,29 +195,23 @@ class OAuth(Grant):
         wanted = self._redirect_uri
         if kept is not None and kept.redirect_uri is not None and urlsplit(wanted).port is None:
             wanted = kept.redirect_uri
-        try:
-            waiting = listen_for_redirect(wanted)
-            listener = await waiting.__aenter__()
-        except OSError as error:
-            if wanted == self._redirect_uri:
-                raise AuthError(
-                    f"nobody can listen at {wanted}: {error.strerror or type(error).__name__}",
-                    hint="give another redirect_uri=; without a port a free one is taken",
-                ) from error
-            waiting = listen_for_redirect(self._redirect_uri)
-            listener = await waiting.__aenter__()
-        try:
+        async with AsyncExitStack() as stack:
+            try:
+                listener = await stack.enter_async_context(RedirectListener(wanted).open())
+            except OSError as error:
+                if wanted == self._redirect_uri:
+                    raise AuthError(
+                        f"nobody can listen at {wanted}: {error.strerror or type(error).__name__}",
+                        hint="give another redirect_uri=; without a port a free one is taken",
+                    ) from error
+                listener = await stack.enter_async_context(RedirectListener(self._redirect_uri).open())
             yield listener, listener.redirect_uri
-        finally:
-            await waiting.__aexit__(None, None, None)
 
     # ----------------------------------------------------------------- who the client is
 
     async def identity(self, visit: TokenRequest) -> ClientIdentity | None:
-        """Who the client is at the authorization server."""
-        who = registering.find_registration(
-            self._client, visit.server.issuer
-        ) or await self._load_registration(visit)
+        """Return the client at the authorization server."""
+        who = find_registration(self._client, visit.server.issuer) or await self._load_registration(visit)
         return None if who is None else ClientIdentity(who)
 
     async def forget_registration(self, visit: TokenRequest) -> None:
@@ -230,20 +220,20 @@ class OAuth(Grant):
 
     async def _ensure_registration(self, visit: TokenRequest, redirect_uri: str) -> Registration:
         issuer = visit.server.issuer
-        known = registering.find_registration(self._client, issuer)
+        known = find_registration(self._client, issuer)
         if known is not None:
             return known
         kept = await self._load_registration(visit)
         if kept is not None and kept.redirect_uri == redirect_uri:
             return kept
-        made = await registering.register_client(
+        made = await register_client(
             visit.fetch, self._client, issuer, redirect_uri, visit.scopes, dpop=self.settings.dpop is True
         )
         await visit.storage.put(self._registration_key(visit), encode_record(made))
         return made
 
     async def _load_registration(self, visit: TokenRequest) -> Registration | None:
-        """The registration that was made at this authorization server, as long as it lasts."""
+        """Return the stored registration at this authorization server, as long as it lasts."""
         text = await visit.storage.get(self._registration_key(visit))
         kept = None if text is None else decode_record(text, Registration)
         if kept is None or kept.issuer != visit.server.issuer.issuer:
@@ -255,11 +245,7 @@ class OAuth(Grant):
 
 
 def _check_redirect_uri(redirect_uri: str | None, open_url: OpenUrl | None) -> str:
-    """Where the browser is sent back to: this machine, or https (AUTH-66).
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Return where the browser is sent back to: this machine, or https (AUTH-66)."""
     if redirect_uri is None:
         return DEFAULT_REDIRECT_URI
     try:

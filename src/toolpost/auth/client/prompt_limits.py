@@ -1,14 +1,13 @@
-"""How often tokens were asked for, and whether they may be asked for once more.
+"""Limits on how often a server can make a client ask its user.
 
-Owns the limits that keep a server from having a user asked for ever. Whatever is counted is forgotten after a
-while. What is asked, and how, is not known here.
+Owns the counts, which are forgotten after a while. What is asked, and how, is decided elsewhere.
 """
 
 import time
 from typing import Final
 
 from toolpost.auth.client.token_endpoint import Tokens
-from toolpost.errors import AuthError, InsufficientScope, TokenRejected
+from toolpost.errors import InsufficientScope, TokenRejected
 from toolpost.redaction import has_secret
 
 MAX_STEP_UPS: Final = 2
@@ -16,20 +15,18 @@ MAX_STEP_UPS: Final = 2
 most, who may have overlooked a tick the first time."""
 
 MAX_FRUITLESS_GRANTS: Final = 3
-"""How many grants in a row bring nothing that goes through: a server could otherwise think of ever new
-scopes, and have the user asked for each."""
+"""How many grants in a row bring no accepted request: a server could invent new scopes without end."""
 
 MAX_PROMPTS: Final = 6
-"""How often a user is asked within `PROMPT_WINDOW`. More scopes
-that were granted and then were enough do not count: a server has as many as it has. Logins do, also if they
-help: a server may take a token now, and refuse it then."""
+"""How often a user is asked within `PROMPT_WINDOW`. Scopes that were granted and then were enough do not
+count. Logins do, also if they help: a server may accept a token now, and refuse it then."""
 
 PROMPT_WINDOW: Final = 600.0
 """Seconds for which anything is remembered."""
 
 
 class PromptLimiter:
-    """The questions that one server has caused."""
+    """Counts the prompts that one server has caused."""
 
     def __init__(self) -> None:
         self._step_ups: dict[frozenset[str], list[float]] = {}
@@ -38,47 +35,28 @@ class PromptLimiter:
         self._has_gained_scopes = False
 
     def check_step_up(self, needed: frozenset[str], tokens: Tokens) -> None:
-        """Return if it may help to ask for more scopes.
-
-        Args:
-            needed: what the server wants.
-            tokens: what it has refused.
-
-        Raises:
-            InsufficientScope: it would not.
-        """
+        """Raise InsufficientScope if it would not help to ask for more scopes."""
         in_vain = len(_drop_expired(self._step_ups.get(needed, []))) >= MAX_STEP_UPS
         if needed <= {*tokens.scopes} or in_vain or len(_drop_expired(self._grants)) >= MAX_FRUITLESS_GRANTS:
-            raise _make_scope_error(
-                "the server wants scopes that the token has, or that were asked for and not granted",
-                needed,
-                tokens,
-            )
+            why = "the server wants scopes that the token has, or that were asked for and not granted"
+            raise _make_scope_error(why, needed, tokens)
 
     def record_prompt(self, needed: frozenset[str], tokens: Tokens | None) -> None:
-        """A user is asked.
-
-        Args:
-            needed: the scopes that it is about; none for a login.
-            tokens: what the server has refused.
-
-        Raises:
-            InsufficientScope: they were asked too often, and now it is about more scopes.
-            TokenRejected: … and it is about a login.
-        """
+        """Count that a user is asked, for scopes or to log in; raise if that happens too often."""
         self._prompts = _drop_expired(self._prompts)
         if len(self._prompts) >= MAX_PROMPTS:
-            raise _make_limit_error(needed, tokens)
+            often = (
+                f"the user was asked {MAX_PROMPTS} times within {PROMPT_WINDOW / 60:g} minutes, "
+                "and the server still wants"
+            )
+            if needed:
+                raise _make_scope_error(f"{often} more scopes", needed, tokens)
+            raise TokenRejected(f"{often} another token")
         self._prompts.append(time.monotonic())
         self._has_gained_scopes = False
 
     def record_grant(self, needed: frozenset[str], tokens: Tokens) -> None:
-        """The authorization server has answered with tokens.
-
-        Args:
-            needed: the scopes that it was about; none for a login.
-            tokens: what it gave.
-        """
+        """Count tokens that an authorization server has granted."""
         now = time.monotonic()
         self._grants = [*_drop_expired(self._grants), now]
         self._has_gained_scopes = bool(needed) and needed <= {*tokens.scopes}
@@ -89,7 +67,7 @@ class PromptLimiter:
             self._step_ups.setdefault(needed, []).append(now)
 
     def record_success(self) -> None:
-        """A request with the new token was not refused."""
+        """Note that a request with the new token was accepted."""
         self._grants.clear()
         if self._has_gained_scopes and self._prompts:
             self._prompts.pop()
@@ -99,14 +77,6 @@ class PromptLimiter:
 def _drop_expired(times: list[float]) -> list[float]:
     now = time.monotonic()
     return [then for then in times if now - then < PROMPT_WINDOW]
-
-
-def _make_limit_error(needed: frozenset[str], tokens: Tokens | None) -> AuthError:
-    often = f"the user was asked {MAX_PROMPTS} times within {PROMPT_WINDOW / 60:g} minutes, "
-    often += "and the server still wants "
-    if needed:
-        return _make_scope_error(f"{often}more scopes", needed, tokens)
-    return TokenRejected(f"{often}another token")
 
 
 def _make_scope_error(what: str, needed: frozenset[str], tokens: Tokens | None) -> InsufficientScope:

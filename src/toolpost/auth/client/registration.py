@@ -1,7 +1,6 @@
-"""Who a client is at an authorization server: registered before, by a document of its own, or now.
+"""The registration of a client at an authorization server: by hand, by a metadata document, or dynamic.
 
-Owns the order of these ways (AUTH-20), what is said in a dynamic registration, and that credentials are used
-where they are from and nowhere else. Keeps nothing itself.
+Owns the order of these ways (AUTH-20) and the request of a dynamic registration. Stores nothing.
 """
 
 from typing import Any, Final, NamedTuple
@@ -19,15 +18,7 @@ _ENDPOINT_NAME: Final = "the registration endpoint"
 
 
 class ClientSettings(NamedTuple):
-    """What a user says about the client.
-
-    Args:
-        name: what users read when they are asked for consent.
-        client_id: what it is called by an authorization server that knows it already.
-        client_secret: what only the two know.
-        issuer: which authorization server that is.
-        metadata_url: where it describes itself (CIMD); its name at every server that reads such documents.
-    """
+    """Settings of a client: its name, a registration made by hand, a metadata document (CIMD)."""
 
     name: str = "toolpost"
     client_id: str | None = None
@@ -39,11 +30,7 @@ class ClientSettings(NamedTuple):
         return f"ClientSettings({self.name!r})"  # it may hold a secret
 
     def check(self) -> None:
-        """Return if it makes sense.
-
-        Raises:
-            ValueError: it does not.
-        """
+        """Check that the settings go together."""
         if self.client_secret is not None and self.client_id is None:
             raise ValueError("client_secret= goes with client_id=")
         if self.issuer is not None and self.client_id is None:
@@ -58,18 +45,8 @@ class ClientSettings(NamedTuple):
 
 
 def find_registration(client: ClientSettings, issuer: AuthorizationServerMetadata) -> Registration | None:
-    """Who the client is without asking anybody; None if it has to be registered.
-
-    Raises:
-        AuthError: it was registered elsewhere (AUTH-32).
-    """
+    """Return the registration that needs no request; None if the client has to be registered."""
     if client.client_id is not None:
-        if client.issuer is not None and client.issuer != issuer.issuer:
-            raise AuthError(
-                f"the client id is from {redact_url(client.issuer)}, "
-                f"but the server names {redact_url(issuer.issuer)}",
-                hint="register the client there, and give the new client_id and issuer",
-            )
         return Registration(issuer.issuer, client.client_id, client.client_secret)
     if client.metadata_url is not None and issuer.client_id_metadata_document_supported:
         return Registration(issuer.issuer, client.metadata_url, method="none")
@@ -92,20 +69,7 @@ async def register_client(
     *,
     dpop: bool = False,
 ) -> Registration:
-    """Who the client is at an authorization server, from now on if it did not know it (RFC 7591).
-
-    Args:
-        fetch: carries the request.
-        client: what the user says.
-        issuer: the authorization server.
-        redirect_uri: where it sends users back to.
-        scopes: what the client will ask for.
-        dpop: whether all tokens shall be bound to a key.
-
-    Raises:
-        AuthorizationRequired: it cannot be registered, and somebody has to do it by hand.
-        AuthError: the authorization server does not want to.
-    """
+    """Register the client at an authorization server (RFC 7591)."""
     url = issuer.registration_endpoint
     if url is None:
         raise AuthorizationRequired(
@@ -113,7 +77,9 @@ async def register_client(
             "does not know this client, and registers none",
             hint="register it there by hand, and give client_id= (and client_secret=), and issuer=",
         )
-    method = _choose_method(issuer)
+    offered = issuer.token_endpoint_auth_methods_supported
+    # Without a secret if that is possible, for a program cannot keep one.
+    method = "none" if offered is None or "none" in offered else choose_auth_method(offered, secret=True)
     document: dict[str, Any] = {
         "client_name": client.name,
         "redirect_uris": [redirect_uri],
@@ -149,16 +115,8 @@ async def register_client(
     )
 
 
-def _choose_method(issuer: AuthorizationServerMetadata) -> str:
-    """How to authenticate: without a secret if that is possible, for a program cannot keep one."""
-    offered = issuer.token_endpoint_auth_methods_supported
-    if offered is None or "none" in offered:
-        return "none"
-    return choose_auth_method(offered, secret=True)
-
-
 def _make_registration_error(error: AuthError, redirect_uri: str) -> AuthError:
-    """The error for a registration that was refused, with what can be done (AUTH-27, AUTH-28)."""
+    """Return the error for a registration that was refused, with what can be done (AUTH-27, AUTH-28)."""
     if not isinstance(error, AuthorizationDenied):
         return error  # it may be granted later
     if error.code == "invalid_redirect_uri":

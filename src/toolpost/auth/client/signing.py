@@ -1,27 +1,22 @@
-"""Keys and signed statements: who a client is (RFC 7523), and that a token is used by its owner (RFC 9449).
+"""Keys and signed statements of a client: who it is (RFC 7523), and that it owns a token (RFC 9449).
 
-The one module of the client half that needs the extra `auth`; joserfc does the arithmetic, and is imported
-when something is signed. Owns the claims. Shows no key.
-
-PART dpop: DpopProver that a token is used by whom it was issued to (RFC 9449), one for each request.
-
-Owns the key of a client and the nonces that servers want to see, each origin its own. What is signed and how
-is told in `signing`.
+Owns the claims, the key of a client, and the nonces of each origin. Needs the extra `auth`, and shows no key.
 """
 
-import base64
-import hashlib
 import secrets
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+import msgspec
+
+from toolpost.auth.jose import hash_s256, import_jose
 from toolpost.auth.urls import normalize_origin
 from toolpost.errors import AuthError
 
 DPOP_ALGORITHM: Final = "ES256"
-"""What proofs are signed with: small and fast, and every server that knows DPoP takes it."""
+"""Algorithm of proofs: every server that knows DPoP accepts it."""
 
 ASSERTION_LIFETIME: Final = 60
 """Seconds for which a statement about who we are is good; it is used at once."""
@@ -32,29 +27,8 @@ _SIGNING_ALGORITHMS: Final = frozenset(
 )
 
 
-def _import_joserfc() -> tuple[Any, Any]:
-    try:
-        from joserfc import jwk, jwt  # noqa: PLC0415 - an extra, and slow to import
-    except ModuleNotFoundError as error:
-        raise AuthError(
-            f"signing needs {error.name}, which is not installed", hint="pip install 'toolpost[auth]'"
-        ) from error
-    return jwk, jwt
-
-
-def hash_s256(text: str) -> str:
-    """The SHA-256 of a text in base64url: a PKCE challenge, or the `ath` of a proof."""
-    return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-
-
 class PrivateKey:
-    """A private key that signs statements.
-
-    Args:
-        key: a key of joserfc.
-        algorithm: what it signs with.
-        key_id: the `kid` to put in the header, if the receiver has to choose among keys.
-    """
+    """A private key that signs statements."""
 
     def __init__(self, key: Any, algorithm: str, key_id: str | None = None) -> None:
         self._key = key
@@ -73,7 +47,7 @@ class PrivateKey:
         }
 
     def sign_assertion(self, client_id: str, audience: str) -> str:
-        """A statement who the client is, for one authorization server."""
+        """Return a statement who the client is, for one authorization server."""
         now = int(time.time())
         header: dict[str, Any] = {"alg": self._algorithm, "typ": "JWT"}
         if self._key_id is not None:
@@ -89,14 +63,7 @@ class PrivateKey:
         return self._sign(header, claims)
 
     def sign_proof(self, method: str, url: str, *, nonce: str | None = None, token: str | None = None) -> str:
-        """A proof that a request is ours, good for that request only.
-
-        Args:
-            method: its verb.
-            url: where it goes; the proof names it without its query.
-            nonce: what the server wants to see in the proof.
-            token: the token that the request carries.
-        """
+        """Return a proof for one request; the URL is signed without its query."""
         parts = urlsplit(url)
         claims: dict[str, Any] = {
             "jti": secrets.token_urlsafe(16),
@@ -114,56 +81,38 @@ class PrivateKey:
         return self._sign({"alg": self._algorithm, "typ": "dpop+jwt", "jwk": public}, claims)
 
     def _sign(self, header: dict[str, Any], claims: Mapping[str, Any]) -> str:
-        _, jwt = _import_joserfc()
-        return jwt.encode(header, dict(claims), self._key, algorithms=[self._algorithm])
+        jws = import_jose().jws
+        return jws.serialize_compact(header, msgspec.json.encode(claims), self._key, [self._algorithm])
 
 
 def generate_key(algorithm: str = DPOP_ALGORITHM) -> PrivateKey:
-    """A new key.
-
-    Raises:
-        AuthError: the library for it is not installed.
-    """
-    jwk, _ = _import_joserfc()
+    """Return a new key."""
+    jwk = import_jose().jwk
     return PrivateKey(jwk.ECKey.generate_key(_CURVES[algorithm], private=True), algorithm)
 
 
 def load_key(key: "str | bytes | Mapping[str, Any]", algorithm: str, key_id: str | None = None) -> PrivateKey:
-    """A key that somebody has: PEM, or a JWK as a mapping.
-
-    Raises:
-        AuthError: the library for it is not installed, or this is no private key for the algorithm.
-    """
+    """Return a key of a user: PEM, or a JWK as a mapping."""
     if algorithm not in _SIGNING_ALGORITHMS:
-        raise AuthError(
-            f"{algorithm!r} is no algorithm for a private key",
-            hint=f"one of {', '.join(sorted(_SIGNING_ALGORITHMS))}",
-        )
-    jwk, jwt = _import_joserfc()
+        hint = f"one of {', '.join(sorted(_SIGNING_ALGORITHMS))}"
+        raise AuthError(f"{algorithm!r} is no algorithm for a private key", hint=hint)
+    jwk, jws = import_jose()
     try:
         if isinstance(key, Mapping):
             found = jwk.import_key(dict(key))
         else:
             kind = "EC" if algorithm in _CURVES else "OKP" if algorithm.startswith("Ed") else "RSA"
             found = jwk.import_key(key, kind)
-        jwt.encode(
-            {"alg": algorithm}, {}, found, algorithms=[algorithm]
-        )  # it fits, or this says that it does not
+        jws.serialize_compact({"alg": algorithm}, b"{}", found, [algorithm])  # raises if it does not fit
     except Exception:  # noqa: BLE001 - whatever a library raises, and its text may repeat the key
-        raise AuthError(
-            f"this is no private key for {algorithm}",
-            hint="give PEM text or a JWK, and the algorithm it is for",
-        ) from None
+        hint = "give PEM text or a JWK, and the algorithm it is for"
+        raise AuthError(f"this is no private key for {algorithm}", hint=hint) from None
     return PrivateKey(found, algorithm, key_id)
 
 
 def is_private_key(jwk: Mapping[str, Any], algorithm: str) -> bool:
-    """Whether a JWK is a private key for an algorithm.
-
-    Raises:
-        AuthError: the library that can tell is not installed.
-    """
-    _import_joserfc()
+    """Whether a JWK is a private key for an algorithm."""
+    import_jose()
     try:
         load_key(jwk, algorithm)
     except AuthError:
@@ -177,18 +126,11 @@ MAX_NONCE_LENGTH: Final = 1024
 """Characters of a nonce that is sent back: the RFC names none, and servers use a few tens."""
 
 MAX_ORIGINS: Final = 64
-"""How many origins are remembered: one client talks to a server and to who issues its tokens."""
+"""Origins that are remembered: one client talks to a server and to its authorization server."""
 
 
 class DpopProver:
-    """Makes proofs with one key.
-
-    Args:
-        key: the private key as a JWK; None makes a new one.
-
-    Raises:
-        AuthError: the library for it is not installed.
-    """
+    """Makes proofs with one key."""
 
     def __init__(self, key: Mapping[str, str] | None = None) -> None:
         self._key: PrivateKey = generate_key() if key is None else load_key(key, DPOP_ALGORITHM)
@@ -203,12 +145,12 @@ class DpopProver:
         return self._key.jwk
 
     def build_header(self, method: str, url: str, token: str | None = None) -> dict[str, str]:
-        """The header with a fresh proof for one request."""
+        """Return the header with a fresh proof for one request."""
         nonce = self._nonces.get(normalize_origin(url))
         return {"dpop": self._key.sign_proof(method, url, nonce=nonce, token=token)}
 
     def store_nonce(self, url: str, headers: Mapping[str, str]) -> bool:
-        """Remember the nonce that a response names; whether it is another one than before."""
+        """Store the nonce of a response; return whether it is new."""
         nonce = headers.get("dpop-nonce")
         if not nonce or len(nonce) > MAX_NONCE_LENGTH or not nonce.isascii() or not nonce.isprintable():
             return False

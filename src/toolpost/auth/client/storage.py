@@ -1,12 +1,7 @@
 """Where tokens are kept between runs: in files that only their owner may read, in memory, or with the user.
 
-Owns the promise and the locks that let several processes share one token. A value is text that is not looked
-at here; it is a secret, and never logged.
-
-PART vault: A storage of anybody's, asked in one way, and what is done when it fails.
-
-Owns what a storage could not keep, forget or lock, as long as the program runs. Texts are secrets, and not
-looked at.
+Owns the interface, the locks that let several processes share a token, and what happens when a storage
+fails. A value is a string that is not looked at here; it is a secret, and never logged.
 """
 
 import asyncio
@@ -29,13 +24,15 @@ MIN_LOCK_RETRY_DELAY: Final = 0.01
 """Seconds before a lock is tried again; they grow."""
 
 MAX_LOCK_RETRY_DELAY: Final = 0.25
-"""Seconds to which that grows: a person who logs in takes longer, a refresh is over by then."""
+"""Seconds to which that grows."""
 
 MAX_FILE_BYTES: Final = 1024 * 1024
 """Bytes of a file that is read: what is larger is not ours."""
 
 _OPEN_FLAGS: Final[int] = sum(getattr(os, name, 0) for name in ("O_BINARY", "O_NOFOLLOW", "O_NONBLOCK"))
 """How files are opened: as bytes, without following a link, and without waiting, as a FIFO would have it."""
+
+_OTHER_PLACE_HINT: Final = "give another place: storage=FileTokens(…), or storage=MemoryTokens()"
 
 logger: Final = logging.getLogger("toolpost.auth")
 
@@ -128,7 +125,7 @@ class FileTokens:
     @asynccontextmanager
     async def lock(self, key: str, /) -> AsyncGenerator[None]:
         """Keep other processes out, and other threads of this one."""
-        descriptor = self._open_lock(key)  # in no thread: one that opens it for nobody would leave it open
+        descriptor = self._open_lock(key)  # in no thread: a cancelled one would leave it open
         try:
             await _poll_until(lambda: _lock(descriptor))
             yield
@@ -143,11 +140,7 @@ class FileTokens:
         self._check_folder()
 
     def _check_folder(self) -> None:
-        """Return if nobody else can exchange what is in the folder.
-
-        Raises:
-            AuthError: somebody can.
-        """
+        """Raise AuthError if others can exchange what is in the folder."""
         found = self.folder.stat()
         wrong = _find_permission_problem(found) if stat.S_ISDIR(found.st_mode) else None
         if wrong is not None:
@@ -196,7 +189,7 @@ class FileTokens:
                 new.unlink(missing_ok=True)
             raise AuthError(
                 f"the tokens cannot be kept in {self.folder}: {_describe_error(error)}",
-                hint="give another place: storage=FileTokens(…), or storage=MemoryTokens()",
+                hint=_OTHER_PLACE_HINT,
             ) from error
 
     def _open_lock(self, key: str) -> int:
@@ -205,13 +198,12 @@ class FileTokens:
             return os.open(self._path(key, "lock"), os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o600)
         except OSError as error:
             raise AuthError(
-                f"{self.folder} cannot be used for tokens: {_describe_error(error)}",
-                hint="give another place: storage=FileTokens(…), or storage=MemoryTokens()",
+                f"{self.folder} cannot be used for tokens: {_describe_error(error)}", hint=_OTHER_PLACE_HINT
             ) from error
 
 
 def _find_permission_problem(found: os.stat_result) -> str | None:
-    """What is wrong with whom a file or folder is for; None if it is for its owner only, who we are."""
+    """Return why a file or folder is not only ours; None if it is."""
     if sys.platform == "win32":  # pragma: no cover - no such machine here
         return None
     if found.st_uid != os.geteuid():
@@ -226,7 +218,7 @@ def _describe_error(error: Exception) -> str:
 
 
 def default_folder() -> Path:
-    """Where programs of this user keep what they have to remember."""
+    """Return the folder for state of this user's programs."""
     if sys.platform == "win32":  # pragma: no cover - no such machine here
         base = os.environ.get("LOCALAPPDATA") or str(Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":  # pragma: no cover - no such machine here
@@ -259,89 +251,72 @@ else:
 
 
 async def _poll_until(done: Callable[[], bool]) -> None:
-    """Try until it succeeds. A thread that waited for a lock could not be told to stop."""
+    """Try until it succeeds. A thread that waits for a lock could not be cancelled."""
     pause = MIN_LOCK_RETRY_DELAY
     while not done():
         await asyncio.sleep(pause)
         pause = min(2 * pause, MAX_LOCK_RETRY_DELAY)
 
 
-# --------------------------------------------------------------------- vault
-
-
-class Vault:
-    """A storage of anybody's, asked in one way. What it cannot do is done in memory; the log says so once.
-
-    Args:
-        storage: the storage.
-    """
+class ResilientStorage:
+    """Any storage behind async methods. What it fails to save stays in memory; the log says so once."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._spare = MemoryTokens()  # its locks, where the storage has none
-        self._unkept: dict[str, tuple[str | None, str | None]] = {}  # what it has, and what it should have
-        self._warned = False
+        self._memory = MemoryTokens()  # for locks, if the storage has none
+        self._unsaved: dict[str, tuple[str | None, str | None]] = {}  # what it has, what it should have
+        self._has_warned = False
 
     async def get(self, key: str) -> str | None:
-        """The text that was kept.
-
-        Raises:
-            AuthError: the storage cannot say.
-        """
-        found = await self._call_storage(lambda: self._storage.get(key))
+        """Return a value. A storage that cannot be read raises AuthError."""
+        found = await self._call(self._storage.get, key)
         found = found if isinstance(found, str) else None
-        if key in self._unkept:
-            instead, unkept = self._unkept[key]
-            if found == instead:
-                return unkept
-            del self._unkept[key]  # somebody else has kept something newer
+        instead_of, value = self._unsaved.get(key, (found, found))
+        if found == instead_of:
+            return value
+        del self._unsaved[key]  # another program has saved something newer
         return found
 
     async def put(self, key: str, value: str) -> None:
-        """Keep a text: in memory at least, for a token that is lost cannot be had again."""
-        try:
-            await self._call_storage(lambda: self._storage.put(key, value))
-        except AuthError as error:
-            await self._remember(key, value, error)
-        else:
-            self._unkept.pop(key, None)
+        """Save a value, in memory at least: a token that is lost cannot be had again."""
+        await self._save(key, value, self._storage.put, key, value)
 
     async def delete(self, key: str) -> None:
-        """Forget a text; for this program at least."""
+        """Delete a value, for this program at least."""
+        await self._save(key, None, self._storage.delete, key)
+
+    async def _save(self, key: str, value: str | None, method: Callable[..., Any], *arguments: str) -> None:
         try:
-            await self._call_storage(lambda: self._storage.delete(key))
+            await self._call(method, *arguments)
         except AuthError as error:
-            await self._remember(key, None, error)
+            self._warn(error)
+            instead_of = None
+            with suppress(AuthError):
+                instead_of = await self._call(self._storage.get, key)
+            self._unsaved[key] = instead_of, value
         else:
-            self._unkept.pop(key, None)
+            self._unsaved.pop(key, None)
 
     @asynccontextmanager
     async def lock(self, key: str) -> AsyncGenerator[None]:
-        """Keep others out; those in this program at least."""
-        lock = getattr(self._storage, "lock", self._spare.lock)
+        """Keep others out, those in this program at least."""
+        lock = getattr(self._storage, "lock", self._memory.lock)
         async with AsyncExitStack() as held:
             try:
                 await held.enter_async_context(lock(key))
             except Exception as error:  # noqa: BLE001 - whatever a storage raises, tokens are needed
                 self._warn(error)
-                await held.enter_async_context(self._spare.lock(key))
+                await held.enter_async_context(self._memory.lock(key))
             yield
 
-    async def _remember(self, key: str, value: str | None, error: AuthError) -> None:
-        self._warn(error)
-        instead = None
-        with suppress(AuthError):
-            instead = await self._call_storage(lambda: self._storage.get(key))
-        self._unkept[key] = instead, value
-
     def _warn(self, error: Exception) -> None:
-        if not self._warned:
+        if not self._has_warned:
             logger.warning("tokens are kept in memory only, until the program ends: %s", error)
-        self._warned = True
+        self._has_warned = True
 
-    async def _call_storage(self, ask: Callable[[], Any]) -> Any:
+    async def _call(self, method: Callable[..., Any], *arguments: str) -> Any:
         try:
-            given = ask()
+            given = method(*arguments)
             return await given if inspect.isawaitable(given) else given
         except AuthError:
             raise
@@ -350,3 +325,14 @@ class Vault:
             raise AuthError(
                 f"{kind}, which keeps tokens, failed: {type(error).__name__}", hint="see storage="
             ) from error
+
+
+def check_storage(given: object) -> None:
+    """Check that an argument can keep tokens, or is None."""
+    if isinstance(given, type):
+        raise TypeError(f"storage={given.__name__}: this is a class; make one of it: {given.__name__}(…)")
+    if given is not None and not isinstance(given, Storage):
+        raise TypeError(
+            f"storage: FileTokens(folder), MemoryTokens(), or an object with get, put and delete, "
+            f"not a {type(given).__name__}"
+        )

@@ -1,14 +1,9 @@
-"""The token endpoint of an authorization server: who asks, how that is proven, and what comes back.
+"""The token endpoint of an authorization server: client authentication, the request, and the tokens.
 
-Owns client authentication (none, basic, post, private-key JWT) and the words for a refusal. Which grant is
-asked for is not known here. A form is sent to one address, once; only a nonce makes it be sent again.
-
-PART tokens: What a client is given by an authorization server and keeps: tokens, and a registration.
-
-Owns the records and how they are written down. None of them shows a secret when it is printed.
+Owns the records that are stored (tokens, registrations), which show no secret when they are printed. A form
+is sent to one address, once; only a nonce makes it be sent again.
 """
 
-import base64
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
@@ -16,9 +11,10 @@ from urllib.parse import quote_plus
 
 import msgspec
 
-from toolpost.auth.client.discovery import AuthorizationServerMetadata, split_scopes
+from toolpost.auth.arguments import split_scopes
+from toolpost.auth.client.discovery import AuthorizationServerMetadata
 from toolpost.auth.client.signing import DPOP_ALGORITHM, DpopProver, PrivateKey, is_private_key
-from toolpost.auth.fetch import AuthHttpClient, AuthHttpResponse
+from toolpost.auth.fetch import AuthHttpClient, AuthHttpResponse, encode_basic
 from toolpost.auth.urls import redact_url
 from toolpost.errors import AuthError, AuthorizationDenied
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
@@ -52,7 +48,7 @@ class Tokens(_SecretRecord, frozen=True):
     Attributes:
         access: the access token.
         kind: "bearer" or "dpop".
-        expires_at: when it ends, in seconds since 1970; None if nobody knows.
+        expires_at: when it ends, in seconds since 1970; None if that is not known.
         early: how many seconds before that it is refreshed.
         refresh: what gets the next one; None if there is nothing.
         scopes: what it is good for, as far as known.
@@ -82,7 +78,7 @@ class Tokens(_SecretRecord, frozen=True):
 
 
 class Registration(_SecretRecord, frozen=True):
-    """Who we are at one authorization server (AUTH-29).
+    """The client at one authorization server (AUTH-29).
 
     Attributes:
         issuer: the authorization server.
@@ -91,7 +87,7 @@ class Registration(_SecretRecord, frozen=True):
         method: how we prove who we are at its token endpoint; None if that was not agreed.
         redirect_uri: where it sends users back to; None if that was not agreed.
         expires_at: when the secret ends, in seconds since 1970; None if never.
-        dynamic: whether it was made by us, and can be made anew.
+        dynamic: whether it was made by us, and can be made again.
     """
 
     issuer: str
@@ -104,7 +100,7 @@ class Registration(_SecretRecord, frozen=True):
 
 
 class ServerRecord(msgspec.Struct, frozen=True):
-    """What is known about a server from the last time: the name of its tokens, and who issues them."""
+    """A server as the last run knew it: the name of its resource, and the issuer of its tokens."""
 
     resource: str
     issuer: str
@@ -117,16 +113,12 @@ _RECORD_READERS: Final[dict[type[Any], JSONReader[Any]]] = {
 
 
 def encode_record(record: msgspec.Struct) -> str:
-    """A record as text."""
+    """Return a record as a string to be stored."""
     return msgspec.json.encode(record).decode()
 
 
 def decode_record(text: str, kind: type[S]) -> S | None:
-    """The record that a text is; None if it is none, or tokens that cannot be used.
-
-    Raises:
-        AuthError: tokens are bound to a key, and the library for it is not installed.
-    """
+    """Return a stored record; None if it cannot be read, or has tokens that cannot be used."""
     try:
         record: S = _RECORD_READERS[kind](text.encode())
     except InvalidJSONValue:
@@ -135,7 +127,7 @@ def decode_record(text: str, kind: type[S]) -> S | None:
 
 
 def _is_usable(tokens: Tokens) -> bool:
-    """Whether tokens that were kept are whole."""
+    """Whether stored tokens are complete."""
     if not is_token(tokens.access) or (tokens.refresh is not None and not is_token(tokens.refresh)):
         return False
     if tokens.key is None:
@@ -159,16 +151,7 @@ class _TokenResponse(msgspec.Struct):
 def parse_token_response(
     document: Mapping[str, Any] | None, asked: tuple[str, ...], before: Tokens | None
 ) -> Tokens:
-    """The tokens in an answer of a token endpoint.
-
-    Args:
-        document: the answer.
-        asked: the scopes that were asked for.
-        before: the tokens that were refreshed; what is not said anew stays as it was.
-
-    Raises:
-        AuthError: it is no such answer. The text repeats nothing of it.
-    """
+    """Return the tokens in a response; `before` are those that were refreshed. Errors repeat none of it."""
     try:
         said = msgspec.convert(document, _TokenResponse)
     except msgspec.ValidationError as error:  # which tells of types and places, not of values
@@ -181,9 +164,9 @@ def parse_token_response(
     for token in (said.access_token, said.refresh_token or None):
         if token is not None and not is_token(token):
             raise AuthError("the authorization server issued a token that no header can carry")
-    granted = None if said.scope is None else split_scopes(said.scope)
-    if granted is None:
-        granted = asked if before is None else before.scopes
+    granted = asked if before is None else before.scopes
+    if said.scope is not None:
+        granted = split_scopes(said.scope)
     seconds = _parse_expires_in(said.expires_in)
     return Tokens(
         access=said.access_token,
@@ -198,7 +181,7 @@ def parse_token_response(
 
 
 def _parse_expires_in(expires_in: float | str | None) -> float | None:
-    """How long a token lasts; some servers write that as text, and some write nonsense."""
+    """Return how long a token lasts; some servers write that as a string, and some write nonsense."""
     try:
         seconds = None if expires_in is None else float(expires_in)
     except ValueError:
@@ -213,19 +196,10 @@ MAX_DESCRIPTION_LENGTH: Final = 300
 """Characters of what a server says about a refusal that an error repeats."""
 
 _ENDPOINT_NAME: Final = "the token endpoint"
-_PUBLIC_FIELDS: Final = frozenset(
-    {
-        "audience",
-        "client_assertion_type",
-        "client_id",
-        "grant_type",
-        "redirect_uri",
-        "requested_token_type",
-        "resource",
-        "scope",
-        "subject_token_type",
-    }
-)
+_PUBLIC_FIELDS: Final = frozenset({
+    "audience", "client_assertion_type", "client_id", "grant_type", "redirect_uri", "requested_token_type",
+    "resource", "scope", "subject_token_type",
+})  # fmt: skip
 """Fields of a form that a refusal may repeat. All others are secrets."""
 
 _UNKNOWN_CLIENT_ERRORS: Final = frozenset({"invalid_client", "unauthorized_client"})
@@ -240,12 +214,7 @@ def is_client_unknown(error: AuthorizationDenied) -> bool:
 
 
 class ClientIdentity:
-    """Who asks, and how that is proven.
-
-    Args:
-        registration: who we are there.
-        key: signs a statement of who we are, instead of a secret.
-    """
+    """A client at one authorization server, and how it authenticates."""
 
     def __init__(self, registration: Registration, key: PrivateKey | None = None) -> None:
         self.registration = registration
@@ -256,16 +225,12 @@ class ClientIdentity:
 
     @property
     def secrets(self) -> list[str]:
-        """What only we know, in each form in which it may be sent; never to be shown."""
+        """The secret in each form in which it may be sent; never to be shown."""
         secret = self.registration.client_secret
         return [] if secret is None else [secret, quote_plus(secret, safe="")]
 
     def build_credentials(self, issuer: AuthorizationServerMetadata) -> tuple[dict[str, str], dict[str, str]]:
-        """What a request to the token endpoint needs: fields of the form, and headers.
-
-        Raises:
-            AuthError: the credentials are of another authorization server (AUTH-19, AUTH-30).
-        """
+        """Return what a request needs: fields of the form, and headers (AUTH-19, AUTH-30)."""
         who = self.registration
         if who.issuer != issuer.issuer:
             raise AuthError(
@@ -285,29 +250,14 @@ class ClientIdentity:
         if method == "client_secret_post":
             return {"client_id": who.client_id, "client_secret": who.client_secret}, {}
         if method == "client_secret_basic":
-            return {}, {"authorization": _encode_basic(who.client_id, who.client_secret)}
+            return {}, {"authorization": encode_basic(who.client_id, who.client_secret)}
         raise AuthError(
             f"the authorization server wants a way to authenticate that we do not know: {method[:60]!r}"
         )
 
 
-def _encode_basic(name: str, secret: str) -> str:
-    """Basic authentication as RFC 6749 (2.3.1) wants it: each part is form-encoded before they are joined."""
-    pair = f"{quote_plus(name, safe='')}:{quote_plus(secret, safe='')}"
-    return f"Basic {base64.b64encode(pair.encode()).decode()}"
-
-
 def choose_auth_method(supported: Iterable[str] | None, *, secret: bool, key: object = None) -> str:
-    """The way to authenticate that both sides know.
-
-    Args:
-        supported: what the authorization server lists; None if it lists nothing, which means basic.
-        secret: whether we have a secret.
-        key: a private key, if we have one.
-
-    Raises:
-        AuthError: there is none.
-    """
+    """Return the way to authenticate that both sides know."""
     offered = ("client_secret_basic", "none") if supported is None else tuple(supported)
     ours = (
         (["private_key_jwt"] if key is not None else [])
@@ -332,25 +282,13 @@ async def request_token(
     identity: ClientIdentity | None,
     proofs: DpopProver | None = None,
 ) -> dict[str, Any] | None:
-    """What the token endpoint answers to a grant.
-
-    Args:
-        fetch: carries the request.
-        issuer: whose token endpoint it is.
-        fields: the grant.
-        identity: who asks; None for a grant that tells by itself.
-        proofs: proves that the token will be used by us.
-
-    Raises:
-        AuthorizationDenied: the authorization server says no.
-        AuthError: it cannot be asked, or not at the moment; then it is `retry_safe`.
-    """
+    """Return the document that the token endpoint sends for a grant."""
     url = issuer.token_endpoint
     if url is None:
         raise AuthError(f"the authorization server {redact_url(issuer.issuer)} has no token endpoint")
     extra, headers = ({}, {}) if identity is None else identity.build_credentials(issuer)
     form = {**fields, **extra}
-    nonces = 1
+    is_repeated = False
     while True:
         proof = {} if proofs is None else proofs.build_header("POST", url)
         answer = await fetch.post_form(url, _ENDPOINT_NAME, form, {**headers, **proof})
@@ -363,21 +301,15 @@ async def request_token(
             secrets += identity.secrets
         error = make_denial_error(answer, _ENDPOINT_NAME, secrets)
         wants_nonce = isinstance(error, AuthorizationDenied) and error.code == "use_dpop_nonce"
-        if not nonces or not fresh or not wants_nonce:
+        if is_repeated or not fresh or not wants_nonce:
             raise error
-        nonces -= 1
+        is_repeated = True
 
 
 def make_denial_error(
     answer: AuthHttpResponse, what: str, secrets: Iterable[str] = ()
 ) -> AuthorizationDenied | AuthError:
-    """The error for a refusal of an authorization server; one that passes is no word about us.
-
-    Args:
-        answer: the refusal.
-        what: who refused.
-        secrets: what was sent; none of it is repeated.
-    """
+    """Return the error for a refusal, which is not final if it is transient."""
     document = answer.document or {}
     code, text = document.get("error"), document.get("error_description")
     hidden = [*secrets]

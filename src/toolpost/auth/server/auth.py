@@ -1,7 +1,6 @@
-"""A server as a protected resource: what it demands of tokens, and under which URL.
+"""`Auth`: a server as a protected resource, with the issuers, scopes and URL that it requires of tokens.
 
-Owns the arguments and what is wrong with them, and which scopes include others. Whether a request is let in
-is not known here: see `admission`.
+Owns the arguments, and which scopes include others. Requests are checked in `admission`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -10,11 +9,11 @@ from urllib.parse import urlsplit
 
 from msgspec.structs import replace
 
+from toolpost.auth.jose import import_jose
 from toolpost.auth.server.introspection import Introspection
-from toolpost.auth.server.issuer import MAX_QUOTED_LENGTH, check_issuer, check_url
-from toolpost.auth.server.jwks import import_jose
 from toolpost.auth.server.jwt import Jwt
 from toolpost.auth.server.verifier import Verifier, VerifyFunction, make_verifier
+from toolpost.auth.urls import MAX_QUOTED_LENGTH, check_issuer, check_url
 from toolpost.errors import TokenRejected
 from toolpost.principal import Principal, parse_scopes
 
@@ -86,7 +85,7 @@ class Auth:
             if not isinstance(value, bool):  # pyright: ignore[reportUnnecessaryIsInstance] - who is not checked may err
                 raise TypeError(f"{flag} has to be True or False, not {value!r}")
         if dpop or nonce:
-            import_jose()  # whoever lacks it learns it now
+            import_jose()  # if it is missing, raise now
         self._implies = _check_implies(implies)
         self.dpop = dpop
         self.nonce = nonce
@@ -96,22 +95,16 @@ class Auth:
         return f"Auth({', '.join(map(repr, self.issuers))})"
 
     def accept_principal(self, found: Principal) -> Principal:
-        """Whose a token is, as the verifier says, with its issuer and all its scopes.
-
-        Raises:
-            TokenRejected: somebody else has issued it.
-        """
+        """Complete the principal that the verifier found with its issuer and all its scopes."""
         issuer = found.issuer or (self.issuers[0] if len(self.issuers) == 1 else "")
-        if (
-            self._has_builtin_verifier and issuer not in self.issuers
-        ):  # who has a verifier of their own knows what it accepts
+        if self._has_builtin_verifier and issuer not in self.issuers:  # a user's verifier knows its issuers
             raise TokenRejected(
                 f"its issuer is {issuer[:MAX_QUOTED_LENGTH]!r}, which Auth(issuer=…) does not name"
             )
         return replace(found, issuer=issuer, scopes=self.expand_scopes(parse_scopes(found.scopes)))
 
     def expand_scopes(self, granted: frozenset[str]) -> frozenset[str]:
-        """The scopes of a token, with all that they imply (AUTH-54)."""
+        """Return the scopes of a token, with all that they imply (AUTH-54)."""
         implies = self._implies
         if implies is None:
             return granted
@@ -150,11 +143,7 @@ def _check_issuers(given: Any) -> list[str]:
 
 
 def resolve_resource_url(auth: Auth, public_url: str | None, path: str) -> str:
-    """The URL of the server as tokens name it.
-
-    Raises:
-        ValueError: nobody has said it.
-    """
+    """Return the URL of the server as tokens name it."""
     if auth.resource is not None:
         return auth.resource
     if public_url is None:

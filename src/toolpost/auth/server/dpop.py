@@ -1,35 +1,30 @@
 """Proofs of possession (DPoP, RFC 9449): a token that was stolen is of no use without the key behind it.
 
-Owns the checks of §4.3 on one proof, the nonces that make them fresh, and that no proof is taken twice, which
-the store remembers, up to a bound. How proofs are made is the client's business.
+Owns the checks of §4.3, the nonces that make proofs fresh, and that no proof is accepted twice, which the
+store remembers up to a bound. Clients make their proofs in `signing`.
 """
 
 import hmac
 import time
-from base64 import urlsafe_b64encode
 from collections import Counter, deque
 from collections.abc import Mapping
 from hashlib import sha256
 from time import monotonic
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, cast
 from urllib.parse import urlsplit
 
-from toolpost.auth.server.jwks import (
-    ASYMMETRIC_ALGORITHMS,
-    MalformedToken,
-    decode_object,
-    import_jose,
-    is_signed_by,
-    read_keys,
-    split_jws,
-)
+from toolpost.auth.jose import MalformedToken, hash_s256, import_jose, parse_jws
+from toolpost.auth.server.jwks import ASYMMETRIC_ALGORITHMS, read_keys
+from toolpost.auth.urls import normalize_origin
 from toolpost.errors import InvalidSeal, RequestFailed, TokenRejected
 from toolpost.principal import Principal
+from toolpost.protocol.seal import KeyRing
+from toolpost.stores.store import RecordStore
 
 PROOF_ALGORITHMS: Final = tuple(
     name for name in ASYMMETRIC_ALGORITHMS if name not in {"RS384", "RS512", "PS384", "PS512"}
 )
-"""What proofs may be signed with."""
+"""Algorithms of proofs."""
 
 PROOF_LIFETIME: Final = 300.0
 """Seconds for which a proof is good after it was made, as the extension says."""
@@ -47,47 +42,25 @@ MAX_JTI_LENGTH: Final = 256
 """Characters of the name of a proof."""
 
 MAX_PROOFS: Final = 65536
-"""Proofs that are remembered at once: about 200 in each second, at about 500 bytes each."""
+"""Proofs that are remembered at once: about 200 in each second."""
 
 MAX_PROOFS_PER_PRINCIPAL: Final = MAX_PROOFS // 4
-"""Proofs by one principal among them, so that nobody uses up the memory for all. Keys cost nothing."""
+"""Proofs by one principal among them: one must not use up the memory for all."""
 
 _NONCE_AUDIENCE: Final = "DPoP nonce"
 _PRIVATE_JWK_MEMBERS: Final = frozenset({"d", "p", "q", "dp", "dq", "qi", "oth", "k"})
-_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
 class NonceRequired(TokenRejected):
-    """A proof needs a nonce of ours, and has none, or an old one."""
-
-
-class ProofStore(Protocol):
-    """What is needed of a store."""
-
-    async def swap(self, key: str, old: bytes | None, new: bytes | None, ttl: float | None) -> bool:
-        """Compare and set."""
-        ...
-
-
-class NonceSealer(Protocol):
-    """What is needed of a key ring."""
-
-    def seal(self, payload: bytes, *, audience: str, expires: int | None) -> str:
-        """Seal a payload."""
-        ...
-
-    def open(self, sealed: str, *, audience: str, now: int) -> bytes:
-        """Open what `seal` gave."""
-        ...
+    """A proof has no nonce of ours, or an old one."""
 
 
 class DpopVerifier:
-    """The proofs that an endpoint is shown."""
+    """Checks the proofs that an endpoint gets."""
 
     def __init__(self) -> None:
-        import_jose()  # whoever lacks it learns it now
-        self._expiries: deque[tuple[float, str]] = deque()
-        """When each that is remembered will be forgotten, and whose it is."""
+        import_jose()  # if it is missing, raise now
+        self._expiries: deque[tuple[float, str]] = deque()  # of remembered proofs, with their principals
         self._proof_counts: Counter[str] = Counter()
 
     async def check(
@@ -98,31 +71,16 @@ class DpopVerifier:
         url: str,
         token: str,
         whose: Principal,
-        records: ProofStore,
-        keys: NonceSealer | None = None,
+        records: RecordStore,
+        keys: KeyRing | None = None,
     ) -> None:
-        """Return if a proof is good for this request and this token.
-
-        Args:
-            proof: what the header says.
-            method: of the request.
-            url: of the request, as the client knows it.
-            token: the access token.
-            whose: whose the token is; its claims name its key.
-            records: where proofs are remembered.
-            keys: what nonces are sealed with; None if no nonce is needed.
-
-        Raises:
-            TokenRejected: it is not; the text is for the log.
-            NonceRequired: it needs a (newer) nonce.
-            RequestFailed: there are too many to remember.
-        """
+        """Check that a proof is good for this request and this token, and was not used before."""
         claims, thumbprint = self._check_request(proof, method, url)
         wanted = get_bound_thumbprint(whose.claims)
         if wanted is None or not hmac.compare_digest(wanted.encode(), thumbprint.encode()):
             raise TokenRejected("the proof is by another key than the token is bound to")
         said = claims.get("ath")
-        if not isinstance(said, str) or not hmac.compare_digest(said.encode(), _hash_token(token).encode()):
+        if not isinstance(said, str) or not hmac.compare_digest(said.encode(), hash_s256(token).encode()):
             raise TokenRejected("the proof is for another token")
         if keys is not None:
             _check_nonce(claims.get("nonce"), keys)
@@ -138,11 +96,7 @@ class DpopVerifier:
         self._proof_counts[whose.key] += 1
 
     def _check_capacity(self, key: str) -> None:
-        """Return if one more can be remembered.
-
-        Raises:
-            RequestFailed: there are too many. None is forgotten for another: it would be good again.
-        """
+        """Check that one more proof can be remembered. None is forgotten early: it would be good again."""
         now, kept, kept_of = monotonic(), self._expiries, self._proof_counts
         while kept and kept[0][0] <= now:
             whose = kept.popleft()[1]
@@ -153,15 +107,11 @@ class DpopVerifier:
             raise RequestFailed("there are more proofs than can be remembered")
 
     def read_thumbprint(self, proof: str, method: str, url: str) -> str:
-        """The thumbprint of the key that a proof shows, for whoever issues tokens.
-
-        Raises:
-            TokenRejected: the proof is not good for this request.
-        """
+        """Return the thumbprint of the key in a proof, for an issuer of tokens."""
         return self._check_request(proof, method, url)[1]
 
     def _check_request(self, proof: str, method: str, url: str) -> tuple[dict[str, Any], str]:
-        """The claims of a proof that is good for this request and now, and the thumbprint of its key."""
+        """Return the claims of a proof that is good for this request, and the thumbprint of its key."""
         claims, thumbprint = self._parse_proof(proof)
         if claims.get("htm") != method:
             raise TokenRejected("the proof is for another method")
@@ -175,12 +125,11 @@ class DpopVerifier:
         return claims, thumbprint
 
     def _parse_proof(self, proof: str) -> tuple[dict[str, Any], str]:
-        """The claims of a proof, and the thumbprint of the key that has signed it."""
+        """Return the claims of a proof, and the thumbprint of the key that has signed it."""
         if len(proof) > MAX_PROOF_LENGTH:
             raise TokenRejected("the proof is too long")
         try:
-            read = split_jws(proof)
-            claims = decode_object(read.payload)
+            read = parse_jws(proof)
         except MalformedToken as error:
             raise TokenRejected(f"the proof is no JWT: {error}") from None
         if read.typ != "dpop+jwt" or read.algorithm not in PROOF_ALGORITHMS:
@@ -192,17 +141,17 @@ class DpopVerifier:
             [key] = read_keys([cast("dict[str, Any]", jwk)])  # one, and no set
         except ValueError:
             raise TokenRejected("the key of the proof cannot be read") from None
-        if not key.can_verify(read.algorithm, None) or not is_signed_by(read, key):
+        if not key.can_verify(read.algorithm, None) or not key.has_signed(read):
             raise TokenRejected("the proof is not signed by its key")
-        return claims, key.material.thumbprint()
+        return read.claims, key.material.thumbprint()
 
 
-def make_nonce(keys: NonceSealer) -> str:
-    """A nonce for a client to use. Whoever has the keys knows it, and nobody has to remember it."""
+def make_nonce(keys: KeyRing) -> str:
+    """Return a nonce that the keys recognise, so that none has to be stored."""
     return keys.seal(b"", audience=_NONCE_AUDIENCE, expires=int(time.time() + NONCE_LIFETIME))
 
 
-def _check_nonce(said: Any, keys: NonceSealer) -> None:
+def _check_nonce(said: Any, keys: KeyRing) -> None:
     try:
         keys.open(said if isinstance(said, str) else "", audience=_NONCE_AUDIENCE, now=int(time.time()))
     except InvalidSeal:
@@ -210,27 +159,17 @@ def _check_nonce(said: Any, keys: NonceSealer) -> None:
 
 
 def get_bound_thumbprint(claims: Mapping[str, Any]) -> str | None:
-    """The key that a token is bound to, by its thumbprint; None if it is bound to none."""
+    """Return the thumbprint of the key that a token is bound to; None if it is bound to none."""
     bound = claims.get("cnf")
     named = cast("dict[str, Any]", bound).get("jkt") if isinstance(bound, dict) else None
     return named if isinstance(named, str) else None
 
 
-def _hash_token(token: str) -> str:
-    return _encode_base64url(sha256(token.encode()).digest())
-
-
-def _encode_base64url(data: bytes) -> str:
-    return urlsafe_b64encode(data).rstrip(b"=").decode()
-
-
-def _normalize_url(url: Any) -> tuple[str, str, int | None, str] | None:
-    """A URL as far as it counts: no query, no fragment, scheme and host without case, no default port."""
+def _normalize_url(url: Any) -> str | None:
+    """Return a URL as far as it counts: without query, fragment, case of scheme and host, default port."""
     if not isinstance(url, str):
         return None
     try:
-        parts = urlsplit(url)
-        port = parts.port or _DEFAULT_PORTS.get(parts.scheme)
+        return f"{normalize_origin(url)}{urlsplit(url).path or '/'}" if urlsplit(url).hostname else None
     except ValueError:
         return None
-    return (parts.scheme, parts.hostname, port, parts.path or "/") if parts.hostname else None

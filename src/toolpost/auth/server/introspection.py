@@ -1,27 +1,27 @@
-"""Access tokens that only their issuer can read: it is asked whose they are (RFC 7662).
+"""Access tokens that only their issuer can read: the authorization server is asked about them (RFC 7662).
 
-Owns the question and what makes an answer good. Answers are remembered for a short while, so that a token
-that was revoked is soon refused; how, is told in `verifier`.
+Owns the request and what makes its result good. Results are cached for a short while, so that a token that
+was revoked is soon refused; the cache itself is in `verifier`.
 """
 
 import asyncio
-import base64
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any, Final
-from urllib.parse import quote_plus, urlencode
+from urllib.parse import urlencode
 
-from toolpost.auth.server.issuer import (
-    ISSUER_TIMEOUT,
-    check_backend,
-    check_duration,
-    check_issuer,
-    check_url,
-    describe_wrong_issuer,
-    fetch_json,
+from toolpost.auth.arguments import check_duration
+from toolpost.auth.fetch import FORM_TYPE, ISSUER_TIMEOUT, check_backend, encode_basic, fetch_json
+from toolpost.auth.server.jwt import (
+    LEEWAY,
+    build_principal,
+    check_audience,
+    check_issuer_claim,
+    check_times,
+    parse_audience,
 )
-from toolpost.auth.server.jwt import LEEWAY, build_principal, check_audience, check_times, parse_audience
 from toolpost.auth.server.verifier import VerificationCache
+from toolpost.auth.urls import check_issuer, check_url
 from toolpost.errors import RequestFailed, TokenRejected
 from toolpost.principal import Principal
 from toolpost.single_flight import SingleFlight
@@ -33,11 +33,11 @@ REJECTION_CACHE_SECONDS: Final = 10.0
 """Seconds for which it is remembered, at most, that a token is not good: it will hardly become so."""
 
 MAX_CONCURRENT_REQUESTS: Final = 32
-"""Questions under way at once: whoever sends invented tokens must not flood the authorization server. About
-tokens that were good before there may be as many besides, so that inventions are not in their way."""
+"""Requests at once: invented tokens must not flood the authorization server. Tokens that were good before
+have as many of their own, so that they do not wait behind inventions."""
 
 MAX_WAITING_REQUESTS: Final = 128
-"""Questions that wait for that: more would be given up by who asks before they are answered."""
+"""Requests that wait for that: clients would give up more of them before they are answered."""
 
 KNOWN_TOKEN_SECONDS: Final = 24 * 3600.0
 """Seconds for which it is remembered that a token was good, which gives it precedence and nothing else."""
@@ -45,7 +45,7 @@ KNOWN_TOKEN_SECONDS: Final = 24 * 3600.0
 _ACCESS_TOKEN_TYPES: Final = frozenset(
     {"bearer", "dpop", "access", "access_token", "urn:ietf:params:oauth:token-type:access_token"}
 )
-"""What answers call an access token, in lower case; other tokens of the same issuer are not good here."""
+"""Names of access tokens, in lower case; other tokens of the same issuer are not good here."""
 
 
 class Introspection:
@@ -87,9 +87,7 @@ class Introspection:
                 raise ValueError(
                     f"{name} has to be a text; it is {'empty' if value == '' else type(value).__name__}"
                 )
-        # Both are form-encoded before they are joined (RFC 6749 §2.3.1).
-        pair = f"{quote_plus(client_id)}:{quote_plus(client_secret)}"
-        self._credentials = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        self._credentials = encode_basic(client_id, client_secret)
         self.issuer = issuer and check_issuer(issuer)
         self._audience = parse_audience(audience)
         self._http = check_backend(http)
@@ -100,7 +98,7 @@ class Introspection:
         return f"Introspection({self._endpoint!r})"
 
     async def verify(self, token: str, *resources: str) -> Principal:
-        """Whose the token is.
+        """Return the principal of a token.
 
         Raises:
             TokenRejected: it is not good here.
@@ -111,37 +109,34 @@ class Introspection:
         why = self._rejections.get(about)
         if isinstance(why, str):
             raise TokenRejected(why)
-        lane = self._request_pools[self._known_tokens.get(about) is not None]
+        pool = self._request_pools[self._known_tokens.get(about) is not None]
         try:
-            found = await lane.join(about, partial(self._introspect, token, wanted, lane))
+            found = await pool.join(about, partial(self._introspect, token, wanted, pool))
         except TokenRejected as error:
             self._rejections.put(about, error.message, min(self.cache_ttl, REJECTION_CACHE_SECONDS))
             raise
         self._known_tokens.put(about, found, KNOWN_TOKEN_SECONDS)
         return found
 
-    async def _introspect(self, token: str, wanted: tuple[str, ...], lane: "_RequestPool") -> Principal:
-        told = await self._send_request(token, lane)
+    async def _introspect(self, token: str, wanted: tuple[str, ...], pool: "_RequestPool") -> Principal:
+        told = await self._send_request(token, pool)
         if told.get("active") is not True:
             raise TokenRejected("its issuer says that it is not active")
         for name in ("token_type", "token_use", "typ"):  # RFC 7662, and what providers add to it
             kind = told.get(name, "bearer")
             if not isinstance(kind, str) or kind.lower() not in _ACCESS_TOKEN_TYPES:
                 raise TokenRejected(f"it is no access token, by its {name}")
-        if self.issuer and told.get("iss", self.issuer) != self.issuer:
-            raise TokenRejected(describe_wrong_issuer(told["iss"], self.issuer))
+        if self.issuer and "iss" in told:
+            check_issuer_claim(told, self.issuer)
         check_audience(told, wanted)
         check_times(told, LEEWAY)
         return build_principal({"iss": self.issuer, **told} if self.issuer else told)
 
-    async def _send_request(self, token: str, lane: "_RequestPool") -> dict[str, Any]:
-        headers = {
-            "authorization": self._credentials,
-            "content-type": "application/x-www-form-urlencoded",
-        }
+    async def _send_request(self, token: str, pool: "_RequestPool") -> dict[str, Any]:
+        headers = {"authorization": self._credentials, "content-type": FORM_TYPE}
         body = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
         try:
-            async with asyncio.timeout(ISSUER_TIMEOUT), lane.get_semaphore():
+            async with asyncio.timeout(ISSUER_TIMEOUT), pool.semaphore:
                 status, told = await fetch_json(self._http, "POST", self._endpoint, headers, body)
         except TimeoutError:
             raise RequestFailed(f"{self._endpoint} did not answer within {ISSUER_TIMEOUT:g} s") from None
@@ -153,18 +148,14 @@ class Introspection:
 
 
 class _RequestPool:
-    """The questions about tokens of one kind: those that wait, and those that are asked."""
+    """The requests about tokens of one kind: those that wait, and those that are sent."""
 
     def __init__(self) -> None:
         self._flights: dict[str, SingleFlight[Principal]] = {}
-        self._semaphore: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
+        self.semaphore = asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
 
     async def join(self, about: str, ask: Callable[[], Awaitable[Principal]]) -> Principal:
-        """What comes of a question, which is asked once for all who want to know.
-
-        Raises:
-            RequestFailed: too many wait.
-        """
+        """Return the result of a request, which is sent once for all that need it."""
         flight = self._flights.get(about)
         if flight is None:
             if len(self._flights) >= MAX_CONCURRENT_REQUESTS + MAX_WAITING_REQUESTS:
@@ -175,10 +166,3 @@ class _RequestPool:
         finally:
             if not flight.is_running and self._flights.get(about) is flight:
                 del self._flights[about]
-
-    def get_semaphore(self) -> asyncio.Semaphore:
-        """Where to wait until one more may be asked."""
-        loop = asyncio.get_running_loop()
-        if self._semaphore is None or self._semaphore[0] is not loop:
-            self._semaphore = loop, asyncio.Semaphore(MAX_CONCURRENT_REQUESTS)
-        return self._semaphore[1]

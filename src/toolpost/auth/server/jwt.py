@@ -1,37 +1,30 @@
-"""Access tokens that are signed texts (RFC 9068, RFC 7519): whose they are, if they are good here.
+"""Access tokens that are JWTs (RFC 9068, RFC 7519): the checks of issuer, audience, times and signature.
 
-Owns the checks, in one ladder: who issued it, for whom, when, the algorithm, the signature. A token that
-fails is refused with a reason for the log. Keys and their rotation are in `keys`.
+A token that fails is refused with a reason for the log. The checks of claims are shared with introspection,
+which works without joserfc. Keys and their rotation are in `jwks`.
 """
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
-from toolpost.auth.server.issuer import (
-    MAX_QUOTED_LENGTH,
-    check_backend,
-    check_duration,
-    check_issuer,
-    check_url,
-    describe_wrong_issuer,
-    fetch_issuer_metadata,
-    fetch_json,
-)
+from toolpost.auth.arguments import check_duration
+from toolpost.auth.fetch import check_backend, fetch_json
+from toolpost.auth.jose import CompactJws, MalformedToken, import_jose, parse_jws
 from toolpost.auth.server.jwks import (
     ALGORITHMS,
     ASYMMETRIC_ALGORITHMS,
-    CompactJws,
     KeySource,
-    MalformedToken,
     VerificationKey,
-    decode_object,
-    import_jose,
-    is_signed_by,
     read_keys,
-    split_jws,
 )
-from toolpost.auth.urls import is_same_resource
+from toolpost.auth.urls import (
+    MAX_QUOTED_LENGTH,
+    check_issuer,
+    check_url,
+    is_same_resource,
+    list_server_metadata_urls,
+)
 from toolpost.errors import MCPError, TokenRejected
 from toolpost.principal import Principal
 
@@ -39,11 +32,11 @@ LEEWAY: Final = 30.0
 """Seconds by which two clocks may differ."""
 
 TOKEN_CACHE_SECONDS: Final = 300.0
-"""Seconds for which a good token is not looked at again: so long may one be good whose key was withdrawn."""
+"""Seconds for which a good token is not checked again, also if its key is withdrawn meanwhile."""
 
 _EXAMPLE_JWKS_URI: Final = "https://login.example.com/jwks"
 _ACCESS_TOKEN_TYPES: Final = frozenset({"", "jwt", "at+jwt"})
-"""What an access token may say it is. Identity tokens look alike; they are not issued for this resource."""
+"""Types of access tokens. Identity tokens look alike, but are not issued for this resource."""
 
 
 class Jwt:
@@ -80,7 +73,7 @@ class Jwt:
         audience: str | None = None,
         http: object = None,
     ) -> None:
-        import_jose()  # whoever lacks it learns it now
+        import_jose()  # if it is missing, raise now
         self.issuer = check_issuer(issuer)
         self._algorithms = frozenset([algorithms] if isinstance(algorithms, str) else algorithms)
         unknown = sorted(self._algorithms - ALGORITHMS.keys())
@@ -105,20 +98,19 @@ class Jwt:
         return f"Jwt({self.issuer!r})"
 
     async def verify(self, token: str, *resources: str) -> Principal:
-        """Whose the token is.
+        """Return the principal of a token.
 
         Raises:
             TokenRejected: it is not good here.
             TransportError: the keys of its issuer cannot be fetched.
         """
         try:
-            read = split_jws(token)
-            claims = decode_object(read.payload)
+            read = parse_jws(token)
         except MalformedToken as error:
             raise TokenRejected(f"it is no JWT: {error}") from None
+        claims = read.claims
         # First, so that no key is asked for because of a token that cannot be good.
-        if claims.get("iss") != self.issuer:
-            raise TokenRejected(describe_wrong_issuer(claims.get("iss"), self.issuer))
+        check_issuer_claim(claims, self.issuer)
         check_audience(claims, self._audience or resources)
         if claims.get("exp") is None:
             raise TokenRejected("it has no end")
@@ -127,30 +119,25 @@ class Jwt:
         return build_principal(claims)
 
     async def _check_signature(self, token: CompactJws) -> None:
-        algorithm = token.algorithm
-        if algorithm not in self._algorithms:
+        if token.algorithm not in self._algorithms:
             raise TokenRejected("it is signed with an algorithm that is not allowed")
         if token.typ not in _ACCESS_TOKEN_TYPES:
             raise TokenRejected("it is no access token, by its type")
-        if not await self._is_signed(token):
-            raise TokenRejected("no key of its issuer has signed it")
-
-    async def _is_signed(self, token: CompactJws) -> bool:
         if self._static_keys is None:
-            return await self._key_source.verify_signature(token)
-        return any(
-            key.can_verify(token.algorithm, token.kid) and is_signed_by(token, key)
-            for key in self._static_keys
-        )
+            signed = await self._key_source.verify_signature(token)
+        else:
+            signed = any(
+                key.can_verify(token.algorithm, token.kid) and key.has_signed(token)
+                for key in self._static_keys
+            )
+        if not signed:
+            raise TokenRejected("no key of its issuer has signed it")
 
     async def _fetch_keys(self) -> list[VerificationKey]:
         uri = self._uri
         if uri is None:
-            uri = check_url(
-                (await fetch_issuer_metadata(self._http, self.issuer)).get("jwks_uri"),
-                "jwks_uri",
-                _EXAMPLE_JWKS_URI,
-            )
+            metadata = await _fetch_issuer_metadata(self._http, self.issuer)
+            uri = check_url(metadata.get("jwks_uri"), "jwks_uri", _EXAMPLE_JWKS_URI)
         status, found = await fetch_json(self._http, "GET", uri)
         if status != 200:
             raise MCPError(f"{uri} answers with {status}, and not with a key set")
@@ -160,23 +147,41 @@ class Jwt:
             raise MCPError(f"{uri}: {error}") from None
 
 
-def parse_audience(given: Any) -> tuple[str, ...]:
-    """What tokens say they are for, where it was said; nothing otherwise.
+async def _fetch_issuer_metadata(engine: object, issuer: str) -> dict[str, Any]:
+    """Return the metadata of an authorization server, from the first well-known place that has them."""
+    for url in list_server_metadata_urls(issuer):
+        status, found = await fetch_json(engine, "GET", url)
+        if status == 200 and found:
+            if found.get("issuer") != issuer:  # by simple string comparison (RFC 8414 §3.3)
+                named = repr(found.get("issuer"))[:MAX_QUOTED_LENGTH]
+                raise MCPError(
+                    f"the metadata at {url} name another issuer: {named}, where issuer= is {issuer!r}",
+                    hint="write issuer= letter by letter as they do, a slash at the end included",
+                )
+            return found
+    raise MCPError(f"{issuer} publishes no metadata where RFC 8414 or OpenID Connect say")
 
-    Raises:
-        TypeError: it is no text.
-    """
+
+# --------------------------------------------------------------------- claims, of introspection too
+
+
+def parse_audience(given: Any) -> tuple[str, ...]:
+    """Return the audience that a user gave as a tuple, which is empty without one."""
     if given is not None and (not isinstance(given, str) or not given):
         raise TypeError(f"audience has to be a text, which the tokens have in aud, not {given!r}")
     return () if given is None else (given,)
 
 
-def check_audience(claims: Mapping[str, Any], resources: Sequence[str]) -> None:
-    """Return if a token was issued for one of these.
+def check_issuer_claim(claims: Mapping[str, Any], issuer: str) -> None:
+    """Refuse a token by another issuer."""
+    named = claims.get("iss")
+    if named != issuer:
+        found = repr(named)[:MAX_QUOTED_LENGTH]
+        raise TokenRejected(f"another issuer has issued it: its iss is {found}, where {issuer!r} is due")
 
-    Raises:
-        TokenRejected: it was not.
-    """
+
+def check_audience(claims: Mapping[str, Any], resources: Sequence[str]) -> None:
+    """Refuse a token that was issued for none of these resources."""
     meant = claims.get("aud")
     named = cast("list[Any]", meant) if isinstance(meant, list) else [meant]
     if not any(is_same_resource(each, here) for each in named for here in resources):
@@ -185,11 +190,7 @@ def check_audience(claims: Mapping[str, Any], resources: Sequence[str]) -> None:
 
 
 def check_times(claims: Mapping[str, Any], leeway: float) -> None:
-    """Return if a token is good now, as far as it says when.
-
-    Raises:
-        TokenRejected: it is not, or what it says is no time.
-    """
+    """Refuse a token that is not valid now, as far as it says when it is."""
     ends, begins, issued = (_read_time(claims, name) for name in ("exp", "nbf", "iat"))
     now = time.time()
     if ends is not None and ends + leeway <= now:
@@ -210,11 +211,7 @@ def _read_time(claims: Mapping[str, Any], name: str) -> float | None:
 
 
 def build_principal(claims: dict[str, Any]) -> Principal:
-    """Whose a token is, by its claims.
-
-    Raises:
-        TokenRejected: they name nobody.
-    """
+    """Return the principal that the claims of a token name."""
     subject, client = _read_text(claims, "sub"), _read_text(claims, "client_id") or _read_text(claims, "azp")
     if not subject and not client:
         raise TokenRejected("it names nobody")
@@ -222,7 +219,7 @@ def build_principal(claims: dict[str, Any]) -> Principal:
 
 
 def _read_scopes(claims: Mapping[str, Any]) -> frozenset[str]:
-    """What was granted: a text with spaces (RFC 9068), or a list, as some providers write it."""
+    """Return the scopes: a string with spaces (RFC 9068), or a list, as some providers write it."""
     granted = claims.get("scope", claims.get("scp"))
     if isinstance(granted, str):
         return frozenset(granted.split())

@@ -1,7 +1,6 @@
-"""Whoever can tell from a token on whose behalf a request speaks, and the memory of what was told before.
+"""The interface of token verifiers, functions of users as verifiers, and the cache of their results.
 
-Owns the promise that `Jwt` and `Introspection` keep and that a function of your own is fitted to, and the
-cache: a token that was found good is one look-up the next time, until it ends. Tokens are kept as digests.
+`Jwt` and `Introspection` implement the interface. The cache holds digests of tokens until they expire.
 """
 
 import time
@@ -9,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from hashlib import sha256
 from inspect import isawaitable, iscoroutinefunction, signature
+from math import inf
 from typing import Any, Final, Protocol, TypeAlias, cast, runtime_checkable
 
 from toolpost.errors import MCPError, RequestFailed, TokenRejected
@@ -16,13 +16,13 @@ from toolpost.principal import Principal
 from toolpost.threads import ThreadPool
 
 MAX_CACHED_TOKENS: Final = 4096
-"""Tokens that are remembered as good, for each endpoint: many users at once, at about 1 KiB each."""
+"""Tokens that are cached as good, for each endpoint."""
 
 MAX_THREADS: Final = 16
 """Functions that are not async and check a token at the same time."""
 
 MAX_WAITING_TOKENS: Final = 256
-"""Tokens that wait for one of these: it is not known yet whether anybody sends them who may."""
+"""Tokens that wait for one of these threads; they may be invented."""
 
 VerifyFunction: TypeAlias = Callable[[str], "Principal | str | Awaitable[Principal | str | None] | None"]
 """A function of your own: gets the token; returns whose it is, or None if it is not good *here*."""
@@ -36,20 +36,17 @@ class Verifier(Protocol):
     """Seconds for which an answer may be remembered; 0 to be asked each time."""
 
     async def verify(self, token: str, *resources: str) -> Principal:
-        """Whose the token is, if it is good and was issued for one of these, the URLs of the server.
+        """Return the principal of a token that is good and was issued for one of these URLs of the server.
 
         Raises:
             TokenRejected: it is not; the text is for the log and must not hold the token.
-            TransportError: nobody could be asked.
+            TransportError: the token cannot be checked now.
         """
         ...
 
 
 class _FunctionVerifier:
-    """A function of somebody's own, as a verifier. It is asked each time: it may know of revocation.
-
-    One that is not async runs in a thread, for it may block.
-    """
+    """A function of a user as a verifier. It is called each time, in a thread if it is not async."""
 
     cache_ttl = 0.0
 
@@ -85,11 +82,7 @@ class _FunctionVerifier:
 
 
 def make_verifier(given: Any) -> Verifier:
-    """What was given, as a verifier.
-
-    Raises:
-        TypeError: it cannot verify anything.
-    """
+    """Return an argument as a verifier."""
     if not isinstance(given, type):
         if isinstance(given, Verifier):
             return given
@@ -114,40 +107,29 @@ def _check_arity(check: Callable[..., Any]) -> None:
 
 
 class VerificationCache:
-    """What is known of tokens, by their digests, each until the token ends or its time is over.
-
-    It is whose a token is; or, of one that is not good, why.
-    """
+    """Results by the digests of tokens: a principal, or the reason why a token is not good."""
 
     def __init__(self) -> None:
         self._entries: OrderedDict[bytes, tuple[Principal | str, float]] = OrderedDict()
 
     def get(self, token: str) -> Principal | str | None:
-        """What was found out about a token before."""
-        digest = _digest(token)
-        known = self._entries.get(digest)
-        if known is None:
-            return None
-        found, until = known
-        if until <= time.time():
-            del self._entries[digest]
-            return None
-        return found
+        """Return the result for a token, if there is one that is not too old."""
+        digest = sha256(token.encode()).digest()
+        found, until = self._entries.get(digest, (None, inf))
+        if until > time.time():
+            return found
+        del self._entries[digest]
+        return None
 
-    def put(self, token: str, found: Principal | str, keep: float) -> None:
-        """Remember what was found out about a token, for so many seconds, but not beyond its own end."""
+    def put(self, token: str, found: Principal | str, ttl: float) -> None:
+        """Keep the result for a token for some seconds, but not beyond its expiry."""
+        now = time.time()
         ends = found.claims.get("exp") if isinstance(found, Principal) else None
-        until = time.time() + keep
-        if isinstance(ends, int | float):
-            until = min(until, ends)
-        if until <= time.time():
+        until = min(now + ttl, ends) if isinstance(ends, int | float) else now + ttl
+        if until <= now:
             return
-        digest = _digest(token)
+        digest = sha256(token.encode()).digest()
         self._entries[digest] = found, until
         self._entries.move_to_end(digest)
         if len(self._entries) > MAX_CACHED_TOKENS:
             self._entries.popitem(last=False)
-
-
-def _digest(token: str) -> bytes:
-    return sha256(token.encode()).digest()

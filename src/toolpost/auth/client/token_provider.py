@@ -1,16 +1,9 @@
-"""What a client holds at one server: its tokens, and what is done when they are refused.
+"""The tokens of a client at one server: what a request carries, and what follows when it is refused.
 
-    401  another token was used meanwhile ──→ again     use_dpop_nonce ──→ again, with the nonce
-         else: discover ─→ somebody else's new token, or a refresh, or a new grant ──→ again
-         of a request that nobody waits for: the same, but no person is asked; it waits until one was
-    403  insufficient_scope ─→ a new grant with the union of scopes, as long as that may help ──→ again
-
-Owns the order of these steps. Parallel requests share one attempt.
-
-PART renewal: One attempt to get tokens from an authorization server: by a refresh token, or by a new grant.
-
-Owns what is checked of what comes back, and that a refresh is finished whoever waits for it. Which of the two
-is tried, and where tokens are kept, is not known here.
+401  another token was used meanwhile ──→ again     use_dpop_nonce ──→ again, with the nonce
+     else: discover ─→ a newer token in the storage, or a refresh, or a new grant ──→ again
+     of an unattended request: the same without asking a person; it waits until a login brings a token
+403  insufficient_scope ─→ a new grant with the union of scopes, as long as that may help ──→ again
 """
 
 import asyncio
@@ -56,15 +49,22 @@ from toolpost.errors import (
 from toolpost.single_flight import SingleFlight
 
 REFRESH_GRACE_PERIOD: Final = 10.0
-"""Seconds that a refresh gets to end if nobody waits for it any more."""
+"""Seconds that a refresh gets to end after its caller was cancelled."""
+
+LOCK_TIMEOUT: Final = 0.5
+"""Seconds that requests wait, with a token that is still good, for another program that may refresh it. One
+that takes longer has a person log in."""
+
+UNATTENDED_LOGIN_TIMEOUT: Final = 30.0
+"""Seconds that an unattended request waits for another token. Then it is tried again with the same one."""
 
 logger: Final = logging.getLogger("toolpost.auth")
 
 
 async def run_to_completion(work: Coroutine[Any, Any, bool]) -> bool:
-    """What comes of work that is finished, for a while, also if nobody waits for it any more.
+    """Return the result of work that goes on for a while if its caller is cancelled.
 
-    A refresh token that was shown is not good any more: who does not keep what came for it has none.
+    A refresh token that was used is worthless: without its result there is none any more.
     """
     task = asyncio.ensure_future(work)
     try:
@@ -73,16 +73,12 @@ async def run_to_completion(work: Coroutine[Any, Any, bool]) -> bool:
         await asyncio.wait([task], timeout=REFRESH_GRACE_PERIOD)
         task.cancel()
         if task.done() and not task.cancelled():
-            task.exception()  # nobody is left to hear of it
+            task.exception()  # marks it as retrieved
         raise
 
 
 async def refresh_tokens(grant: Grant, visit: TokenRequest, last: Tokens) -> Tokens | None:
-    """What a refresh token gives; None if it is not good any more.
-
-    Raises:
-        AuthError: nobody can say at the moment, or what it gives must not be used.
-    """
+    """Return the tokens for a refresh token; None if it is not good any more."""
     assert last.refresh is not None
     identity = await grant.identity(visit)
     if identity is None:
@@ -99,21 +95,8 @@ async def refresh_tokens(grant: Grant, visit: TokenRequest, last: Tokens) -> Tok
     return _bind_to_key(grant, parse_token_response(document, last.asked, last), proofs)
 
 
-async def obtain_tokens(grant: Grant, visit: TokenRequest) -> Tokens:
-    """What a new grant gives.
-
-    Raises:
-        AuthError: nothing, or nothing that may be used.
-    """
-    return _bind_to_key(grant, await grant.obtain(visit), visit.proofs)
-
-
 def _bind_to_key(grant: Grant, tokens: Tokens, proofs: DpopProver | None) -> Tokens:
-    """Tokens with the key that they are bound to, if they are bound as they should be.
-
-    Raises:
-        AuthError: they are not.
-    """
+    """Return tokens with the key that they are bound to, if they are bound as they should be."""
     if tokens.kind == "dpop":
         if proofs is None:
             raise AuthError("the authorization server bound the token to a key, though none was shown to it")
@@ -125,24 +108,8 @@ def _bind_to_key(grant: Grant, tokens: Tokens, proofs: DpopProver | None) -> Tok
     return tokens
 
 
-# --------------------------------------------------------------------- account
-
-LOCK_TIMEOUT: Final = 0.5
-"""Seconds that requests wait, with a token that is still good, for somebody else who may be refreshing it.
-Whoever takes longer has a person log in."""
-
-UNATTENDED_LOGIN_TIMEOUT: Final = 30.0
-"""Seconds that a request which nobody waits for waits for another token. Then it is tried again with the one
-that there is: a refusal may pass."""
-
-
-class ServerTokenProvider:
-    """The tokens for one server, in one event loop.
-
-    Args:
-        server: its address.
-        grant: gets the tokens.
-    """
+class TokenProvider:
+    """The tokens for one server, in one event loop."""
 
     def __init__(self, server: str, grant: Grant) -> None:
         self._server = server
@@ -153,7 +120,7 @@ class ServerTokenProvider:
         self._prompt_limiter = PromptLimiter()
         self._server_record: ServerRecord | None = None
         self._is_loaded = False
-        self._skip_refresh_of: Tokens | None = None  # used to their end: somebody else is at them
+        self._skip_refresh_of: Tokens | None = None  # used to their end: another program refreshes them
         self._renewal: SingleFlight[None] = SingleFlight()
         self._unattended_renewal: SingleFlight[None] = SingleFlight()
         self._refreshing: SingleFlight[None] = SingleFlight()
@@ -161,7 +128,7 @@ class ServerTokenProvider:
     # ----------------------------------------------------------------- requests
 
     async def headers(self, errand: AuthorizableRequest, /) -> Mapping[str, str]:
-        """The token for a request; nothing if there is none yet."""
+        """Return the headers with the token; empty if there is none yet."""
         if not self._is_loaded:
             await self._refreshing.join(self._load_stored)
         if self._needs_refresh(self._cache.tokens):
@@ -169,7 +136,7 @@ class ServerTokenProvider:
         return self._cache.headers(errand.method, errand.url)
 
     def _needs_refresh(self, tokens: Tokens | None) -> bool:
-        """Whether to get a new token first: one can be had without bothering anybody, and nobody is at it."""
+        """Whether to get a new token first: without a prompt, and if that is not under way."""
         if (
             tokens is None
             or not tokens.is_stale()
@@ -181,18 +148,13 @@ class ServerTokenProvider:
     def on_accepted(
         self, errand: AuthorizableRequest, headers: Mapping[str, str], sent: Mapping[str, str], /
     ) -> None:
-        """A request was not refused: its token is good."""
+        """Note that a token was accepted."""
         if self._cache.mark_accepted(sent):
             self._prompt_limiter.record_success()
         self._cache.store_nonce(errand.url, headers)
 
     async def on_rejected(self, errand: AuthorizableRequest, refused: UnauthorizedResponse, /) -> bool:
-        """Whether there is another token now.
-
-        Raises:
-            AuthError: there is none, and will be none.
-            RequestFailed: there is none yet, and nobody waits for this request.
-        """
+        """Return whether there is another token now; RequestFailed if an unattended request has to wait."""
         purse = self._cache
         demand = select_challenge(refused.challenge, self._grant.settings.dpop)
         unasked = errand.unattended and self._grant.asks_user
@@ -219,7 +181,7 @@ class ServerTokenProvider:
 
     async def _step_up(self, demand: SelectedChallenge) -> bool:
         """Get a token with more scopes (AUTH-55, AUTH-56)."""
-        tokens, needed = self._cache.tokens, frozenset(demand.scopes)
+        tokens, needed = self._cache.tokens, frozenset(demand.challenge.scopes)
         if tokens is None or not needed or not self._grant.steps_up:
             return False
         self._prompt_limiter.check_step_up(needed, tokens)
@@ -227,7 +189,7 @@ class ServerTokenProvider:
         return True
 
     async def _share_renewal(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do something once for all who need it, and tell all of them if it fails."""
+        """Do something once for all requests that need it; if it fails, it fails for all of them."""
         mark = self._cache.generation
         try:
             await self._renewal.join(work)
@@ -236,7 +198,7 @@ class ServerTokenProvider:
             raise
 
     async def _await_new_tokens(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Wait for other tokens, which come of work, or when somebody else has a person log in."""
+        """Wait for other tokens, which come of work, or when another request has a person log in."""
         news = self._cache.change_event
         try:
             await self._unattended_renewal.join(work)
@@ -251,7 +213,7 @@ class ServerTokenProvider:
     # ----------------------------------------------------------------- getting tokens
 
     async def _load_stored(self) -> None:
-        """Find what was kept from the last time."""
+        """Load what was stored by the last run."""
         known = await self._records.load_server()
         if known is not None:
             if self._grant.issuer is None:
@@ -277,14 +239,7 @@ class ServerTokenProvider:
         enough: frozenset[str] = frozenset(),
         may_ask: bool = True,
     ) -> None:
-        """Get other tokens than those that were refused.
-
-        Args:
-            demand: what the server wants.
-            refresh: whether a refresh may help.
-            enough: the scopes that it is about, if the tokens were not enough.
-            may_ask: whether a new grant may be asked for.
-        """
+        """Get other tokens than those that were refused."""
         grant, refused = self._grant, self._cache.tokens
         place = demand.challenge.params.get("resource_metadata")
         async with use_backend(grant.settings.http) as backend:
@@ -317,7 +272,7 @@ class ServerTokenProvider:
         assert known is not None
         assert tokens is not None
         if not tokens.is_stale():
-            return  # somebody else has done it
+            return
         try:
             async with use_backend(grant.settings.http) as backend, AsyncExitStack() as held:
                 try:
@@ -348,7 +303,7 @@ class ServerTokenProvider:
             logger.debug("a token could not be refreshed: %s", error)
 
     async def _refresh(self, known: ServerRecord, visit: TokenRequest, last: Tokens) -> bool:
-        """Whether a refresh token was good, and what it gave is kept."""
+        """Return whether a refresh token was good, and store what it gave."""
         tokens = await refresh_tokens(self._grant, visit, last)
         if tokens is not None:
             await self._store(known, tokens, "refreshed")
@@ -364,7 +319,7 @@ class ServerTokenProvider:
         if self._grant.asks_user:
             self._prompt_limiter.record_prompt(needed, self._cache.tokens)
         try:
-            tokens = await obtain_tokens(self._grant, visit)
+            tokens = _bind_to_key(self._grant, await self._grant.obtain(visit), visit.proofs)
         except AuthorizationRequired:
             raise
         except AuthError as error:
@@ -379,5 +334,5 @@ class ServerTokenProvider:
 
 
 def _is_newer(kept: Tokens, ours: Tokens | None) -> bool:
-    """Whether somebody else has got newer tokens."""
+    """Whether the storage has newer tokens than ours."""
     return (ours is None or kept.access != ours.access) and not kept.is_stale()

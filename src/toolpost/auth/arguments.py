@@ -1,0 +1,102 @@
+"""Arguments of public classes: checks before any request is sent, and calls of those that are functions.
+
+Each check returns if the argument can work, and raises TypeError or ValueError with its name otherwise.
+Errors repeat no secret.
+"""
+
+import inspect
+import math
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final, cast
+
+from toolpost.auth.urls import parse_http_url
+from toolpost.errors import AuthError
+from toolpost.threads import ThreadPool
+
+_SCOPE_TOKEN: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+
+
+def split_scopes(text: str) -> tuple[str, ...]:
+    """Return the scopes in a list that is separated by spaces, each once, without what cannot be a scope."""
+    return tuple(dict.fromkeys(word for word in text.split(" ") if _SCOPE_TOKEN.fullmatch(word)))
+
+
+def normalize_scopes(what: str, scopes: "str | Iterable[str] | None") -> tuple[str, ...]:
+    """Return scopes that a user gave as a list, or as a string with spaces."""
+    if scopes is None:
+        return ()
+    if not isinstance(cast("object", scopes), Iterable):
+        raise TypeError(f"{what}: a list of texts, not a {type(scopes).__name__}")
+    given: list[Any] = scopes.split() if isinstance(scopes, str) else [*scopes]
+    for scope in given:
+        if not isinstance(scope, str):
+            raise TypeError(f"{what}: a list of texts, not {scope!r}")
+        if split_scopes(scope) != (scope,):
+            raise ValueError(f"{what}: {scope!r} cannot be a scope")
+    return tuple(dict.fromkeys(given))
+
+
+def check_texts(**texts: object) -> None:
+    """Check that each is a string with something in it, or None."""
+    for what, given in texts.items():
+        if given is not None:
+            check_text(what, given)
+
+
+def check_text(what: str, given: object) -> None:
+    """Check that an argument is a string with something in it."""
+    if not isinstance(given, str):
+        raise TypeError(f"{what}: a text, not a {type(given).__name__}")
+    if not given:
+        raise ValueError(f"{what} is empty; is a variable of the environment not set?")
+
+
+def check_issuer_url(what: str, given: object) -> None:
+    """Check that an argument is the URL of an authorization server, or None."""
+    check_texts(**{what: given})
+    if isinstance(given, str):
+        try:
+            parse_http_url(given, f"{what}={given[:80]!r}")
+        except AuthError as error:
+            raise ValueError(f"{error.message}; it looks like https://login.example.com") from None
+
+
+def check_flag(what: str, given: object, *others: object) -> None:
+    """Check that an argument is True, False, or one of some others."""
+    if not isinstance(given, bool) and not any(given is other or given == other for other in others):
+        choices = ", ".join(repr(choice) for choice in (True, False, *others))
+        raise TypeError(f"{what}: one of {choices}, not {given!r}")
+
+
+def check_seconds(what: str, given: object) -> None:
+    """Check that an argument is a finite number above zero."""
+    if isinstance(given, bool) or not isinstance(given, int | float):
+        raise TypeError(f"{what}: seconds, not a {type(given).__name__}")
+    if not given > 0 or math.isinf(given):
+        raise ValueError(f"{what}: seconds above zero, not {given!r}")
+
+
+def check_duration(given: Any, what: str, most: float) -> float:
+    """Return a number of seconds from zero to a limit."""
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 <= given <= most:
+        raise ValueError(f"{what} is {given!r}; give seconds, a number from 0 to {most:g}")
+    return float(given)
+
+
+def check_callable(what: str, given: object) -> None:
+    """Check that an argument can be called, or is None."""
+    if given is not None and not callable(given):
+        raise TypeError(f"{what}: a function, not a {type(given).__name__}")
+
+
+async def call_user_function(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Return the result of a function, sync or async. A sync one runs in a thread, since it may block."""
+    if inspect.iscoroutinefunction(function):
+        return await function(*arguments)
+    threads = ThreadPool(1)
+    try:
+        result = await threads.run_in_thread(lambda: function(*arguments))
+    finally:
+        threads.close()
+    return await result if inspect.isawaitable(result) else result
