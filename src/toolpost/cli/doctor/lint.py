@@ -1,49 +1,45 @@
-"""What is odd about the tools, resources and prompts of a server: schemas, names, words that are missing.
+"""Lints the tools, resources and prompts of a server: schemas, names, missing descriptions.
 
-Pure: it is handed the items as decoded JSON, and yields what it finds, with a verdict on each. What authors
-can look for in their tests is told in `toolpost.testing.schemas`; the rest is about hosts and revisions.
+Pure: takes the items as decoded JSON, and yields findings, each with a verdict. The rules that authors can
+use in their tests are in `toolpost.testing.schemas`; the rest is about hosts and revisions.
 """
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from toolpost.cli.doctor.report import Verdict
+from toolpost.json_schema import as_object
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.revisions import Revision
 from toolpost.testing.schemas import LINT_RULES
 from toolpost.types.tools import Tool
 
 MAX_TOOLS: Final = 128
-"""More tools than this some models' interfaces do not take at once."""
+"""The number of tools that all common model APIs accept at once."""
 
 MAX_DESCRIPTION_LENGTH: Final = 1024
-"""Longer descriptions than this some models' interfaces refuse."""
+"""The length of a description that all common model APIs accept."""
 
 _TOOL_NAME: Final = re.compile(r"[A-Za-z0-9_./-]{1,128}")
-"""What the specification allows."""
+"""The names that the specification allows."""
 _PARAMETER_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _URI_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _COMBINATORS: Final = frozenset({"anyOf", "oneOf", "allOf"})
 
 
 class LintFinding(NamedTuple):
-    """Something odd.
-
-    Args:
-        verdict: how bad it is.
-        text: whose it is, and what.
-    """
+    """A finding: how bad it is, and what is wrong with which item."""
 
     verdict: Verdict
     text: str
 
 
 def lint_tools(tools: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:
-    """What is odd about a list of tools."""
+    """Yield the findings about a list of tools."""
     yield from _find_duplicates("tool", "name", tools)
     if len(tools) > MAX_TOOLS:
         yield LintFinding("warn", f"there are {len(tools)} tools; some hosts take no more than {MAX_TOOLS}")
@@ -65,8 +61,8 @@ def _lint_tool(item: Mapping[str, Any], revision: Revision) -> Iterator[LintFind
         yield LintFinding("fail", "a name has 1 to 128 letters, digits, and _ - . /")
     for rule, verdict in LINT_RULES.items():
         yield from (LintFinding(verdict, wrong) for wrong in rule(tool))
-    if len(tool.description or "") > MAX_DESCRIPTION_LENGTH:
-        length = len(tool.description or "")
+    length = len(tool.description or "")
+    if length > MAX_DESCRIPTION_LENGTH:
         yield LintFinding(
             "warn", f"its description has {length} characters; some hosts cut at {MAX_DESCRIPTION_LENGTH}"
         )
@@ -80,11 +76,10 @@ def _lint_tool(item: Mapping[str, Any], revision: Revision) -> Iterator[LintFind
 
 
 def _lint_parameters(schema: Mapping[str, Any]) -> Iterator[LintFinding]:
-    properties = schema.get("properties")
-    known = cast("dict[str, Any]", properties) if isinstance(properties, dict) else {}
-    odd = [name for name in known if not _PARAMETER_NAME.fullmatch(name)]
-    if odd:
-        yield LintFinding("warn", f"some hosts refuse parameters that are called like {shorten(odd[0])!r}")
+    known = as_object(schema.get("properties"))
+    odd = next((name for name in known if not _PARAMETER_NAME.fullmatch(name)), None)
+    if odd is not None:
+        yield LintFinding("warn", f"some hosts refuse parameters that are called like {shorten(odd)!r}")
     mute = [name for name, each in known.items() if isinstance(each, dict) and "description" not in each]
     if mute:
         names = shorten(", ".join(mute), 60)
@@ -95,7 +90,7 @@ def _lint_parameters(schema: Mapping[str, Any]) -> Iterator[LintFinding]:
 
 
 def lint_resources(resources: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:  # noqa: ARG001 - as for tools
-    """What is odd about a list of resources."""
+    """Yield the findings about a list of resources."""
     yield from _find_duplicates("resource", "uri", resources)
     for item, uri in _iterate_named("resource", "uri", resources):
         if isinstance(item, str):
@@ -107,7 +102,7 @@ def lint_resources(resources: Sequence[Any], revision: Revision) -> Iterator[Lin
 
 
 def lint_templates(templates: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:  # noqa: ARG001 - as for tools
-    """What is odd about a list of resource templates."""
+    """Yield the findings about a list of resource templates."""
     from toolpost.protocol.uri_template import UriTemplate  # noqa: PLC0415 - few servers have any
 
     yield from _find_duplicates("template", "uriTemplate", templates)
@@ -122,7 +117,7 @@ def lint_templates(templates: Sequence[Any], revision: Revision) -> Iterator[Lin
 
 
 def lint_prompts(prompts: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:  # noqa: ARG001 - as for tools
-    """What is odd about a list of prompts."""
+    """Yield the findings about a list of prompts."""
     yield from _find_duplicates("prompt", "name", prompts)
     for item, name in _iterate_named("prompt", "name", prompts):
         if isinstance(item, str):
@@ -137,9 +132,9 @@ def lint_prompts(prompts: Sequence[Any], revision: Revision) -> Iterator[LintFin
 
 
 def _iterate_named(what: str, key: str, items: Sequence[Any]) -> Iterator[tuple[Any, str]]:
-    """Each item and what to call it; instead of one without a name, a sentence about it."""
+    """Yield each item and its name; instead of an item without a name, a sentence about it."""
     for index, item in enumerate(items):
-        name = cast("dict[str, Any]", item).get(key) if isinstance(item, dict) else None
+        name = as_object(item).get(key)
         if isinstance(name, str):
             yield item, shorten(name)
         else:

@@ -23,27 +23,24 @@ from msgspec import UNSET, Raw, Struct
 from msgspec.structs import asdict, astuple
 
 from toolpost.errors import InvalidParams
+from toolpost.json_schema import MAX_ISSUES, Schema, ValidationIssue, explain_mismatch
 from toolpost.protocol import headers
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.server.signature import docstrings
 from toolpost.server.signature.compiled_types import CompiledType, convert_value, dec_hook, document_schema
-from toolpost.server.signature.json_schema import (
+from toolpost.server.signature.names import UNION_TYPES, AnnotationScope, describe_type, unwrap_layers
+from toolpost.server.signature.pydantic_types import is_pydantic_field
+from toolpost.server.signature.schema_builder import (
     HEADER_KEYWORD,
-    Schema,
     attach_definitions,
     can_accept,
     inline_refs,
 )
-from toolpost.server.signature.names import UNION_TYPES, AnnotationScope, describe_type, unwrap_layers
-from toolpost.server.signature.pydantic_types import is_pydantic_field
 from toolpost.server.signature.type_compiler import TypeCompiler
 from toolpost.server.signature.validation import (
-    MAX_ISSUES,
     ArgumentError,
     SignatureError,
     ValidationError,
-    ValidationIssue,
-    explain_mismatch,
     parse_issues,
     prefix_signature_errors,
 )

@@ -1,7 +1,7 @@
-"""What a tool returns, made into a result: content for the model, and structured content with its schema.
+"""Turns what a tool returns into a result: content for the model, and structured content with its schema.
 
-Owns how Python values become content, what the output schema is, and the check that a value keeps it. Which
-shape a peer's revision allows is known to the caller, who says `wrap`.
+Owns the conversion of Python values, the output schema, and the check of values against it. The caller knows
+what the peer's revision allows, and passes `wrap`.
 """
 
 import inspect
@@ -19,9 +19,14 @@ from msgspec import UNSET
 from toolpost.errors import MCPError
 from toolpost.protocol import jsonrpc
 from toolpost.server.signature.compiled_types import ENCODER, dec_hook, enc_hook
-from toolpost.server.signature.json_schema import RESULT_KEY, compile_validator, make_root_schema, wrap_schema
 from toolpost.server.signature.names import UNION_TYPES, AnnotationScope
 from toolpost.server.signature.pydantic_types import PydanticType
+from toolpost.server.signature.schema_builder import (
+    RESULT_KEY,
+    compile_validator,
+    make_root_schema,
+    wrap_schema,
+)
 from toolpost.server.signature.type_compiler import TypeCompiler
 from toolpost.server.signature.validation import SignatureError, parse_issues, prefix_signature_errors
 from toolpost.types.base import JSON, Raw
