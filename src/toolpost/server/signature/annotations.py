@@ -182,13 +182,13 @@ def _read_meta(meta: Meta, marks: AnnotationMetadata) -> None:
         if getattr(meta, name) is not None:
             marks.schema_keywords[name] = getattr(meta, name)
     marks.schema_keywords.update(meta.extra_json_schema or {})
-    marks.limits += [Limit(name, bound, is_native=True) for name, bound in _find_limits(meta)]
+    marks.limits += _find_limits(meta, is_native=True)
 
 
-def _find_limits(mark: Any) -> list[tuple[str, Any]]:
+def _find_limits(mark: Any, *, is_native: bool = False) -> list[Limit]:
     """Return the limits that a mark has under msgspec's names for them."""
     bounds = ((name, getattr(mark, name, None)) for name in _LIMIT_RULES)
-    return [(name, bound) for name, bound in bounds if bound is not None]
+    return [Limit(name, bound, is_native) for name, bound in bounds if bound is not None]
 
 
 def _read_field(field: Any, marks: AnnotationMetadata) -> None:
@@ -232,8 +232,8 @@ def _read_limit(mark: Any, marks: AnnotationMetadata) -> None:
         marks.limits.append(Limit("predicate", mark.func if name == "Predicate" else mark))
     elif name == "Timezone" and mark.tz in {None, ...}:
         marks.limits.append(Limit("tz", mark.tz is not None))
-    elif name != "Timezone" and _find_limits(mark):
-        marks.limits += [Limit(name, bound) for name, bound in _find_limits(mark)]
+    elif name != "Timezone" and (limits := _find_limits(mark)):
+        marks.limits += limits
     else:
         raise SignatureError(f"nobody can check {mark!r}", hint="use a predicate, or a validator of pydantic")
 

@@ -7,20 +7,27 @@ place: a class whose values a function of ours makes. Owns the hooks that msgspe
 import datetime as dt
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from decimal import Decimal
+from itertools import islice
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Raw, Struct, UnsetType
 
-from toolpost.json_schema import Schema, ValidationIssue
+from toolpost.json_schema import MAX_ISSUES, Schema, ValidationIssue, explain_mismatch
 from toolpost.server.signature.pydantic_types import is_pydantic_type, to_jsonable, validate_with_pydantic
 from toolpost.server.signature.schema_builder import add_keywords, can_accept
 from toolpost.server.signature.validation import ValidationError, parse_issues
 from toolpost.types.base import JSON
 from toolpost.types.base import enc_hook as write_open
+
+DECODE_ERRORS: Final = (msgspec.DecodeError, TypeError, RecursionError)
+"""The errors of msgspec's readers; a TypeError comes from a set whose items cannot be hashed."""
+
+MAX_EXACT_FLOAT: Final = 2.0**53
+"""The largest float up to which each integer has a float of its own."""
 
 ValueReader: TypeAlias = Callable[[JSON], Any]
 """Makes a value out of decoded JSON; raises ValueError or TypeError if it cannot."""
@@ -130,6 +137,78 @@ def document_schema(compiled: CompiledType, default: Any, description: str | Non
     if description:
         notes["description"] = description
     return add_keywords(compiled.schema, notes)
+
+
+# --------------------------------------------------------------------- reading arguments
+
+
+def decode_json_argument(raw: Raw, compiled: CompiledType, defs: Schema, path: str) -> Any:
+    """Read an argument in JSON; if it does not fit, as what some callers send instead.
+
+    Raises:
+        ValidationError: it does not fit either way.
+    """
+    first: Exception | None = None
+    for reading in _iter_interpretations(raw, takes_text=can_accept(compiled.schema, "string", defs)):
+        try:
+            return msgspec.json.decode(reading, type=compiled.type, dec_hook=dec_hook)
+        except DECODE_ERRORS as error:
+            first = first or error
+    try:
+        value = msgspec.json.decode(raw)
+    except msgspec.DecodeError as error:  # a number that Python does not have
+        raise ValidationError(parse_issues(error, path)) from first
+    raise _explain(value, compiled, defs, path, cast("Exception", first))
+
+
+def decode_string_argument(value: JSON, compiled: CompiledType, defs: Schema, path: str) -> Any:
+    """Read an argument in a string, or in the list of strings that a URI template may find.
+
+    A string stays one where the type takes it. Elsewhere "3" is a number, "true" a boolean, and lists and
+    objects are JSON.
+
+    Raises:
+        ValidationError: it does not fit.
+    """
+    is_text = isinstance(value, str)
+    strict = is_text and can_accept(compiled.schema, "string", defs)
+    try:
+        return msgspec.convert(value, compiled.type, strict=strict, dec_hook=dec_hook)
+    except DECODE_ERRORS as error:
+        if is_text and not strict:
+            with suppress(*DECODE_ERRORS):
+                return msgspec.json.decode(value, type=compiled.type, dec_hook=dec_hook)
+        raise _explain(value, compiled, defs, path, error) from error
+
+
+def _explain(
+    value: JSON, compiled: CompiledType, defs: Schema, path: str, error: Exception
+) -> ValidationError:
+    issues = [*islice(explain_mismatch(value, compiled.schema, defs, path), MAX_ISSUES)]
+    return ValidationError(issues or parse_issues(error, path))
+
+
+def _iter_interpretations(raw: Raw, *, takes_text: bool) -> Iterator[Raw | bytes]:
+    """Yield the ways to read an argument: as it was sent, as JSON in a string, and with 2 in place of 2.0."""
+    yield raw
+    with suppress(msgspec.DecodeError, RecursionError):
+        value = msgspec.json.decode(raw)
+        if isinstance(value, str) and not takes_text:
+            text = value.encode()
+            yield text
+            value = msgspec.json.decode(text)
+        yield msgspec.json.encode(_normalize_integers(value))
+
+
+def _normalize_integers(value: JSON) -> JSON:
+    """Return the value with each float that has no fraction as an integer, which is the same in JSON."""
+    if isinstance(value, float):
+        return int(value) if value.is_integer() and abs(value) <= MAX_EXACT_FLOAT else value
+    if isinstance(value, list):
+        return [_normalize_integers(item) for item in cast("list[JSON]", value)]
+    if isinstance(value, dict):
+        return {name: _normalize_integers(item) for name, item in cast("dict[str, JSON]", value).items()}
+    return value
 
 
 # --------------------------------------------------------------------- readers of proxy types
