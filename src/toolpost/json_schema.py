@@ -250,14 +250,9 @@ def check_size(value: Any, schema: Schema) -> Iterator[str]:
 def explain_mismatch(
     value: JSON, schema: Schema, defs: Schema, path: str = "", depth: int = 0
 ) -> Iterator[ValidationIssue]:
-    """Yield why a JSON value misses a schema, as far as formats and patterns are not the reason.
+    """Yield why a JSON value misses a schema that a server made, unless a format or pattern is the reason.
 
-    Args:
-        value: the value.
-        schema: a schema that a server made from a type.
-        defs: its definitions.
-        path: the path of the value.
-        depth: the number of levels above the value.
+    `path` and `depth` are those of the value within the whole.
     """
     schema = resolve_ref(schema, defs)
     if isinstance(schema, ForeignSchema) or depth > MAX_DEPTH:

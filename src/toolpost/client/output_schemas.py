@@ -26,6 +26,8 @@ ResultCheck: TypeAlias = Callable[[ToolOutcome], None]
 MAX_ERROR_TEXT: Final = 500
 """Characters of a validator's message that are repeated: it quotes the value, which may be large."""
 
+_HINT: Final = "pass validate=False to have the result as it is"
+
 logger: Final = logging.getLogger("toolpost.client")
 
 
@@ -88,21 +90,6 @@ class OutputSchemas:
         return check
 
     def _compile(self, name: str, schema: dict[str, JSON]) -> ResultCheck:
-        validate = self._make_check(name, schema)
-
-        def check(result: ToolOutcome) -> None:
-            if result.is_error:
-                return
-            if result.structured_content is UNSET:
-                raise RemoteProtocolError(
-                    f"tool {name!r} declares an output schema and gave no structured content",
-                    hint="pass validate=False to have the result as it is",
-                )
-            validate(result.structured_content)
-
-        return check
-
-    def _make_check(self, name: str, schema: dict[str, JSON]) -> Callable[[JSON], None]:
         try:
             validator = make_validator(schema)
         except ValueError as error:
@@ -114,22 +101,30 @@ class OutputSchemas:
             logger.info(
                 "results are not validated: that needs jsonschema-rs (pip install 'toolpost[schema]')"
             )
-            return self._count_unchecked
 
-        def validate(value: JSON) -> None:
+        def check(result: ToolOutcome) -> None:
+            if result.is_error:
+                return
+            if result.structured_content is UNSET:
+                raise RemoteProtocolError(
+                    f"tool {name!r} declares an output schema and gave no structured content", hint=_HINT
+                )
+            if validator is None:
+                self._count_unchecked(result)
+                return
             try:
-                validator.validate(value)
+                validator.validate(result.structured_content)
             except ValueError as error:
                 path = "".join(f"[{step!r}]" for step in getattr(error, "instance_path", ()))
                 raise RemoteProtocolError(
                     f"tool {name!r} gave structured content{path} against its output schema: "
                     f"{_shorten_message(error)}",
-                    hint="pass validate=False to have the result as it is",
+                    hint=_HINT,
                 ) from error
 
-        return validate
+        return check
 
-    def _count_unchecked(self, value: object) -> None:  # noqa: ARG002 - stands in for a validator
+    def _count_unchecked(self, result: ToolOutcome) -> None:  # noqa: ARG002 - takes the place of a check
         self._stats.unchecked += 1
 
 

@@ -7,12 +7,13 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import unified_diff
+from itertools import zip_longest
 from types import EllipsisType
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from toolpost.client.sync import SyncClient
 from toolpost.connect import Target
-from toolpost.json_schema import find_remote_references, make_validator
+from toolpost.json_schema import as_list, as_object, find_remote_references, make_validator
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.types.tools import Tool
 
@@ -84,9 +85,9 @@ def assert_tool_schema(
 
 def _list_tools(tools: ToolSource) -> Sequence[Tool]:
     if (
-        isinstance(tools, Sequence)
-        and not isinstance(tools, str)
-        and all(isinstance(one, Tool) for one in tools)
+        not isinstance(tools, str)
+        and isinstance(tools, Sequence)
+        and all(isinstance(it, Tool) for it in tools)
     ):
         return cast("Sequence[Tool]", tools)
     with SyncClient(cast("Target", tools)) as client:
@@ -96,24 +97,17 @@ def _list_tools(tools: ToolSource) -> Sequence[Tool]:
 def _fill_ellipses(wanted: Any, found: Any) -> Any:
     """Return the expected schema, with what was found in the place of each ellipsis."""
     if wanted is ...:
-        return "…" if found is ... else _sort_required(found)  # "…": there is nothing, not even anything
+        return "…" if found is ... else _sort_required(found)  # "…" shows a value that is missing
     if isinstance(wanted, Mapping):
-        ours = cast("Mapping[Any, Any]", wanted)
-        theirs = cast("dict[Any, Any]", found) if isinstance(found, dict) else {}
-        filled = {
-            name: _fill_ellipses(value, theirs.get(name, ...))
-            for name, value in ours.items()
-            if name is not ...
-        }
-        filled = _sort_required(filled)
-        if ... in ours:
-            filled = {**_sort_required(theirs), **filled}
-        return filled
+        ours, theirs = cast("Mapping[Any, Any]", wanted), as_object(found)
+        more: dict[str, Any] = _sort_required(theirs) if ... in ours else {}
+        names = [name for name in ours if name is not ...]
+        return more | _sort_required(
+            {name: _fill_ellipses(ours[name], theirs.get(name, ...)) for name in names}
+        )
     if isinstance(wanted, list):
-        ours, theirs = cast("list[Any]", wanted), cast("list[Any]", found) if isinstance(found, list) else []
-        return [
-            _fill_ellipses(value, theirs[at] if at < len(theirs) else ...) for at, value in enumerate(ours)
-        ]
+        pairs = zip_longest(as_list(wanted), as_list(found)[: len(as_list(wanted))], fillvalue=...)
+        return [_fill_ellipses(*pair) for pair in pairs]
     return wanted
 
 
@@ -177,11 +171,8 @@ def _check_input_type(tool: Tool) -> Iterator[str]:
 
 def _check_required(tool: Tool) -> Iterator[str]:
     for kind, schema in _iterate_schemas(tool):
-        required, properties = schema.get("required"), schema.get("properties")
-        if not isinstance(required, list) or not isinstance(properties, dict):
-            continue
-        for name in cast("list[Any]", required):
-            if name not in properties:
+        for name in as_list(schema.get("required")) if isinstance(schema.get("properties"), dict) else ():
+            if name not in schema["properties"]:
                 yield f"its {kind} schema requires {name!r}, which is not among its properties"
 
 

@@ -40,15 +40,12 @@ class LintFinding(NamedTuple):
 
 def lint_tools(tools: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:
     """Yield the findings about a list of tools."""
-    yield from _find_duplicates("tool", "name", tools)
     if len(tools) > MAX_TOOLS:
         yield LintFinding("warn", f"there are {len(tools)} tools; some hosts take no more than {MAX_TOOLS}")
-    for tool, name in _iterate_named("tool", "name", tools):
-        if isinstance(tool, str):
-            yield LintFinding("fail", tool)
-            continue
+    for tool, name in _iterate_named("name", tools):
         for verdict, text in _lint_tool(tool, revision):
             yield LintFinding(verdict, f"tool {name}: {text}")
+    yield from _lint_names("tool", "name", tools)
 
 
 def _lint_tool(item: Mapping[str, Any], revision: Revision) -> Iterator[LintFinding]:
@@ -91,58 +88,50 @@ def _lint_parameters(schema: Mapping[str, Any]) -> Iterator[LintFinding]:
 
 def lint_resources(resources: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:  # noqa: ARG001 - as for tools
     """Yield the findings about a list of resources."""
-    yield from _find_duplicates("resource", "uri", resources)
-    for item, uri in _iterate_named("resource", "uri", resources):
-        if isinstance(item, str):
-            yield LintFinding("fail", item)
-        elif not _URI_SCHEME.match(str(item["uri"])):
+    for item, uri in _iterate_named("uri", resources):
+        if not _URI_SCHEME.match(item["uri"]):
             yield LintFinding("fail", f"resource {uri}: a URI begins with a scheme, such as file: or notes:")
         elif not isinstance(item.get("name"), str):
             yield LintFinding("fail", f"resource {uri}: it has no name")
+    yield from _lint_names("resource", "uri", resources)
 
 
 def lint_templates(templates: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:  # noqa: ARG001 - as for tools
     """Yield the findings about a list of resource templates."""
     from toolpost.protocol.uri_template import UriTemplate  # noqa: PLC0415 - few servers have any
 
-    yield from _find_duplicates("template", "uriTemplate", templates)
-    for item, uri in _iterate_named("template", "uriTemplate", templates):
-        if isinstance(item, str):
-            yield LintFinding("fail", item)
-            continue
+    for item, uri in _iterate_named("uriTemplate", templates):
         try:
-            UriTemplate(str(item["uriTemplate"]))
+            UriTemplate(item["uriTemplate"])
         except ValueError as error:
             yield LintFinding("fail", f"template {uri}: {error}")
+    yield from _lint_names("template", "uriTemplate", templates)
 
 
 def lint_prompts(prompts: Sequence[Any], revision: Revision) -> Iterator[LintFinding]:  # noqa: ARG001 - as for tools
     """Yield the findings about a list of prompts."""
-    yield from _find_duplicates("prompt", "name", prompts)
-    for item, name in _iterate_named("prompt", "name", prompts):
-        if isinstance(item, str):
-            yield LintFinding("fail", item)
-        elif not item.get("description") and not item.get("title"):
-            yield LintFinding(
-                "warn", f"prompt {name}: it has neither title nor description: a person chooses by it"
-            )
+    for item, name in _iterate_named("name", prompts):
+        if not item.get("description") and not item.get("title"):
+            text = f"prompt {name}: it has neither title nor description: a person chooses by it"
+            yield LintFinding("warn", text)
+    yield from _lint_names("prompt", "name", prompts)
 
 
 # --------------------------------------------------------------------- lists
 
 
-def _iterate_named(what: str, key: str, items: Sequence[Any]) -> Iterator[tuple[Any, str]]:
-    """Yield each item and its name; instead of an item without a name, a sentence about it."""
+def _iterate_named(key: str, items: Sequence[Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the items that have a name, each with a short form of it."""
+    for item in map(as_object, items):
+        if isinstance(item.get(key), str):
+            yield item, shorten(item[key])
+
+
+def _lint_names(what: str, key: str, items: Sequence[Any]) -> Iterator[LintFinding]:
+    """Yield the findings about names that are missing, or given twice."""
     for index, item in enumerate(items):
-        name = as_object(item).get(key)
-        if isinstance(name, str):
-            yield item, shorten(name)
-        else:
-            yield f"{what} number {index + 1} has no {key}", ""
-
-
-def _find_duplicates(what: str, key: str, items: Sequence[Any]) -> Iterator[LintFinding]:
-    names = Counter(name for item, name in _iterate_named(what, key, items) if not isinstance(item, str))
-    for name, count in names.items():
+        if not isinstance(as_object(item).get(key), str):
+            yield LintFinding("fail", f"{what} number {index + 1} has no {key}")
+    for name, count in Counter(name for _, name in _iterate_named(key, items)).items():
         if count > 1:
             yield LintFinding("fail", f"{what} {name}: {count} have this {key}")

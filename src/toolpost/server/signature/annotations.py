@@ -249,11 +249,7 @@ def can_apply_limit(limit: Limit, compiled: CompiledType) -> bool:
 
 
 def apply_limits(compiled: CompiledType, limits: Sequence[Limit], what: str) -> CompiledType:
-    """Return the type, called `what` in errors, with limits that msgspec enforces or a proxy checks.
-
-    Raises:
-        SignatureError: a limit does not fit, contradicts another, or is not valid.
-    """
+    """Return the type, called `what` in errors, with limits that msgspec enforces or a proxy checks."""
     for limit in limits:
         if not can_apply_limit(limit, compiled):
             raise SignatureError(f"a limit `{limit.name}` does not fit {what}")

@@ -196,14 +196,10 @@ class BoundFunction:
     """A function whose arguments come as JSON. Made by `bind`.
 
     Attributes:
-        fn: the function.
-        name: its name.
-        summary: its docstring without the part about parameters.
-        is_async: whether a call has to be awaited.
+        summary: the docstring without the part about parameters.
         parameters: the parameters that are in the schema, in the order of the signature.
         context: the name of the parameter that gets the context of a call, if there is one.
         ask_plan: asks the user for the values of other parameters, if there are such.
-        input_schema: the JSON Schema of the arguments.
         header_parameters: HTTP headers in lower case → paths of the properties that they mirror.
     """
 
@@ -323,11 +319,7 @@ class BoundFunction:
             return self._decode_leniently(raw)
 
     def read_strings(self, values: Mapping[str, str | JSON]) -> Arguments:
-        """Read the arguments in strings, as prompts and URI templates have them.
-
-        Raises:
-            ArgumentError: they do not fit.
-        """
+        """Read the arguments in strings, as prompts and URI templates have them."""
         return self._decode_each(values, decode_string_argument)
 
     def call(self, arguments: Arguments, context: Any = None, **extra: Any) -> Any:

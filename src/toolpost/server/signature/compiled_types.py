@@ -108,11 +108,7 @@ ENCODER: Final = msgspec.json.Encoder(enc_hook=enc_hook)
 
 
 def convert_value(value: JSON, kind: Any) -> Any:
-    """Return the value of a type for decoded JSON.
-
-    Raises:
-        ValidationError: it is not of this type.
-    """
+    """Return the value of a type for decoded JSON; raise `ValidationError` if it does not fit."""
     try:
         return msgspec.convert(value, kind, dec_hook=dec_hook, str_keys=True)
     except msgspec.ValidationError as error:
@@ -143,11 +139,7 @@ def document_schema(compiled: CompiledType, default: Any, description: str | Non
 
 
 def decode_json_argument(raw: Raw, compiled: CompiledType, defs: Schema, path: str) -> Any:
-    """Read an argument in JSON; if it does not fit, as what some callers send instead.
-
-    Raises:
-        ValidationError: it does not fit either way.
-    """
+    """Read an argument in JSON; if it does not fit, try what some callers send instead."""
     first: Exception | None = None
     for reading in _iter_interpretations(raw, takes_text=can_accept(compiled.schema, "string", defs)):
         try:
@@ -166,9 +158,6 @@ def decode_string_argument(value: JSON, compiled: CompiledType, defs: Schema, pa
 
     A string stays one where the type takes it. Elsewhere "3" is a number, "true" a boolean, and lists and
     objects are JSON.
-
-    Raises:
-        ValidationError: it does not fit.
     """
     is_text = isinstance(value, str)
     strict = is_text and can_accept(compiled.schema, "string", defs)

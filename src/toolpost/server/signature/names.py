@@ -63,11 +63,7 @@ class AnnotationScope:
             self._locals |= {kind.__name__: kind for kind in getattr(written, "__type_params__", ())}
 
     def evaluate(self, annotation: Any) -> Any:
-        """Return the type that an annotation of the function means.
-
-        Raises:
-            SignatureError: it cannot be evaluated.
-        """
+        """Return the type that an annotation of the function means."""
         if isinstance(annotation, type) and get_origin(annotation) is None:
             return cast("Any", annotation)
         return self._evaluate(annotation, self._globals, self._locals)[0]

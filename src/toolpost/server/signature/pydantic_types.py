@@ -29,15 +29,7 @@ def is_pydantic_field(mark: object) -> bool:
 
 
 class PydanticType:
-    """A type that pydantic reads and describes.
-
-    Args:
-        annotation: the type.
-        output: whether it is written, not read: its schema may differ.
-
-    Raises:
-        SignatureError: pydantic is not imported, or cannot read the type.
-    """
+    """A type that pydantic reads and describes; its schema may differ if it is written (`output`)."""
 
     def __init__(self, annotation: Any, *, output: bool = False) -> None:
         module = sys.modules.get("pydantic")
@@ -101,11 +93,7 @@ def to_jsonable(value: Any) -> JSON:
 
 
 def validate_with_pydantic(validate: Callable[[bytes], Any], value: JSON) -> Any:
-    """Return what one of pydantic's validators makes out of decoded JSON.
-
-    Raises:
-        ValidationError: it does not fit.
-    """
+    """Return what one of pydantic's validators makes out of decoded JSON; raise `ValidationError` if not."""
     # As JSON, because then a strict model takes a string for a date.
     try:
         return validate(msgspec.json.encode(value))

@@ -22,19 +22,10 @@ MAX_VALIDATOR_MESSAGE: Final = 500
 
 
 class RawSchemaFunction:
-    """A function whose arguments come as one dict, checked by a schema.
+    """A function that takes one dict, checked by a schema, and a context if it asks for one by annotation.
 
-    Args:
-        fn: takes the dict, and a context if it asks for one by annotation.
-        schema: of the dict.
-        context_types: a parameter of one of these types gets the context of the call.
-        name: the name of the tool.
-
-    Raises:
-        MCPError: jsonschema-rs is not installed.
-        TypeError: the schema is not a dict.
-        ValueError: the schema is not valid, not one of an object, or a header in it breaks a rule.
-        SignatureError: the function does not take one dict.
+    Raises `MCPError` if jsonschema-rs is not installed, `TypeError` or `ValueError` for the schema, and
+    `SignatureError` for the function.
     """
 
     def __init__(
@@ -65,12 +56,7 @@ class RawSchemaFunction:
         self._bound = bound
 
     def read(self, raw: Raw | bytes | Unset) -> dict[str, JSON]:
-        """Return the arguments, checked against the schema.
-
-        Raises:
-            ArgumentError: they do not fit.
-            InvalidParams: they are not an object.
-        """
+        """Return the arguments, or raise `ArgumentError`; `InvalidParams` if they are not an object."""
         arguments = decode_arguments(raw)
         issues = [
             ValidationIssue(format_path(error.instance_path), shorten(error.message, MAX_VALIDATOR_MESSAGE))

@@ -49,11 +49,7 @@ class RecordType(Struct, frozen=True, kw_only=True):
 
 
 def describe_record(it: Any, scope: AnnotationScope, *, output: bool) -> RecordType | None:
-    """Return the description of a class, generic or not; None if it has no fields.
-
-    Raises:
-        SignatureError: an annotation of it cannot be evaluated.
-    """
+    """Return the description of a class, generic or not; None if it has no fields."""
     cls = cast("type[Any]", get_origin(it) or it)
     describe = next((describe for mark, describe in _DESCRIBERS.items() if hasattr(cls, mark)), None)
     if describe is None:

@@ -21,12 +21,7 @@ from toolpost.protocol import jsonrpc
 from toolpost.server.signature.compiled_types import ENCODER, dec_hook, enc_hook
 from toolpost.server.signature.names import UNION_TYPES, AnnotationScope
 from toolpost.server.signature.pydantic_types import PydanticType
-from toolpost.server.signature.schema_builder import (
-    RESULT_KEY,
-    compile_validator,
-    make_root_schema,
-    wrap_schema,
-)
+from toolpost.server.signature.schema_builder import compile_validator, make_root_schema
 from toolpost.server.signature.type_compiler import TypeCompiler
 from toolpost.server.signature.validation import SignatureError, parse_issues, prefix_signature_errors
 from toolpost.types.base import JSON, Raw
@@ -37,6 +32,9 @@ _CONTENT_TYPES: Final = (Content, bytes)
 _LIST_TYPES: Final = frozenset({list, tuple, abc.Sequence, abc.Iterable, abc.Collection})
 _WITHOUT_SCHEMA: Final = (str, None, type(None), Never, NoReturn)
 """Return types without a schema: text, nothing, and no return at all."""
+
+RESULT_KEY: Final = "result"
+"""The key under which a peer that takes only objects finds another value."""
 
 _WRAPPED_META: Final = {"toolpost/wrapped": True}
 """In `_meta`, so that clients can unwrap the value."""
@@ -84,7 +82,7 @@ class ResultConverter:
     ) -> None:
         self.output_schema = schema
         self.is_wrapped = schema is not None and schema.get("type") != "object"
-        self.wrapped_schema = wrap_schema(schema) if schema is not None and self.is_wrapped else schema
+        self.wrapped_schema = _wrap_schema(schema) if schema is not None and self.is_wrapped else schema
         self._check = check
         self._encoder = encoder
         self._is_block_list = False  # whether a list is one of blocks, whatever is in it
@@ -97,9 +95,6 @@ class ResultConverter:
         `str`, `bytes`, media and content blocks are content without a schema, also in lists and unions.
         Anything else is structured content with the schema of its type. Without an annotation, or with `Any`,
         there is no schema.
-
-        Raises:
-            SignatureError: JSON does not have the return type.
         """
         annotation = inspect.signature(fn).return_annotation
         if annotation is inspect.Signature.empty:
@@ -117,23 +112,14 @@ class ResultConverter:
 
     @classmethod
     def for_schema(cls, schema: dict[str, JSON] | None, name: str) -> Self:
-        """Return the converter for an output schema that the author of the tool `name` wrote.
-
-        Raises:
-            MCPError: jsonschema-rs is not installed.
-            ValueError: the schema is not valid.
-        """
+        """Return the converter for an output schema that the author of the tool `name` wrote."""
         if schema is None:
             return cls(None)
         validate = compile_validator(schema, f"the output schema of {name!r}").validate
         return cls(schema, lambda text: validate(msgspec.json.decode(text)))
 
     def convert(self, value: Any, *, wrap: bool = False) -> CallToolResult:
-        """Return the result for a value; `wrap` if the peer takes only objects as structured content.
-
-        Raises:
-            OutputError: the value breaks the output schema, or cannot be sent.
-        """
+        """Return the result for a value; `wrap` if the peer takes only objects as structured content."""
         text = self.encode_structured(value)
         if text is not None:
             plain = value if type(value) in _EXACT_TYPES else msgspec.json.decode(text)
@@ -150,11 +136,7 @@ class ResultConverter:
         return value
 
     def encode_structured(self, value: Any) -> bytes | None:
-        """Return the JSON of a value that has an output schema; None without one, or for a whole result.
-
-        Raises:
-            OutputError: the value breaks the output schema, or cannot be sent.
-        """
+        """Return the JSON of a value that has an output schema; None without one, or for a whole result."""
         if type(value) is self._exact_type:
             try:
                 return ENCODER.encode(value)
@@ -206,6 +188,13 @@ class ResultConverter:
 
 
 # --------------------------------------------------------------------- values
+
+
+def _wrap_schema(schema: dict[str, JSON]) -> dict[str, JSON]:
+    """Return the schema of an object that holds what `schema` allows under the key `result`."""
+    inner = {keyword: value for keyword, value in schema.items() if keyword != "$defs"}
+    outer: dict[str, JSON] = {"type": "object", "properties": {RESULT_KEY: inner}, "required": [RESULT_KEY]}
+    return outer | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
 
 
 def _get_content_types() -> tuple[type[Any], ...]:

@@ -25,8 +25,6 @@ from toolpost.types.base import JSON
 
 HEADER_KEYWORD: Final = "x-mcp-header"
 """The keyword that names the header of a property."""
-RESULT_KEY: Final = "result"
-"""The key under which a peer that takes only objects finds another value."""
 _NAME_SEPARATORS: Final = r"[^A-Za-z0-9_.-]+"
 _REF_PATTERN: Final = r'"\$ref":"#/\$defs/([^"]+)"'
 
@@ -152,20 +150,10 @@ def make_root_schema(schema: Schema, defs: Schema) -> dict[str, JSON]:
     return attach_definitions(root, defs)
 
 
-def wrap_schema(schema: Schema) -> dict[str, JSON]:
-    """Return the schema of an object that holds what `schema` allows under the key `result`."""
-    inner = {keyword: value for keyword, value in schema.items() if keyword != "$defs"}
-    outer: dict[str, JSON] = {"type": "object", "properties": {RESULT_KEY: inner}, "required": [RESULT_KEY]}
-    return outer | ({"$defs": schema["$defs"]} if "$defs" in schema else {})
-
-
 def compile_validator(schema: dict[str, JSON], what: str) -> Any:
     """Return the validator for a schema that an author wrote; it repeats no value in its messages.
 
-    Raises:
-        MCPError: jsonschema-rs is not installed.
-        TypeError: the schema is not a dict.
-        ValueError: the schema is not valid, or refers to another place.
+    Raises `MCPError` if jsonschema-rs is not installed, `TypeError` or `ValueError` for the schema.
     """
     if not isinstance(schema, dict):  # pyright: ignore[reportUnnecessaryIsInstance] - authors may err
         raise TypeError(f"{what} has to be a dict, not {schema!r}")

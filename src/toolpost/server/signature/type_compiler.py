@@ -112,11 +112,7 @@ class TypeCompiler:
         """Whether a class got its proxy too late for an occurrence inside of it."""
 
     def compile_type(self, annotation: Any) -> CompiledType:
-        """Compile a type.
-
-        Raises:
-            SignatureError: no value of this type can be read, or not soundly.
-        """
+        """Compile a type; raise `SignatureError` if it cannot be read, or not soundly."""
         try:
             compiled = self._compile_type(annotation)
             while self._needs_recompile:

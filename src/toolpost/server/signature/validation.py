@@ -57,9 +57,7 @@ def prefix_signature_errors(where: str) -> Generator[None]:
 def parse_issues(error: Exception, path: str = "") -> list[ValidationIssue]:
     """Return the problems that an error of msgspec describes, or carries from one of our hooks.
 
-    Args:
-        error: the error.
-        path: the path of the value that was read.
+    `path` is that of the value that was read.
     """
     text, at, where = str(error).rpartition(" - at `")
     if not at:
