@@ -14,8 +14,9 @@ from typing import Any, Final, Literal, TextIO, TypeAlias, cast
 from urllib.parse import urlsplit
 
 from toolpost.client.callbacks import ASKING_SERVER
-from toolpost.client.form_validation import Choices, find_field_error, parse_choices, parse_fields
+from toolpost.client.form_validation import find_field_error, parse_choices, parse_fields
 from toolpost.errors import LocalProtocolError
+from toolpost.json_schema import Choices
 from toolpost.protocol import jsonrpc
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
 from toolpost.types.base import JSON

@@ -1,8 +1,8 @@
-"""The output schemas of a server's tools, and whether results keep to them.
+"""The output schemas of a server's tools, and the validation of results against them.
 
 Validation needs jsonschema-rs, which the extra `toolpost[schema]` installs; without it results pass and are
-counted. A schema is compiled when its tool is called: remote references are never fetched, and patterns are
-matched in linear time. Dialects: 2020-12 unless `$schema` says otherwise, and 4, 6, 7 and 2019-09.
+counted. A schema is compiled when its tool is first called. Dialects: 2020-12 unless `$schema` says
+otherwise, and 4, 6, 7 and 2019-09.
 """
 
 import logging
@@ -11,34 +11,38 @@ from typing import Final, TypeAlias
 
 from toolpost.client.connection.status import Stats
 from toolpost.errors import RemoteProtocolError
+from toolpost.json_schema import make_validator
+from toolpost.protocol.jsonrpc import shorten
 from toolpost.protocol.methods import PlainToolResult
 from toolpost.types.base import JSON, UNSET
 from toolpost.types.tools import CallToolResult, Tool
 
 ToolOutcome: TypeAlias = CallToolResult | PlainToolResult
-"""What a tool said."""
+"""The result of a tool."""
 
 ResultCheck: TypeAlias = Callable[[ToolOutcome], None]
 """Returns if a result keeps to its schema, raises `RemoteProtocolError` otherwise."""
 
 MAX_ERROR_TEXT: Final = 500
-"""How much of a validator's message is told: it quotes the value, which may be large."""
+"""Characters of a validator's message that are repeated: it quotes the value, which may be large."""
+
+_HINT: Final = "pass validate=False to have the result as it is"
 
 logger: Final = logging.getLogger("toolpost.client")
 
 
 class OutputSchemas:
-    """What is known about the output of tools. It is known once the tools have been listed."""
+    """The output schemas of the tools that have been listed."""
 
     def __init__(self, stats: Stats) -> None:
         self._stats = stats
         self.schemas: dict[str, dict[str, JSON]] = {}
-        """What tools declare, by their names."""
+        """The schemas by the names of the tools."""
         self._checks: dict[str, ResultCheck] = {}
         self._is_outdated = False
 
     def learn(self, tools: Iterable[Tool]) -> None:
-        """Remember what tools declare."""
+        """Remember the schemas of tools."""
         for tool in tools:
             self._checks.pop(tool.name, None)
             if tool.output_schema is None:
@@ -47,33 +51,33 @@ class OutputSchemas:
                 self.schemas[tool.name] = tool.output_schema
 
     def keep_only(self, names: set[str]) -> None:
-        """These are all the tools that there are now; what is known of others is forgotten."""
+        """Forget all tools but these, which are all that the server has now."""
         self._is_outdated = False
         for name in self.schemas.keys() - names:
             del self.schemas[name]
             self._checks.pop(name, None)
 
     def mark_outdated(self) -> None:
-        """The tools may have changed: until they are listed again nothing is held against a result."""
+        """Stop checking until the tools are listed again: they may have changed."""
         self._is_outdated = True
 
     def clear(self) -> None:
-        """Know nothing: it may be another server."""
+        """Forget everything: it may be another server."""
         self._is_outdated = False
         self.schemas.clear()
         self._checks.clear()
 
     def is_wrapped(self, name: str) -> bool:
-        """Whether a tool is known to give its value inside of an object; FastMCP marks such schemas."""
+        """Return whether a tool wraps its value in an object; FastMCP marks such schemas."""
         schema = self.schemas.get(name)
         return schema is not None and schema.get("x-fastmcp-wrap-result") is True
 
     def get_check(self, name: str) -> ResultCheck | None:
-        """How to check the results of a tool; None if it declares no schema, or none is known.
+        """Return the check of a tool's results; None if no schema of it is known.
 
         Raises:
-            RemoteProtocolError: the schema cannot be used: it is invalid, of a dialect that nobody knows, or
-                refers to something elsewhere (JSCH-3, JSCH-10).
+            RemoteProtocolError: the schema is invalid, of an unknown dialect, or refers to something
+                elsewhere (JSCH-3, JSCH-10).
         """
         schema = self.schemas.get(name)
         if schema is None:
@@ -86,55 +90,43 @@ class OutputSchemas:
         return check
 
     def _compile(self, name: str, schema: dict[str, JSON]) -> ResultCheck:
-        validate = self._make_validator(name, schema)
+        try:
+            validator = make_validator(schema)
+        except ValueError as error:
+            raise RemoteProtocolError(
+                f"the output schema of tool {name!r} cannot be used: {_shorten_message(error)}",
+                hint="nothing was sent; pass validate=False to call it without validation",
+            ) from error
+        if validator is None:
+            logger.info(
+                "results are not validated: that needs jsonschema-rs (pip install 'toolpost[schema]')"
+            )
 
         def check(result: ToolOutcome) -> None:
             if result.is_error:
                 return
             if result.structured_content is UNSET:
                 raise RemoteProtocolError(
-                    f"tool {name!r} declares an output schema and gave no structured content",
-                    hint="pass validate=False to have the result as it is",
+                    f"tool {name!r} declares an output schema and gave no structured content", hint=_HINT
                 )
-            validate(result.structured_content)
-
-        return check
-
-    def _make_validator(self, name: str, schema: dict[str, JSON]) -> Callable[[JSON], None]:
-        try:
-            import jsonschema_rs  # noqa: PLC0415 - optional, and only needed here
-        except ImportError:
-            logger.info(
-                "results are not validated: that needs jsonschema-rs (pip install 'toolpost[schema]')"
-            )
-            return self._count_unchecked
-        try:
-            validator = jsonschema_rs.validator_for(
-                schema, pattern_options=jsonschema_rs.RegexOptions(), offline=True
-            )
-        except ValueError as error:
-            raise RemoteProtocolError(
-                f"the output schema of tool {name!r} cannot be used: {_shorten_message(error)}",
-                hint="nothing was sent; pass validate=False to call it without validation",
-            ) from error
-
-        def validate(value: JSON) -> None:
+            if validator is None:
+                self._count_unchecked(result)
+                return
             try:
-                validator.validate(value)
+                validator.validate(result.structured_content)
             except ValueError as error:
                 path = "".join(f"[{step!r}]" for step in getattr(error, "instance_path", ()))
                 raise RemoteProtocolError(
                     f"tool {name!r} gave structured content{path} against its output schema: "
                     f"{_shorten_message(error)}",
-                    hint="pass validate=False to have the result as it is",
+                    hint=_HINT,
                 ) from error
 
-        return validate
+        return check
 
-    def _count_unchecked(self, value: object) -> None:  # noqa: ARG002 - stands in for a validator
+    def _count_unchecked(self, result: ToolOutcome) -> None:  # noqa: ARG002 - takes the place of a check
         self._stats.unchecked += 1
 
 
 def _shorten_message(error: ValueError) -> str:
-    text = str(getattr(error, "message", error))
-    return text if len(text) <= MAX_ERROR_TEXT else f"{text[:MAX_ERROR_TEXT]}…"
+    return shorten(str(getattr(error, "message", error)), MAX_ERROR_TEXT)

@@ -1,17 +1,19 @@
-"""What a server tells of its tools: compared with what a test expects, and looked over for mistakes.
+"""Compares the schemas of a server's tools with those that a test expects, and lints tools.
 
-Owns the comparison, the difference that it shows, and the table of mistakes. Calls no tool.
+Owns the comparison, the difference that it shows, and the table of lint rules. Calls no tool.
 """
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from difflib import unified_diff
-from types import EllipsisType, ModuleType
+from itertools import zip_longest
+from types import EllipsisType
 from typing import Any, Final, Literal, TypeAlias, cast
 
 from toolpost.client.sync import SyncClient
 from toolpost.connect import Target
+from toolpost.json_schema import as_list, as_object, find_remote_references, make_validator
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.types.tools import Tool
 
@@ -21,14 +23,11 @@ ToolSource: TypeAlias = "Target | Sequence[Tool]"
 ExpectedSchema: TypeAlias = Mapping[Any, Any]
 """A schema, with an ellipsis where anything will do."""
 
-MAX_DEPTH: Final = 40
-"""How deeply schemas are looked into for references."""
-
 MAX_REASON_LENGTH: Final = 200
-"""How much is repeated of what is wrong with a schema."""
+"""Characters of a validator's message about a schema that are repeated."""
 
 _PORTABLE_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-"""What the models of most hosts take for the name of a tool; the protocol allows more."""
+"""The tool names that most hosts accept; the protocol allows more."""
 
 
 def assert_tool_schema(
@@ -38,7 +37,7 @@ def assert_tool_schema(
     input: ExpectedSchema | EllipsisType = ...,  # noqa: A002 - what the schema is for
     output: ExpectedSchema | EllipsisType | None = ...,
 ) -> None:
-    """Return if a tool has these schemas.
+    """Check that a tool has these schemas.
 
     Example:
         >>> from toolpost import Server
@@ -86,9 +85,9 @@ def assert_tool_schema(
 
 def _list_tools(tools: ToolSource) -> Sequence[Tool]:
     if (
-        isinstance(tools, Sequence)
-        and not isinstance(tools, str)
-        and all(isinstance(one, Tool) for one in tools)
+        not isinstance(tools, str)
+        and isinstance(tools, Sequence)
+        and all(isinstance(it, Tool) for it in tools)
     ):
         return cast("Sequence[Tool]", tools)
     with SyncClient(cast("Target", tools)) as client:
@@ -96,31 +95,24 @@ def _list_tools(tools: ToolSource) -> Sequence[Tool]:
 
 
 def _fill_ellipses(wanted: Any, found: Any) -> Any:
-    """What is wanted, with what was found where anything will do."""
+    """Return the expected schema, with what was found in the place of each ellipsis."""
     if wanted is ...:
-        return "…" if found is ... else _sort_required(found)  # where anything will do, but there is nothing
+        return "…" if found is ... else _sort_required(found)  # "…" shows a value that is missing
     if isinstance(wanted, Mapping):
-        ours = cast("Mapping[Any, Any]", wanted)
-        theirs = cast("dict[Any, Any]", found) if isinstance(found, dict) else {}
-        filled = {
-            name: _fill_ellipses(value, theirs.get(name, ...))
-            for name, value in ours.items()
-            if name is not ...
-        }
-        filled = _sort_required(filled)
-        if ... in ours:
-            filled = {**_sort_required(theirs), **filled}
-        return filled
+        ours, theirs = cast("Mapping[Any, Any]", wanted), as_object(found)
+        more: dict[str, Any] = _sort_required(theirs) if ... in ours else {}
+        names = [name for name in ours if name is not ...]
+        return more | _sort_required(
+            {name: _fill_ellipses(ours[name], theirs.get(name, ...)) for name in names}
+        )
     if isinstance(wanted, list):
-        ours, theirs = cast("list[Any]", wanted), cast("list[Any]", found) if isinstance(found, list) else []
-        return [
-            _fill_ellipses(value, theirs[at] if at < len(theirs) else ...) for at, value in enumerate(ours)
-        ]
+        pairs = zip_longest(as_list(wanted), as_list(found)[: len(as_list(wanted))], fillvalue=...)
+        return [_fill_ellipses(*pair) for pair in pairs]
     return wanted
 
 
 def _sort_required(schema: Any) -> Any:
-    """A schema, with the names that are required in an order."""
+    """Return a schema with its required names sorted."""
     if isinstance(schema, list):
         return [_sort_required(each) for each in cast("list[Any]", schema)]
     if not isinstance(schema, dict):
@@ -144,10 +136,9 @@ def _format_difference(wanted: Any, found: Any) -> str:
 
 
 def lint_tools(tools: ToolSource) -> list[str]:
-    """What is wrong with the tools of a server, one line for each mistake; empty if nothing is.
+    """Return what is wrong with the tools of a server, one line for each mistake.
 
-    Whether a schema is valid JSON Schema is looked at where `jsonschema-rs` is installed, which is in the
-    extra `schema`.
+    Whether a schema is valid JSON Schema is checked if `jsonschema-rs` is installed, by the extra `schema`.
 
     Example:
         >>> from toolpost.types import Tool
@@ -173,69 +164,40 @@ def _check_description(tool: Tool) -> Iterator[str]:
 
 
 def _check_input_type(tool: Tool) -> Iterator[str]:
-    for kind, schema in _iterate_schemas(tool):
-        found = schema.get("type")
-        if kind == "input" and found != "object":
-            yield f"the type of its input schema is {found!r}, and has to be 'object'"
+    found = tool.input_schema.get("type")
+    if found != "object":
+        yield f"the type of its input schema is {found!r}, and has to be 'object'"
 
 
 def _check_required(tool: Tool) -> Iterator[str]:
     for kind, schema in _iterate_schemas(tool):
-        required, properties = schema.get("required"), schema.get("properties")
-        if not isinstance(required, list) or not isinstance(properties, dict):
-            continue
-        for name in cast("list[Any]", required):
-            if name not in properties:
+        for name in as_list(schema.get("required")) if isinstance(schema.get("properties"), dict) else ():
+            if name not in schema["properties"]:
                 yield f"its {kind} schema requires {name!r}, which is not among its properties"
 
 
 def _check_references(tool: Tool) -> Iterator[str]:
     for kind, schema in _iterate_schemas(tool):
-        for reference in _find_remote_references(schema):
+        for reference in find_remote_references(schema):
             yield f"its {kind} schema needs {shorten(reference)}, which hosts do not fetch"
 
 
 def _check_validity(tool: Tool) -> Iterator[str]:
-    judge = _import_jsonschema()
-    if judge is None:
-        return
     for kind, schema in _iterate_schemas(tool):
-        if _find_remote_references(schema):
+        if find_remote_references(schema):
             continue
         try:
-            # A schema must not make us fetch or open anything: neither by `$ref`, nor by `$schema`.
-            judge.validator_for(schema, offline=True, pattern_options=judge.RegexOptions())
-        except (ValueError, judge.ReferencingError) as error:
+            make_validator(schema)
+        except ValueError as error:
             where = ".".join(str(step) for step in getattr(error, "instance_path", ()))
-            said = shorten(str(error).splitlines()[0], MAX_REASON_LENGTH)
-            yield f"its {kind} schema is not valid: {f'{where}: ' if where else ''}{said}"
-
-
-def _find_remote_references(value: Any, depth: int = MAX_DEPTH) -> list[str]:
-    """The references in a schema that lead out of it."""
-    if not depth or not isinstance(value, dict | list):
-        return []
-    members = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    found = members.get("$ref")
-    own = [found] if isinstance(found, str) and not found.startswith("#") else []
-    inner = members.values() if members else cast("Iterable[Any]", value)
-    return list(
-        dict.fromkeys([*own, *(each for one in inner for each in _find_remote_references(one, depth - 1))])
-    )
+            reason = shorten(str(error).splitlines()[0], MAX_REASON_LENGTH)
+            yield f"its {kind} schema is not valid: {f'{where}: ' if where else ''}{reason}"
 
 
 def _iterate_schemas(tool: Tool) -> Iterator[tuple[str, dict[str, Any]]]:
     for kind, schema in (("input", tool.input_schema), ("output", tool.output_schema)):
         if schema is not None:
             yield kind, schema
-
-
-def _import_jsonschema() -> ModuleType | Any:
-    try:
-        import jsonschema_rs  # noqa: PLC0415 - of the extra `schema`
-    except ModuleNotFoundError:
-        return None
-    return jsonschema_rs
 
 
 LINT_RULES: Final[Mapping[Callable[[Tool], Iterator[str]], Literal["warn", "fail"]]] = {
@@ -246,4 +208,4 @@ LINT_RULES: Final[Mapping[Callable[[Tool], Iterator[str]], Literal["warn", "fail
     _check_references: "warn",
     _check_validity: "fail",
 }
-"""What is looked at, in the order in which it is told, and how bad it is."""
+"""The rules, in the order of their findings, and how bad a finding is."""

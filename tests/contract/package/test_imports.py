@@ -60,7 +60,7 @@ NEEDLESS = {
     "toolpost.server.signature.annotations": "parameters with metadata",
     "toolpost.token_bucket": "progress and logs",
     "toolpost.server.registry.media": "pictures, sounds and files",
-    "toolpost.server.overlooked": "models",
+    "toolpost.server.signature.record_types": "classes with fields",
     "toolpost.server.registry.resources": "resources",
     "toolpost.server.elicitation.request_state": "questions without a session",
     "toolpost.server.signature.raw_schema": "schemas of the author's own",

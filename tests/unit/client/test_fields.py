@@ -5,14 +5,9 @@ from typing import Any
 
 import pytest
 
-from toolpost.client.form_validation import (
-    Choices,
-    fill_defaults,
-    find_form_error,
-    parse_choices,
-    parse_fields,
-)
+from toolpost.client.form_validation import fill_defaults, find_form_error, parse_choices, parse_fields
 from toolpost.errors import LocalProtocolError
+from toolpost.json_schema import Choices
 
 TEXT = {"type": "string"}
 ONE = {"type": "string", "enum": ["a", "b"]}
@@ -29,7 +24,7 @@ def wrong(field: Any, value: Any) -> str | None:
 @pytest.mark.parametrize(
     ("field", "good", "bad"),
     [
-        (TEXT, ["", "a"], [(1, "a text"), (None, "a text"), (True, "a text"), (["a"], "a text")]),
+        (TEXT, ["", "a"], [(1, "a string"), (None, "a string"), (True, "a string"), (["a"], "a string")]),
         ({**TEXT, "minLength": 2}, ["ab"], [("a", "at least 2 characters")]),
         ({**TEXT, "maxLength": 2}, ["", "ab", "✓✓"], [("abc", "at most 2 characters")]),
         (
@@ -68,13 +63,13 @@ def wrong(field: Any, value: Any) -> str | None:
         ({"type": "number"}, [0, 1.5], [("1", "a number"), (False, "a number"), (float("nan"), "a number")]),
         ({"type": "integer", "minimum": 1, "maximum": 3}, [1, 3], [(0, "at least 1"), (4, "at most 3")]),
         ({"type": "number", "minimum": 0.5}, [0.5], [(0.4, "at least 0.5")]),
-        ({"type": "boolean"}, [True, False], [(1, "true or false"), ("yes", "true or false")]),
-        (ONE, ["a", "b"], [("c", "one of 'a', 'b'"), (1, "a text")]),
+        ({"type": "boolean"}, [True, False], [(1, "a boolean"), ("yes", "a boolean")]),
+        (ONE, ["a", "b"], [("c", "one of 'a', 'b'"), (1, "a string")]),
         (TITLED, ["a"], [("A", "one of 'a', 'b'")]),
         (
             SOME,
             [["a"], ["a", "b"], ("b",)],
-            [("a", "a list"), (["c"], "one of 'a', 'b'"), ([1], "one of"), ([], "at least 1 choices")],
+            [("a", "an array"), (["c"], "one of 'a', 'b'"), ([1], "one of"), ([], "at least 1 choices")],
         ),
         (SOME, [], [(["a", "b", "a"], "at most 2 choices")]),
         (NAMED, [[], ["b"]], [(["B"], "one of 'a', 'b'")]),

@@ -22,11 +22,12 @@ from msgspec import UNSET, Raw
 from parameter_ids import tell
 
 from toolpost.errors import InvalidParams, ToolError
+from toolpost.json_schema import MAX_ISSUES, ValidationIssue
 from toolpost.server.elicitation.ask import Ask
 from toolpost.server.signature.annotations import Header
 from toolpost.server.signature.bind import BoundFunction, bind
 from toolpost.server.signature.compiled_types import ENCODER
-from toolpost.server.signature.validation import MAX_ISSUES, ArgumentError, SignatureError, ValidationIssue
+from toolpost.server.signature.validation import ArgumentError, SignatureError
 
 T = TypeVar("T")
 

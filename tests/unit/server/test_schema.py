@@ -1404,11 +1404,6 @@ class Friend:
     uncle: "Uncle | None" = None
 
 
-@dataclass
-class Metered:
-    n: Annotated[int, Meta(ge=3)]
-
-
 class Homemade(at.BaseMetadata):
     """A constraint that only its author knows."""
 
@@ -1459,11 +1454,6 @@ REFUSED = [
         Annotated[int, Meta(ge=3), pydantic.AfterValidator(abs)],
         "pydantic reads this, and would ignore the limit `ge`",
         "pydantic.Field",
-    ),
-    (
-        Annotated[Metered, pydantic.AfterValidator(abs)],
-        "`n` of Metered: pydantic reads this, and would ignore the limit `ge`",
-        None,
     ),
     (Annotated[Wired, pydantic.AfterValidator(abs)], "pydantic cannot read it: Unable to generate", None),
     (Annotated[Handmade, pydantic.AfterValidator(abs)], "pydantic cannot read it", None),

@@ -1,8 +1,7 @@
-"""What the metadata of an `Annotated` says: descriptions, limits, a header, or something only for pydantic.
+"""The metadata of an `Annotated`: descriptions, limits, headers, titles, and marks for pydantic only.
 
-Reads msgspec's `Meta`, annotated-types, pydantic's `Field`, `Doc`, a bare string and our own `Header`, and
-imports nothing that may not be installed. Knows which limits fit which classes, how JSON Schema says them,
-which ones msgspec enforces, and how to check the others.
+Reads msgspec's `Meta`, annotated-types, pydantic's `Field`, `Doc`, a bare string, `Header` and `Titles`, and
+imports nothing optional. Knows which limits fit which classes, and how they are written and enforced.
 """
 
 import datetime as dt
@@ -14,6 +13,7 @@ from typing import Annotated, Any, Final, cast
 
 from msgspec import UNSET, Meta, Struct
 
+from toolpost.json_schema import SIZE_KEYWORDS, Schema, ValidationIssue
 from toolpost.server.signature.compiled_types import (
     CompiledType,
     ValueReader,
@@ -21,28 +21,27 @@ from toolpost.server.signature.compiled_types import (
     is_decodable,
     make_proxy_type,
 )
-from toolpost.server.signature.json_schema import HEADER_KEYWORD, Schema, remove_null
 from toolpost.server.signature.pydantic_types import is_pydantic_field
-from toolpost.server.signature.validation import SignatureError, ValidationError, ValidationIssue
+from toolpost.server.signature.schema_builder import HEADER_KEYWORD, remove_null
+from toolpost.server.signature.validation import SignatureError, ValidationError
 from toolpost.types.base import JSON
 
 _NUMBER_TYPES: Final = (int, float)
 _ORDERED_TYPES: Final = (*_NUMBER_TYPES, Decimal, dt.datetime, dt.date, dt.time, dt.timedelta)
 _SIZED_TYPES: Final = (str, bytes, bytearray, list, set, frozenset, tuple, dict)
-_SIZE_KEYWORDS: Final = {"string": "Length", "array": "Items", "object": "Properties"}
 
 
 class _LimitRule(Struct, frozen=True):
-    """What is known about a kind of limit."""
+    """One kind of limit."""
 
     classes: tuple[type, ...]
     """The classes whose values can have it."""
     keyword: str | None = None
-    """How JSON Schema says it, if it can."""
+    """Its keyword in JSON Schema, if it has one."""
     stricter: Callable[[Any, Any], Any] | None = None
-    """Of two such limits, the one that holds."""
+    """Chooses the stricter of two such limits."""
     check: Callable[[Any, Any], Any] | None = None
-    """How it is checked where msgspec cannot."""
+    """Checks a value where msgspec cannot."""
     message: str = ""
 
 
@@ -64,18 +63,18 @@ _LIMIT_RULES: Final[dict[str, _LimitRule]] = {
     "tz": _LimitRule((dt.datetime, dt.time)),
     "predicate": _LimitRule((), None, None, lambda it, predicate: predicate(it), "{} does not hold"),
 }
-"""The limits by the names that msgspec has for them, and predicates, which it has not."""
+"""The limits by msgspec's names for them, and predicates, which msgspec does not have."""
 
 
 class Limit(Struct, frozen=True):
-    """One limit of a value, or a predicate. `is_native`: msgspec enforces it without our help."""
+    """One limit of a value, or a predicate. `is_native`: msgspec enforces it by itself."""
 
     name: str
     bound: Any
     is_native: bool = False
 
 
-# --------------------------------------------------------------------- reading marks
+# --------------------------------------------------------------------- reading metadata
 
 
 class Header(Struct, frozen=True):
@@ -98,7 +97,7 @@ class Header(Struct, frozen=True):
     name: str
 
     def __get_pydantic_json_schema__(self, core: Any, described: Callable[[Any], dict[str, JSON]]) -> Schema:
-        """The schema of a field of a pydantic model: otherwise pydantic would drop the mark."""
+        """Return the schema of a field of a pydantic model: pydantic would drop the mark otherwise."""
         return {**remove_null(described(core)), HEADER_KEYWORD: self.name}
 
 
@@ -123,13 +122,13 @@ class Titles:
 
 
 class AnnotationMetadata(Struct):
-    """What all metadata of one annotation says together; of two that contradict, the outer one wins."""
+    """All metadata of one annotation together; of two marks that contradict, the outer one wins."""
 
     schema_keywords: dict[str, JSON] = {}
-    """What goes into the schema as it is: description, title, examples and the like."""
+    """Keywords that go into the schema as they are: description, title, examples and the like."""
     limits: list[Limit] = []
     needs_pydantic: bool = False
-    """Whether something is there that only pydantic can do."""
+    """Whether there is a mark that only pydantic understands."""
     alias: str | None = None
     optional: bool = False
     """Whether there is a `default`, or a `factory` that makes one."""
@@ -138,11 +137,20 @@ class AnnotationMetadata(Struct):
 
 
 def read_annotation_metadata(metadata: Iterable[Any]) -> AnnotationMetadata:
-    """What the metadata of an `Annotated` says. Marks of libraries that we do not know are none of ours."""
+    """Read the metadata of an `Annotated`; marks of unknown libraries are ignored."""
     marks = AnnotationMetadata()
     for mark in metadata:
         _read_mark(mark, marks)
     return marks
+
+
+def refuse_ignored_limits(metadata: Iterable[Any]) -> None:
+    """Refuse limits beside a mark for pydantic, which reads the type then, and ignores limits of msgspec."""
+    for limit in read_annotation_metadata(mark for mark in metadata if isinstance(mark, Meta | Limit)).limits:
+        raise SignatureError(
+            f"pydantic reads this, and would ignore the limit `{limit.name}`",
+            hint="write it as `pydantic.Field`, in the same `Annotated` as what else is for pydantic",
+        )
 
 
 def _read_mark(mark: Any, marks: AnnotationMetadata) -> None:
@@ -174,13 +182,13 @@ def _read_meta(meta: Meta, marks: AnnotationMetadata) -> None:
         if getattr(meta, name) is not None:
             marks.schema_keywords[name] = getattr(meta, name)
     marks.schema_keywords.update(meta.extra_json_schema or {})
-    marks.limits += [Limit(name, bound, is_native=True) for name, bound in _find_limits(meta)]
+    marks.limits += _find_limits(meta, is_native=True)
 
 
-def _find_limits(mark: Any) -> list[tuple[str, Any]]:
-    """The limits that a mark has under the names that msgspec, too, has for them."""
+def _find_limits(mark: Any, *, is_native: bool = False) -> list[Limit]:
+    """Return the limits that a mark has under msgspec's names for them."""
     bounds = ((name, getattr(mark, name, None)) for name in _LIMIT_RULES)
-    return [(name, bound) for name, bound in bounds if bound is not None]
+    return [Limit(name, bound, is_native) for name, bound in bounds if bound is not None]
 
 
 def _read_field(field: Any, marks: AnnotationMetadata) -> None:
@@ -205,13 +213,13 @@ def _read_field(field: Any, marks: AnnotationMetadata) -> None:
 
 
 def _read_limit(mark: Any, marks: AnnotationMetadata) -> None:
-    """Read a mark of annotated-types or pydantic; note that pydantic is needed for what only it can do."""
+    """Read a mark of annotated-types or pydantic."""
     kind = cast("type[Any]", type(mark))
     homes = {base.__module__.partition(".")[0] for base in kind.__mro__}
     name = kind.__name__
     if "pydantic" in homes:
         pattern = getattr(mark, "__dict__", {}).get("pattern")
-        # A compiled pattern has flags, which JSON Schema and `Meta` have no word for.
+        # A compiled pattern has flags, which JSON Schema and `Meta` cannot express.
         if isinstance(pattern, str) and len(mark.__dict__) == 1:
             marks.limits.append(Limit("pattern", pattern))
         else:
@@ -219,64 +227,48 @@ def _read_limit(mark: Any, marks: AnnotationMetadata) -> None:
     elif hasattr(mark, "__get_pydantic_core_schema__"):
         marks.needs_pydantic = True
     elif "annotated_types" not in homes or name == "Unit":
-        pass  # somebody else's
+        pass  # a mark of another library
     elif name in {"Predicate", "Not"}:
         marks.limits.append(Limit("predicate", mark.func if name == "Predicate" else mark))
     elif name == "Timezone" and mark.tz in {None, ...}:
         marks.limits.append(Limit("tz", mark.tz is not None))
-    elif name != "Timezone" and _find_limits(mark):
-        marks.limits += [Limit(name, bound) for name, bound in _find_limits(mark)]
+    elif name != "Timezone" and (limits := _find_limits(mark)):
+        marks.limits += limits
     else:
         raise SignatureError(f"nobody can check {mark!r}", hint="use a predicate, or a validator of pydantic")
 
 
-# --------------------------------------------------------------------- keeping limits
+# --------------------------------------------------------------------- enforcing limits
 
 
-def can_apply_limit(limit: Limit, shape: CompiledType) -> bool:
-    """Whether the values of a type can have a limit. A predicate decides about any value but null."""
+def can_apply_limit(limit: Limit, compiled: CompiledType) -> bool:
+    """Return whether the values of a type can have a limit; any value but null can have a predicate."""
     if limit.name == "predicate":
-        return shape.type is not type(None)
-    return shape.base in _LIMIT_RULES[limit.name].classes
+        return compiled.type is not type(None)
+    return compiled.base in _LIMIT_RULES[limit.name].classes
 
 
-def apply_limits(shape: CompiledType, limits: Sequence[Limit], what: str) -> CompiledType:
-    """The shape with limits: through msgspec if it can, checked by us if not.
-
-    Args:
-        shape: the shape without them.
-        limits: the limits.
-        what: how its author calls the type.
-
-    Raises:
-        SignatureError: a limit does not fit, contradicts another, or is not valid.
-    """
+def apply_limits(compiled: CompiledType, limits: Sequence[Limit], what: str) -> CompiledType:
+    """Return the type, called `what` in errors, with limits that msgspec enforces or a proxy checks."""
     for limit in limits:
-        if not can_apply_limit(limit, shape):
+        if not can_apply_limit(limit, compiled):
             raise SignatureError(f"a limit `{limit.name}` does not fit {what}")
     limits = list(_merge_limits(limits))
-    schema = {**shape.schema}
+    schema = {**compiled.schema}
     for limit in limits:
-        schema.update(_limit_to_keywords(limit, shape))
-    kind = _constrain_type(shape.type, limits)
-    if kind is not None:
-        return CompiledType(
-            kind, schema, shape.native and all(limit.is_native for limit in limits), shape.base
-        )
-    if not all(_LIMIT_RULES[limit.name].check for limit in limits):
-        raise SignatureError(
-            f"the limits of {what} are not valid: {', '.join(f'{one.bound!r}' for one in limits)}"
-        )
-    return CompiledType(
-        make_proxy_type("limited", _make_limit_reader(shape.type, limits)),
-        schema,
-        native=False,
-        base=shape.base,
-    )
+        schema.update(_limit_to_keywords(limit, compiled))
+    kind = _constrain_type(compiled.type, limits)
+    native = kind is not None and compiled.native and all(limit.is_native for limit in limits)
+    if kind is None:
+        if not all(_LIMIT_RULES[limit.name].check for limit in limits):
+            bounds = ", ".join(repr(limit.bound) for limit in limits)
+            raise SignatureError(f"the limits of {what} are not valid: {bounds}")
+        kind = make_proxy_type("limited", _make_limit_reader(compiled.type, limits))
+    return CompiledType(kind, schema, native, compiled.base)
 
 
 def _merge_limits(limits: Sequence[Limit]) -> Iterator[Limit]:
-    """The limits, of two of the same kind only the stricter one."""
+    """Yield the limits, of two of the same kind only the stricter one."""
     kept: dict[str, Limit] = {}
     for limit in limits:
         other = kept.get(limit.name)
@@ -291,18 +283,18 @@ def _merge_limits(limits: Sequence[Limit]) -> Iterator[Limit]:
     yield from kept.values()
 
 
-def _limit_to_keywords(limit: Limit, shape: CompiledType) -> dict[str, JSON]:
-    """The keywords that say a limit; none where JSON Schema has no word for it."""
+def _limit_to_keywords(limit: Limit, compiled: CompiledType) -> dict[str, JSON]:
+    """Return the keywords for a limit; none where JSON Schema has none."""
     if limit.name in {"min_length", "max_length"}:
         # Base64 has four characters for three bytes.
-        bound = 4 * ((limit.bound + 2) // 3) if "contentEncoding" in shape.schema else limit.bound
-        return {limit.name[:3] + _SIZE_KEYWORDS[shape.schema["type"]]: bound}
+        bound = 4 * ((limit.bound + 2) // 3) if "contentEncoding" in compiled.schema else limit.bound
+        return {limit.name[:3] + SIZE_KEYWORDS[compiled.schema["type"]][0]: bound}
     keyword = _LIMIT_RULES[limit.name].keyword
-    return {keyword: limit.bound} if keyword and shape.base in {*_NUMBER_TYPES, str} else {}
+    return {keyword: limit.bound} if keyword and compiled.base in {*_NUMBER_TYPES, str} else {}
 
 
 def _constrain_type(kind: Any, limits: Sequence[Limit]) -> Any:
-    """The type with its limits as msgspec enforces them; None if it cannot."""
+    """Return the type with limits that msgspec enforces; None if it cannot."""
     try:
         narrowed = Annotated[kind, Meta(**{limit.name: limit.bound for limit in limits})]
     except (TypeError, ValueError, re.error):

@@ -1,4 +1,4 @@
-"""What a docstring says about a function: what it does, and what each parameter is for.
+"""Parses docstrings into a summary and the descriptions of parameters.
 
 Reads the styles of Google, NumPy and Sphinx, line by line, and takes what it does not understand for prose.
 """
@@ -21,7 +21,7 @@ _PARAMETER_SECTIONS: Final = frozenset(
         "params",
     }
 )
-# Texts: `re` compiles one when it is first needed, and keeps it. A start that needs none is 0.4 ms sooner.
+# Strings: `re` compiles one when it is first needed, and caches it.
 _NAME_PATTERN: Final = r"\*{0,2}(\w+)\s*"
 _NUMPY_PATTERN: Final = r"\*{0,2}\w+(?:, ?\*{0,2}\w+)*(?: ?:.*)?"
 _SPHINX_PATTERN: Final = r":(?:param|parameter|arg|argument|key|keyword|type)\s+[^:\s][^:]*:"
@@ -30,14 +30,14 @@ ParameterLines = dict[str, list[str]]
 
 
 class Docstring(Struct, frozen=True):
-    """A docstring, taken apart. `summary` is all of it but the parameters."""
+    """A parsed docstring. `summary` is all of it but the parameters."""
 
     summary: str
     parameters: dict[str, str]
 
 
 def parse_docstring(doc: str | None) -> Docstring:
-    """The parts of a docstring; empty ones if there is none."""
+    """Return the parts of a docstring; empty ones if there is none."""
     lines = inspect.cleandoc(doc or "").splitlines()
     prose: list[str] = []
     found: ParameterLines = {}
@@ -64,13 +64,13 @@ def _measure_indent(line: str) -> int:
 
 
 def _is_underlined(lines: list[str], at: int) -> bool:
-    """Whether a line is a heading in NumPy's style."""
+    """Return whether a line is a heading in NumPy's style."""
     below = lines[at + 1].strip() if at + 1 < len(lines) else ""
     return below != "" and not below.strip("-=")
 
 
 def _parse_google(lines: list[str], at: int, found: ParameterLines) -> int:
-    """Read the indented lines below `Args:`; the number of the first line behind them."""
+    """Read the indented lines below `Args:` and return the number of the line behind them."""
     level: int | None = None
     words: list[str] = []
     while at < len(lines) and (not lines[at].strip() or _measure_indent(lines[at])):
@@ -87,7 +87,7 @@ def _parse_google(lines: list[str], at: int, found: ParameterLines) -> int:
 
 
 def _parse_google_entry(text: str) -> tuple[str | None, str]:
-    """The name and the description in `name: description` or `name (type): description`; no name in prose."""
+    """Split `name: description` or `name (type): description`; prose has no name."""
     name = re.match(_NAME_PATTERN, text)
     if name is None:
         return None, text
@@ -104,7 +104,7 @@ def _parse_google_entry(text: str) -> tuple[str | None, str]:
 
 
 def _parse_numpy(lines: list[str], at: int, found: ParameterLines) -> int:
-    """Read the entries below an underlined heading; the number of the first line behind them."""
+    """Read the entries below an underlined heading and return the number of the line behind them."""
     names: list[str] = []
     while at < len(lines) and not _is_underlined(lines, at):
         line = lines[at]
@@ -121,7 +121,7 @@ def _parse_numpy(lines: list[str], at: int, found: ParameterLines) -> int:
 
 
 def _parse_sphinx(lines: list[str], at: int, found: ParameterLines) -> int:
-    """Read one `:param name:` with the indented lines below it; the number of the first line behind them."""
+    """Read one `:param name:` with its indented lines and return the number of the line behind them."""
     _, field, text = lines[at].split(":", 2)
     kind, *_, name = field.split()
     words = [text.strip()]

@@ -1,4 +1,4 @@
-"""The names in annotations: where they are looked up, what they stand for, and how types are called in texts.
+"""Evaluates annotations, resolves type aliases and type variables, and names types in texts.
 
 Finds also types that are local to a function, and the function behind a partial, a method or a wrapper.
 """
@@ -29,7 +29,7 @@ UNION_TYPES: Final = frozenset({Union, types.UnionType})
 
 
 def unwrap_layers(fn: Any) -> Iterator[Any]:
-    """The callable, and what it calls in turn, down to the function that was written."""
+    """Yield the callable, and what it calls in turn, down to the function that was written."""
     while True:
         yield fn
         if isinstance(fn, functools.partial):
@@ -45,13 +45,10 @@ def unwrap_layers(fn: Any) -> Iterator[Any]:
 
 
 class AnnotationScope:
-    """Where the names in the annotations of one function are looked up.
+    """Looks up the names in the annotations of one function, or of a callable that leads to one.
 
-    First where Python looks. A name that is not there may be local to the function that is defining this one
-    right now, so the callers of `bind` in the same module are asked next; nothing of them is kept.
-
-    Args:
-        fn: the function, or whatever calls it.
+    First where Python looks. A name that is not found there may be local to the function that is defining
+    this one right now, so the callers of `bind` in the same module come next; nothing of them is kept.
     """
 
     def __init__(self, fn: Callable[..., Any]) -> None:
@@ -66,20 +63,16 @@ class AnnotationScope:
             self._locals |= {kind.__name__: kind for kind in getattr(written, "__type_params__", ())}
 
     def evaluate(self, annotation: Any) -> Any:
-        """The type that an annotation of the function means.
-
-        Raises:
-            SignatureError: it cannot be evaluated.
-        """
+        """Return the type that an annotation of the function means."""
         if isinstance(annotation, type) and get_origin(annotation) is None:
             return cast("Any", annotation)
         return self._evaluate(annotation, self._globals, self._locals)[0]
 
     def resolve_class_hints(self, it: Any) -> tuple[dict[str, Any], bool]:
-        """The annotations of a class by name, and whether the class's own module knows all names in them."""
+        """Return the annotations of a class, and whether the class's own module has all names in them."""
         cls = get_origin(it) or it
         found: dict[str, Any] = {}
-        whole = True
+        complete = True
         for owner, variables in _iter_bases(cls, get_args(it)):
             home = getattr(sys.modules.get(owner.__module__), "__dict__", {})
             local = {kind.__name__: kind for kind in getattr(owner, "__type_params__", ())}
@@ -88,11 +81,11 @@ class AnnotationScope:
                     # The module comes first, as in msgspec: a field may be called like its type.
                     kind, known = self._evaluate(annotation, {**vars(owner), **local}, home)
                     found[name] = _substitute(kind, variables)
-                    whole = whole and known
-        return found, whole
+                    complete = complete and known
+        return found, complete
 
     def _evaluate(self, annotation: Any, outer: dict[str, Any], inner: dict[str, Any]) -> tuple[Any, bool]:
-        """The type, and whether it was found without the callers."""
+        """Return the type, and whether it was found without the callers."""
         if isinstance(annotation, ForwardRef):
             annotation = annotation.__forward_arg__
         holder = types.SimpleNamespace(__annotations__={"it": annotation})
@@ -110,7 +103,7 @@ class AnnotationScope:
             ) from error
 
     def _find_caller_locals(self) -> dict[str, Any]:
-        """The local names of the calls in progress in the function's module; inner ones win."""
+        """Return the local names of the calls in progress in the function's module; inner ones win."""
         found: dict[str, Any] = {}
         frame = inspect.currentframe()
         while frame is not None:
@@ -121,7 +114,7 @@ class AnnotationScope:
 
 
 def _iter_bases(cls: type[Any], args: tuple[Any, ...]) -> Iterator[tuple[type[Any], Mapping[Any, Any]]]:
-    """The classes that a class is made of, each with what its type variables stand for."""
+    """Yield the bases of a class, each with the values of its type variables."""
     meant: dict[type[Any], dict[Any, Any]] = {cls: _pair_type_variables(cls, args)}
     for owner in cls.__mro__[:-1]:
         variables = meant.get(owner, {})
@@ -138,7 +131,7 @@ def _pair_type_variables(cls: type[Any], args: tuple[Any, ...]) -> dict[Any, Any
 
 
 def _substitute(it: Any, variables: Mapping[Any, Any]) -> Any:
-    """A type with its type variables replaced."""
+    """Return a type with its type variables replaced."""
     if isinstance(it, TypeVar):
         return variables.get(it, it)
     inner = getattr(it, "__parameters__", ()) if variables and get_origin(it) is not None else ()
@@ -149,7 +142,7 @@ def _substitute(it: Any, variables: Mapping[Any, Any]) -> Any:
 
 
 def resolve_alias(it: Any) -> Any:
-    """The type behind a name for it; itself if it is no such name."""
+    """Return the type behind an alias, a `NewType` or a type variable; any other type is its own."""
     origin = get_origin(it)
     if hasattr(origin or it, "__value__"):  # `type X = …`, with or without arguments
         return it.__value__ if origin is None else origin.__value__[get_args(it)]
@@ -159,14 +152,14 @@ def resolve_alias(it: Any) -> Any:
 
 
 def describe_type(it: Any) -> str:
-    """A type as its author wrote it, more or less."""
+    """Return a type as its author wrote it, more or less."""
     if isinstance(it, type) and get_origin(it) is None:
         return it.__name__
     return repr(it).replace("typing.", "").replace("collections.abc.", "")
 
 
 def make_label(it: Any) -> str:
-    """A name for a type, made of the names of its parts."""
+    """Return a name for a type, made of the names of its parts."""
     if get_origin(it) is Annotated:
         return make_label(get_args(it)[0])
     names = [getattr(get_origin(it) or it, "__name__", "value"), *map(make_label, get_args(it))]

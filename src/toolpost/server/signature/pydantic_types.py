@@ -1,7 +1,7 @@
-"""Pydantic as a guest: what it reads, writes and describes in a signature that uses it.
+"""Types that pydantic reads, writes and describes in a signature that uses it.
 
-Pydantic is never imported by us: who uses it has imported it. Its schemas are taken over without the titles
-that it invents, and explained by its own errors.
+Pydantic is not imported here: a server that uses it has imported it. Its schemas are taken over without the
+titles that it generates, and its own errors explain them.
 """
 
 import sys
@@ -11,32 +11,25 @@ from typing import Annotated, Any, Final, cast, get_args, get_origin
 
 import msgspec
 
-from toolpost.server.signature.json_schema import Definitions, ForeignSchema
-from toolpost.server.signature.validation import SignatureError, ValidationError, ValidationIssue, format_path
+from toolpost.json_schema import DEFS_PREFIX, ForeignSchema, ValidationIssue, format_path
+from toolpost.server.signature.schema_builder import Definitions
+from toolpost.server.signature.validation import SignatureError, ValidationError
 from toolpost.types.base import JSON
 
 
 def is_pydantic_type(kind: type[Any]) -> bool:
-    """Whether a class is one of pydantic's, or made for it."""
+    """Return whether a class is one of pydantic's, or made for it."""
     return hasattr(kind, "__get_pydantic_core_schema__") or hasattr(kind, "__pydantic_validator__")
 
 
 def is_pydantic_field(mark: object) -> bool:
-    """Whether a mark, or a default, is pydantic's `Field(…)`."""
+    """Return whether a mark, or a default, is pydantic's `Field(…)`."""
     kind = type(mark)
     return kind.__name__ == "FieldInfo" and kind.__module__ == "pydantic.fields"
 
 
 class PydanticType:
-    """A type that pydantic reads and describes.
-
-    Args:
-        annotation: the type.
-        output: whether it is written, not read: its schema may differ.
-
-    Raises:
-        SignatureError: pydantic is not there, or cannot do it either.
-    """
+    """A type that pydantic reads and describes; its schema may differ if it is written (`output`)."""
 
     def __init__(self, annotation: Any, *, output: bool = False) -> None:
         module = sys.modules.get("pydantic")
@@ -57,19 +50,19 @@ class PydanticType:
         self._annotation = annotation
 
     def read(self, value: JSON) -> Any:
-        """The value, as pydantic makes it out of JSON."""
+        """Return the value that pydantic makes out of decoded JSON."""
         return validate_with_pydantic(self.adapter.validate_json, value)
 
     def check(self, text: bytes) -> None:
-        """Return if JSON is what pydantic would read."""
+        """Check that pydantic would read this JSON."""
         self.read(msgspec.json.decode(text))
 
     def encode(self, value: Any) -> bytes:
-        """The JSON of a value, which has been validated before, or is now."""
+        """Validate a value and return its JSON."""
         return self.adapter.dump_json(self._validate(value), by_alias=True, warnings="error")
 
     def to_builtins(self, value: Any) -> JSON:
-        """What `encode` makes, before it is text."""
+        """Return what `encode` returns, not encoded."""
         return self.adapter.dump_python(self._validate(value), mode="json", by_alias=True)
 
     def _validate(self, value: Any) -> Any:
@@ -79,12 +72,12 @@ class PydanticType:
             raise ValidationError(_convert_issues(cast("Any", error))) from error
 
     def adopt_schema(self, defs: Definitions) -> ForeignSchema:
-        """The schema, its definitions among ours, without the titles that pydantic invents.
+        """Return the schema without generated titles, and move its definitions to `defs`.
 
-        The schema of a class is a definition, too.
+        The schema of a class becomes a definition, too.
         """
         names = {name: defs.assign_foreign_name(name, part) for name, part in self.defs.items()}
-        refs = {f"#/$defs/{old}": f"#/$defs/{new}" for old, new in names.items()}
+        refs = {f"{DEFS_PREFIX}{old}": f"{DEFS_PREFIX}{new}" for old, new in names.items()}
         defs |= {names[name]: _rewrite_schema(part, refs, name) for name, part in self.defs.items()}
         schema = _rewrite_schema(self.schema, refs, self._label)
         if "$ref" in schema or not isinstance(self._annotation, type):
@@ -95,17 +88,13 @@ class PydanticType:
 
 
 def to_jsonable(value: Any) -> JSON:
-    """The JSON of a value of one of pydantic's classes."""
+    """Return the JSON value for an object of one of pydantic's classes."""
     return sys.modules["pydantic_core"].to_jsonable_python(value, by_alias=True)
 
 
 def validate_with_pydantic(validate: Callable[[bytes], Any], value: JSON) -> Any:
-    """What one of pydantic's validators makes out of decoded JSON.
-
-    Raises:
-        ValidationError: it does not fit.
-    """
-    # As JSON, because then a strict model takes a date, which JSON can only say in a string.
+    """Return what one of pydantic's validators makes out of decoded JSON; raise `ValidationError` if not."""
+    # As JSON, because then a strict model takes a string for a date.
     try:
         return validate(msgspec.json.encode(value))
     except ValueError as error:
@@ -113,9 +102,9 @@ def validate_with_pydantic(validate: Callable[[bytes], Any], value: JSON) -> Any
 
 
 def _convert_issues(error: Any) -> list[ValidationIssue]:
-    """The problems in a validation error of pydantic."""
-    told = error.errors(include_url=False, include_context=False, include_input=False)
-    return [ValidationIssue(format_path(problem["loc"]), problem["msg"]) for problem in told]
+    """Return the problems in a validation error of pydantic."""
+    errors = error.errors(include_url=False, include_context=False, include_input=False)
+    return [ValidationIssue(format_path(each["loc"]), each["msg"]) for each in errors]
 
 
 _DATA_KEYWORDS: Final = frozenset({"const", "default", "enum", "examples"})
@@ -123,7 +112,7 @@ _DATA_KEYWORDS: Final = frozenset({"const", "default", "enum", "examples"})
 
 
 def _rewrite_schema(schema: Mapping[str, JSON], refs: Mapping[str, str], label: str) -> ForeignSchema:
-    """A piece of a guest's schema with other references; a title that only repeats `label` is left out."""
+    """Return a part of pydantic's schema with other references, and no title that only repeats `label`."""
     renamed = ForeignSchema()
     for keyword, value in schema.items():
         if keyword in _DATA_KEYWORDS:

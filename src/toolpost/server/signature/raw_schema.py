@@ -1,45 +1,31 @@
-"""A function behind a JSON Schema of the author's own: the schema checks what the function gets as a dict.
+"""A function behind a JSON Schema that its author wrote: the schema checks the dict that the function gets.
 
-Stands where `bind.Bound` stands for a function whose signature is the schema. The validator is an optional
-package, and registration says so when it is missing.
+Takes the place of `BoundFunction`, for which the signature is the schema. The validator is an optional
+package; registration fails without it.
 """
 
 from collections.abc import Callable
 from itertools import islice
 from typing import Any, Final
 
+from toolpost.json_schema import MAX_ISSUES, ValidationIssue, format_path
 from toolpost.protocol import headers
 from toolpost.protocol.jsonrpc import shorten
 from toolpost.server.request import decode_arguments
 from toolpost.server.signature.bind import bind
-from toolpost.server.signature.json_schema import compile_validator
-from toolpost.server.signature.validation import (
-    MAX_ISSUES,
-    ArgumentError,
-    SignatureError,
-    ValidationIssue,
-    format_path,
-)
+from toolpost.server.signature.schema_builder import compile_validator
+from toolpost.server.signature.validation import ArgumentError, SignatureError
 from toolpost.types.base import JSON, Raw, Unset
 
 MAX_VALIDATOR_MESSAGE: Final = 500
-"""How much of a validator's message is told: it may name keys, which the caller chose."""
+"""Characters of a validator's message that are repeated: it may name keys, which the caller chose."""
 
 
 class RawSchemaFunction:
-    """A function whose arguments come as one dict, checked by a schema.
+    """A function that takes one dict, checked by a schema, and a context if it asks for one by annotation.
 
-    Args:
-        fn: takes the dict, and a context if it asks for one by annotation.
-        schema: of the dict.
-        context_types: a parameter of one of these types gets the context of the call.
-        name: how it is called.
-
-    Raises:
-        MCPError: jsonschema-rs is not installed, so that nobody could check the arguments.
-        TypeError: the schema is no dict.
-        ValueError: it is no valid schema, or none of an object, or a header in it breaks a rule.
-        SignatureError: the function does not take one dict.
+    Raises `MCPError` if jsonschema-rs is not installed, `TypeError` or `ValueError` for the schema, and
+    `SignatureError` for the function.
     """
 
     def __init__(
@@ -70,25 +56,20 @@ class RawSchemaFunction:
         self._bound = bound
 
     def read(self, raw: Raw | bytes | Unset) -> dict[str, JSON]:
-        """The arguments, if they fit the schema.
-
-        Raises:
-            ArgumentError: they do not fit.
-            InvalidParams: they are no object.
-        """
+        """Return the arguments, or raise `ArgumentError`; `InvalidParams` if they are not an object."""
         arguments = decode_arguments(raw)
-        problems = [
+        issues = [
             ValidationIssue(format_path(error.instance_path), shorten(error.message, MAX_VALIDATOR_MESSAGE))
             for error in islice(self._iter_errors(arguments), MAX_ISSUES)
         ]
-        if problems:
-            raise ArgumentError(problems)
+        if issues:
+            raise ArgumentError(issues)
         return arguments
 
     def to_keywords(self, arguments: dict[str, JSON]) -> dict[str, Any]:
-        """The arguments by the name of their one parameter."""
+        """Return the arguments by the name of their one parameter."""
         return {self._bound.parameters[0].field: arguments}
 
     def call(self, arguments: dict[str, JSON], context: Any = None, **extra: Any) -> Any:
-        """What the function returns: an awaitable if it is asynchronous."""
+        """Call the function; returns an awaitable if it is async."""
         return self._bound.apply(self.to_keywords(arguments) | extra, context)

@@ -1,7 +1,7 @@
-"""The types of a signature, surveyed once: for each what msgspec is to read, and the schema of just that.
+"""Compiles the types of a signature: for each the type that msgspec reads, and the schema of just that.
 
-One walk makes both, so that they cannot disagree. What msgspec reads by itself stays as it is, everything
-else gets a stand-in, what cannot be read soundly is refused. Knows nothing of functions and calls.
+One walk makes both, so that they cannot disagree. A type that msgspec reads as its author means it stays,
+another one gets a proxy, and one that cannot be read soundly is refused.
 """
 
 import enum
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Union, get_arg
 from msgspec import Struct, UnsetType
 from msgspec.structs import replace
 
+from toolpost.json_schema import ForeignSchema
 from toolpost.server.signature import docstrings
 from toolpost.server.signature.compiled_types import (
     SCALAR_SCHEMAS,
@@ -29,20 +30,7 @@ from toolpost.server.signature.compiled_types import (
     is_decodable,
     make_choice_reader,
     make_proxy_type,
-    make_record_reader,
     make_union_reader,
-)
-from toolpost.server.signature.json_schema import (
-    HEADER_KEYWORD,
-    Definitions,
-    ForeignSchema,
-    add_keywords,
-    can_accept,
-    can_overlap,
-    collect_definitions,
-    make_any_of,
-    make_enum_schema,
-    remove_null,
 )
 from toolpost.server.signature.names import (
     UNION_TYPES,
@@ -52,12 +40,23 @@ from toolpost.server.signature.names import (
     resolve_alias,
 )
 from toolpost.server.signature.pydantic_types import PydanticType, is_pydantic_field, is_pydantic_type
+from toolpost.server.signature.schema_builder import (
+    HEADER_KEYWORD,
+    Definitions,
+    add_keywords,
+    can_accept,
+    can_overlap,
+    collect_definitions,
+    make_any_of,
+    make_enum_schema,
+    remove_null,
+)
 from toolpost.server.signature.validation import SignatureError, prefix_signature_errors
 from toolpost.types.base import JSON
 
 if TYPE_CHECKING:
     from toolpost.server.signature.annotations import Limit
-    from toolpost.server.signature.compiled_types import RecordField, RecordType
+    from toolpost.server.signature.record_types import RecordField, RecordType
 
 _COLLECTION_TYPES: Final[dict[Any, Any]] = {
     **dict.fromkeys((list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable), list),
@@ -71,22 +70,27 @@ _KEY_PATTERNS: Final[dict[Any, str]] = {
     int: "^-?(0|[1-9][0-9]*)$",
     float: r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?$",
 }
-"""Numbers as keys: what the string must look like."""
+"""The patterns of keys that are numbers."""
+_NUMBER_SCHEMAS: Final = (SCALAR_SCHEMAS[int], SCALAR_SCHEMAS[float])
 _SUPPORTED_TYPES_HINT: Final = (
     "take a builtin type, a dataclass, a TypedDict, a msgspec struct or a pydantic model"
 )
 
 
 class TypeCompiler:
-    """The types of one signature.
+    """Compiles the types of one signature.
+
+    A class may contain itself. While it is compiled, an occurrence inside of it becomes a reference: to the
+    class at first, in the hope that msgspec can read it. If in the end it needs a proxy, which is known only
+    after its fields, all is compiled once more, and the occurrences inside become references to that proxy.
 
     Args:
-        scope: where the names in annotations are looked up.
-        output: whether the types are written, not read.
+        scope: evaluates the names in annotations.
+        output: whether values of the types are written, not read.
 
     Attributes:
         defs: the definitions that the schemas share.
-        uses_pydantic: whether something is read by pydantic.
+        uses_pydantic: whether pydantic reads some of the types.
         msgspec_limit_count: how many limits of `msgspec.Meta` there are.
     """
 
@@ -97,31 +101,31 @@ class TypeCompiler:
         self._scope = scope
         self._output = output
         self._compiled: dict[Any, CompiledType] = {}
-        self._proxy_types: defaultdict[Any, ProxyType] = defaultdict(partial(make_proxy_type, "named"))
+        """The classes that are done."""
+        self._limited: set[Any] = set()
+        """Those of them with limits of `msgspec.Meta` inside."""
         self._in_progress: set[Any] = set()
-        """The classes and aliases whose survey has begun and not ended."""
+        """The classes and aliases around the type that is being compiled."""
+        self._proxy_types: defaultdict[Any, ProxyType] = defaultdict(partial(make_proxy_type, "named"))
+        """The classes and aliases that msgspec cannot read itself."""
         self._needs_recompile = False
+        """Whether a class got its proxy too late for an occurrence inside of it."""
 
     def compile_type(self, annotation: Any) -> CompiledType:
-        """The shape of a type.
-
-        Raises:
-            SignatureError: no value of this type can be read, or not soundly.
-        """
+        """Compile a type; raise `SignatureError` if it cannot be read, or not soundly."""
         try:
-            shape = self._compile_type(annotation)
+            compiled = self._compile_type(annotation)
             while self._needs_recompile:
-                # A class that contains itself needs a stand-in after all: look again at what contains it.
                 self._needs_recompile = False
                 self._compiled.clear()
-                shape = self._compile_type(annotation)
+                compiled = self._compile_type(annotation)
         except SignatureError:
             raise
         except TypeError as error:  # metadata in the arguments of a generic class may have no hash
             raise SignatureError(f"{describe_type(annotation)} cannot be surveyed: {error}") from error
-        if not is_decodable(shape.type):
+        if not is_decodable(compiled.type):
             raise SignatureError(f"{describe_type(annotation)} cannot be read from JSON")
-        return shape
+        return compiled
 
     def _compile_type(self, it: Any) -> CompiledType:
         origin, args = get_origin(it), get_args(it)
@@ -129,16 +133,17 @@ class TypeCompiler:
             return self._compile_annotated(it)
         if it is None or it is Any or (isinstance(it, type) and it in SCALAR_SCHEMAS):
             kind = type(None) if it is None else it
+            is_object = it is object
             return CompiledType(
-                Any if it is object else kind, SCALAR_SCHEMAS[kind], native=it is not object, base=kind
+                Any if is_object else kind, SCALAR_SCHEMAS[kind], native=not is_object, base=kind
             )
         if origin in UNION_TYPES:
             return self._compile_union(args)
         if origin is Literal:
             return self._compile_choices(it, args)
-        behind = resolve_alias(it)
-        if behind is not it:
-            return self._compile_alias(it, behind)
+        target = resolve_alias(it)
+        if target is not it:
+            return self._compile_alias(it, target)
         if (origin or it) in _COLLECTION_TYPES:
             return self._compile_collection(it, origin or it, args)
         return self._compile_class(it, origin or it)
@@ -146,92 +151,82 @@ class TypeCompiler:
     # ----------------------------------------------------------------- metadata
 
     def _compile_annotated(self, it: Any) -> CompiledType:
-        """The shape of a type with marks on it."""
-        from toolpost.server.signature.annotations import read_annotation_metadata  # noqa: PLC0415 - 0.3 ms of a start
+        from toolpost.server.signature import annotations  # noqa: PLC0415 - start-up time
 
         inner, *metadata = get_args(it)
-        marks = read_annotation_metadata(metadata)
+        marks = annotations.read_annotation_metadata(metadata)
         if marks.needs_pydantic:
-            shape = self._compile_pydantic(it)
+            annotations.refuse_ignored_limits(metadata)
+            compiled = self._compile_pydantic(it)
         else:
             self.msgspec_limit_count += sum(limit.is_native for limit in marks.limits)
-            shape = self._compile_limited(inner, marks.limits) if marks.limits else self._compile_type(inner)
-        schema = shape.schema
+            compiled = self._compile_limited(inner, marks.limits)
+        schema = compiled.schema
         if HEADER_KEYWORD in marks.schema_keywords:
             schema = remove_null(schema)
-        return replace(shape, schema=add_keywords(schema, marks.schema_keywords))
+        return replace(compiled, schema=add_keywords(schema, marks.schema_keywords))
 
     def _compile_limited(self, inner: Any, limits: "list[Limit]") -> CompiledType:
-        """The shape of a type with limits; those of a union go to the members that they fit."""
-        from toolpost.server.signature.annotations import apply_limits  # noqa: PLC0415 - as above
+        """Compile a type with limits; those of a union go to the members that they fit."""
+        if not limits:
+            return self._compile_type(inner)
+        from toolpost.server.signature import annotations  # noqa: PLC0415 - start-up time
 
-        behind = resolve_alias(inner)
-        if behind is not inner:
-            return self._compile_limited(behind, limits)
+        target = resolve_alias(inner)
+        if target is not inner:
+            return self._compile_limited(target, limits)
         if get_origin(inner) is Annotated:
             inner, *metadata = get_args(inner)
             return self._compile_type(Annotated[inner, *metadata, *limits])
-        if get_origin(inner) in UNION_TYPES:
-            return self._compile_union(self._distribute_limits(inner, limits))
-        return apply_limits(self._compile_type(inner), limits, describe_type(inner))
-
-    def _distribute_limits(self, union: Any, limits: "list[Limit]") -> list[Any]:
-        """The members of a union, each with those limits that fit it."""
-        from toolpost.server.signature.annotations import can_apply_limit  # noqa: PLC0415 - as above
-
+        if get_origin(inner) not in UNION_TYPES:
+            return annotations.apply_limits(self._compile_type(inner), limits, describe_type(inner))
         members: list[Any] = []
-        used: list[Limit] = []
-        for member in get_args(union):
-            shape = self._compile_type(member)
-            fitting = [limit for limit in limits if can_apply_limit(limit, shape)]
-            used += fitting
+        unused = limits
+        for member in get_args(inner):
+            compiled = self._compile_type(member)
+            fitting = [limit for limit in limits if annotations.can_apply_limit(limit, compiled)]
+            unused = [limit for limit in unused if limit not in fitting]
             members.append(Annotated[member, *fitting] if fitting else member)
-        for limit in limits:
-            if limit not in used:
-                raise SignatureError(f"a limit `{limit.name}` fits no part of {describe_type(union)}")
-        return members
+        if unused:
+            raise SignatureError(f"a limit `{unused[0].name}` fits no part of {describe_type(inner)}")
+        return self._compile_union(members)
 
     # ----------------------------------------------------------------- choices
 
     def _compile_union(self, members: Sequence[Any]) -> CompiledType:
-        """The shape of a union: read by msgspec if it can tell the members apart, else by trying them."""
-        metas = self.msgspec_limit_count
-        shapes = [self._compile_type(member) for member in members]
-        real = [shape for shape in shapes if shape.type is not UnsetType]
-        schema = make_any_of([shape.schema for shape in real])
+        """Compile a union: msgspec reads it if it can tell the members apart, else a proxy tries them."""
+        limits_before = self.msgspec_limit_count
+        every = [self._compile_type(member) for member in members]
+        present = [member for member in every if member.type is not UnsetType]
+        schema = make_any_of([member.schema for member in present])
         if HEADER_KEYWORD in (alone := remove_null(schema)):
             schema = alone
-        kind = Union[tuple(shape.type for shape in shapes)]  # noqa: UP007 - of a tuple
-        alike = any(self._can_confuse(*pair) for pair in combinations(real, 2))
+        kind = Union[tuple(member.type for member in every)]  # noqa: UP007 - of a tuple
+        alike = any(self._can_confuse(*pair) for pair in combinations(present, 2))
         if is_decodable(kind) and not alike:
-            return CompiledType(kind, schema, all(shape.native for shape in shapes))
-        if self.msgspec_limit_count == metas and any(
-            isinstance(shape.schema, ForeignSchema) for shape in shapes
-        ):
+            return CompiledType(kind, schema, all(member.native for member in every))
+        is_foreign = any(isinstance(member.schema, ForeignSchema) for member in every)
+        if is_foreign and self.msgspec_limit_count == limits_before:
             with suppress(SignatureError):  # one of ours is among them, which pydantic does not know
                 return self._compile_pydantic(Union[tuple(members)])  # noqa: UP007 - of a tuple
-        if (
-            alike
-            and {self._name_definition(one) for one in self._in_progress}
-            & collect_definitions(schema, self.defs).keys()
-        ):
-            # Trying would double the work with each level of a value.
+        if alike and not collect_definitions(schema, self.defs).keys().isdisjoint(
+            map(self._name_definition, self._in_progress)
+        ):  # trying would double the work with each level of a value
             raise SignatureError(
                 f"the members of {' | '.join(map(describe_type, members))} look alike and contain each other",
                 hint="make them msgspec structs with tags, or pydantic models with a discriminator",
             )
-        return CompiledType(make_proxy_type("union", make_union_reader(real)), schema, native=False)
+        return CompiledType(make_proxy_type("union", make_union_reader(present)), schema, native=False)
 
     def _can_confuse(self, one: CompiledType, other: CompiledType) -> bool:
-        """Whether some value may fit both types; msgspec would read two kinds of integer as one."""
-        plain = (SCALAR_SCHEMAS[int], SCALAR_SCHEMAS[float])
-        if one.schema in plain and other.schema in plain:
+        """Return whether some value may fit both types; msgspec would read two kinds of integer as one."""
+        if one.schema in _NUMBER_SCHEMAS and other.schema in _NUMBER_SCHEMAS:
             return False
         tagged = isinstance(one.type, type(Struct)) and isinstance(other.type, type(Struct))
         return not tagged and can_overlap(one.schema, other.schema, self.defs)
 
     def _compile_choices(self, it: Any, members: Sequence[Any]) -> CompiledType:
-        """The shape of an enumeration or of a `Literal`."""
+        """Compile an enumeration or a `Literal`."""
         choices = [member.value if isinstance(member, enum.Enum) else member for member in members]
         if not choices or not all(type(choice) in _CHOICE_TYPES for choice in choices):
             raise SignatureError(
@@ -251,134 +246,137 @@ class TypeCompiler:
         if kind is tuple and it not in {tuple, typing.Tuple} and args[1:] != (...,):  # noqa: UP006 - is meant
             return self._compile_tuple(args)
         item = args[0] if args else Any
-        shape = self._compile_type(item)
-        schema: dict[str, JSON] = {"type": "array"} | ({"items": shape.schema} if shape.schema else {})
+        compiled = self._compile_type(item)
+        schema: dict[str, JSON] = {"type": "array"} | ({"items": compiled.schema} if compiled.schema else {})
         if kind in {set, frozenset}:
             schema["uniqueItems"] = True
             members = get_args(item) if get_origin(item) in UNION_TYPES else (item,)
             if any((get_origin(member) or member).__hash__ is None for member in members):
                 raise SignatureError(f"a set cannot hold {describe_type(item)}", hint="take a list")
-        inner = (shape.type, ...) if kind is tuple else (shape.type,)
-        native = shape.native and origin is not abc.Iterable
+        inner = (compiled.type, ...) if kind is tuple else (compiled.type,)
+        native = compiled.native and origin is not abc.Iterable
         return CompiledType(types.GenericAlias(kind, inner), schema, native, kind)
 
     def _compile_tuple(self, args: tuple[Any, ...]) -> CompiledType:
-        shapes = [self._compile_type(arg) for arg in args]
+        items = [self._compile_type(arg) for arg in args]
         schema: dict[str, JSON] = {"type": "array", "minItems": len(args), "maxItems": len(args)}
-        if shapes:
-            schema["prefixItems"] = [shape.schema for shape in shapes]
-        kind = types.GenericAlias(tuple, tuple(shape.type for shape in shapes))
-        return CompiledType(kind, schema, all(shape.native for shape in shapes), tuple)
+        if items:
+            schema["prefixItems"] = [item.schema for item in items]
+        kind = types.GenericAlias(tuple, tuple(item.type for item in items))
+        return CompiledType(kind, schema, all(item.native for item in items), tuple)
 
     def _compile_mapping(self, key: Any, item: Any) -> CompiledType:
-        names, shape = self._compile_type(key), self._compile_type(item)
+        keys, items = self._compile_type(key), self._compile_type(item)
         schema: dict[str, JSON] = {"type": "object"}
-        if names.base in _KEY_PATTERNS:
-            schema["propertyNames"] = {"pattern": _KEY_PATTERNS[names.base]}
-        elif not can_accept(names.schema, "string", self.defs):
+        if keys.base in _KEY_PATTERNS:
+            schema["propertyNames"] = {"pattern": _KEY_PATTERNS[keys.base]}
+        elif not can_accept(keys.schema, "string", self.defs):
             raise SignatureError(
                 f"a key in JSON is a string and cannot be {describe_type(key)}", hint="take str"
             )
-        elif names.schema not in ({}, SCALAR_SCHEMAS[str]):
-            schema["propertyNames"] = names.schema
-        if shape.schema:
-            schema["additionalProperties"] = shape.schema
-        return CompiledType(dict[names.type, shape.type], schema, names.native and shape.native, dict)
+        elif keys.schema not in ({}, SCALAR_SCHEMAS[str]):
+            schema["propertyNames"] = keys.schema
+        if items.schema:
+            schema["additionalProperties"] = items.schema
+        return CompiledType(dict[keys.type, items.type], schema, keys.native and items.native, dict)
 
     # ----------------------------------------------------------------- named types
 
-    def _compile_alias(self, it: Any, behind: Any) -> CompiledType:
-        """The shape of a name for another type, which may contain itself."""
+    def _compile_alias(self, it: Any, target: Any) -> CompiledType:
+        """Compile a name for another type, which may contain itself."""
         if it in self._in_progress:
-            return CompiledType(
-                self._proxy_types[it], self.defs.make_ref(self._name_definition(it)), native=False
-            )
+            return CompiledType(self._proxy_types[it], self._make_ref(it), native=False)
         self._in_progress.add(it)
-        shape = self._compile_type(self._scope.evaluate(behind))
+        compiled = self._compile_type(self._scope.evaluate(target))
         self._in_progress.discard(it)
         if it not in self._proxy_types:
-            return replace(shape, native=shape.native and is_decodable(it))
-        self._proxy_types[it].reader = lambda value: convert_value(value, shape.type)
-        self.defs[self._name_definition(it)] = shape.schema
-        return CompiledType(shape.type, self.defs.make_ref(self._name_definition(it)), native=False)
+            return replace(compiled, native=compiled.native and is_decodable(it))
+        self._proxy_types[it].reader = lambda value: convert_value(value, compiled.type)
+        self.defs[self._name_definition(it)] = compiled.schema
+        return CompiledType(compiled.type, self._make_ref(it), native=False)
 
     def _compile_class(self, it: Any, cls: Any) -> CompiledType:
-        """The shape of a class that is none of the builtin ones."""
-        if not inspect.isclass(cls):
-            raise SignatureError(f"{describe_type(it)} cannot be said in JSON", hint=_SUPPORTED_TYPES_HINT)
-        if it in self._compiled:
-            return self._compiled[it]
-        if it in self._in_progress:
-            kind = self._proxy_types.get(it)
-            return CompiledType(
-                kind or it, self.defs.make_ref(self._name_definition(it)), native=kind is None
-            )
-        if is_pydantic_type(cls) and not issubclass(cls, Struct):
-            return self._compile_pydantic(it)
-        if issubclass(cls, enum.Flag):
-            return CompiledType(it, {"type": "integer"})
-        if issubclass(cls, enum.Enum):
-            return self._compile_choices(it, list(cls))
-        if _is_path(cls):
-            return CompiledType(it, {"type": "string", "format": "path"})
-        from toolpost.server.signature.compiled_types import describe_record  # noqa: PLC0415 - 0.2 ms of a start
+        """Compile a class that is not one of the builtin ones."""
+        if inspect.isclass(cls):
+            if it in self._compiled:
+                self.msgspec_limit_count += it in self._limited
+                return self._compiled[it]
+            if it in self._in_progress:
+                proxy = self._proxy_types.get(it)
+                return CompiledType(proxy or it, self._make_ref(it), native=proxy is None)
+            if is_pydantic_type(cls) and not issubclass(cls, Struct):
+                return self._compile_pydantic(it)
+            if issubclass(cls, enum.Flag):
+                return CompiledType(it, {"type": "integer"})
+            if issubclass(cls, enum.Enum):
+                return self._compile_choices(it, list(cls))
+            if _is_path(cls):
+                return CompiledType(it, {"type": "string", "format": "path"})
+            from toolpost.server.signature import record_types  # noqa: PLC0415 - start-up time
 
-        record = describe_record(it, self._scope, output=self._output)
-        if record is None:
-            raise SignatureError(f"{describe_type(it)} cannot be said in JSON", hint=_SUPPORTED_TYPES_HINT)
-        return self._compile_record(it, cls, record)
+            record = record_types.describe_record(it, self._scope, output=self._output)
+            if record is not None:
+                return self._compile_record(it, cls, record)
+        raise SignatureError(f"{describe_type(it)} cannot be said in JSON", hint=_SUPPORTED_TYPES_HINT)
 
     def _compile_record(self, it: Any, cls: type[Any], record: "RecordType") -> CompiledType:
-        """The shape of a class with fields: the class itself, or a stand-in that builds values of it."""
-        from toolpost.server.signature.compiled_types import build_record_schema  # noqa: PLC0415 - as above
+        """Compile a class with fields: to itself, or to a proxy that builds values of it."""
+        from toolpost.server.signature import record_types  # noqa: PLC0415 - start-up time
 
-        about = docstrings.parse_docstring(_find_class_docstring(cls))
+        doc = docstrings.parse_docstring(_find_class_docstring(cls))
+        limits_before = self.msgspec_limit_count
         self._in_progress.add(it)
-        shapes = [self._compile_field(cls, field, about.parameters) for field in record.fields]
+        fields = [self._compile_field(cls, field, doc.parameters) for field in record.fields]
         self._in_progress.discard(it)
+        if self.msgspec_limit_count > limits_before:
+            self._limited.add(it)
         kind, name = it, self._name_definition(it)
-        schema = build_record_schema(record, [shape.schema for shape in shapes], about.summary)
-        native = record.ordinary and all(shape.native for shape in shapes) and is_decodable(it)
+        schema = record_types.build_record_schema(record, [field.schema for field in fields], doc.summary)
+        native = record.ordinary and all(field.native for field in fields) and is_decodable(it)
         if not native:
-            self._needs_recompile |= it not in self._proxy_types and name in collect_definitions(
-                schema, self.defs
-            )
+            if it not in self._proxy_types and name in collect_definitions(schema, self.defs):
+                self._needs_recompile = True
             kind = self._proxy_types[it]
-            kind.reader = make_record_reader(record, [shape.type for shape in shapes], build=not self._output)
+            kind.reader = record_types.make_record_reader(
+                record, [field.type for field in fields], build=not self._output
+            )
         self.defs[name] = schema
         keys = None if record.array else frozenset(field.wire_name for field in record.fields)
-        return self._compiled.setdefault(it, CompiledType(kind, self.defs.make_ref(name), native, keys=keys))
+        return self._compiled.setdefault(it, CompiledType(kind, self._make_ref(it), native, keys=keys))
 
-    def _compile_field(self, cls: type[Any], field: "RecordField", told: Mapping[str, str]) -> CompiledType:
+    def _compile_field(
+        self, cls: type[Any], field: "RecordField", descriptions: Mapping[str, str]
+    ) -> CompiledType:
         with prefix_signature_errors(f"field `{field.name}` of {cls.__name__}"):
             if is_pydantic_field(field.default):
                 raise SignatureError("pydantic's Field has no effect here", hint="use pydantic's dataclass")
-            shape = self._compile_type(field.annotation)
-        about = shape.schema.get("description") or told.get(field.name)
-        return replace(shape, schema=document_schema(shape, field.default, about, self.defs))
+            compiled = self._compile_type(field.annotation)
+        description = compiled.schema.get("description") or descriptions.get(field.name)
+        return replace(compiled, schema=document_schema(compiled, field.default, description, self.defs))
 
     def _compile_pydantic(self, it: Any) -> CompiledType:
-        """The shape of a type that pydantic reads, with no limit in it that pydantic would ignore."""
-        from toolpost.server.overlooked import refuse_overlooked  # noqa: PLC0415 - for pydantic only
-
+        """Compile a type that pydantic reads."""
         self.uses_pydantic = True
         guest = PydanticType(it, output=self._output)
-        refuse_overlooked(it, self._scope)
         schema = guest.adopt_schema(self.defs)
-        model = isinstance(it, type) and hasattr(it, "model_validate_json")
-        shape = CompiledType(it if model else make_proxy_type("guest", guest.read), schema, native=model)
-        return self._compiled.setdefault(it, shape) if isinstance(it, type) else shape
+        is_model = isinstance(it, type) and hasattr(it, "model_validate_json")
+        kind = it if is_model else make_proxy_type("guest", guest.read)
+        compiled = CompiledType(kind, schema, native=is_model)
+        return self._compiled.setdefault(it, compiled) if isinstance(it, type) else compiled
 
     def _name_definition(self, it: Any) -> str:
         return self.defs.assign_name(it, make_label(it))
 
+    def _make_ref(self, it: Any) -> dict[str, JSON]:
+        return self.defs.make_ref(self._name_definition(it))
+
 
 def _is_path(cls: type[Any]) -> bool:
-    paths = sys.modules.get("pathlib")  # who has a path has loaded it, and it is slow to load
+    paths = sys.modules.get("pathlib")  # slow to import, and imported already if there is a path
     return paths is not None and issubclass(cls, paths.PurePath)
 
 
 def _find_class_docstring(cls: type[Any]) -> str | None:
-    """The docstring that the author of a class wrote; not one that a decorator made from the signature."""
+    """Return the docstring that the author of a class wrote; not one that a decorator made."""
     doc = cls.__dict__.get("__doc__")
     return None if doc is None or doc.startswith(f"{cls.__name__}(") else doc

@@ -1,0 +1,385 @@
+"""JSON Schema as data: read a schema of any origin, and say in words why a value misses one.
+
+Readers tolerate whatever a peer sends instead of a schema. `explain_mismatch` is for the schemas that a
+server makes from types: it explains, and decides nothing. The validation against schemas of others is left to
+jsonschema-rs, an optional package that `make_validator` sets up.
+"""
+
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import islice
+from typing import Any, Final, NamedTuple, TypeAlias, TypeGuard, cast
+
+import msgspec
+
+from toolpost.types.base import JSON
+
+Schema: TypeAlias = Mapping[str, JSON]
+
+MAX_ISSUES: Final = 20
+"""Problems that one answer names."""
+MAX_DEPTH: Final = 64
+"""Levels of a value that are explained: messages are not nested deeper."""
+MAX_QUOTED: Final = 60
+"""Characters of a value, or number of choices, that a text repeats."""
+MAX_REFERENCES: Final = 20
+"""References that are followed from one place: a schema may lead in a circle."""
+MAX_SCHEMA_DEPTH: Final = 40
+"""Levels of a schema that are searched for references."""
+
+DEFS_PREFIX: Final = "#/$defs/"
+
+JSON_TYPES: Final[dict[Any, str]] = {
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+"""The JSON types by the Python classes of decoded values."""
+
+TYPE_NAMES: Final = {
+    "boolean": "a boolean",
+    "integer": "an integer",
+    "number": "a number",
+    "string": "a string",
+    "array": "an array",
+    "object": "an object",
+    "null": "null",
+}
+"""Words for the JSON types."""
+
+SIZE_KEYWORDS: Final = {
+    "string": ("Length", "characters"),
+    "array": ("Items", "items"),
+    "object": ("Properties", "keys"),
+}
+"""What follows `min` or `max` in the keywords that limit a size, and what is counted."""
+
+_BOUND_KEYWORDS: Final[tuple[tuple[str, Callable[[Any, Any], bool], str], ...]] = (
+    ("minimum", operator.lt, "at least"),
+    ("exclusiveMinimum", operator.le, "more than"),
+    ("maximum", operator.gt, "at most"),
+    ("exclusiveMaximum", operator.ge, "less than"),
+)
+_ANY_SCHEMA: Final[Schema] = {}
+
+
+class ForeignSchema(dict[str, JSON]):
+    """A schema made by another library, whose own errors explain it better than `explain_mismatch`."""
+
+
+class Choices(NamedTuple):
+    """The values that a schema offers, and a title for each."""
+
+    values: tuple[Any, ...]
+    titles: tuple[str, ...]
+
+
+class ValidationIssue(msgspec.Struct, frozen=True):
+    """What is wrong, and where: `path` is `days` or `items[2].price`, empty for the value itself."""
+
+    path: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" if self.path else self.message
+
+
+# --------------------------------------------------------------------- reading schemas of any origin
+
+
+def as_object(value: JSON) -> dict[str, JSON]:
+    """Return the value if it is an object, else an empty one."""
+    return cast("dict[str, JSON]", value) if isinstance(value, dict) else {}
+
+
+def as_list(value: JSON) -> list[JSON]:
+    """Return the value if it is a list, else an empty one."""
+    return cast("list[JSON]", value) if isinstance(value, list) else []
+
+
+def is_number(value: JSON) -> TypeGuard[float]:
+    """Return whether a decoded value is a number; a boolean is not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def get_json_type(value: JSON) -> str:
+    """Return the JSON type of a value; a float without a fraction is an integer."""
+    return "integer" if isinstance(value, float) and value.is_integer() else JSON_TYPES[type(value)]
+
+
+def get_types(schema: Schema) -> list[str]:
+    """Return the types that a schema names."""
+    types: JSON = schema.get("type")
+    return [types] if isinstance(types, str) else as_list(types)
+
+
+def is_type_allowed(schema: Schema, kind: str) -> bool:
+    """Return whether the `type` of a schema, if it has one, allows a JSON type."""
+    types = get_types(schema)
+    return not types or kind in types or (kind == "integer" and "number" in types)
+
+
+def get_properties(schema: Schema) -> dict[str, dict[str, JSON]]:
+    """Return the properties of a schema that have an object for a schema."""
+    properties = as_object(schema.get("properties"))
+    return {name: each for name, each in properties.items() if isinstance(each, dict)}
+
+
+def read_choices(schema: Schema) -> Choices | None:
+    """Return the strings and numbers that a schema offers for choice; None if it does not offer any."""
+    values, titles = as_list(schema.get("enum")), as_list(schema.get("enumNames"))
+    if not values and "const" in schema:
+        values = [schema["const"]]
+    for keyword in ("oneOf", "anyOf"):
+        options = [as_object(option) for option in as_list(schema.get(keyword))]
+        if options and all("const" in option for option in options):
+            values, titles = ([option.get(key) for option in options] for key in ("const", "title"))
+            break
+    if not values or not all(isinstance(value, str | int | float) for value in values):
+        return None
+    if len(titles) != len(values):
+        titles = values
+    return Choices(
+        tuple(values), tuple(str(title or value) for value, title in zip(values, titles, strict=True))
+    )
+
+
+def look_up(reference: str, root: Schema) -> dict[str, JSON]:
+    """Return the schema that a reference within `root` leads to; an empty one if there is none."""
+    found: JSON = root if reference.startswith("#") else None
+    for step in reference.removeprefix("#").split("/")[1:]:
+        found = as_object(found).get(step.replace("~1", "/").replace("~0", "~"))
+    return as_object(found)
+
+
+def resolve_schema(schema: JSON, root: Schema) -> dict[str, JSON]:
+    """Return a schema with its references followed, and without null where it allows something else."""
+    found = as_object(schema)
+    for _ in range(MAX_REFERENCES):
+        inner = _get_target(found, root)
+        if inner is None:
+            break
+        found = inner | {key: found[key] for key in ("description", "title", "default") if key in found}
+    if isinstance(found.get("type"), list):
+        kinds = [kind for kind in get_types(found) if kind != "null"]
+        found = {**found, "type": kinds[0] if len(kinds) == 1 else kinds}
+    return found
+
+
+def _get_target(schema: Schema, root: Schema) -> dict[str, JSON] | None:
+    """Return the schema that another one only leads to; None if it has a meaning of its own."""
+    if isinstance(schema.get("$ref"), str):
+        return look_up(schema["$ref"], root)
+    if "type" in schema or "properties" in schema:
+        return None
+    for key in ("anyOf", "oneOf", "allOf"):
+        options = [as_object(option) for option in as_list(schema.get(key))]
+        solid = [option for option in options if option.get("type") != "null"]
+        if len(solid) == 1:
+            return solid[0]
+    return None
+
+
+def find_remote_references(value: JSON, depth: int = MAX_SCHEMA_DEPTH) -> list[str]:
+    """Return the references in a schema that lead out of it."""
+    if not depth or not isinstance(value, dict | list):
+        return []
+    found: JSON = as_object(value).get("$ref")
+    own = [found] if isinstance(found, str) and not found.startswith("#") else []
+    parts = as_object(value).values() or as_list(value)
+    return list(
+        dict.fromkeys([*own, *(each for part in parts for each in find_remote_references(part, depth - 1))])
+    )
+
+
+def make_validator(schema: Schema, **options: Any) -> Any:
+    """Return a validator of jsonschema-rs; None where that is not installed.
+
+    It fetches nothing, and matches patterns in linear time.
+
+    Raises:
+        ValueError: the schema is not valid, or refers to another place.
+    """
+    try:
+        import jsonschema_rs  # noqa: PLC0415 - optional
+    except ImportError:
+        return None
+    patterns = jsonschema_rs.RegexOptions()
+    return jsonschema_rs.validator_for(cast("Any", schema), offline=True, pattern_options=patterns, **options)
+
+
+# --------------------------------------------------------------------- judging values
+
+
+def format_path(steps: Iterable[str | int]) -> str:
+    """Return the keys and indices that lead to a part of a value as one string."""
+    path = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps)
+    return path.removeprefix(".")
+
+
+def join_path(path: str, more: str) -> str:
+    """Return a path that goes on with another one."""
+    return f"{path}{more}" if not more or more.startswith("[") or not path else f"{path}.{more}"
+
+
+def check_bounds(value: float, schema: Schema) -> Iterator[str]:
+    """Yield the bounds that a number misses, in words such as "at least 3"."""
+    for keyword, misses, words in _BOUND_KEYWORDS:
+        bound: JSON = schema.get(keyword)
+        if is_number(bound) and misses(value, bound):
+            yield f"{words} {bound}"
+    factor: JSON = schema.get("multipleOf")
+    if isinstance(factor, int) and factor > 0 and value % factor:
+        yield f"a multiple of {factor}"
+
+
+def check_size(value: Any, schema: Schema) -> Iterator[str]:
+    """Yield the limits that the size of a string, an array or an object misses, such as "at least 3"."""
+    keyword, _ = SIZE_KEYWORDS[get_json_type(value)]
+    least, most = schema.get(f"min{keyword}"), schema.get(f"max{keyword}")
+    if is_number(least) and len(value) < least:
+        yield f"at least {least}"
+    if is_number(most) and len(value) > most:
+        yield f"at most {most}"
+
+
+def explain_mismatch(
+    value: JSON, schema: Schema, defs: Schema, path: str = "", depth: int = 0
+) -> Iterator[ValidationIssue]:
+    """Yield why a JSON value misses a schema that a server made, unless a format or pattern is the reason.
+
+    `path` and `depth` are those of the value within the whole.
+    """
+    schema = resolve_ref(schema, defs)
+    if isinstance(schema, ForeignSchema) or depth > MAX_DEPTH:
+        return
+    if "anyOf" in schema:
+        yield from _explain_any_of(value, schema["anyOf"], defs, path, depth)
+        return
+    kind = get_json_type(value)
+    if not is_type_allowed(schema, kind):
+        yield ValidationIssue(path, f"expected {_describe_expected(schema, defs)}, got {TYPE_NAMES[kind]}")
+    elif not _is_allowed_choice(schema, value):
+        yield ValidationIssue(path, f"expected {_describe_expected(schema, defs)}, got {_quote_value(value)}")
+    else:
+        yield from _explain_limits(value, schema, kind, path)
+        for part, inner, where in _iter_parts(value, schema, path):
+            yield from explain_mismatch(part, inner, defs, where, depth + 1)
+        if kind == "object":
+            yield from _explain_keys(value, schema, path)
+
+
+def resolve_ref(schema: Schema, defs: Schema) -> Schema:
+    """Return the definition that a schema refers to, or the schema itself."""
+    while "$ref" in schema:
+        # A class that is still being compiled has no definition yet; it is neither a string nor null.
+        schema = look_up(schema["$ref"], {"$defs": defs}) or {"type": "object"}
+    return schema
+
+
+def _is_allowed_choice(schema: Schema, value: JSON) -> bool:
+    choices = schema.get("enum", [schema.get("const", value)])
+    return any(value == choice and isinstance(value, bool) == isinstance(choice, bool) for choice in choices)
+
+
+def _explain_limits(value: Any, schema: Schema, kind: str, path: str) -> Iterator[ValidationIssue]:
+    if kind in {"integer", "number"}:
+        for limit in check_bounds(value, schema):
+            yield ValidationIssue(path, f"expected {limit}, got {_quote_value(value)}")
+    elif kind in SIZE_KEYWORDS and "contentEncoding" not in schema:  # that counts characters of Base64
+        for limit in check_size(value, schema):
+            yield ValidationIssue(path, f"expected {limit} {SIZE_KEYWORDS[kind][1]}, got {len(value)}")
+
+
+def _explain_any_of(
+    value: JSON, options: list[Schema], defs: Schema, path: str, depth: int
+) -> Iterator[ValidationIssue]:
+    """Yield why a value misses all options: in detail for the option that it comes closest to."""
+    meant = [option for option in options if _is_intended_option(value, resolve_ref(option, defs), defs)]
+    if not meant:
+        expected = _describe_expected({"anyOf": options}, defs)
+        yield ValidationIssue(path, f"expected {expected}, got {TYPE_NAMES[get_json_type(value)]}")
+        return
+    issues = [
+        list(islice(explain_mismatch(value, option, defs, path, depth + 1), MAX_ISSUES)) for option in meant
+    ]
+    if all(issues):
+        yield from min(issues, key=len)
+
+
+def _is_intended_option(value: JSON, option: Schema, defs: Schema) -> bool:
+    """Return whether an option is of the type of a value and carries the same tag, if it has one."""
+    if "anyOf" in option:
+        return any(_is_intended_option(value, resolve_ref(inner, defs), defs) for inner in option["anyOf"])
+    if not is_type_allowed(option, get_json_type(value)):
+        return False
+    if isinstance(value, dict):
+        members = cast("dict[str, JSON]", value)
+        tags = {name: part for name, part in option.get("properties", {}).items() if "const" in part}
+        return all(name in members and _is_allowed_choice(part, members[name]) for name, part in tags.items())
+    if isinstance(value, list) and value and option.get("prefixItems"):
+        return _is_allowed_choice({"const": option["prefixItems"][0].get("const", value[0])}, value[0])
+    return True
+
+
+def _describe_expected(schema: Schema, defs: Schema) -> str:
+    """Return in words what a schema allows."""
+    schema = resolve_ref(schema, defs)
+    if "anyOf" in schema:
+        return " or ".join(dict.fromkeys(_describe_expected(option, defs) for option in schema["anyOf"]))
+    choices = schema.get("enum", [schema["const"]] if "const" in schema else [])
+    if choices:
+        shown = ", ".join(map(_quote_value, choices[:MAX_QUOTED]))
+        more = ", …" if len(choices) > MAX_QUOTED else ""
+        return f"one of {shown}{more}" if len(choices) > 1 else shown
+    words = " or ".join(TYPE_NAMES[kind] for kind in get_types(schema)) or "another value"
+    for name, part in schema.get("properties", {}).items():
+        if "const" in part:
+            return f"{words} with {_quote_value(part['const'])} as `{name}`"
+    if "const" in schema.get("prefixItems", [{}])[0]:
+        return f"{words} that begins with {_quote_value(schema['prefixItems'][0]['const'])}"
+    return f"{words} ({schema['format']})" if "format" in schema else words
+
+
+def _quote_value(value: JSON) -> str:
+    text = msgspec.json.encode(value).decode()
+    return text if len(text) <= MAX_QUOTED else f"{text[:MAX_QUOTED]}…"
+
+
+def _iter_parts(value: Any, schema: Schema, path: str) -> Iterator[tuple[JSON, Schema, str]]:
+    """Yield the items of an array or the members of an object, each with its schema and path."""
+    if isinstance(value, list):
+        fixed: list[Schema] = schema.get("prefixItems", [])
+        rest: Schema = schema.get("items", _ANY_SCHEMA)
+        for index, item in enumerate(cast("list[JSON]", value)):
+            yield item, fixed[index] if index < len(fixed) else rest, f"{path}[{index}]"
+    elif isinstance(value, dict):
+        known = schema.get("properties", {})
+        rest = schema.get("additionalProperties") or _ANY_SCHEMA
+        for name, item in cast("dict[str, JSON]", value).items():
+            yield item, known.get(name, rest), join_path(path, _format_key(name))
+
+
+def _format_key(name: str) -> str:
+    """Return a key as a step of a path; short, whatever the peer sent."""
+    return name if name.isidentifier() and len(name) <= MAX_QUOTED else f"[{_quote_value(name)}]"
+
+
+def _explain_keys(value: dict[str, JSON], schema: Schema, path: str) -> Iterator[ValidationIssue]:
+    """Yield the keys of an object that are missing, unknown or not allowed."""
+    for name in value:
+        for issue in explain_mismatch(name, schema.get("propertyNames", _ANY_SCHEMA), _ANY_SCHEMA):
+            yield ValidationIssue(path, f"a key: {issue.message}")
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield ValidationIssue(join_path(path, name), "is missing")
+    if schema.get("additionalProperties") is False:
+        known = schema["properties"]
+        for name in value:
+            if name not in known:
+                text = f"is not known; known are: {', '.join(known) or 'none'}"
+                yield ValidationIssue(join_path(path, _format_key(name)), text)

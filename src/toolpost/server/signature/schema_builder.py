@@ -1,0 +1,170 @@
+"""Puts schemas together: definitions and references, unions, defaults, and the root that a peer gets.
+
+Works on the schemas that `TypeCompiler` makes, which use a small part of JSON Schema. Knows no Python types.
+"""
+
+import re
+from collections.abc import Hashable
+from itertools import chain, count
+from typing import Any, Final
+
+import msgspec
+
+from toolpost.errors import MCPError
+from toolpost.json_schema import (
+    DEFS_PREFIX,
+    JSON_TYPES,
+    ForeignSchema,
+    Schema,
+    get_json_type,
+    is_type_allowed,
+    make_validator,
+    resolve_ref,
+)
+from toolpost.types.base import JSON
+
+HEADER_KEYWORD: Final = "x-mcp-header"
+"""The keyword that names the header of a property."""
+_NAME_SEPARATORS: Final = r"[^A-Za-z0-9_.-]+"
+_REF_PATTERN: Final = r'"\$ref":"#/\$defs/([^"]+)"'
+
+
+class Definitions(dict[str, JSON]):
+    """The definitions that some schemas share; gives out their names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._names: dict[Any, str] = {}
+
+    def assign_name(self, key: Hashable, wanted: str) -> str:
+        """Return the name of a definition: the wanted one, with a number if another definition has it."""
+        if key not in self._names:
+            wanted = re.sub(_NAME_SEPARATORS, "_", wanted).strip("_")
+            taken = set(self._names.values())
+            numbered = (f"{wanted}_{number}" for number in count(2))
+            self._names[key] = next(name for name in chain([wanted], numbered) if name not in taken)
+        return self._names[key]
+
+    def assign_foreign_name(self, wanted: str, definition: Schema) -> str:
+        """Return the name of a definition that another library made; equal ones share it."""
+        return self.assign_name((wanted, msgspec.json.encode(definition)), wanted)
+
+    def make_ref(self, name: str) -> dict[str, JSON]:
+        """Return a reference to a definition."""
+        return {"$ref": f"{DEFS_PREFIX}{name}"}
+
+
+def can_accept(schema: Schema, kind: str, defs: Schema) -> bool:
+    """Return whether some value of a JSON type, such as "string" or "null", may fit a schema."""
+    schema = resolve_ref(schema, defs)
+    for options in ("anyOf", "oneOf"):
+        if options in schema:
+            return any(can_accept(option, kind, defs) for option in schema[options])
+    if "enum" in schema:
+        return any(get_json_type(choice) == kind for choice in schema["enum"])
+    return is_type_allowed(schema, kind)
+
+
+def can_overlap(one: Schema, other: Schema, defs: Schema) -> bool:
+    """Return whether both schemas take values of some JSON type."""
+    return any(can_accept(one, kind, defs) and can_accept(other, kind, defs) for kind in JSON_TYPES.values())
+
+
+def add_keywords(schema: Schema, keywords: Schema) -> Schema:
+    """Return a schema with more keywords; a foreign one stays foreign."""
+    if not keywords:
+        return schema
+    together = {**schema, **keywords}
+    return ForeignSchema(together) if isinstance(schema, ForeignSchema) else together
+
+
+def make_enum_schema(choices: list[JSON]) -> Schema:
+    """Return a schema that allows these values; it names their type if they have one in common."""
+    kinds = {get_json_type(choice) for choice in choices}
+    return {"enum": choices} if len(kinds) > 1 else {"type": kinds.pop(), "enum": choices}
+
+
+def make_any_of(options: list[Schema]) -> Schema:
+    """Return a schema that allows what any of several allows."""
+    flat: list[Schema] = []
+    for option in options:
+        for one in option["anyOf"] if list(option) == ["anyOf"] else [option]:
+            if one not in flat:
+                flat.append(one)
+    return {"anyOf": flat} if len(flat) > 1 else flat[0]
+
+
+def remove_null(schema: Schema) -> Schema:
+    """Return a schema without null beside one other option; a schema with several stays as it is."""
+    kept = [option for option in schema.get("anyOf", ()) if option != {"type": "null"}]
+    if len(kept) != 1:
+        return schema
+    return add_keywords(kept[0], {keyword: value for keyword, value in schema.items() if keyword != "anyOf"})
+
+
+def collect_definitions(schema: Schema, defs: Schema) -> dict[str, JSON]:
+    """Return the definitions that a schema needs, also indirectly; None for one that is not complete yet."""
+    found: dict[str, JSON] = {}
+    texts = [msgspec.json.encode(schema)]
+    for text in texts:  # grows while it is walked
+        for name in re.findall(_REF_PATTERN, text.decode()) if b'"$ref"' in text else ():
+            if name not in found:
+                found[name] = defs.get(name)
+                texts.append(msgspec.json.encode(found[name]))
+    return found
+
+
+def attach_definitions(schema: Schema, defs: Schema) -> dict[str, JSON]:
+    """Return a schema together with the definitions that it needs, and no others."""
+    needed = collect_definitions(schema, defs)
+    return {**schema, "$defs": needed} if needed else dict(schema)
+
+
+def inline_refs(schema: Schema, defs: Schema, keyword: str, above: frozenset[str] = frozenset()) -> Schema:
+    """Return a schema without references between its root and the properties that have a keyword.
+
+    `above` are the definitions that the schema is a part of: one that contains itself is still referred to.
+    """
+    if "$ref" in schema:
+        name = schema["$ref"].removeprefix(DEFS_PREFIX)
+        whole = msgspec.json.encode([schema, collect_definitions(schema, defs)])
+        if name in above or f'"{keyword}"'.encode() not in whole:
+            return schema
+        above |= {name}
+        schema = {**defs[name], **{kept: value for kept, value in schema.items() if kept != "$ref"}}
+        return inline_refs(schema, defs, keyword, above)
+    if "properties" not in schema:
+        return schema
+    parts = schema["properties"].items()
+    return {**schema, "properties": {name: inline_refs(part, defs, keyword, above) for name, part in parts}}
+
+
+def make_root_schema(schema: Schema, defs: Schema) -> dict[str, JSON]:
+    """Return a schema with its definitions; one that allows only objects names that type at its root."""
+    root = dict(schema)
+    while "$ref" in root:
+        root = {**defs[root.pop("$ref").removeprefix(DEFS_PREFIX)], **root}
+    options = root.get("anyOf", [])
+    if options and all(resolve_ref(option, defs).get("type") == "object" for option in options):
+        root["type"] = "object"
+    return attach_definitions(root, defs)
+
+
+def compile_validator(schema: dict[str, JSON], what: str) -> Any:
+    """Return the validator for a schema that an author wrote; it repeats no value in its messages.
+
+    Raises `MCPError` if jsonschema-rs is not installed, `TypeError` or `ValueError` for the schema.
+    """
+    if not isinstance(schema, dict):  # pyright: ignore[reportUnnecessaryIsInstance] - authors may err
+        raise TypeError(f"{what} has to be a dict, not {schema!r}")
+    try:
+        validator = make_validator(schema, mask="the value")
+    except ValueError as error:
+        place = "/".join(map(str, getattr(error, "instance_path", ()))) or "its root"
+        raise ValueError(f"{what} is not valid: {getattr(error, 'message', error)}, at {place}") from error
+    if validator is None:
+        raise MCPError(
+            f"{what} can only be checked by jsonschema-rs, which is not installed",
+            hint="pip install 'toolpost[schema]'",
+        )
+    return validator
