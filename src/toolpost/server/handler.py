@@ -11,29 +11,26 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Unpack, get_args
+from typing import TYPE_CHECKING, Any, Final, TypeVar, get_args
 
 from toolpost import types
-from toolpost.channel import Channel
 from toolpost.errors import InvalidRequest, MethodNotFound
-from toolpost.principal import Principal
-from toolpost.protocol.connection import MAX_IN_FLIGHT, Connection
+from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import InboundRequest
-from toolpost.protocol.framing import MAX_LINE
 from toolpost.protocol.icons import check_icons
 from toolpost.protocol.local_peer import LocalPeer
-from toolpost.protocol.methods import DATES, Row
+from toolpost.protocol.methods import Row
 from toolpost.server import options
 from toolpost.server.context import Context
 from toolpost.server.lifespan import SharedLifespan
-from toolpost.server.options import Lifespan, ListName
+from toolpost.server.options import IN_MEMORY, SERVER, Lifespan, ListName
 from toolpost.server.registry.caching import Cache, apply_cache
 from toolpost.server.request import decode_arguments
 from toolpost.server.runtime.change_broadcast import ChangeBroadcaster
-from toolpost.server.runtime.conversation import ServerConversation
 from toolpost.server.runtime.notifications import ServerSubscriptions
 from toolpost.server.runtime.request import Middleware, Routes
 from toolpost.server.runtime.worker_threads import WorkerThreads
+from toolpost.server.serving import ServeMethods
 from toolpost.types.base import JSON, Icon, Params, Result
 from toolpost.types.content import ResourceContents
 from toolpost.types.initialize import (
@@ -54,7 +51,6 @@ if TYPE_CHECKING:
     from toolpost.protocol.seal import KeyRing
     from toolpost.server.elicitation.input_required import InputRequired
     from toolpost.server.elicitation.request_state import RequestStates
-    from toolpost.server.options import AsgiApplication, HttpOptions, HttpServerOptions
     from toolpost.server.registry.tools import RegisteredTool
     from toolpost.stores.store import Store
 
@@ -62,12 +58,10 @@ if TYPE_CHECKING:
 MAX_PRINCIPAL_STATES: Final = 1024
 """Principals whose state is kept: many users at once, and a bound for those who never come back."""
 
-_IN_MEMORY: Final = "memory://"
-
 R = TypeVar("R")
 
 
-class Handler:
+class Handler(ServeMethods):
     """A server in its explicit form.
 
     Args:
@@ -84,13 +78,13 @@ class Handler:
         revisions: the protocol revisions to speak; all of them unless you say so.
         declares: what to declare although there is none yet, such as ["tools"]: a client that connects before
             the first tool is registered learns of it only if tools were declared to it.
-        limit: how many requests of one client may be in flight.
+        max_in_flight: how many requests of one client may be served at once.
         threads: how many functions that are not async may run at once.
-        extra: rows for methods that are in no revision; `routes` has to serve them.
+        extra_methods: rows for methods that are in no revision; `routes` has to serve them.
         store: what outlasts a request is kept there: a URL such as "memory://", or a store of your own.
         keys: what seals that clients bring back, such as request states; made at the start unless given, or
             shared by all who share a store. Workers that share clients share keys.
-        answer_within: seconds that a stateless client has to come back with answers.
+        answer_timeout: seconds that a stateless client has to come back with answers.
         answer_once: whether it may come back with the same state only once. The store remembers; a client
             whose answer was lost cannot try again.
         auth: how clients are recognised over HTTP: each of their requests needs a token then.
@@ -114,29 +108,29 @@ class Handler:
         self,
         name: str | None = None,
         *,
-        version: str = "0.0.0",
-        title: str | None = None,
-        description: str | None = None,
-        instructions: str | None = None,
-        icons: list[Icon] | None = None,
-        website_url: str | None = None,
-        lifespan: Lifespan | None = None,
-        middleware: Iterable[Middleware] = (),
-        revisions: Iterable[str] = DATES,
-        declares: Iterable[ListName] = (),
-        limit: int = MAX_IN_FLIGHT,
-        threads: int = 40,
-        extra: Iterable[Row] = (),
-        store: "Store | str" = _IN_MEMORY,
-        keys: "KeyRing | None" = None,
-        answer_within: float = 600.0,
-        answer_once: bool = False,
-        auth: "Auth | None" = None,
+        version: str = SERVER.version,
+        title: str | None = SERVER.title,
+        description: str | None = SERVER.description,
+        instructions: str | None = SERVER.instructions,
+        icons: list[Icon] | None = SERVER.icons,
+        website_url: str | None = SERVER.website_url,
+        lifespan: Lifespan | None = SERVER.lifespan,
+        middleware: Iterable[Middleware] = SERVER.middleware,
+        revisions: Iterable[str] = SERVER.revisions,
+        declares: Iterable[ListName] = SERVER.declares,
+        max_in_flight: int = SERVER.max_in_flight,
+        threads: int = SERVER.threads,
+        extra_methods: Iterable[Row] = SERVER.extra_methods,
+        store: "Store | str" = SERVER.store,
+        keys: "KeyRing | None" = SERVER.keys,
+        answer_timeout: float = SERVER.answer_timeout,
+        answer_once: bool = SERVER.answer_once,
+        auth: "Auth | None" = SERVER.auth,
     ) -> None:
         options.check_strings(name=name, version=version, title=title, description=description)
         options.check_strings(instructions=instructions, website_url=website_url)
-        options.check_counts(limit=limit, threads=threads)
-        options.check_durations(answer_within=answer_within)
+        options.check_counts(max_in_flight=max_in_flight, threads=threads)
+        options.check_durations(answer_timeout=answer_timeout)
         check_icons(icons)
         name = name or type(self).__name__
         self.info = Implementation(
@@ -148,22 +142,22 @@ class Handler:
         self.worker_threads = WorkerThreads(threads)
         self.revisions = options.parse_revisions(revisions)
         self._declared_lists = options.parse_declared_lists(declares)
-        self.extra: dict[str, Row] = {row.name: row for row in extra}
+        self.extra_methods: dict[str, Row] = {row.name: row for row in extra_methods}
         self._principal_states: OrderedDict[str, dict[str, Any]] = OrderedDict()
-        self.limit = limit
+        self.max_in_flight = max_in_flight
         self.peers: dict[bytes, bytes] = {}
         """For conversations that sleep: what kinds of clients there are."""
         self.running_steps: set[asyncio.Task[Any]] = set()
         """For contexts: the steps that are under way."""
         self.auth = options.parse_auth(auth)
         self._store = store
-        if store != _IN_MEMORY:
+        if store != IN_MEMORY:
             _ = self.store  # a store that there is not is told now
         self._lifespan = lifespan
         self._shared_lifespan = SharedLifespan(self.open_lifespan)
         self._subscriptions = ServerSubscriptions()
         self._state_keys = keys
-        self._answer_within = answer_within
+        self._answer_timeout = answer_timeout
         self.answer_once = answer_once
         """Whether what a stateless client brings back counts once."""
 
@@ -303,7 +297,7 @@ class Handler:
         """For contexts: what clients without a session bring back to go on with a call."""
         from toolpost.server.elicitation.request_state import RequestStates  # noqa: PLC0415 - most servers never ask, and it needs seals
 
-        return RequestStates(self, self._state_keys, self._answer_within, once=self.answer_once)
+        return RequestStates(self, self._state_keys, self._answer_timeout, once=self.answer_once)
 
     @cached_property
     def store(self) -> "Store":
@@ -317,7 +311,7 @@ class Handler:
     @property
     def is_in_memory(self) -> bool:
         """For transports: whether what is kept is kept in this process alone."""
-        return self._store == _IN_MEMORY
+        return self._store == IN_MEMORY
 
     def get_principal_state(self, principal: str) -> dict[str, Any]:
         """For contexts: what is kept under the key of a principal, until many others have come."""
@@ -329,7 +323,7 @@ class Handler:
 
     def create_connection(self) -> Connection:
         """For transports: a fresh connection, to be driven over a channel."""
-        return Connection(self.local_peer, extra=self.extra, limit=self.limit)
+        return Connection(self.local_peer, extra=self.extra_methods, limit=self.max_in_flight)
 
     def cache_for(self, method: str) -> Cache | None:
         """How long clients may keep the results of a method; None to keep nothing."""
@@ -465,68 +459,7 @@ class Handler:
     async def _complete(self, ctx: Context, params: "types.CompleteParams") -> Result:
         return await self.complete(params, ctx)
 
-    # ----------------------------------------------------------------- serving
-
-    async def serve(self, channel: Channel, *, principal: Principal | str | None = None) -> None:
-        """Serve one client over a channel, until the channel closes.
-
-        Args:
-            channel: the way to the client.
-            principal: on whose behalf it speaks, where that is known.
-        """
-        async with self.hold_lifespan() as lifespan:
-            await ServerConversation(self, channel, lifespan, principal=principal).run()
-
-    def run(
-        self, *, max_line: int = MAX_LINE, http: str | None = None, **web: "Unpack[HttpServerOptions]"
-    ) -> None:
-        """Serve over stdin and stdout, as hosts start it, or over HTTP, until told to stop.
-
-        Args:
-            max_line: the longest message to read from stdin, in bytes. A longer request is refused.
-            http: where to serve over HTTP, such as "127.0.0.1:8000"; without it, stdin and stdout are served.
-            web: how to serve over HTTP; see `HttpServerOptions`.
-
-        Raises:
-            RuntimeError: a loop is running here; await `serve_stdio()` or `serve_http()` in it.
-        """
-        # They know the transports, which this ring may not.
-        if http is None:
-            from toolpost.run import run_stdio  # noqa: PLC0415 - see above
-
-            if web:
-                from toolpost.server.options import check_unused  # noqa: PLC0415 - 0.2 ms of a start
-
-                check_unused(web, "http")
-
-            run_stdio(self, max_line=max_line)
-        else:
-            from toolpost.web import run_http  # noqa: PLC0415 - see above
-
-            run_http(self, http, **web)
-
-    async def serve_stdio(self, *, max_line: int = MAX_LINE) -> None:
-        """Serve over stdin and stdout like `run`, in a loop of your own."""
-        from toolpost.run import serve_stdio  # noqa: PLC0415 - as above
-
-        await serve_stdio(self, max_line=max_line)
-
-    async def serve_http(self, address: str = "127.0.0.1:8000", **web: "Unpack[HttpServerOptions]") -> None:
-        """Serve over HTTP like `run(http=…)`, in a loop of your own, until it is cancelled."""
-        from toolpost.web import serve_http  # noqa: PLC0415 - as above
-
-        await serve_http(self, address, **web)
-
-    def asgi(self, path: str = "/mcp", **web: "Unpack[HttpOptions]") -> "AsgiApplication":
-        """The server as an ASGI application, for uvicorn and its like, or to be mounted in another one.
-
-        Args:
-            path: where clients come.
-            web: how to serve; see `HttpOptions`.
-        """
-        from toolpost.web import make_endpoint  # noqa: PLC0415 - as above
-
-        return make_endpoint(self, path, **web)
+    # ----------------------------------------------------------------- lifespan
 
     def hold_lifespan(self) -> AbstractAsyncContextManager[Any]:
         """For transports: hold the lifespan open: entered by the first who needs it, left by the last."""

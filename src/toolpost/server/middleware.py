@@ -62,12 +62,12 @@ class Concurrency:
     answers, that call needs a second place: with `Concurrency(1)` each would wait for the other.
 
     Args:
-        most: how many, in each event loop that serves.
+        limit: how many, in each event loop that serves.
     """
 
-    def __init__(self, most: int) -> None:
-        check_counts(most=most)
-        self._limit = most
+    def __init__(self, limit: int) -> None:
+        check_counts(limit=limit)
+        self._limit = limit
         # A semaphore belongs to the loop in which somebody first waited for it.
         self._semaphores: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             WeakKeyDictionary()

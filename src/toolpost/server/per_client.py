@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from toolpost.errors import InvalidRequest, MCPError, MethodNotFound, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol import headers, jsonrpc
-from toolpost.protocol.connection import MAX_IN_FLIGHT
-from toolpost.protocol.methods import DATES, Row
+from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
+from toolpost.server.options import SERVER
 from toolpost.server.request import decode_arguments
 from toolpost.server.runtime.request import RouteResult, Routes, start_request
 from toolpost.types.base import Params, Result
@@ -63,8 +63,8 @@ class PerClientServer(Handler):
         name: how the factory is called, where nobody is chosen yet.
         version: of the factory.
         revisions: the protocol revisions to speak; a chosen server has to speak that of its client.
-        limit: how many requests of one client may be in flight before somebody is chosen.
-        extra: the rows of the chosen servers, for stateless clients.
+        max_in_flight: how many requests of one client may be served at once before a server is chosen.
+        extra_methods: the rows of the chosen servers, for stateless clients.
         auth: how clients are recognised over HTTP; what the chosen servers say of it does not count.
     """
 
@@ -76,13 +76,20 @@ class PerClientServer(Handler):
         choose: ChooseServer,
         name: str | None = None,
         *,
-        version: str = "0.0.0",
-        revisions: Iterable[str] = DATES,
-        limit: int = MAX_IN_FLIGHT,
-        extra: Iterable[Row] = (),
-        auth: "Auth | None" = None,
+        version: str = SERVER.version,
+        revisions: Iterable[str] = SERVER.revisions,
+        max_in_flight: int = SERVER.max_in_flight,
+        extra_methods: Iterable[Row] = SERVER.extra_methods,
+        auth: "Auth | None" = SERVER.auth,
     ) -> None:
-        super().__init__(name, version=version, revisions=revisions, limit=limit, extra=extra, auth=auth)
+        super().__init__(
+            name,
+            version=version,
+            revisions=revisions,
+            max_in_flight=max_in_flight,
+            extra_methods=extra_methods,
+            auth=auth,
+        )
         self._choose = choose
         self._servers_by_client: OrderedDict[bytes, tuple[Handler, AsyncExitStack]] = OrderedDict()
 
@@ -100,7 +107,7 @@ class PerClientServer(Handler):
     def routes(self) -> Routes:
         """Every method goes on to the chosen, but for the handshake and signs of life before it."""
         own: Routes = {"initialize": self._initialize, "ping": self._ping}
-        return {**dict.fromkeys([*super().routes, *self.extra], self._forward), **own}
+        return {**dict.fromkeys([*super().routes, *self.extra_methods], self._forward), **own}
 
     @asynccontextmanager
     async def open_lifespan(self) -> AsyncGenerator[Any]:

@@ -37,13 +37,6 @@ class ReloadableServer(Handler):
     Name tag, capabilities, instructions, lists, middleware, limits and lifespan are those of the server that
     serves at the moment. Sessions, subscriptions, keys and what the store keeps outlive it; so do `auth=` and
     `store=`, which are those of the first.
-
-    Args:
-        first: who serves until it is replaced.
-        lifespan: entered while somebody is served, whoever that is by; it is given this object.
-
-    Raises:
-        TypeError: the first server chooses others, and cannot be replaced.
     """
 
     is_forwarding = True
@@ -52,7 +45,7 @@ class ReloadableServer(Handler):
         _check_replaceable(first)
         super().__init__(
             first.info.name,
-            extra=first.extra.values(),
+            extra_methods=first.extra_methods.values(),
             store=first._store,  # noqa: SLF001 - it is one of us
             keys=first._state_keys,  # noqa: SLF001 - as above
             auth=first.auth,
@@ -76,11 +69,6 @@ class ReloadableServer(Handler):
 
         Requests that are being served are finished by whoever has begun them. Clients hear that lists have
         changed: all that either of the two has.
-
-        Raises:
-            TypeError: it chooses other servers, so that it could not be replaced in its turn.
-            RuntimeError: nobody is served at the moment.
-            Exception: its lifespan could not be entered, for this reason; the other one serves on.
         """
         _check_replaceable(server)
         before, changed = (
@@ -96,7 +84,7 @@ class ReloadableServer(Handler):
         for listener in self.broadcaster.get_subscribers():
             if isinstance(listener, ServerConversation):
                 connection = listener.connection
-                connection.extra, connection.limit = server.extra, server.limit
+                connection.extra, connection.limit = server.extra_methods, server.max_in_flight
         for what in LIST_CHANGED:
             if what in changed:
                 self.broadcaster.broadcast_list_changed(what)
@@ -104,7 +92,8 @@ class ReloadableServer(Handler):
     def _switch_to(self, server: Handler) -> None:
         self._current_server = server
         self.info, self.instructions = server.info, server.instructions
-        self.revisions, self.extra, self.limit = server.revisions, server.extra, server.limit
+        self.revisions, self.extra_methods = server.revisions, server.extra_methods
+        self.max_in_flight = server.max_in_flight
         self.__dict__.pop("routes", None)
 
     async def _start_server(self, server: Handler) -> "_RunningServer":
@@ -228,11 +217,7 @@ class _RunningServer:
         self.task = asyncio.create_task(self._run())
 
     async def wait_started(self) -> None:
-        """Return when the lifespan is entered.
-
-        Raises:
-            Exception: whatever it raises.
-        """
+        """Return when the lifespan is entered."""
         try:
             await self._started
         except asyncio.CancelledError:

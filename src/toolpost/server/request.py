@@ -1,7 +1,6 @@
-"""The request that is being served and the client that sent it, as a function sees them.
+"""The request that is served and the client that sent it, as a function sees them in its context.
 
-Also the promise that a context needs of the conversation around it. Holds nothing but references: what may be
-said and asked is told in `context`.
+Also `ClientConnection`, the interface that a context needs of the conversation or exchange around it.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,25 +24,25 @@ _OBJECT_READER: Final = JSONReader(dict[str, JSON])
 
 
 class ClientConnection(Protocol):
-    """What a context needs of the conversation that it belongs to."""
+    """The interface of a context to its client: a conversation, or one stateless exchange."""
 
     connection: Connection
     state: dict[str, Any]
     subscribed_uris: set[str]
     url_elicitations: dict[str, None]
-    """The elicitations by URL whose end the peer may be told, oldest first."""
+    """The elicitations by URL whose end the client may be notified of, oldest first."""
 
     def headers_of(self, incoming: InboundRequest | None) -> Mapping[str, str]:
-        """The HTTP headers that a request came with."""
+        """Return the HTTP headers of a request."""
         ...
 
     def principal_of(self, incoming: InboundRequest | None) -> Principal | None:
-        """On whose behalf a request speaks, where that is known; None: of the conversation."""
+        """Return the principal of a request, if it is known; without a request, that of the conversation."""
         ...
 
     @property
     def is_remote(self) -> bool:
-        """Whether anybody could be at the other end, so that what is not known to be allowed is not."""
+        """Whether the client may be anywhere, so that scopes have to be proven."""
         ...
 
     async def interrupt(self, incoming: InboundRequest) -> None:
@@ -55,13 +54,13 @@ class ClientConnection(Protocol):
         ...
 
     async def send(self, data: bytes, related: RequestId | None = None) -> None:
-        """Hand a message over to the peer."""
+        """Send a message to the client."""
         ...
 
     async def send_notification(
         self, context: "Context", method: str, params: Any, build: Callable[[Any], bytes | None]
     ) -> None:
-        """Take a notice through middleware; `build` makes the message of what comes out of it."""
+        """Send a notification through middleware; `build` makes the message of the params behind it."""
         ...
 
     async def send_request(
@@ -72,7 +71,7 @@ class ClientConnection(Protocol):
         timeout: float | None,
         key: str | None = None,
     ) -> Result:
-        """Ask the peer, through middleware, and wait for its answer."""
+        """Send a request to the client through middleware, and return the result."""
         ...
 
 
@@ -100,9 +99,7 @@ class ContextRequest:
     @property
     def headers(self) -> Mapping[str, str]:
         """The HTTP headers that it came with, by their names in lower case; none on other transports."""
-        return dict(
-            self._client_connection.headers_of(self._incoming)
-        )  # another request may have the same ones
+        return dict(self._client_connection.headers_of(self._incoming))  # a copy: requests may share them
 
     @property
     def id(self) -> RequestId | None:
@@ -129,11 +126,7 @@ class ClientInfo:
 
 
 def decode_arguments(raw: Raw | bytes | Unset) -> dict[str, JSON]:
-    """The arguments of a call, as a dict; null counts as absent, since some send it.
-
-    Raises:
-        InvalidParams: they are no object.
-    """
+    """Return the arguments of a call as a dict; null counts as absent. Raises InvalidParams."""
     try:
         return _OBJECT_READER(UNSET if raw == Raw(b"null") else raw)
     except InvalidJSONValue as error:

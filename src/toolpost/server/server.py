@@ -6,17 +6,19 @@ what happens to a request in `handler` and `dispatch`.
 
 from collections.abc import Callable, Iterable, Mapping
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
 from toolpost import types
 from toolpost.principal import parse_scopes
+from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
 from toolpost.server.handler import Handler
-from toolpost.server.options import ServerOptions, check_counts, check_timeouts
+from toolpost.server.options import SERVER, Lifespan, ListName, check_counts, check_timeouts
 from toolpost.server.registry.caching import Cache, CacheableMethod, check_cache, expand_cache_option
-from toolpost.server.registry.registry import PAGE_SIZE, Registry
+from toolpost.server.registry.registry import Registry
 from toolpost.server.registry.registry_server import LIST_KINDS, RegistryServer
 from toolpost.server.registry.tools import RegisteredTool
+from toolpost.server.runtime.request import Middleware
 from toolpost.server.signature.bind import BoundFunction, bind
 from toolpost.server.signature.results import ResultConverter
 from toolpost.server.sync_context import SyncContext
@@ -24,12 +26,14 @@ from toolpost.types.base import Annotations, Icon, Meta
 from toolpost.types.tools import Tool, ToolAnnotations
 
 if TYPE_CHECKING:
+    from toolpost.auth.server.auth import Auth
     from toolpost.protocol.seal import KeyRing
     from toolpost.protocol.uri_template import UriTemplate
     from toolpost.server.per_client import PerClientServer
     from toolpost.server.registry.prompts import RegisteredPrompt
     from toolpost.server.registry.resources import RegisteredResource, RegisteredTemplate
     from toolpost.server.runtime.notifications import NotificationReceiver
+    from toolpost.stores.store import Store
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -78,13 +82,50 @@ class Server(RegistryServer):
         self,
         name: str | None = None,
         *,
-        timeout: float | None = None,
-        page_size: int = PAGE_SIZE,
-        cache: Cache | Mapping[CacheableMethod, Cache] | None = None,
-        debug: bool = False,
-        **options: Unpack[ServerOptions],
+        version: str = SERVER.version,
+        title: str | None = SERVER.title,
+        description: str | None = SERVER.description,
+        instructions: str | None = SERVER.instructions,
+        icons: list[Icon] | None = SERVER.icons,
+        website_url: str | None = SERVER.website_url,
+        lifespan: Lifespan | None = SERVER.lifespan,
+        middleware: Iterable[Middleware] = SERVER.middleware,
+        revisions: Iterable[str] = SERVER.revisions,
+        declares: Iterable[ListName] = SERVER.declares,
+        max_in_flight: int = SERVER.max_in_flight,
+        threads: int = SERVER.threads,
+        extra_methods: Iterable[Row] = SERVER.extra_methods,
+        store: "Store | str" = SERVER.store,
+        keys: "KeyRing | None" = SERVER.keys,
+        answer_timeout: float = SERVER.answer_timeout,
+        answer_once: bool = SERVER.answer_once,
+        auth: "Auth | None" = SERVER.auth,
+        timeout: float | None = SERVER.timeout,
+        page_size: int = SERVER.page_size,
+        cache: Cache | Mapping[CacheableMethod, Cache] | None = SERVER.cache,
+        debug: bool = SERVER.debug,
     ) -> None:
-        super().__init__(name, **options)
+        super().__init__(
+            name,
+            version=version,
+            title=title,
+            description=description,
+            instructions=instructions,
+            icons=icons,
+            website_url=website_url,
+            lifespan=lifespan,
+            middleware=middleware,
+            revisions=revisions,
+            declares=declares,
+            max_in_flight=max_in_flight,
+            threads=threads,
+            extra_methods=extra_methods,
+            store=store,
+            keys=keys,
+            answer_timeout=answer_timeout,
+            answer_once=answer_once,
+            auth=auth,
+        )
         check_timeouts(timeout=timeout)
         check_counts(page_size=page_size)
         self._timeout = timeout

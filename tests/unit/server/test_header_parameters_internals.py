@@ -103,7 +103,7 @@ def bound(*kinds: Any, **options: Any) -> Any:
 def test_a_parameter_names_its_header(kind, schema):
     it = bound(kind)
     assert it.input_schema["properties"]["a"] == {**schema, "x-mcp-header": "Region"}
-    assert it.annotated == {"mcp-param-region": ("a",)}
+    assert it.header_parameters == {"mcp-param-region": ("a",)}
 
 
 @pytest.mark.parametrize("kind", [Annotated[str | None, Header("Region")], Region | None])
@@ -142,7 +142,7 @@ def test_an_optional_parameter_may_be_null_or_absent(kind):
 )
 def test_a_field_of_a_class_may_be_mirrored(kind, annotated, value):
     it = bound(kind)
-    assert it.annotated == {f"mcp-param-{name}": path for name, path in annotated.items()}
+    assert it.header_parameters == {f"mcp-param-{name}": path for name, path in annotated.items()}
     assert "$ref" not in str(it.input_schema)
     assert "$defs" not in it.input_schema
     made, _ = it.call(it.read(msgspec.json.encode({"a": value})))

@@ -95,11 +95,7 @@ class _AskNode(Struct, eq=False):
 
 
 def parse_asked_parameter(annotation: Any, default: Any) -> AskedParameter | None:
-    """What a parameter with an annotation is asked for with; None if it is not.
-
-    Raises:
-        SignatureError: there is a question where nobody would ask it.
-    """
+    """What a parameter with an annotation is asked for with; None if it is not."""
     annotation = resolve_alias(annotation)
     kind, *metadata = get_args(annotation) if get_origin(annotation) is Annotated else (annotation,)
     ask = next((mark for mark in metadata if isinstance(mark, Ask)), None)
@@ -131,16 +127,7 @@ def _contains_ask(parts: Iterable[Any]) -> bool:
 
 
 class AskPlan:
-    """How the parameters of a function are found out that are asked for.
-
-    Args:
-        wanted: the parameters that are asked for, by name.
-        arguments: the names of the others.
-        is_context: whether a parameter with an annotation gets the context.
-
-    Raises:
-        SignatureError: a question names what there is not, waits for itself, or no form can ask it.
-    """
+    """How the parameters of a function are found out that are asked for."""
 
     def __init__(
         self,
@@ -222,17 +209,7 @@ class AskPlan:
     async def collect_answers(
         self, arguments: Mapping[str, Any], context: "Context", run: ResolverRunner
     ) -> dict[str, Any]:
-        """The parameters that are asked for, by name.
-
-        Args:
-            arguments: the others, by name.
-            context: of the call.
-            run: runs a function that finds out.
-
-        Raises:
-            Unanswered: some have no answer yet; all that could be asked was.
-            ToolError: the user does not answer; UserRejected, where that is no tool.
-        """
+        """The parameters that are asked for, by name."""
         found: dict[_AskNode, Any] = {}
         missing = False
         for node in self._order:
@@ -264,11 +241,7 @@ class AskPlan:
 
 
 def _apply_default(value: Any, default: Any) -> Any:
-    """A value, or the default where there is nobody to ask.
-
-    Raises:
-        CapabilityNotDeclared: there is no default either.
-    """
+    """A value, or the default where there is nobody to ask."""
     if not isinstance(value, _CannotAsk):
         return value
     if default is UNSET:

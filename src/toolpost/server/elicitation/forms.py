@@ -84,11 +84,7 @@ ANSWERS_BY_ACTION: Final[dict[str, Accepted[None] | Declined | Cancelled]] = {
 
 
 class ElicitationForm(Generic[T]):
-    """A type as a form. Made by `get_form`.
-
-    Attributes:
-        schema: what the client is asked to fill in.
-    """
+    """A type as a form. Made by `get_form`."""
 
     def __init__(self, kind: type[T]) -> None:
         survey = TypeCompiler(AnnotationScope(lambda: None))
@@ -115,11 +111,7 @@ class ElicitationForm(Generic[T]):
             self.schema["required"] = required
 
     def read(self, result: "types.ElicitResult") -> Accepted[T] | Declined | Cancelled:
-        """What the user answered.
-
-        Raises:
-            ToolError: the client let something pass that does not fit the form.
-        """
+        """What the user answered."""
         if result.action != "accept":
             return cast("Declined | Cancelled", ANSWERS_BY_ACTION[result.action])
         content = result.content or {}
@@ -133,11 +125,7 @@ class ElicitationForm(Generic[T]):
 
 
 def get_form(kind: type[T]) -> ElicitationForm[T]:
-    """The form for a type.
-
-    Raises:
-        SignatureError: a form cannot ask for this; the text names the field.
-    """
+    """The form for a type."""
     try:
         hash(kind)
     except TypeError:

@@ -117,11 +117,7 @@ def read_state(journal: ReplayJournal) -> JSON:
 
 
 async def resolve_input_required(context: "Context", serve: Callable[[], Awaitable[R | InputRequired]]) -> R:
-    """What a handler's method gives that may ask by hand, once it has all answers.
-
-    Raises:
-        Unanswered: the questions go to the client, which comes back with the answers.
-    """
+    """What a handler's method gives that may ask by hand, once it has all answers."""
     for _ in range(MAX_ROUNDS):
         value = await serve()
         if not isinstance(value, InputRequired):

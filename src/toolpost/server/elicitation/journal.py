@@ -76,15 +76,7 @@ _JOURNAL_READER: Final = JSONReader(_JournalRecord)
 
 
 class ReplayJournal:
-    """What one call has asked and done so far.
-
-    Args:
-        encode: what was written before; None for a call that begins.
-        answers: what the client brings, by key.
-
-    Raises:
-        InvalidJSONValue: the pages are none of ours.
-    """
+    """What one call has asked and done so far."""
 
     def __init__(self, pages: bytes | None = None, answers: Mapping[str, Raw] | None = None) -> None:
         written = _JOURNAL_READER(pages) if pages is not None else _JournalRecord({}, {}, {}, {}, [])
@@ -111,16 +103,7 @@ class ReplayJournal:
         self._used_keys: set[str] = set()
 
     def answer(self, question: InputRequest, read: JSONReader[Any], name: str | None = None) -> Result:
-        """The answer to a question, if there is one that can be read.
-
-        Args:
-            question: what is asked.
-            read: reads the answer.
-            name: what the client is to call it; without, it is told by its words.
-
-        Raises:
-            Unanswered: there is none; the question is noted.
-        """
+        """The answer to a question, if there is one that can be read."""
         digest = _digest_question(question.method, bytes(question.params or b""))
         key = self._next_key(name or digest)
         if name is not None and self._digests_by_key.get(key, digest) != digest:
@@ -156,11 +139,7 @@ class ReplayJournal:
         return [key for key in self._new_answers if key not in self._used_keys]
 
     def record_step(self, key: str, name: str, value: Any) -> Raw:
-        """Remember what a step gave.
-
-        Raises:
-            LocalProtocolError: it is nothing that JSON can hold.
-        """
+        """Remember what a step gave."""
         try:
             written = Raw(jsonrpc.encode(value))
         except (LocalProtocolError, TypeError, ValueError) as error:
@@ -214,11 +193,7 @@ _RUNNING_STEPS: ContextVar["Steps | None"] = ContextVar("_RUNNING_STEPS", defaul
 
 
 class Steps:
-    """The steps of one call.
-
-    Args:
-        server: who serves it; it waits for them when it ends.
-    """
+    """The steps of one call."""
 
     __slots__ = ("_running", "_server")
 
@@ -227,11 +202,7 @@ class Steps:
         self._running: dict[str, asyncio.Task[Raw | BaseException]] = {}
 
     def check_not_in_step(self, what: str) -> None:
-        """Return unless this is called by a step of the same call.
-
-        Raises:
-            LocalProtocolError: it is.
-        """
+        """Return unless this is called by a step of the same call."""
         if _RUNNING_STEPS.get() is self:
             raise LocalProtocolError(
                 f"a step cannot {what}: it runs once, and what it {what}s would not be remembered",
@@ -241,12 +212,7 @@ class Steps:
     async def run(
         self, journal: ReplayJournal, name: str, fn: Callable[..., Any], call: Callable[[], Any]
     ) -> Any:
-        """What a function gives, or gave when it ran before; `call` calls it.
-
-        Raises:
-            LocalProtocolError: it gives nothing that JSON can hold, or something else than it says; or
-                another one of this name is running.
-        """
+        """What a function gives, or gave when it ran before; `call` calls it."""
         key, written = self.begin_step(journal, name)
         if written is None:
             # Whoever asks beside it may end the function; what has begun is done, and remembered.
@@ -272,11 +238,7 @@ class Steps:
             _RUNNING_STEPS.reset(before)
 
     def begin_step(self, journal: ReplayJournal, name: str) -> tuple[str, Raw | None]:
-        """The key of a step, and what it gave if it ran before.
-
-        Raises:
-            LocalProtocolError: another one of this name is running, or the caller is a step itself.
-        """
+        """The key of a step, and what it gave if it ran before."""
         self.check_not_in_step("run another")
         if name in self._running:
             raise LocalProtocolError(
@@ -335,13 +297,7 @@ logger: Final = logging.getLogger("toolpost.server")
 
 
 class CallReplay:
-    """What one request has asked and done before it ran again; in a session, what it does now.
-
-    Args:
-        server: who serves it.
-        incoming: the request.
-        principal: on whose behalf its client speaks.
-    """
+    """What one request has asked and done before it ran again; in a session, what it does now."""
 
     __slots__ = ("_incoming", "_is_over", "_journal", "_principal", "_server", "_steps")
 
@@ -365,11 +321,7 @@ class CallReplay:
         return self._journal
 
     async def load_journal(self) -> ReplayJournal:
-        """What was asked and done before.
-
-        Raises:
-            InvalidParams: what the client has brought is not ours.
-        """
+        """What was asked and done before."""
         if self._journal is None:
             incoming = self._incoming
             if self.is_stateless and incoming is not None:
@@ -381,13 +333,7 @@ class CallReplay:
     async def get_answer(
         self, connection: Connection, method: str, params: WireStruct, key: str | None
     ) -> Result:
-        """What the client has answered to a question.
-
-        Raises:
-            MissingCapability: it did not declare what the question needs.
-            LocalProtocolError: the request may not ask.
-            Unanswered: it was not asked before.
-        """
+        """What the client has answered to a question."""
         self._check_running()
         incoming = self._incoming
         assert incoming is not None, "outside of a request nothing can be asked in this era"
@@ -396,11 +342,7 @@ class CallReplay:
         return journal.answer(asked, incoming.peer.revision.input_requests[method].results["complete"], key)
 
     def check_not_in_step(self) -> None:
-        """Return unless a step asks.
-
-        Raises:
-            LocalProtocolError: it does.
-        """
+        """Return unless a step asks."""
         self._steps.check_not_in_step("ask")
 
     # ----------------------------------------------------------------- steps
@@ -465,11 +407,6 @@ async def request_url_visits(context: "Context", wanted: UrlElicitationRequired)
     """Ask whether the user visits the URLs without which the request cannot be served.
 
     Whoever has agreed before was not there yet, or it would not be wanted again: they are asked once more.
-
-    Raises:
-        UserRejected: the user does not want to.
-        MissingCapability: the client cannot show them.
-        UrlElicitationRequired: it names none, or middleware always says yes, and it has to do as it is.
     """
     asked = False
     for each in wanted.elicitations:

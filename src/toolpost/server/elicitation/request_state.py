@@ -39,14 +39,7 @@ _STORED_MARK: Final = b"@"
 
 
 class RequestStates:
-    """The request states of one server.
-
-    Args:
-        server: whose; another server opens none of them.
-        keys: what seals them; without, a key that all share who share the store.
-        lifetime: seconds for which a state can be brought back.
-        once: whether it can be brought back only once, which the store remembers (MRTR-12).
-    """
+    """The request states of one server."""
 
     def __init__(self, server: "Handler", keys: KeyRing | None, lifetime: float, *, once: bool) -> None:
         self._server = server
@@ -57,11 +50,7 @@ class RequestStates:
         self._stored_bytes = 0
 
     async def open(self, incoming: InboundRequest, principal: str | None) -> ReplayJournal:
-        """The journal of a request: what its client brings back, or a new one.
-
-        Raises:
-            InvalidParams: what it brings is not ours, not whole, too old or of another request (MRTR-10).
-        """
+        """The journal of a request: what its client brings back, or a new one."""
         params = incoming.params
         if params.request_state is None:
             # A client may know the names of questions; but what counts once is an answer to what was asked.
@@ -94,11 +83,7 @@ class RequestStates:
         )
 
     async def _store_journal(self, pages: bytes) -> bytes:
-        """The handle of a journal that is too long to travel.
-
-        Raises:
-            InternalError: it is too long to be kept either, or too many of them are.
-        """
+        """The handle of a journal that is too long to travel."""
         now = time.monotonic()
         while self._stored_sizes and self._stored_sizes[0][0] <= now:
             self._stored_bytes -= self._stored_sizes.popleft()[1]

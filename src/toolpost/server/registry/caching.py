@@ -79,25 +79,13 @@ class Cache(Struct, frozen=True):
 
 
 def check_cache(cache: Any) -> None:
-    """Return if an argument is a `Cache`, or not given.
-
-    Raises:
-        TypeError: it is something else.
-    """
+    """Return if an argument is a `Cache`, or not given."""
     if cache is not None and not isinstance(cache, Cache):
         raise TypeError(f"cache has to be a Cache, such as Cache(ttl=60), not {cache!r}")
 
 
 def expand_cache_option(cache: Any) -> dict[str, Cache]:
-    """What an author says of a whole server, by the methods that he says it of.
-
-    Args:
-        cache: one for all, or some by method; None for none.
-
-    Raises:
-        TypeError: it is something else.
-        ValueError: the answers to a method cannot be kept.
-    """
+    """What an author says of a whole server, by the methods that he says it of."""
     if isinstance(cache, Mapping):
         given = cast("Mapping[Any, Any]", cache)
         for method, one in given.items():

@@ -34,12 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Completable:
-    """Something whose arguments may be completed.
-
-    Args:
-        arguments: their names.
-        changed: called when a completer was hung up, since what is declared may change with it.
-    """
+    """Something whose arguments may be completed."""
 
     def __init__(self, arguments: Iterable[str], changed: Callable[[], object]) -> None:
         self._arguments = tuple(arguments)
@@ -143,11 +138,7 @@ class RegisteredPrompt(RegistryEntry[P, R], Completable):
         self._registry.mark_changed()
 
     async def get(self, context: Context, arguments: Mapping[str, str]) -> GetPromptResult:
-        """The prompt, filled in.
-
-        Raises:
-            InvalidParams: an argument is missing, unknown or does not fit (PRM-7).
-        """
+        """The prompt, filled in."""
         try:
             values = self._bound.read_strings(arguments)
         except ToolError as error:

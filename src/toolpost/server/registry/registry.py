@@ -19,6 +19,7 @@ from toolpost.protocol import jsonrpc
 from toolpost.protocol.eras import ERAS
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.local_peer import LocalPeer
+from toolpost.server.options import SERVER
 from toolpost.server.registry.caching import Cache, apply_cache
 from toolpost.types.base import Raw, Struct
 
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
     from toolpost.protocol.seal import KeyRing
 
 logger: Final = logging.getLogger("toolpost.server")
-
-PAGE_SIZE: Final = 1000
-"""Entries on a page. Most lists have one page: a page costs the client a round trip and the model nothing."""
 
 MAX_SUGGESTION_LENGTH: Final = 64
 """Characters of a name for which another is suggested: comparing takes the square of it."""
@@ -108,22 +106,14 @@ class ListKind(Struct, frozen=True):
 
 
 class Registry(Generic[E]):
-    """Entries by name, in a stable order.
-
-    Args:
-        kind: of what.
-        changed: called after every change, with what has changed.
-        keys: gives the keys that cursors are sealed with, when they are first needed.
-        size: entries on a page.
-        cache: how long clients may keep a page. It is the same for all of them (CACHE-3).
-    """
+    """Entries by name, in a stable order."""
 
     def __init__(
         self,
         kind: ListKind,
         changed: Callable[[str], None],
         keys: "Callable[[], KeyRing]",
-        size: int = PAGE_SIZE,
+        size: int = SERVER.page_size,
         cache: Cache | None = None,
     ) -> None:
         self.kind = kind
@@ -185,11 +175,7 @@ class Registry(Generic[E]):
         return view
 
     def add(self, name: str, entry: E) -> None:
-        """Put an entry at the end.
-
-        Raises:
-            ValueError: the name is taken.
-        """
+        """Put an entry at the end."""
         with self._lock:
             if name in self._entries:
                 raise ValueError(
@@ -218,16 +204,7 @@ class Registry(Generic[E]):
         self._on_changed(self.kind.changed_list)
 
     def get_page(self, party: LocalPeer, incoming: InboundRequest, cursor: str | None) -> Raw:
-        """The answer to a list request, stamped for the peer that sent it.
-
-        Args:
-            party: whose list it is; the connection may speak for several.
-            incoming: the request.
-            cursor: where to go on.
-
-        Raises:
-            InvalidParams: the cursor is none of ours (PAGE-7).
-        """
+        """The answer to a list request, stamped for the peer that sent it."""
         after = 0 if cursor is None else self._open_cursor(party, cursor)
         revision = incoming.peer.revision
         key = (revision.date, after)
@@ -283,12 +260,6 @@ class RegistryView(Registry[E]):
     """A part of a catalogue, with pages of its own. Its entries are those of the whole: nothing is copied.
 
     Its pages are never public: others may see another part.
-
-    Args:
-        whole: the catalogue.
-        entries: those of the whole, which fills and empties them.
-        keep: whether an entry belongs to the part.
-        changed: called after every change of the whole.
     """
 
     def __init__(
@@ -332,11 +303,7 @@ class RegistryView(Registry[E]):
         return self._source.is_visible(entry) and self._keep(entry)
 
     def add(self, name: str, entry: E) -> None:  # noqa: ARG002 - it is refused
-        """Refuse: the part is chosen from the whole.
-
-        Raises:
-            TypeError: always.
-        """
+        """Refuse: the part is chosen from the whole."""
         raise TypeError(
             f"a selection of {self.kind.label} cannot be added to; register with the whole server"
         )

@@ -94,7 +94,11 @@ class RegistryServer(Handler):
 
     def find_fast_path_tool(self, incoming: InboundRequest) -> RegisteredTool[..., Any] | None:
         """The tool that a request calls, if only its function has to do with the call."""
-        if self.middleware or incoming.row.params is not CallToolParams or incoming.row.name in self.extra:
+        if (
+            self.middleware
+            or incoming.row.params is not CallToolParams
+            or incoming.row.name in self.extra_methods
+        ):
             return None
         if getattr(self.routes.get("tools/call"), "__func__", None) is not RegistryServer._call_tool:
             return None  # somebody else serves calls
@@ -134,11 +138,7 @@ class RegistryServer(Handler):
         return frozenset() if handle is None else handle.scopes
 
     async def subscribe(self, uri: str, ctx: Context) -> None:
-        """Accept a watch on a resource that exists, or could.
-
-        Raises:
-            ResourceNotFound: there is no such resource.
-        """
+        """Accept a watch on a resource that exists, or could."""
         resource = self.resources.get(uri)
         if resource is None:
             found = self._match_template(uri)

@@ -32,12 +32,7 @@ R = TypeVar("R")
 
 
 def parse_uri_template(uri: Any) -> UriTemplate:
-    """The template in a URI that an author wrote; a URI without variables is one, too.
-
-    Raises:
-        TypeError: it is no text, but perhaps the function that was to be decorated.
-        ValueError: it is no URI and no template of one.
-    """
+    """The template in a URI that an author wrote; a URI without variables is one, too."""
     if not isinstance(uri, str):
         example = '@server.resource("config://app")'
         raise TypeError(f"{uri!r} is no URI; give the URI: {example}")
@@ -121,11 +116,7 @@ class RegisteredTemplate(RegistryEntry[P, R], Completable):
         return self._match(uri)
 
     async def read(self, context: Context, uri: str, values: Mapping[str, Any]) -> ReadResourceResult:
-        """What the resource with these arguments holds.
-
-        Raises:
-            ResourceNotFound: the arguments do not fit the function, so there is no such resource.
-        """
+        """What the resource with these arguments holds."""
         try:
             arguments = self._bound.read_strings(values)
         except ToolError as error:

@@ -41,21 +41,7 @@ R = TypeVar("R")
 
 
 class RegisteredTool(RegistryEntry[P, R]):
-    """A tool of a server.
-
-    Args:
-        tool: what the list shows.
-        bound: the function with its signature.
-        result_converter: what it returns.
-        home: the catalogue it stands in.
-        work: the threads for functions that are not async.
-        timeout: seconds that a call may take.
-        debug: tell the model what went wrong inside; otherwise that is only logged.
-
-    Raises:
-        TypeError: an argument is of another type than it should be; the text names it.
-        ValueError: clients may refuse such a name (TOOL-7, TOOL-8), or such an icon; or the time is none.
-    """
+    """A tool of a server."""
 
     def __init__(
         self,

@@ -1,19 +1,7 @@
-"""`subscriptions/listen`: what a stateless client wants to hear, and the long request that carries it.
+"""Notifications: subscriptions of stateless clients, functions that receive them, the way through middleware.
 
-Owns the subscriptions that are open. Who has something to tell is not known here: the announcer of the server
-that serves the request.
-
-PART notices: A function that hears what clients say: how it is called with a context and the parameters of a
-notice.
-
-Refuses a function that cannot take them when it is registered. Which notices there are, and who sends them,
-is not known here.
-
-PART passage: Notices on their way through middleware: those that a client sends, and those that we send to
-it.
-
-The counterpart of `dispatch`, which takes requests that way. Knows no channel and no task: a
-`ClientConnection` says what comes through.
+`subscriptions/listen` is a long request that carries changes to a stateless client. What a session is sent
+is `conversation`'s business, and where changes come from is `change_broadcast`'s.
 """
 
 import asyncio
@@ -55,11 +43,7 @@ class ServerSubscriptions:
         self._active: set[_ServerSubscription] = set()
 
     async def serve(self, ctx: Context, wishes: SubscriptionFilter) -> ListenResult:
-        """Tell a client what it wants to hear, until either side ends it.
-
-        Raises:
-            InvalidParams: it names more resources than it may.
-        """
+        """Serve `subscriptions/listen`: send changes until either side ends it."""
         server = ctx.server
         _check_filter_size(wishes.resource_subscriptions or ())
         wishes = _limit_to_capabilities(ctx, wishes)
@@ -96,7 +80,7 @@ def _check_filter_size(uris: Sequence[str]) -> None:
 
 
 def _limit_to_capabilities(ctx: Context, wishes: SubscriptionFilter) -> SubscriptionFilter:
-    """The part of a filter that the server can serve."""
+    """Return the part of a filter that the server can serve."""
     offered = ctx.server.local_peer.has_capability
     return SubscriptionFilter(
         tools_list_changed=(wishes.tools_list_changed and offered("tools.list_changed")) or None,
@@ -107,7 +91,7 @@ def _limit_to_capabilities(ctx: Context, wishes: SubscriptionFilter) -> Subscrip
 
 
 async def _can_subscribe(ctx: Context, uri: str) -> bool:
-    """Whether a resource can be watched; one that cannot is left out of what is acknowledged (SUB-5)."""
+    """Return whether the server accepts a subscription; others are not acknowledged (SUB-5)."""
     try:
         await ctx.server.subscribe(uri, ctx)
     except RPCError:
@@ -116,7 +100,7 @@ async def _can_subscribe(ctx: Context, uri: str) -> bool:
 
 
 class _ServerSubscription:
-    """A subscription of a stateless client: what it wants to hear, until either side ends it."""
+    """A subscription of a stateless client."""
 
     def __init__(self, context: Context, wishes: SubscriptionFilter) -> None:
         self._context = context
@@ -126,16 +110,16 @@ class _ServerSubscription:
         self.end = self._pending_changes.end
 
     def on_change(self, method: str, params: NotificationParams) -> None:
-        """Take note of a notice that was asked for."""
-        if (
-            params.uri in self._subscribed_uris
-            if isinstance(params, ResourceUpdatedParams)
-            else is_requested(self._filter, method, params)
-        ):
+        """Note a change that the filter asks for."""
+        if isinstance(params, ResourceUpdatedParams):
+            wanted = params.uri in self._subscribed_uris
+        else:
+            wanted = is_requested(self._filter, method, params)
+        if wanted:
             self._pending_changes.add(method, params)
 
     async def run(self) -> ListenResult:
-        """Acknowledge, then pass on what is heard."""
+        """Acknowledge, then send changes until the end."""
         await self._context.send_notification(
             "notifications/subscriptions/acknowledged", AcknowledgedParams(notifications=self._filter)
         )
@@ -144,23 +128,14 @@ class _ServerSubscription:
         return ListenResult()
 
 
-# --------------------------------------------------------------------- notices
+# --------------------------------------------------------------------- functions that receive notifications
 
 RESERVED_NOTIFICATIONS: Final = frozenset({"notifications/cancelled", "notifications/progress"})
-"""What the protocol acts upon itself: a function learns of it by `ctx.cancelled`, or by the answer."""
+"""Handled by the protocol itself: a function sees the effect in `ctx.cancelled`, or in the result."""
 
 
 class NotificationReceiver:
-    """A function that hears a notice.
-
-    Args:
-        fn: takes a context and, if it likes, the parameters. One that is not async gets a `SyncContext`, in a
-            thread.
-        work: the threads.
-
-    Raises:
-        TypeError: it takes neither one argument nor two.
-    """
+    """A function that receives notifications: `fn(context)` or `fn(context, params)`, async or not."""
 
     def __init__(self, fn: Callable[..., Any], work: WorkerThreads) -> None:
         self._fn = fn
@@ -178,7 +153,7 @@ class NotificationReceiver:
 
 
 def _count_receiver_arguments(fn: Callable[..., Any]) -> int:
-    """How many of (context, params) a function takes."""
+    """Return how many of (context, params) a function takes. Raises TypeError if neither one nor two."""
     signature = inspect.signature(fn)
     for given in ((None, None), (None,)):
         try:
@@ -192,18 +167,18 @@ def _count_receiver_arguments(fn: Callable[..., Any]) -> int:
     )
 
 
-# --------------------------------------------------------------------- passage
+# --------------------------------------------------------------------- through middleware
 
 logger: Final = logging.getLogger("toolpost.server")
 
 _INITIALIZED: Final = "notifications/initialized"
-"""The end of the handshake: a handler may hear it, but it is none of the business of middleware."""
+"""The end of the handshake: for handlers, not for middleware."""
 
 _PARAMS_READER: Final = JSONReader(dict[str, JSON])
 
 
 def is_notification_handled(handler: "Handler", event: NotificationReceived) -> bool:
-    """Whether anybody hears what a client says."""
+    """Return whether the handler or middleware wants a notification of a client."""
     return handler.is_overridden("handle_notification") or (
         bool(handler.middleware) and event.method != _INITIALIZED
     )
@@ -216,7 +191,7 @@ async def dispatch_notification(
     event: NotificationReceived,
     sender: Principal | None = None,
 ) -> None:
-    """Let middleware and the handler hear what a client says; `sender` as in `Context`."""
+    """Pass a notification of a client through middleware to the handler; `sender` as in `Context`."""
     method = event.method
     try:
         params = _PARAMS_READER(event.raw) if event.row is None else event.params
@@ -240,15 +215,7 @@ async def send_client_request(
     ask: Callable[[Context, Any], Awaitable[Result]],
     key: str | None = None,
 ) -> Result:
-    """Ask the client, once all middleware has seen it.
-
-    Args:
-        context: of the request that asks.
-        method: what is asked.
-        params: the question.
-        ask: sends the question and waits, in a session. Where there is none, answers are recalled.
-        key: what a client without a session is to call the question.
-    """
+    """Send a request to the client through middleware: by `ask`, or by replay where there is no session."""
 
     async def replay_answer(context: Context, params: Any) -> Result:
         if context.cancelled:
@@ -270,14 +237,7 @@ async def send_notification(
     params: Any,
     build: Callable[[Any], bytes | None],
 ) -> None:
-    """Say something to the peer, once all middleware has seen it.
-
-    What middleware raises is logged, and nothing is said; who wanted to say it goes on.
-
-    Raises:
-        LocalProtocolError: it may not be said.
-        ChannelClosed: the peer has gone.
-    """
+    """Send a notification to the client through middleware. What middleware raises is only logged."""
     unsaid: list[Exception] = []
 
     async def send(context: Context, params: Any) -> None:
@@ -285,7 +245,7 @@ async def send_notification(
             data = build(params)
             if data is not None:
                 await speaker.send(data, context.related)
-        except Exception as error:  # not the fault of middleware, and told to who wanted to say it
+        except Exception as error:  # not the fault of middleware: the caller gets it
             unsaid.append(error)
             raise
 

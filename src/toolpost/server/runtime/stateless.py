@@ -1,7 +1,7 @@
-"""One request without a session: it is answered where it came in, and nothing of it stays.
+"""One request without a session: served in the caller's task, and nothing is kept.
 
-What a `Conversation` is to a session, this is to a single HTTP request. Owns no task: whoever calls runs it,
-and cancels it. Knows no HTTP; what is said before the answer goes to a function that it is given.
+The counterpart of `conversation` for a single HTTP request. Knows no HTTP: messages before the response go to
+a function that it is given.
 """
 
 import asyncio
@@ -25,19 +25,11 @@ if TYPE_CHECKING:
     from toolpost.server.handler import Handler
 
 NotificationSender = Callable[[bytes], Awaitable[None]]
-"""Says something to the client before its answer."""
+"""Sends a message to the client before the response."""
 
 
 class StatelessExchange:
-    """Who has sent a request that belongs to no session, for whom nothing is kept behind it.
-
-    Args:
-        connection: fresh; it has taken the request.
-        say: where notices go.
-        principal: on whose behalf the client speaks.
-        headers: what the request came with.
-        address: where it came from, as far as that is known.
-    """
+    """The client of one request without a session, as a context sees it."""
 
     __slots__ = (
         "_headers",
@@ -70,30 +62,30 @@ class StatelessExchange:
         self.address = address
 
     def headers_of(self, incoming: InboundRequest | None) -> Mapping[str, str]:
-        """The HTTP headers that the request came with."""
+        """Return the HTTP headers of the request."""
         del incoming
         return self._headers
 
     def principal_of(self, incoming: InboundRequest | None) -> Principal | None:
-        """On whose behalf the client speaks."""
+        """Return the principal of the request."""
         del incoming
         return self._principal
 
     async def interrupt(self, incoming: InboundRequest) -> None:
-        """Do nothing: a client cannot come back to a stream that has no session."""
+        """Do nothing: without a session a client cannot resume a stream."""
 
     async def hand_over(self, handler: "Handler") -> None:
-        """Do nothing: nothing comes after this request."""
+        """Do nothing: no request follows."""
 
     async def send(self, data: bytes, related: RequestId | None = None) -> None:
-        """Say something before the answer."""
+        """Send a message before the response."""
         del related
         await self._send_notification(data)
 
     async def send_notification(
         self, context: Context, method: str, params: Any, build: Callable[[Any], bytes | None]
     ) -> None:
-        """Say something, once all middleware has seen it."""
+        """Send a notification through all middleware."""
         await send_notification(self, context, method, params, build)
 
     async def send_request(
@@ -104,13 +96,7 @@ class StatelessExchange:
         timeout: float | None,
         key: str | None = None,
     ) -> Result:
-        """The answer that the client has brought, if it is of the stateless era.
-
-        Raises:
-            Unanswered: it was not asked before.
-            MissingCapability: it could not answer.
-            LocalProtocolError: there is no way for an answer.
-        """
+        """Return the answer that a stateless client has brought; others cannot be asked."""
         del timeout
         return await send_client_request(
             context,
@@ -139,15 +125,7 @@ async def serve_stateless_request(
     lifespan: Any,
     started: StartedCall | None = None,
 ) -> tuple[bytes, RPCError | None]:
-    """The bytes that answer a request, and the error in them, if it is one; none if nobody wants them.
-
-    Args:
-        handler: what serves it.
-        once: who has sent it.
-        incoming: the request.
-        lifespan: what the server's lifespan gave.
-        started: the call, if it has begun.
-    """
+    """Return the response to a request, and the error in it if it is one; empty if it was cancelled."""
     connection = once.connection
     try:
         context = Context(handler, once, incoming.row.name, incoming, lifespan=lifespan)
@@ -161,7 +139,7 @@ async def serve_stateless_request(
     except asyncio.CancelledError as cancelled:
         if is_being_cancelled():
             raise
-        error = to_rpc_error(incoming, cancelled)  # the handler raised it, nobody cancelled the request
+        error = to_rpc_error(incoming, cancelled)  # the handler itself raised it
         data = connection.fail(incoming.id, error)
     except BaseException as raised:  # noqa: BLE001 - whatever a handler raises stays with its request
         error = to_rpc_error(incoming, raised)
