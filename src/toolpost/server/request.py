@@ -76,7 +76,7 @@ class ClientConnection(Protocol):
 
 
 class ContextRequest:
-    """The request itself, or the notice. Called, it sends a request of your own to the client."""
+    """The request itself, or the notification. Called, it sends a request of your own to the client."""
 
     __slots__ = ("_client_connection", "_context", "_incoming", "method")
 
@@ -87,33 +87,32 @@ class ContextRequest:
         self._client_connection = speaker
         self._incoming = incoming
         self.method = method
-        """What was asked for, or said."""
 
     async def __call__(
         self, method: str, params: Mapping[str, JSON] | None = None, *, timeout: float | None = None
     ) -> Result:
-        """The client's answer to a request of a method that is in no revision; see its `raw`."""
+        """Send a request of a method that is in no revision, and return the result; see its `raw`."""
         row = self._client_connection.connection.extra.get(method) or Row(method, Params, Result)
         return await self._client_connection.send_request(self._context, row, params, timeout)
 
     @property
     def headers(self) -> Mapping[str, str]:
-        """The HTTP headers that it came with, by their names in lower case; none on other transports."""
+        """Its HTTP headers, by their names in lower case; none on other transports."""
         return dict(self._client_connection.headers_of(self._incoming))  # a copy: requests may share them
 
     @property
     def id(self) -> RequestId | None:
-        """Its id, as the client chose it; a notice has none."""
+        """Its id; a notification has none."""
         return None if self._incoming is None else self._incoming.id
 
     @property
     def meta(self) -> Meta:
-        """Its `_meta`, whole; that of a notice stands in its parameters."""
+        """Its `_meta`; that of a notification is in its parameters."""
         return {} if self._incoming is None else self._incoming.meta
 
 
 class ClientInfo:
-    """Who is asking: `info` is its name tag, if it wears one, and `capabilities` what it can do for us."""
+    """The client of a request: `info` is its name and version, if it sends them; and its capabilities."""
 
     __slots__ = ("capabilities", "info")
 
