@@ -4,17 +4,19 @@ It reaches the client by a `ClientConnection`, and knows nothing of transports. 
 to the client are in `client_requests`.
 """
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any, Final, ParamSpec, TypeVar, overload
 
-from toolpost.errors import InvalidRequest, MissingScopes
+from toolpost.errors import InvalidRequest, LocalProtocolError, MissingScopes
 from toolpost.principal import Principal, explain_no_scopes, parse_scopes
 from toolpost.protocol.eras import Peer
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.methods import Row
 from toolpost.server.client_requests import ClientRequests
 from toolpost.server.request import ClientConnection, ClientInfo, ContextRequest
+from toolpost.server.runtime.request import Call, run_middleware
 from toolpost.types.base import JSON, Number, Raw, RequestId, Result, WireStruct
 from toolpost.types.content import ResourceContents
 from toolpost.types.initialize import ClientCapabilities, DiscoverResult, InitializeResult, LogLevel
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from toolpost.server.registry.registry import Registry
     from toolpost.server.token_bucket import TokenBucket
 
+
+server_logger: Final = logging.getLogger("toolpost.server")
 
 MAX_QUESTION_KEY_LENGTH: Final = 128
 """Characters of a question's key: it travels with every round."""
@@ -172,8 +176,7 @@ class Context(ClientRequests):
             params = ProgressParams(
                 progress_token=incoming.token, progress=progress, total=total, message=message
             )
-            await self._client_connection.send_notification(
-                self,
+            await self._send_through_middleware(
                 "notifications/progress",
                 params,
                 lambda said: connection.report_progress(request_id, said.progress, said.total, said.message),
@@ -198,8 +201,7 @@ class Context(ClientRequests):
         if not self._log_limiter.take():
             return
         if self.server.middleware:
-            await self._client_connection.send_notification(
-                self,
+            await self._send_through_middleware(
                 "notifications/message",
                 LogParams(level=level, data=data, logger=logger),
                 lambda said: connection.log(said.level, said.data, logger=said.logger, to=incoming),
@@ -250,14 +252,36 @@ class Context(ClientRequests):
         """Send a notification of the protocol, or of a row of your own, on the stream of this request."""
         connection, incoming = self._client_connection.connection, self.incoming
         if self.server.middleware:
-            await self._client_connection.send_notification(
-                self,
+            await self._send_through_middleware(
                 method.name if isinstance(method, Row) else method,
                 copy(params),  # other clients may get the same
                 lambda said: connection.notify(method, said, to=incoming),
             )
             return
         await self._client_connection.send(connection.notify(method, params, to=incoming), self.related)
+
+    async def _send_through_middleware(
+        self, method: str, params: Any, build: Callable[[Any], bytes | None]
+    ) -> None:
+        """Send a notification through middleware. What middleware raises is only logged."""
+        failures: list[Exception] = []
+
+        async def send(context: Context, params: Any) -> None:
+            try:
+                data = build(params)
+                if data is not None:
+                    await self._client_connection.send(data, context.related)
+            except Exception as error:  # not the fault of middleware: the caller gets it
+                failures.append(error)
+                raise
+
+        call = Call(method, params, self, incoming=False, is_notification=True)
+        try:
+            await run_middleware(self.server.middleware, call, send)
+        except Exception as error:  # middleware may raise anything
+            if error in failures:
+                raise
+            server_logger.exception("middleware failed; %s was not sent", method)
 
     # ----------------------------------------------------------------- for the handler and middleware
 
@@ -428,7 +452,31 @@ class Context(ClientRequests):
         if key is not None and not 0 < len(key) <= MAX_QUESTION_KEY_LENGTH:
             raise ValueError(f"key: it has 1 to {MAX_QUESTION_KEY_LENGTH} characters, not {len(key)}")
         self.replay.check_not_in_step()
-        return await self._client_connection.send_request(self, method, params, timeout, key)
+        return await self.send_request(method, params, timeout, key)
+
+    async def send_request(
+        self,
+        method: str | Row,
+        params: WireStruct | Mapping[str, JSON] | None,
+        timeout: float | None,
+        key: str | None = None,
+    ) -> Result:
+        """For handlers: send a request to the client through middleware; without a session, by replay."""
+
+        async def ask(context: Context, params: Any) -> Result:
+            return await self._client_connection.ask(context, method, params, timeout)
+
+        async def replay(context: Context, params: Any) -> Result:
+            if context.cancelled:
+                raise make_abandoned_error(context)
+            return await context.replay_answer(str(method), params, key)
+
+        stateless = self.incoming is not None and self.incoming.peer.revision.stateless
+        inner = replay if stateless and isinstance(method, str) else ask
+        if not self.server.middleware:
+            return await inner(self, params)
+        name = method if isinstance(method, str) else method.name
+        return await run_middleware(self.server.middleware, Call(name, params, self, incoming=False), inner)
 
     @property
     def input_responses(self) -> Mapping[str, Result]:
@@ -457,3 +505,10 @@ class Context(ClientRequests):
 def _get_peer(speaker: ClientConnection) -> Peer:
     """Return the peer of a notification."""
     return speaker.connection.peer or Peer(speaker.connection.revision)
+
+
+def make_abandoned_error(context: Context) -> LocalProtocolError:
+    """Return the error for a function that asks after its request has ended."""
+    return LocalProtocolError(
+        f"{context.method} (id {context.related!r}) has ended or was cancelled: nobody waits for its answer"
+    )

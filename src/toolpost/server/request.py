@@ -3,7 +3,7 @@
 Also `ClientConnection`, the interface that a context needs of the conversation or exchange around it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from toolpost.errors import InvalidParams
@@ -57,21 +57,14 @@ class ClientConnection(Protocol):
         """Send a message to the client."""
         ...
 
-    async def send_notification(
-        self, context: "Context", method: str, params: Any, build: Callable[[Any], bytes | None]
-    ) -> None:
-        """Send a notification through middleware; `build` makes the message of the params behind it."""
-        ...
-
-    async def send_request(
+    async def ask(
         self,
         context: "Context",
         method: str | Row,
         params: WireStruct | Mapping[str, JSON] | None,
         timeout: float | None,
-        key: str | None = None,
     ) -> Result:
-        """Send a request to the client through middleware, and return the result."""
+        """Send a request to the client and return the result, in a session."""
         ...
 
 
@@ -93,7 +86,7 @@ class ContextRequest:
     ) -> Result:
         """Send a request of a method that is in no revision, and return the result; see its `raw`."""
         row = self._client_connection.connection.extra.get(method) or Row(method, Params, Result)
-        return await self._client_connection.send_request(self._context, row, params, timeout)
+        return await self._context.send_request(row, params, timeout)
 
     @property
     def headers(self) -> Mapping[str, str]:

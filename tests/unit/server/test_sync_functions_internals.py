@@ -27,6 +27,7 @@ FOR_THE_HANDLER = {
     "replay",
     "replay_answer",
     "send_notification",
+    "send_request",
     "remove_subscription",
     "add_subscription",
     "requires_object_output",

@@ -29,7 +29,6 @@ from toolpost.protocol.events import (
     ResponseReceived,
 )
 from toolpost.protocol.jsonrpc import JSONRPCRequest
-from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
 from toolpost.server.options import HTTP
 from toolpost.server.runtime.change_broadcast import PendingChanges
@@ -37,15 +36,10 @@ from toolpost.server.runtime.delivery import ResponseDelivery
 from toolpost.server.runtime.eager import StartedTask, is_pending, start_eagerly, start_eagerly_in
 from toolpost.server.runtime.fast_path import StartedCall, call_bare
 from toolpost.server.runtime.hibernation import Rested
-from toolpost.server.runtime.notifications import (
-    dispatch_notification,
-    is_notification_handled,
-    send_client_request,
-    send_notification,
-)
+from toolpost.server.runtime.notifications import dispatch_notification, is_notification_handled
 from toolpost.server.runtime.pending_requests import PendingClientRequests
 from toolpost.server.runtime.request import RouteResult, build_error_response, build_response, start_request
-from toolpost.types.base import JSON, RequestId, Result, WireStruct
+from toolpost.types.base import RequestId
 from toolpost.types.notifications import ElicitationCompleteParams, NotificationParams, ResourceUpdatedParams
 
 if TYPE_CHECKING:
@@ -124,6 +118,7 @@ class ServerConversation:
         self._deferred: list[tuple[bytes, Principal | None]] = []
         self._pending_changes = PendingChanges()
         self._client_requests = PendingClientRequests(self)
+        self.ask = self._client_requests.send_request
         self._lifespans: AsyncExitStack | None = None
         self._background_tasks: set[asyncio.Task[None]] = set()
         self._delivery = ResponseDelivery(channel, self.run_in_background)
@@ -437,29 +432,6 @@ class ServerConversation:
     async def send(self, data: bytes, related: RequestId | None = None) -> None:
         """Hand a message over to the peer."""
         await self.channel.send(data, related)
-
-    async def send_notification(
-        self, context: Context, method: str, params: Any, build: Callable[[Any], bytes | None]
-    ) -> None:
-        """Send a notification to the peer, through all middleware."""
-        await send_notification(self, context, method, params, build)
-
-    async def send_request(
-        self,
-        context: Context,
-        method: str | Row,
-        params: WireStruct | Mapping[str, JSON] | None,
-        timeout: float | None,
-        key: str | None = None,
-    ) -> Result:
-        """Send a request to the peer on the stream of its own request, and return the result."""
-        return await send_client_request(
-            context,
-            method,
-            params,
-            lambda context, params: self._client_requests.send_request(context, method, params, timeout),
-            key,
-        )
 
     def on_change(self, method: str, params: NotificationParams) -> None:
         """Send a change to a client of the session era, if it wants it."""

@@ -7,23 +7,21 @@ is `conversation`'s business, and where changes come from is `change_broadcast`'
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from toolpost.errors import InvalidParams, RPCError
 from toolpost.principal import Principal
 from toolpost.protocol.events import NotificationReceived
 from toolpost.protocol.jsonrpc import InvalidJSONValue, JSONReader
-from toolpost.protocol.methods import Row
 from toolpost.server.context import MAX_SUBSCRIBED_URI_CHARS, MAX_SUBSCRIBED_URIS, Context
 from toolpost.server.request import ClientConnection
 from toolpost.server.runtime.change_broadcast import PendingChanges, is_requested
-from toolpost.server.runtime.pending_requests import make_abandoned_error
 from toolpost.server.runtime.request import Call, run_middleware
 from toolpost.server.runtime.worker_threads import WorkerThreads
 from toolpost.server.signature.names import unwrap_layers
 from toolpost.server.sync_context import SyncContext
-from toolpost.types.base import JSON, Result
+from toolpost.types.base import JSON
 from toolpost.types.notifications import (
     AcknowledgedParams,
     ListenResult,
@@ -206,53 +204,3 @@ async def dispatch_notification(
     await run_middleware(
         handler.middleware, call, lambda context, params: handler.handle_notification(method, params, context)
     )
-
-
-async def send_client_request(
-    context: Context,
-    method: str | Row,
-    params: Any,
-    ask: Callable[[Context, Any], Awaitable[Result]],
-    key: str | None = None,
-) -> Result:
-    """Send a request to the client through middleware: by `ask`, or by replay where there is no session."""
-
-    async def replay_answer(context: Context, params: Any) -> Result:
-        if context.cancelled:
-            raise make_abandoned_error(context)
-        return await context.replay_answer(str(method), params, key)
-
-    stateless = context.incoming is not None and context.incoming.peer.revision.stateless
-    inner = replay_answer if stateless and isinstance(method, str) else ask
-    if not context.server.middleware:
-        return await inner(context, params)
-    name = method if isinstance(method, str) else method.name
-    return await run_middleware(context.server.middleware, Call(name, params, context, incoming=False), inner)
-
-
-async def send_notification(
-    speaker: ClientConnection,
-    context: Context,
-    method: str,
-    params: Any,
-    build: Callable[[Any], bytes | None],
-) -> None:
-    """Send a notification to the client through middleware. What middleware raises is only logged."""
-    unsaid: list[Exception] = []
-
-    async def send(context: Context, params: Any) -> None:
-        try:
-            data = build(params)
-            if data is not None:
-                await speaker.send(data, context.related)
-        except Exception as error:  # not the fault of middleware: the caller gets it
-            unsaid.append(error)
-            raise
-
-    call = Call(method, params, context, incoming=False, is_notification=True)
-    try:
-        await run_middleware(context.server.middleware, call, send)
-    except Exception as error:  # middleware may raise anything
-        if error in unsaid:
-            raise
-        logger.exception("middleware failed; %s was not sent", method)

@@ -8,12 +8,12 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from toolpost.errors import ChannelClosed, LocalProtocolError, RequestTimeout
+from toolpost.errors import ChannelClosed, RequestTimeout
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.eras import SESSION_ERA
 from toolpost.protocol.events import ErrorReceived, InboundRequest, OutboundRequest, ResponseReceived
 from toolpost.protocol.methods import Row
-from toolpost.server.context import Context
+from toolpost.server.context import Context, make_abandoned_error
 from toolpost.types.base import JSON, RequestId, Result, WireStruct
 
 if TYPE_CHECKING:
@@ -115,10 +115,3 @@ def build_client_request(
         return connection.request(method, params)
     assert isinstance(params, WireStruct)
     return SESSION_ERA.make_client_request(connection, incoming, method, params)
-
-
-def make_abandoned_error(context: Context) -> LocalProtocolError:
-    """Return the error for a function that asks after its request has ended."""
-    return LocalProtocolError(
-        f"{context.method} (id {context.related!r}) has ended or was cancelled: nobody waits for its answer"
-    )

@@ -9,23 +9,25 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import CoroutineType
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from toolpost.errors import InternalError, MCPError, MethodNotFound, RPCError, UrlElicitationRequired
 from toolpost.protocol.connection import Connection
 from toolpost.protocol.events import InboundRequest
 from toolpost.protocol.local_peer import has_capability
-from toolpost.server.context import Context
 from toolpost.server.runtime.eager import is_pending, is_unanswered
 from toolpost.types.base import Raw, Result, Struct
 from toolpost.types.input_required import InputResponseParams
+
+if TYPE_CHECKING:
+    from toolpost.server.context import Context
 
 logger: Final = logging.getLogger("toolpost.server")
 
 RouteResult: TypeAlias = Result | Raw
 """A result, or the bytes of a finished one."""
 
-Route: TypeAlias = Callable[[Context, Any], RouteResult | Awaitable[RouteResult]]
+Route: TypeAlias = Callable[["Context", Any], RouteResult | Awaitable[RouteResult]]
 """The function that serves a method: returns a result, or an awaitable of one."""
 
 Routes: TypeAlias = Mapping[str, Route]
@@ -36,7 +38,7 @@ class Call(Struct):
 
     method: str
     params: Any
-    context: Context
+    context: "Context"
     incoming: bool = True
     is_notification: bool = False
 
@@ -46,7 +48,7 @@ Middleware: TypeAlias = Callable[[Call, Next], Awaitable[Any]]
 
 
 def start_request(
-    routes: Routes, middleware: Sequence[Middleware], context: Context, incoming: InboundRequest
+    routes: Routes, middleware: Sequence[Middleware], context: "Context", incoming: InboundRequest
 ) -> RouteResult | Awaitable[RouteResult]:
     """Start to serve a request: return its result, or an awaitable of it. Raises MethodNotFound."""
     method = incoming.row.name
@@ -60,7 +62,7 @@ def start_request(
 
 
 def start_route(
-    route: Route, context: Context, incoming: InboundRequest
+    route: Route, context: "Context", incoming: InboundRequest
 ) -> RouteResult | Awaitable[RouteResult]:
     """Start to serve a request by a route: return its result, or an awaitable of it."""
     if _can_request_input(context, incoming):
@@ -68,13 +70,15 @@ def start_route(
     return route(context, incoming.params)
 
 
-def _can_request_input(context: Context, incoming: InboundRequest) -> bool:
+def _can_request_input(context: "Context", incoming: InboundRequest) -> bool:
     """Return whether questions of the route go out as a result that requires input."""
     row, revision = incoming.row, incoming.peer.revision
     return row.can_require_input and revision.stateless and not context.server.is_forwarding
 
 
-async def serve_or_request_input(route: Route, context: Context, params: InputResponseParams) -> RouteResult:
+async def serve_or_request_input(
+    route: Route, context: "Context", params: InputResponseParams
+) -> RouteResult:
     """Return the result of a route, or the questions that it needs answered first."""
     if params.request_state is not None or params.input_responses:
         await context.replay.load_journal()  # checked, whether the route needs it or not
@@ -110,7 +114,7 @@ async def serve_or_request_input(route: Route, context: Context, params: InputRe
 
 
 async def run_middleware(
-    middleware: Sequence[Middleware], call: Call, route: Callable[[Context, Any], Any]
+    middleware: Sequence[Middleware], call: Call, route: "Callable[[Context, Any], Any]"
 ) -> Any:
     """Pass a call through all middleware, the first one outermost, to the route."""
 

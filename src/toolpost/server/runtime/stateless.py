@@ -16,7 +16,6 @@ from toolpost.protocol.methods import Row
 from toolpost.server.context import Context
 from toolpost.server.runtime.eager import is_pending
 from toolpost.server.runtime.fast_path import StartedCall
-from toolpost.server.runtime.notifications import send_client_request, send_notification
 from toolpost.server.runtime.pending_requests import build_client_request
 from toolpost.server.runtime.request import is_being_cancelled, start_request, to_rpc_error
 from toolpost.types.base import JSON, RequestId, Result, WireStruct
@@ -82,33 +81,15 @@ class StatelessExchange:
         del related
         await self._send_notification(data)
 
-    async def send_notification(
-        self, context: Context, method: str, params: Any, build: Callable[[Any], bytes | None]
-    ) -> None:
-        """Send a notification through all middleware."""
-        await send_notification(self, context, method, params, build)
-
-    async def send_request(
+    async def ask(
         self,
         context: Context,
         method: str | Row,
         params: WireStruct | Mapping[str, JSON] | None,
         timeout: float | None,
-        key: str | None = None,
     ) -> Result:
-        """Return the answer that a stateless client has brought; others cannot be asked."""
+        """Raise CapabilityNotDeclared: without a session the client cannot answer."""
         del timeout
-        return await send_client_request(
-            context,
-            method,
-            params,
-            lambda context, params: self._reject_request(context, method, params),
-            key,
-        )
-
-    async def _reject_request(
-        self, context: Context, method: str | Row, params: WireStruct | Mapping[str, JSON] | None
-    ) -> Result:
         outgoing = build_client_request(self.connection, context.incoming, method, params)
         self.connection.cancel(outgoing.id)
         raise CapabilityNotDeclared(
