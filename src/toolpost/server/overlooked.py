@@ -23,7 +23,15 @@ _WITH_FIELDS: Final = ("__dataclass_fields__", "__required_keys__", "_fields")
 
 
 def refuse_overlooked(it: Any, scope: AnnotationScope) -> None:
-    """Return if pydantic heeds all limits in a type."""
+    """Return if pydantic heeds all limits in a type.
+
+    Args:
+        it: the type. Pydantic has read it before, so that it knows its fields.
+        scope: where the names in annotations are looked up.
+
+    Raises:
+        SignatureError: there is one that it would ignore; the text names it, and the field.
+    """
     _visit(it, scope, set())
 
 
